@@ -284,6 +284,7 @@ class ContainerdEngine(DaemonEngine):
         before, network = self._network.host, self._network.ensure()
         if before not in ("", self._network.host):  # which the run's variables name
             raise CreateFailed("the engine's network was made anew with other addresses")
+        self._network.stay_closed()
         if not spec.reach or self._options.outside or not self._network.ours:
             return network, {}
         return self._services.ensure(spec.reach, self._doors)

@@ -8,6 +8,7 @@ that several gateways of one node do not remove each other's.
 
 import hashlib
 import ipaddress
+import logging
 import shlex
 import shutil
 import subprocess
@@ -23,11 +24,15 @@ from docker.types import IPAMConfig, IPAMPool
 from engines.base import EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
 
+log = logging.getLogger(__name__)
+
 _TAKEN = (403, 409)
 """statuses for a bridge or a name that exists already"""
 _NAME = "com.docker.network.bridge.name"
 _BETWEEN = "com.docker.network.bridge.enable_icc"
 _CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
+_CHECK_EVERY = 1.0
+"""seconds between checks of the rules"""
 
 PREFIX = "BFIA-"
 _FORWARDED = "DOCKER-USER"
@@ -56,6 +61,10 @@ class NodeNetwork:
         self._labels = dict(labels)
         self._firewall = Firewall(self.bridge, owner)
         self._refused = ""
+        self._doors: tuple[int, ...] | None = None
+        """ports of this host that stay open, once it was closed"""
+        self._checked = 0.0
+        self._rules = threading.Lock()
         self._lock = threading.Lock()
         self._id: str | None = None
         self._made = ""
@@ -106,10 +115,31 @@ class NodeNetwork:
         try:
             ours, _, _ = self.holds()
             if ours and self._client.is_here():
-                self._firewall.close_except(ports)
+                with self._rules:
+                    self._firewall.close_except(ports)
+                    self._doors = tuple(ports)
             self._refused = ""
         except EngineError as error:
             self._refused = str(error)
+
+    def stay_closed(self, *, at_once: bool = False) -> None:
+        """Close this host again where its rules are gone, as after a reload of its packet filter.
+
+        A check is one run of iptables, some 5 ms; a burst of starts has one a second.
+        """
+        if self._doors is None:
+            return
+        with self._rules:
+            if not at_once and time.monotonic() - self._checked < _CHECK_EVERY:
+                return
+            if not self._firewall.holds(self._doors) and (gap := self._firewall.gap(self._doors)):
+                try:
+                    self._firewall.close_except(self._doors)
+                    self._refused, done = "", "made anew"
+                except EngineError as error:
+                    self._refused = done = str(error)
+                log.warning("containers reached this host: rules of the network %s: %s: %s", self.name, gap, done)
+            self._checked = time.monotonic()
 
     def isolation(self) -> Isolation:
         """Check what holds. Raises `EngineError`."""
@@ -158,6 +188,7 @@ class NodeNetwork:
         return self._id
 
     def _make(self) -> str:
+        self.stay_closed(at_once=True)
         try:
             try:
                 self._made = self._create(self._pools)
@@ -274,10 +305,8 @@ class Firewall:
         for line in _iptables("-S", self.chain, must=True).stdout.splitlines():
             if f'"{self._mark}"' in line:  # of an earlier start of this gateway
                 _iptables("-D", *shlex.split(line)[1:], must=True)
-        for port in ports:
-            match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
-            mark = ("-m", "comment", "--comment", self._mark)
-            _iptables("-I", self.chain, "1", *match, *mark, "-j", "RETURN", must=True)
+        for door in map(self._door, ports):
+            _iptables("-I", self.chain, "1", *door, must=True)
         for jump in self._jumps:
             if _iptables("-C", *jump).returncode:
                 _iptables("-I", jump[0], "1", *jump[1:], must=True)
@@ -290,9 +319,19 @@ class Firewall:
             if _iptables("-C", self.chain, *rule).returncode:
                 _iptables("-I", self.chain, "1", *rule, must=True)
 
-    def gap(self) -> str | None:
-        """Return why the host is open to containers, None if it is closed."""
-        for rule in (*self._jumps, *self._drops):
+    def holds(self, ports: Sequence[int]) -> bool:
+        """Tell, sooner than `gap`, that the rules of this host are all there; False: see there."""
+        try:
+            lines = _iptables("-S").stdout.splitlines()
+        except EngineError:
+            return False
+        doors = " ".join(line for line in lines if self.chain in line and f'"{self._mark}"' in line)
+        wanted = {" ".join(("-A", *rule)) for rule in (self._jumps[0], self._drops[0])}
+        return wanted <= set(lines) and all(f"--dport {port} " in doors for port in ports)
+
+    def gap(self, ports: Sequence[int] = ()) -> str | None:
+        """Return why the host is open to containers, or closed at these ports of the gateway; None if neither."""
+        for rule in (*self._jumps, *self._drops, *((self.chain, *self._door(port)) for port in ports)):
             try:
                 answer = _iptables("-C", *rule)
             except EngineError as error:
@@ -303,6 +342,10 @@ class Firewall:
                 text = (answer.stderr.strip() or "refused").splitlines()[0]
                 return f"iptables cannot be used (root or CAP_NET_ADMIN may): {text}"
         return None
+
+    def _door(self, port: int) -> tuple[str, ...]:
+        match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
+        return (*match, "-m", "comment", "--comment", self._mark, "-j", "RETURN")
 
     def remove(self) -> None:
         """Remove the chain, if there is one."""

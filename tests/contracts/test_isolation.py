@@ -14,9 +14,9 @@ from typing import Any
 import docker
 import pytest
 
-from engines.base import INSTALLATION, NODE, CreateFailed, Isolation, Mount
-from engines.docker import ContainerdEngine
-from engines.docker.network import NodeNetwork
+from engines.base import INSTALLATION, NODE, CreateFailed, EngineError, Isolation, Mount
+from engines.docker import ContainerdEngine, network
+from engines.docker.network import Firewall, NodeNetwork
 from tests.contracts.engine_acts import WAITS, a_spec, ended, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.memory_engine import Script
@@ -275,6 +275,37 @@ def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
         assert "loopback" in engine.no_way_to(("here.example:80",))
         with pytest.raises(CreateFailed, match="loopback"):
             engine.launch(a_spec(harness, WAITS, reach=("here.example:80",)))
+
+
+def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    ours: Look,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(network, "_CHECK_EVERY", 0.0)
+    with listening() as operators, listening(engine.gateway_address()) as door:
+        engine.close_host([door])
+        there = (f"{default_bridge(daemon)}:{operators}", f"{engine.gateway_address()}:{door}")
+        made = daemon.networks.get(engine.network_id())
+        bridge = made.attrs["Options"]["com.docker.network.bridge.name"]
+        jump, chain = ["INPUT", "-i", bridge, "-j"], Firewall(bridge, "").chain
+        for wiped in (False, True):
+            subprocess.run(["iptables", "-D", *jump, chain], check=True)
+            if wiped:  # and the network with it
+                subprocess.run(["iptables", "-F", chain], check=True)
+                subprocess.run(["iptables", "-X", chain], check=True)
+                engine.sandboxes.drain()
+                for left in engine.list():
+                    engine.remove(left.name)
+                made.remove()
+            assert [*ours(*there).values()] == [False, True]
+            assert "made anew" in caplog.messages[-1]
+    monkeypatch.setattr(Firewall, "close_except", lambda *_: (_ for _ in ()).throw(EngineError("no iptables")))
+    subprocess.run(["iptables", "-D", *jump, chain], check=True)
+    ours("127.0.0.1:1")
+    assert "no iptables" in caplog.messages[-1] and not engine.isolation().host
 
 
 @contextlib.contextmanager
