@@ -19,7 +19,7 @@ from adapter.bfia.channel.codec import (
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.pieces import decode_base64, decoded, encode_base64
 from adapter.bfia.channel.ptp_pb2 import PushInbound
-from adapter.body import read_json
+from adapter.body import MOST_FIELDS, read_json
 from gateway.errors import Invalid
 
 steady = settings(derandomize=True, deadline=None, max_examples=80)
@@ -246,3 +246,12 @@ def test_what_is_empty_is_not_said_but_for_a_topic():
 
 def test_utf_8_with_a_byte_order_mark_and_whole_surrogate_pairs_are_read():
     assert read_json(b'\xef\xbb\xbf{"a": "\\ud83d\\ude00"}') == {"a": "\N{GRINNING FACE}"}
+
+
+@pytest.mark.parametrize("gap", [b"", b" " * 9])
+def test_a_body_of_very_many_fields_is_refused_before_they_are_read(gap: bytes):
+    many = b"{%s}" % b",".join(b'"%d"%s:0' % (number, gap) for number in range(MOST_FIELDS + 1))
+    with pytest.raises(Invalid, match=f"more than {MOST_FIELDS} fields"):
+        read_json(many)
+    text = {"log": "07:00:00 " * MOST_FIELDS}  # colons of a text are no fields
+    assert read_json(json.dumps(text).encode()) == text
