@@ -247,6 +247,8 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     page.locator("dialog button.danger").click()
     expect(page.locator("main .row .badge").first).to_have_text(say("=STOPPED"))
     expect(page.locator("main .box.bad")).to_contain_text(f"{say('by')} operator")
+    runs = page.locator("section", has=page.get_by_role("heading", name=say("runs here"), exact=True))
+    expect(runs.locator(".badge", has_text=say("=STOPPED"))).to_have_count(1)  # by itself, after the job
     expect(page.locator("dt", has_text=say("model"))).to_have_count(0)  # none was made
     page.locator("#skip").press("Enter")
     expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs

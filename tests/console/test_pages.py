@@ -150,6 +150,14 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
     for node, other in ((nodes[0], nodes[1]), (nodes[1], nodes[0])):
         route = ask(node, "operator", "GET", f"/api/v1/routes/{other.settings.node.id}").json()["route"]
         assert route["signing"] == "required" and route["url"] == other.addresses()["peer"]
+    ann.locator("summary", has_text="Add a partner").click()
+    ann.locator("input[name=address]").fill(nodes[0].addresses()["peer"])
+    ann.locator("textarea[name=invitation]").fill(invitations[1].replace("http://", "https://"))
+    ann.get_by_role("button", name="Compare", exact=True).click()
+    ann.get_by_role("button", name="Accept", exact=True).click()
+    ann.locator("dialog input[name=ca]").fill("/none/ca.pem")
+    ann.locator("dialog button.main").click()
+    expect(ann.locator("#notices .bad")).to_contain_text(f"{PEER}.ca")
 
 
 def test_a_job_goes_through_yaml_and_a_template_without_loss(

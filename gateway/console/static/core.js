@@ -56,7 +56,7 @@ export class Refused extends Error {
     super(body?.message ?? body?.msg ?? `HTTP ${status}`);
     this.status = status;
     this.reason = body?.data?.reason ?? "";
-    this.problems = body?.data?.problems ?? [];
+    this.problems = body?.code === 400 ? body.data?.problems ?? [] : []; // of nodes that refuse a job, the message says more
     if (this.problems.length && body.data.next_step) this.message = `${this.reason}: ${body.data.next_step}`; // the rest is in the problems
   }
 }

@@ -49,10 +49,11 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
   const top = h("div"), graph = h("div"), lanes = h("div"), runs = h("div"), timeline = h("div"), results = h("div"), curves = h("div");
   const log = h("div");
   add(body, top, graph, lanes, runs, log, curves, results, timeline);
-  let over = false, shown = "";
+  let over = false, settled = false, shown = "";
   const load = async () => {
     const [job, { timeline: lines }] = await Promise.all([get(path), get(`${path}/timeline`)]);
     over = ["FINISHED", "REJECTED"].includes(job.status);
+    settled = over && job.runs.every((run) => ["SUCCESS", "FAILED"].includes(run.status)); // a container ends after its job was stopped
     if (stopped.aborted) return;
     fill(top, await head(job, lines, path, load, session));
     graph.replaceChildren(job.flow.length ? card("tasks", picture(job.flow, states(job))) : "", card(job.flow.length ? "" : "tasks", tasks(job)));
@@ -70,7 +71,7 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
         Object.keys(l.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(l.detail, null, 1))) : ""])))));
   };
   await load();
-  following(stopped, `/api/v1/events?follow=1&job_id=${segment(id)}`, async () => { if (!over) await load(); });
+  following(stopped, `/api/v1/events?follow=1&job_id=${segment(id)}`, async () => { if (!settled) await load(); });
 }
 
 const explained = new Map();
