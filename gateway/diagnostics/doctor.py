@@ -422,9 +422,9 @@ def _ports(node: Installation) -> Step:
             bound(address).close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                in_use.append((address, f"{name}: {error}"))
+                in_use.append((address, f"{name}: {error.strerror or error}"))
             else:
-                taken.append(f"{name}: {error}")
+                taken.append(f"{name}: {error.strerror or error}")
     running = serving(node.settings.state_dir) if in_use else None
     taken += [text for address, text in in_use if running is None or not running.has(address)]
     if taken:

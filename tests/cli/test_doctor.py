@@ -417,7 +417,7 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         node.registry.retire(key)
         assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
         code, steps = doctor(config, state_dir=str(config.parent / "another"))  # then another node has the ports
-        assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count("cannot listen") == 3
+        assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count(": cannot listen") == 3
         own = {"state_dir": settings["state_dir"]}
         listening = node.settings.state_dir / "listening.json"
         listening.write_text(listening.read_text().replace(VERSION, "0.0.9"))

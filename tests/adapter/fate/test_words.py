@@ -11,6 +11,7 @@ from adapter.fate.words import OUR_OUTCOME, OUR_TASK, JobWord, Key, TaskWord, jo
 from gateway.domain.retries import following, numbered_id
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
+from gateway.language.catalogue import translate
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _JOBS = st.text("0123456789", min_size=5, max_size=25) | st.text("0123456789abcdef", min_size=8).map(
@@ -59,8 +60,12 @@ def test_a_failed_task_or_job_says_how_it_failed(reason: str, word: str):
 
 @pytest.mark.parametrize("name", ["fate.md", "fate.zh-CN.md"])
 def test_the_page_about_fate_has_every_path_and_its_codes(name: str):
-    lines = ["| Path | Here | Refused with |", "|---|---|---|"]
+    language = "zh" if "zh" in name else "en"
+    heads = {"en": "| Path | Here | Refused with |", "zh": "| 路径 | 在本节点 | 拒绝时的应答码 |"}
+    lines = [heads[language], "|---|---|---|"]
     for path, (means, codes) in PATHS.items():
-        lines.append(f"| `{path}` | {means} | {', '.join(map(str, sorted(set(codes.values()))))} |")
+        lines.append(
+            f"| `{path}` | {translate(means, language)} | {', '.join(map(str, sorted(set(codes.values()))))} |"
+        )
     text = (DOCS / name).read_text(encoding="utf-8")
     assert text.partition("<!-- endpoints -->\n")[2].partition("\n<!-- end -->")[0] == "\n".join(lines)
