@@ -313,7 +313,7 @@ class _Test:
         if found != node:
             remedy = f"correct the address of {node}, or the id of the entry"
             return _failed(f"the node there says that it is {found}", remedy)
-        return _ok(f"{node} of {self._greeting.get('institution') or '?'}")
+        return _ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
 
     def _profile(self) -> Step:
         profile = self._route.profile
@@ -362,11 +362,10 @@ class _Test:
         if grpc := by_grpc(self._route.channel.url):
             forms = (Form.PROTOBUF,)
         results = {form: self._peek(form, encapsulated=profile.encapsulates) for form in forms}
-        found = ", ".join(
-            f"{'grpc' if grpc else form.name.lower()}: {result or 'ok'}" for form, result in results.items()
-        )
+        names = {form: "grpc" if grpc else form.name.lower() for form in forms}
         if not any(results.values()):
-            return _ok(found)
+            return _ok(", ".join(names.values()))
+        found = "; ".join(f"{names[form]}: {result}" for form, result in results.items() if result)
         remedy = "set transport in the entry to the address of the peer's transport layer"
         if self._greeting and all(results.values()):
             return _failed(found, remedy)

@@ -24,6 +24,7 @@ from gateway.cli.command import (
     compact,
     difference,
     listing,
+    own,
     say,
     when,
 )
@@ -120,7 +121,9 @@ def show_identity(config: Config = DEFAULT_CONFIG) -> Output:
     keys = _identity(config)
     yield {"keys": keys}
     if keys:
-        listing({"keys": keys}, "keys", "key", {key: key for key in ("use", "algorithm", "id")})
+        listing(
+            {"keys": keys}, "keys", "key", {"use": lambda k: t(k["use"]), "algorithm": "algorithm", "id": "id"}
+        )
     else:
         say("this node has no key pair and signs nothing: bfia-gateway identity rotate makes one")
 
@@ -196,13 +199,14 @@ def list_entries(
     narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
     found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
     yield found
-    columns: Columns = {"": "id", "at (UTC)": when("at"), "who": _who, "what": _what, "result": _result}
+    columns: Columns = {
+        "": "id",
+        "at (UTC)": when("at"),
+        "who": lambda e: own(e["who"]),
+        "what": _what,
+        "result": _result,
+    }
     listing(found, "audit", "change", {**columns, "before → after": _difference})
-
-
-def _who(entry: Mapping[str, Any]) -> str:
-    who = str(entry["who"])
-    return t(who) if who == "somebody" else who  # a request without a token; all others are names
 
 
 def _what(entry: Mapping[str, Any]) -> str:
@@ -222,10 +226,14 @@ def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
         return ", ".join(map(difference, detail["changes"][:10]))[:most]
     if "reason" in detail and "from" in detail:
         more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"[:most]
+        return _cut(f"from {detail['from']}: {t(detail.get('message') or detail['reason'])}{t(more)}", most)
     if "before" in detail or "after" in detail:
         return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
-    return str(detail.get("refused") or (compact(detail, most) if detail else ""))[:most]
+    return _cut(t(str(detail.get("refused") or "")) or (compact(detail, most) if detail else ""), most)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @command(audit, "export", "> audit.jsonl")

@@ -164,10 +164,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
         table("", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
         about = 2 if "about" in columns[1:2] else 1
         say("what to do:")
-        for line in lines:
-            if line[at]:
-                colon = "：" if spoken() == CHINESE else ": "
-                say(f"  {' '.join(filter(None, line[:about]))}{colon}{line[at]}")
+        for first, remedy in dict.fromkeys((" ".join(filter(None, line[:about])), line[at]) for line in lines):
+            if remedy:
+                say(f"  {first}{'：' if spoken() == CHINESE else ': '}{remedy}")
         return
     widths = _widths(shown, room)
     if sum(widths) > room and len(shown) > 2:
@@ -215,6 +214,14 @@ def _width(texts: Iterable[str]) -> int:
     from rich.cells import cell_len
 
     return max(cell_len(line) for text in texts for line in text.split("\n"))
+
+
+_OWN = frozenset({"somebody", "file", "invitation accepted"})
+
+
+def own(text: str) -> str:
+    """Return a word that this program keeps in the place of a name or reason; what people wrote stays as it is."""
+    return t(text) if text in _OWN or text.endswith(" (command line)") else text
 
 
 def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:

@@ -30,6 +30,7 @@ from gateway.cli.command import (
     amount,
     cell,
     command,
+    compact,
     harmless,
     lasted,
     listing,
@@ -202,11 +203,12 @@ def show_job(node: Client, job_id: JobId) -> Output:
 
     job = job_at(node, job_id)
     yield job
-    Console().print(_tree(job))
     failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
+    advice = []
     for reason in dict.fromkeys(one["reason"] for one in failures if one):
         with suppress(CallFailed):  # a reason of a partner's own is not explained
-            say(f"{t('next step')}: {reason}: {node.get(path_of('reasons', reason))['next_step']}")
+            advice.append(f"{t('next step')}: {reason}: {node.get(path_of('reasons', reason))['next_step']}")
+    Console().print(_tree(job, advice=advice))
 
 
 @command(commands, "watch", "job-0123")
@@ -235,6 +237,8 @@ def timeline(node: Client, job_id: JobId) -> Output:
 def _compact(detail: dict[str, Any]) -> dict[str, Any]:
     """Return what people read of an event's detail: --json has ids, proofs and successful answers too."""
     detail = {k: v for k, v in detail.items() if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]}
+    if "attempt" in detail:
+        detail["attempt"] += 1  # people count from 1
     if origin := detail.get("origin"):
         detail["origin"] = origin.get("from", "")
     if not {"method", "path", "seconds"} <= detail.keys():
@@ -331,7 +335,11 @@ def approvals(node: Client, after: After = "", limit: Limit = 100) -> Output:
         "components": _of_tasks("component"),
         "image": _of_tasks("image"),
         "dataset": _of_tasks("dataset"),
-        "parameters": lambda one: {f"{of['task']} {of['party']}:": of["parameters"] for of in one["tasks"]},
+        "parameters": lambda one: "\n".join(
+            f"{of['task']} {of['party']}: {compact(of['parameters'], 1000)}"
+            for of in one["tasks"]
+            if of["parameters"]
+        ),
         "until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace("T", " "),
     }
     listing(found, "approvals", "", columns, counted(found["total"], "job waits", "jobs wait"))
@@ -379,7 +387,7 @@ def plan(node: Client, file: JobFile) -> Output:
     yield found, found["good"]
     columns: Columns = {
         "what": "check",
-        "of": "about",
+        "of": lambda c: t(c["about"]),
         "result": lambda c: "PROBLEM" if c["standing"] == "problem" else c["standing"],
         "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),
         "what to do": "remedy",
@@ -471,7 +479,7 @@ _NOT_BEGUN = {"PENDING", "READY"}
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red", "STOPPED": "red"}
 
 
-def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
+def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: Sequence[str] = ()) -> Any:
     """Draw tasks by parties, the progress, and what is to be known."""
     from rich.console import Group, RenderableType
     from rich.progress_bar import ProgressBar
@@ -509,6 +517,7 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None) -> Any:
     for one in job.get("refusals") or [job]:
         if why := _why({"failure": one} if one is not job else job):
             parts.append(text(t(why), "red" if job.get("failure") else "dim"))
+    parts += [*map(text, advice)]
     parts += [text(t(line), "dim") for line in (*_lineage(job), *_on_channel(job))]
     parts += [text(line, "dim") for line in _last_lines(job)]
     parts += [text(t(line), "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
@@ -546,8 +555,11 @@ def _why(what: Mapping[str, Any]) -> str:
         while message != before:  # as it was at each node that passed it on
             before = message
             message = message.removeprefix(f"{failure.get('node')}: ").removeprefix(f"{failure['reason']}: ")
+        message = message.replace(f" {failure['reason']}: ", " ")
         return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), message)))
     waiting = what.get("waiting") or {}
+    if waiting.get("reason") == "JOB":  # its message names what the job waits for
+        return str(waiting["message"]).rpartition(": ")[2]
     return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
 
 

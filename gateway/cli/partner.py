@@ -1,5 +1,6 @@
 """``bfia-gateway partner …``: become partners, by six words or by a contract; apply for data, decide on that."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.command import (
     AfterNumber,
+    Column,
     Columns,
     Config,
     Limit,
@@ -31,7 +33,6 @@ from gateway.cli.command import (
     nodes,
     print_json,
     say,
-    table,
     warn,
     when,
 )
@@ -226,9 +227,25 @@ def offers(
     """List what a partner offers to this node; needs a contract."""
     found = node.get(path_of("partners", partner, what), page=page)
     yield found
-    columns = list(dict.fromkeys(key for one in found["records"] for key in one)) or ["name"]
-    table("", columns, [[one.get(key) for key in columns] for one in found["records"]])
-    say(f"{len(found['records'])} of {found['total']}")
+    keys = dict.fromkeys(key for one in found["records"] for key in one) or ["name"]
+    columns: Columns = {_OFFERED.get(key, key.replace("_", " ")): _offered(key) for key in keys}
+    listing(found, "records", "offer", columns)
+
+
+_OFFERED = {"join_columns": "match id", "column_metas": "columns", "count": "rows"}
+"""fields of the standard by the heading under which people see them"""
+
+
+def _offered(key: str) -> Column:
+    """Return a column with a field of the standard, of objects with a name only that."""
+
+    def shown(one: Mapping[str, Any]) -> Any:
+        value = one.get(key)
+        if isinstance(value, list):
+            return [of["name"] if isinstance(of, dict) and "name" in of else of for of in value]
+        return value
+
+    return shown
 
 
 def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Output:

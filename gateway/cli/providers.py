@@ -286,7 +286,7 @@ def parameters(
         for key, field in schema["properties"].items()
     ]
     about = schema["x-bfia"]
-    title = f"{about['componentName']} of {about['provider']} {about['version']}"
+    title = f"{about['componentName']}, provider {about['provider']} {about['version']}"
     table(title, ["parameter", "type", "required", "default", "allowed", "meaning"], rows)
 
 

@@ -19,6 +19,7 @@ from gateway.cli.command import (
     command,
     difference,
     listing,
+    own,
     print_steps,
     say,
     when,
@@ -134,8 +135,9 @@ def history(node: Client, limit: Limit = 20, after: AfterNumber = 0) -> Output:
     """Show who changed the routes, when and why."""
     found = node.get("/api/v1/route-versions", limit=limit, after=after or None)
     yield found
-    columns: Columns = {"version": "version", "at (UTC)": when("at"), "by": "author", "changed": _changes}
-    listing(found, "versions", "", {**columns, "why": "reason"}, "versions of the routes")
+    columns: Columns = {"version": "version", "at (UTC)": when("at"), "by": lambda v: own(v["author"])}
+    more: Columns = {"changed": _changes, "why": lambda v: own(v["reason"])}
+    listing(found, "versions", "", {**columns, **more}, "versions of the routes")
 
 
 @command(commands, "diff", "12 --since 9")

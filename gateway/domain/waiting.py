@@ -153,7 +153,7 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) 
         return Waiting("JOB", f"the job waits: {whole.reason}", whole.since, whole.next_check)
     if task.again_from is not None:
         cause = task.failure.reason if task.failure else "it failed"
-        return Waiting("RETRY", f"attempt {task.attempt} failed ({cause})", task.again_from)
+        return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", task.again_from)
     since = _since_ready(job, task)
     if task.started_at is None:
         upstream = job.spec.dag[task.name].upstream

@@ -586,4 +586,4 @@ class Admission:
             text = f"{self._node} has no enabled route to {', '.join(unknown)}"
             yield problem("routes", text, f"have an admin of {self._node} add a route, or enable it")
         elif others:
-            yield fine("routes", f"to {', '.join(others)}")
+            yield fine("routes", f"enabled: {', '.join(others)}")

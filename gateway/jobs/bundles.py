@@ -242,7 +242,7 @@ def document(local: LocalJob) -> dict[str, Any]:
         "parts": parts(local.spec, local.node, open_),
         "runs": [
             {
-                "run": f"{run.party.label} of {run.task_name}, attempt {run.attempt}",
+                "run": f"{run.party.label} of {run.task_name}, attempt {run.attempt + 1}",
                 "component": str(run.component),
                 "digest": run.image_digest,
             }

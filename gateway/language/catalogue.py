@@ -1,9 +1,10 @@
 """Texts for people in English and in Simplified Chinese; reasons, states and names stay as they are.
 
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
-already``, which any text of that form fits. A value whose name is capitalised is a text, and translated too; one
-named ``n`` is a number, one named ``party`` one or more of them, such as guest.0; one named as in ``_NO_SPACE``
-is a word, or several with commas between them; only one named as in ``_PROSE`` may hold a sentence.
+already``, which any text of that form fits. A value of several words that is a known text is translated, too, one
+of a single word only if its name is capitalised. One named ``n`` is a number, one named ``party`` one or more of
+them, such as guest.0; one named as in ``_NO_SPACE`` is a word, or several with commas between them; only one named
+as in ``_PROSE`` may hold a sentence.
 """
 
 import os
@@ -21,7 +22,7 @@ CHINESE = "zh"
 LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
 """of whoever is answered"""
 _TEXTS = frozenset(
-    {"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps", "in_words"}
+    {"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps", "in_words", "about"}
 )
 """fields of the API with texts for people"""
 _LONGEST = 20_000
@@ -109,7 +110,7 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
 
     What is said about this one case stays English where nobody has translated it; so do problems, one by one.
     """
-    case = str(body["msg"]).partition(": ")[2]
+    case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     known = reason_of(reason)
     text = translate(case, language)
     if known:
@@ -154,11 +155,10 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     bare = [value for name, value in values if not name[0].isupper()]
     if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
         return ""
-    if any(_SENTENCE.search(value) for name, value in values if not name[0].isupper() and name not in _PROSE):
+    put_in = {name: translate(one, CHINESE) if name[0].isupper() or " " in one else one for name, one in values}
+    if any(_SENTENCE.search(one) for name, one in put_in.items() if not name[0].isupper() and name not in _PROSE):
         return ""
-    return template.translation.format_map(
-        {name: translate(value, CHINESE) if name[0].isupper() else value for name, value in values}
-    )
+    return template.translation.format_map(put_in)
 
 
 def _parts(text: str, between: str, then: str, *, every: bool = False, ends: str = "") -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Formatter
@@ -18,7 +19,7 @@ from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
-from gateway.cli.command import _NEXT, print_steps, table
+from gateway.cli.command import _NEXT, own, print_steps, table
 from gateway.cli.language import asked, paragraphs
 from gateway.config.loader import load
 from gateway.conformance.clauses import CLAUSES
@@ -177,7 +178,11 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
 def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
     assert access._what({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
-    assert [access._who({"who": who}) for who in ("somebody", "storage")] == ["未认证用户", "storage"]
+    assert [own(who) for who in ("somebody", "storage", "root (command line)")] == [
+        "未认证用户",
+        "storage",
+        "root（命令行）",
+    ]
 
 
 def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
@@ -338,6 +343,53 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
         assert behind.replace("：", ": ") == expected.replace("：", ": ")
 
 
+def phrases(value: ast.expr, names: dict[str, ast.expr]) -> list[str]:
+    """Return the texts that stand in the code for a value of a text."""
+    match value:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr():
+            return ["".join((phrases(p, names) or [text_of(p)])[-1] for p in value.values)]
+        case ast.FormattedValue():
+            return phrases(value.value, names)
+        case ast.IfExp():
+            return [*phrases(value.body, names), *phrases(value.orelse, names)]
+        case ast.BoolOp(op=ast.Or()):
+            return phrases(value.values[-1], names)
+        case ast.Call(func=ast.Name(id="counted"), args=[_, ast.Constant(value=str(one)), *several]):
+            return [f"1 {one}", f"9 {ast.literal_eval(several[0]) if several else f'{one}s'}"]
+        case ast.Name(id=name) if name in names:
+            return phrases(names[name], {k: v for k, v in names.items() if k != name})
+    return []
+
+
+def texts_with_phrases(rooms: str) -> Iterator[tuple[str, str]]:
+    """Yield each text with a value that is a text too, and that one; others are a 9, or left out."""
+    for file in (file for room in rooms.split() for file in (ROOT / room).rglob("*.py")):
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            inside = list(ast.walk(function))
+            stored = Counter(n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+            given = {ast.unparse(n.targets[0]): n.value for n in inside if isinstance(n, ast.Assign)}
+            names = {name: value for name, value in given.items() if stored[name] == 1}
+            for text in (one for one in inside if isinstance(one, ast.JoinedStr)):
+                told = [phrases(p, names) if isinstance(p, ast.FormattedValue) else [] for p in text.values]
+                parts = ["" if "" in of else text_of(p) for p, of in zip(text.values, told, strict=True)]
+                for at, of in enumerate(told):
+                    yield from (("".join([*parts[:at], phrase, *parts[at + 1 :]]), phrase) for phrase in of)
+
+
+def test_a_text_in_a_translated_text_is_translated_too():
+    left = set()
+    for text, phrase in texts_with_phrases("gateway adapter/bfia engines provider_registry route_table"):
+        chinese = catalogue.translate(text, "zh")
+        words = re.search("[a-z]{3,}", re.sub(r"\w+[._]\w+|spec|fate", "", phrase))  # and not names alone
+        if words and re.search("[\u4e00-\u9fff]", chinese) and phrase.strip(" ;,") in chinese:
+            left.add((text, phrase, chinese))
+    assert left == set()
+
+
 PUT_TOGETHER = {"9; its run is 9", "its outputs are needed: 9. 9", "9 fate-partner here"}
 PUT_TOGETHER |= {"what 9 wrote takes 9 of disk, 9", "9 made more than 9 files and folders"}
 PUT_TOGETHER |= {"9 made folders in folders too deep to be measured; 9"}
@@ -481,6 +533,22 @@ def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
     assert "用法：" in refused and "查看帮助：" in refused and "没有选项" in refused
     assert "用法：" in run("--lang", "zh", "job", "list", "--help").stdout
     assert not re.search("Usage|Try |Possible", refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("init --port x", "'--port' 的取值无效：必须是整数"),
+        ("init --port 99999", "'--port' 的取值无效：不得大于 65533"),
+        ("job list --limit 0", "'--limit' 的取值无效：不得小于 1"),
+        ("route add A --deadline x", "'--deadline' 的取值无效：必须是数值"),
+        ("token create ann", "缺少选项 '--role'。可选："),
+        ("init --auth=3", "选项 '--auth' 不带取值。"),
+    ],
+)
+def test_what_the_parser_refuses_is_wholly_in_chinese(words: str, said: str):
+    refused = run("--lang", "zh", *words.split()).stderr
+    assert said in refused and not re.search("Input|Missing|Choose|Option ", refused)
 
 
 _STATES = {"job {}": JOB, "job {} here": JOB, "task {}": TASK, "run {}": RUN}

@@ -92,7 +92,7 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
     "it needs another's output": (UNDER_WAY, "b", "UPSTREAM", "output of a"),
     "a node of it is away": (AWAY, "a", "UNREACHABLE", "n2 since"),
     "its upstream has failed": (failing(tolerable_tasks=["a"]), "b", "UPSTREAM_FAILED", "never starts"),
-    "it is tried again": (failing(auto_retries=1), "a", "RETRY", "attempt 0 failed (EXIT_1)"),
+    "it is tried again": (failing(auto_retries=1), "a", "RETRY", "attempt 1 failed (EXIT_1)"),
     "its job is suspended": (after(a_job(status=RUNNING), SUSPEND), "a", "SUSPENDED", "n2"),
     "its job ends": (ENDING, "b", "JOB", "ENDING"),
     "its turn has not come": (

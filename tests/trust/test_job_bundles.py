@@ -300,7 +300,7 @@ def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world: Wor
     for gateway, label in ((world.me, "guest.0"), (world.peer, "host.0")):
         found = ask(gateway, "operator", "GET", f"/api/v1/jobs/{spec.job_id}/bundle").json()
         assert found == json.loads(json.dumps(document(gateway.store.local_jobs.get(spec.job_id))))
-        names = ("signature", "job_id", "node", "flow", "parties", "common", label, f"{label} of a, attempt 0")
+        names = ("signature", "job_id", "node", "flow", "parties", "common", label, f"{label} of a, attempt 1")
         assert findings(found) == dict.fromkeys(names, True)
     archive, config = tmp_path / "job.zip", tmp_path / "none.yml"
     archive.write_bytes(ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}/archive").content)
