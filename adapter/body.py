@@ -44,6 +44,11 @@ def read_json(text: bytes) -> Any:
         raise Invalid([Problem("body", f"must be JSON: {error}")]) from None
 
 
+def names_of(value: Any) -> tuple[str, ...]:
+    """Return the entries of a list, as text; nothing for what is not one."""
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
 class JsonRequest(Request):
     """A request whose body must arrive within `BODY_SECONDS`."""
 

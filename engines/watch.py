@@ -15,9 +15,23 @@ _LONGEST_WAIT = 5.0
 """seconds between two looks at an engine that is away"""
 
 
-def pause(since: float) -> None:
-    """Wait a tenth of the time that has passed since then, at least a tenth of a second, at most a whole one."""
-    time.sleep(min(max(0.1, (time.monotonic() - since) / 10), 1.0))
+class NeverBegan(Exception):
+    """A run's program was not started; ``why`` is what that means."""
+
+    def __init__(self, why: EngineError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def until_up(begun: Callable[[bool, bool], bool], place_seconds: float, fetch_seconds: float) -> None:
+    """Ask until a run of a cluster has begun, ever less often.
+
+    ``begun`` gets whether the time is over in which a machine is found for it, and that in which it begins there;
+    it raises `NeverBegan` for a run that will not, `CreateFailed` for one that was removed.
+    """
+    since = time.monotonic()
+    while not begun((passed := time.monotonic() - since) > place_seconds, passed > place_seconds + fetch_seconds):
+        time.sleep(min(max(0.1, passed / 10), 1.0))
 
 
 KILL_SECONDS = 60.0

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +33,10 @@ from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
 from gateway.ports import as_mapping
 from gateway.runtime.checks import Result, Step, Stopped, Trial
+from gateway.runtime.checks import failed as _failed
+from gateway.runtime.checks import ok as _ok
+from gateway.runtime.checks import skipped as _skipped
+from gateway.runtime.checks import warning as _warning
 from route_table.certificates import expiries
 from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
 
@@ -146,13 +149,6 @@ def _step_of(error: GatewayError) -> str:
     return "tcp" if isinstance(error, PeerUnreachable) and not error.delivered else "answer"
 
 
-_ok, _skipped, _warning = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED, Result.WARNING))
-
-
-def _failed(cause: str, remedy: str, found: str = "") -> Step:
-    return Step("", Result.FAILED, found, cause, remedy)
-
-
 def _route(table: RouteTable, node: NodeId) -> Step:
     try:
         route = table.resolve(node)
@@ -163,7 +159,7 @@ def _route(table: RouteTable, node: NodeId) -> Step:
     if table.knows(node):
         return _ok(found)
     text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
-    return _warning(found, text, "add an entry with via if that node is a partner")
+    return _warning(text, "add an entry with via if that node is a partner", found)
 
 
 class _Test:
@@ -297,7 +293,7 @@ class _Test:
             remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
             return _failed(text, remedy)
         text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
-        return _warning(text, "", "")
+        return _warning("", "", text)
 
     def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
         status, body = self._peer.raw(method, path, {})
@@ -332,7 +328,7 @@ class _Test:
         looks = "fate" if (status, code) == (200, "6000") else "spec"
         if looks != profile and "fate" in (looks, profile):
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
-            return _warning(f"the entry says {profile}", text, f"set profile: {looks}")
+            return _warning(text, f"set profile: {looks}", f"the entry says {profile}")
         return _ok(profile)
 
     def _skew(self) -> Step:
@@ -370,7 +366,7 @@ class _Test:
         if self._greeting and all(results.values()):
             return _failed(found, remedy)
         remedy = remedy if all(results.values()) else "containers that send this form do not reach that node's"
-        return _warning("", found, remedy)
+        return _warning(found, remedy)
 
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return what is wrong with the peer's answer to one form; empty for nothing."""
@@ -489,5 +485,5 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
         all_ends.append((what, found.ends, _RENEW))
     for what, at, remedy in all_ends:
         if (left := (at - now).days) < EXPIRES_SOON:
-            return _warning(version, f"{what} expires in {left} days", remedy)
+            return _warning(f"{what} expires in {left} days", remedy, version)
     return _ok(f"{version}, certificate valid until {ends.date()}")

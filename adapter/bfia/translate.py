@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.body import failure_of
+from adapter.body import failure_of, names_of
 from gateway.domain import approval, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus
@@ -354,7 +354,7 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         scheduler=str(data.get("scheduler") or ""),
         waiting=_waiting(data.get("waiting")),
         parties=[_party(p) for p in _entries(data.get("parties"))],
-        tolerated=_names(data.get("tolerated")),
+        tolerated=names_of(data.get("tolerated")),
         old_job_id=str(data.get("old_job_id") or ""),
         origin=_origin(as_mapping(data.get("rerun_of"))),
     )
@@ -391,7 +391,7 @@ def _origin(fields: Mapping[str, Any]) -> Origin | None:
     if not fields.get("job_id"):
         return None
     start, by = str(fields.get("from") or ""), str(fields.get("by") or "")
-    return Origin(str(fields["job_id"]), start, by, _names(fields.get("changed")))
+    return Origin(str(fields["job_id"]), start, by, names_of(fields.get("changed")))
 
 
 def _party(fields: Mapping[str, Any]) -> PartyDetail:
@@ -421,7 +421,7 @@ def _waiting(found: Any) -> Waiting | None:
 def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     """Read what a peer says of a job that it runs again."""
     job_id, start = str(fields.get("job_id") or wanted.new_job_id), str(fields.get("from") or wanted.start)
-    return RerunResult(job_id, start, _names(fields.get("runs")), _names(fields.get("inherits")))
+    return RerunResult(job_id, start, names_of(fields.get("runs")), names_of(fields.get("inherits")))
 
 
 def body(items: Sequence[Item]) -> dict[str, Any]:
@@ -454,10 +454,6 @@ def _is_number(value: Any) -> TypeGuard[int]:
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _moment(text: Any) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from adapter.body import failure_of
+from adapter.body import failure_of, names_of
 from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
 from adapter.fate.signing import Signatures
@@ -154,10 +154,6 @@ def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
     }
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
-
-
 @dataclass(frozen=True)
 class ParticipantClient:
     """`ParticipantApi` of a node that speaks FATE's protocol."""
@@ -188,7 +184,7 @@ class ParticipantClient:
                 raise
         for role in roles:
             self._report_job(spec.job_id, role, JobWord.WAITING)
-        inherited = _names(data["inherited"]) if isinstance(data.get("inherited"), list) else None
+        inherited = names_of(data["inherited"]) if isinstance(data.get("inherited"), list) else None
         waits = data.get("waits") is True
         within = as_seconds(data.get("within")) if waits else None
         return Acceptance(holds=True, waits=waits, within=within, inherited=inherited)
@@ -506,7 +502,7 @@ class SchedulerClient:
         }
         data = as_mapping(self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0).get("data"))
         job_id, start = str(data.get("job_id") or wanted.job_id), str(data.get("from") or "")
-        return RerunResult(job_id, start, _names(data.get("runs")), _names(data.get("inherits")))
+        return RerunResult(job_id, start, names_of(data.get("runs")), names_of(data.get("inherits")))
 
     def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
         return self.standard.amend_job(job_id, parameters, reason, sender)

@@ -6,7 +6,6 @@ leaves, its next launch completes.
 """
 
 import logging
-import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +61,7 @@ from engines.kubernetes.jobs import (
     pull_name,
     secrets_of,
 )
-from engines.watch import KILL_SECONDS, pause, until_over
+from engines.watch import KILL_SECONDS, NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -175,9 +174,9 @@ class KubernetesEngine(Engine):
                 if not job.spec.parallelism:
                     self._set_going(spec, image, job)
                 elif self._was_replaced(job):
-                    raise _NeverBegan(CreateFailed(_REPLACED))
+                    raise NeverBegan(CreateFailed(_REPLACED))
                 self._wait_until_up(job)
-            except _NeverBegan as error:
+            except NeverBegan as error:
                 self.remove(spec.name)
                 raise error.why from error
             self._mark_begun(job)
@@ -256,42 +255,45 @@ class KubernetesEngine(Engine):
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
 
     def _wait_until_up(self, job: Any) -> None:
-        """Raise `_NeverBegan`, `CreateFailed` for a Job that was removed."""
-        name = str(job.metadata.name)
-        since = time.monotonic()
-        placed = since + self._options.place_seconds
-        fetched = placed + self._options.pull.deadline
-        own = ""
-        while True:
+        """Raise what `until_up` says."""
+        name, own = str(job.metadata.name), set[str]()
+
+        def begun(unplaced: bool, late: bool) -> bool:
             pod = first(self._pods(job))
             if pod is not None and pod.begun:
-                return
+                return True
             if pod is None and self._job(name) is None:
                 raise CreateFailed("it was removed before it had begun")
-            seen = pod.name if pod is not None else ""
-            own = own or seen
+            own.update([] if pod is None else [pod.name])
             # it may have begun unseen: the one in its place must not
-            if own != seen or (pod is not None and pod.deleted):
-                raise _NeverBegan(CreateFailed(_REPLACED))
-            if pod is not None and pod.failed:
-                raise _NeverBegan(not_started(pod.failed))
-            reason, text = ("", "") if pod is None else pod.waits_for
-            now = time.monotonic()
-            if reason in _NOT_STARTED:
-                raise _NeverBegan(not_started(text))
-            image_error = refusal(str(job.metadata.annotations["bfia.image"]), text)
-            if reason in _IMAGE and isinstance(image_error, PullDenied | ImageNotFound):  # else it tries again
-                raise _NeverBegan(image_error)
-            if now > placed and (pod is None or not pod.taken_up):
-                if pod is not None and pod.machine:
-                    raise _NeverBegan(CreateFailed(f"{pod.machine}, on which it was placed, does not take it up"))
-                why = text or self._event_about("Job", name) or "nothing was scheduled"
-                raise _NeverBegan(CreateFailed(f"no machine of the cluster takes it: {why}"))
-            if now > fetched:
-                late = PullTimeout if reason in _IMAGE else CreateFailed
-                why = text or self._event_about("Pod", pod.name if pod else name)
-                raise _NeverBegan(late(f"it did not begin in time on its machine ({reason or 'unknown'}): {why}"))
-            pause(since)
+            replaced = own - {pod.name if pod is not None else ""} or (pod is not None and pod.deleted)
+            if why := CreateFailed(_REPLACED) if replaced else self._hindrance(job, pod, unplaced, late):
+                raise NeverBegan(why)
+            return False
+
+        until_up(begun, self._options.place_seconds, self._options.pull.deadline)
+
+    def _hindrance(self, job: Any, pod: PodView | None, unplaced: bool, late: bool) -> EngineError | None:
+        """Return why a run will not begin; None while it may."""
+        if pod is not None and pod.failed:
+            return not_started(pod.failed)
+        name = str(job.metadata.name)
+        reason, text = ("", "") if pod is None else pod.waits_for
+        if reason in _NOT_STARTED:
+            return not_started(text)
+        image_error = refusal(str(job.metadata.annotations["bfia.image"]), text)
+        if reason in _IMAGE and isinstance(image_error, PullDenied | ImageNotFound):  # else it tries again
+            return image_error
+        if unplaced and (pod is None or not pod.taken_up):
+            if pod is not None and pod.machine:
+                return CreateFailed(f"{pod.machine}, on which it was placed, does not take it up")
+            why = text or self._event_about("Job", name) or "nothing was scheduled"
+            return CreateFailed(f"no machine of the cluster takes it: {why}")
+        if late:
+            why = text or self._event_about("Pod", pod.name if pod else name)
+            kind = PullTimeout if reason in _IMAGE else CreateFailed
+            return kind(f"it did not begin in time on its machine ({reason or 'unknown'}): {why}")
+        return None
 
     def _event_about(self, kind: str, name: str) -> str:
         """Return what the cluster last said of a Job without a pod, such as about a quota, or of a pod."""
@@ -406,14 +408,6 @@ class KubernetesEngine(Engine):
 
 class _TotalsUnknown(EngineDown):
     remedy = "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
-
-
-class _NeverBegan(Exception):
-    """A run's program was not started; ``why`` is what that means."""
-
-    def __init__(self, why: EngineError) -> None:
-        super().__init__(str(why))
-        self.why = why
 
 
 def _number(quantity: str) -> float:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from docker.errors import APIError, NotFound
@@ -38,7 +38,7 @@ from engines.docker.client import network_is_gone, not_started, remove, translat
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, OVER, Form, Task, alone, devices, ends, newest, template
-from engines.watch import KILL_SECONDS, Follower, pause, until_over
+from engines.watch import KILL_SECONDS, Follower, NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +112,10 @@ class SwarmEngine(DaemonEngine):
                 self._check_executable(spec, image)
                 self._create(spec, image)
             try:
-                self._wait_until_up(spec.name)
-            except _NeverBegan as error:
+                until_up(partial(self._begun, spec.name), self._options.place_seconds, self._options.pull.deadline)
+            except NeverBegan as error:
                 self.remove(spec.name)
-                raise _failure(str(error)) from error
+                raise error.why from error
 
     def probe(self, name: str) -> Probe:
         service = self._service(name)
@@ -178,29 +178,25 @@ class SwarmEngine(DaemonEngine):
                     raise
             time.sleep(_PAUSE)  # the network of a run of this name was just being removed
 
-    def _wait_until_up(self, name: str) -> None:
-        """Raise `_NeverBegan` with the words of the Swarm, `CreateFailed` for a service that was removed."""
-        since = time.monotonic()
-        placed = since + self._options.place_seconds
-        pulled = placed + self._options.pull.deadline
-        while True:
-            if (service := self._service(name)) is None:
-                raise CreateFailed("it was removed before it had begun")
-            task = self._task_of(service)
-            now = time.monotonic()
-            if task is not None:
-                if task.begun:
-                    return
-                if task.over:
-                    raise _NeverBegan(task.error)
-                if task.perhaps_lost and self._is_gone(task.machine):
-                    raise _NeverBegan("the machine on which it was placed is gone")
-                if now > pulled:
-                    raise _NeverBegan(f"it did not begin in time on its machine ({task.state}): {task.error}")
-            if now > placed and (task is None or not task.machine):
-                why = task.error if task is not None else "nothing was scheduled"
-                raise _NeverBegan(f"no machine of the Swarm takes it: {why}")
-            pause(since)
+    def _begun(self, name: str, unplaced: bool, late: bool) -> bool:
+        """Tell whether a run has begun. Raises what `until_up` says, with the words of the Swarm."""
+        if (service := self._service(name)) is None:
+            raise CreateFailed("it was removed before it had begun")
+        task = self._task_of(service)
+        if task is not None:
+            if task.begun:
+                return True
+            if task.over:
+                raise NeverBegan(_failure(task.error))
+            if task.perhaps_lost and self._is_gone(task.machine):
+                raise NeverBegan(not_started("the machine on which it was placed is gone"))
+            if late:
+                text = f"it did not begin in time on its machine ({task.state}): {task.error}"
+                raise NeverBegan(_failure(text))
+        if unplaced and (task is None or not task.machine):
+            why = task.error if task is not None else "nothing was scheduled"
+            raise NeverBegan(_failure(f"no machine of the Swarm takes it: {why}"))
+        return False
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
         """Check at the manager what the image has to start. Raises `CommandNotFound`, APIError."""
@@ -328,10 +324,6 @@ class SwarmEngine(DaemonEngine):
 def _sum(amounts: Iterable[Capacity]) -> Capacity:
     seen = [*amounts]
     return Capacity(sum(one.cpu for one in seen), sum(one.memory for one in seen), sum(one.gpu for one in seen))
-
-
-class _NeverBegan(Exception):
-    """A task ended, or waits for too long, before its program was started."""
 
 
 def _exists(error: APIError) -> bool:

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from engines.base import CommandNotFound, Engine, EngineError, ImageNotFound
+from engines.base import CommandNotFound, Engine, EngineDown, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
@@ -34,7 +34,11 @@ from gateway.http.server import bound, same, serving
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import ENGLISH, reason_of
 from gateway.providers.images import signers_of
-from gateway.runtime.checks import Result, Step, Trial
+from gateway.runtime.checks import Step, Trial
+from gateway.runtime.checks import failed as _failed
+from gateway.runtime.checks import ok as _ok
+from gateway.runtime.checks import skipped as _skipped
+from gateway.runtime.checks import warning as _warning
 from gateway.store.database import connect, next_step, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders, SqlRouteVersions, SqlTokens
@@ -110,18 +114,6 @@ def _routes(settings: Settings) -> LiveRoutes:
     return LiveRoutes(settings.route_table.file, files=lambda identity, at, now: ())
 
 
-_ok = partial(Step, "", Result.OK)
-_SKIPPED = Step("", Result.SKIPPED)
-
-
-def _warning(cause: str, remedy: str, found: str = "") -> Step:
-    return Step("", Result.WARNING, found, cause, remedy)
-
-
-def _failed(cause: str, remedy: str, found: str = "") -> Step:
-    return Step("", Result.FAILED, found, cause, remedy)
-
-
 # ---------------------------------------------------------------- database, storage, clock
 
 
@@ -136,7 +128,7 @@ def _database(node: Installation) -> Step:
 
 def _migrations(node: Installation) -> Step:
     if not node.database_up:
-        return _SKIPPED
+        return _skipped()
     current, newest = node.revisions
     if current in (None, newest):
         return _ok(newest if current else "the schema is not made yet; serve makes it")
@@ -315,7 +307,7 @@ def _engine(node: Installation) -> Step:
 
 def _isolation(node: Installation) -> Step:
     if not node.engine_up:
-        return _SKIPPED
+        return _skipped()
     try:
         found = node.engine.isolation()
     except EngineError as error:
@@ -331,7 +323,7 @@ def _isolation(node: Installation) -> Step:
 def _images(node: Installation) -> Step:
     """Look for every registered image at the engine that its provider names, else at its registry."""
     if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
-        return _SKIPPED
+        return _skipped()
     images: dict[tuple[str, str], list[Provider]] = {}
     for provider in SqlProviders(node.store).list():
         for image in provider.every_image() if not provider.retired else ():
@@ -385,17 +377,10 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
             return _Image(away=True)
     except EngineError as error:
         why = f"{error.reason}: {error}" if fetched or isinstance(error, CommandNotFound) else error.reason
-        remedy = _REMEDIES.get(error.reason) or getattr(error, "remedy", "") or "check the container engine"
+        explained = None if isinstance(error, EngineDown) else reason_of(error.reason)
+        step = explained.next_step[ENGLISH].rstrip(".") if explained else "check the container engine"
+        remedy = getattr(error, "remedy", "") or step
         return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
-
-
-_LINK = "check the connection from the container engine to the registry"
-_REMEDIES = {
-    "COMMAND_NOT_FOUND": "correct its command in engine.process.images: write paths in full",
-    "PULL_DENIED": "log the gateway's user in (docker login), or name the registry in engine.docker.registries",
-    "PULL_TIMEOUT": _LINK,
-    "PULL_FAILED": _LINK,
-}
 
 
 def _further(engine: Engine) -> Mapping[str, Engine]:

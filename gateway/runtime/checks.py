@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 
 class Result(StrEnum):
@@ -25,6 +26,19 @@ class Step:
     cause: str = ""
     remedy: str = ""
     seconds: float = 0.0
+
+
+ok, skipped = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED))
+
+
+def warning(cause: str, remedy: str, found: str = "") -> Step:
+    """Return a step that went well, with what should be better."""
+    return Step("", Result.WARNING, found, cause, remedy)
+
+
+def failed(cause: str, remedy: str, found: str = "") -> Step:
+    """Return a step that went wrong."""
+    return Step("", Result.FAILED, found, cause, remedy)
 
 
 class Stopped(Exception):
