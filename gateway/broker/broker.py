@@ -9,7 +9,7 @@ import fcntl
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -430,13 +430,13 @@ class Broker:
         session: str,
         topic: str,
         *,
-        source: str | None = None,
+        sources: Collection[str] | None = None,
         reader: str,
         run: str | None = None,
         pop_id: str | None = None,
         timeout: float = 120.0,
     ) -> Message | None:
-        """Takes the next message of that source (None: of any, by arrival), or gives None after ``timeout``.
+        """Takes the next message of these sources (None: of any, by arrival), or gives None after ``timeout``.
 
         A run never gets what it pushed itself. The caller must call ``delivered`` or ``returned`` with the
         message afterwards; if this call is cancelled, the message stays. With a ``pop_id`` the message is kept
@@ -451,7 +451,7 @@ class Broker:
                 box = self._sessions.get(session)
                 if box is not None:
                     self._used[session] = self._clock()
-                    stored = box.take(topic, source=source, reader=reader, run=run, pop_id=pop_id)
+                    stored = box.take(topic, sources=sources, reader=reader, run=run, pop_id=pop_id)
                     if stored is not None:
                         content = box.content(stored)
                         return Message(content, stored.size, stored.source, topic, session, stored.number)

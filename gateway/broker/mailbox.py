@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -47,9 +48,9 @@ class Mailbox:
         place = next((i for i, other in enumerate(lane) if other.number > stored.number), len(lane))
         lane.insert(place, stored)
 
-    def take(self, source: str | None, run: str | None) -> Stored | None:
-        """Removes the oldest message of that source (None: of any), except what the reading run pushed itself."""
-        heads = [(lane[0].number, key) for key, lane in self._lanes.items() if _may_read(key, source, run)]
+    def take(self, sources: Collection[str] | None, run: str | None) -> Stored | None:
+        """Removes the oldest message of these sources (None: of any), except what the reading run pushed."""
+        heads = [(lane[0].number, key) for key, lane in self._lanes.items() if _may_read(key, sources, run)]
         if not heads:
             return None
         _, key = min(heads, key=lambda head: head[0])
@@ -68,6 +69,6 @@ class Mailbox:
         return [stored for lane in list(self._lanes.values()) for stored in list(lane)]
 
 
-def _may_read(lane: tuple[str, str | None], source: str | None, run: str | None) -> bool:
+def _may_read(lane: tuple[str, str | None], sources: Collection[str] | None, run: str | None) -> bool:
     lane_source, lane_run = lane
-    return (source is None or lane_source == source) and (run is None or lane_run != run)
+    return (sources is None or lane_source in sources) and (run is None or lane_run != run)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -348,7 +348,7 @@ class Session:
         self._recent[-1][1][stored.topic] += stored.size
 
     def take(
-        self, topic: str, *, source: str | None, reader: str, run: str | None, pop_id: str | None
+        self, topic: str, *, sources: Collection[str] | None, reader: str, run: str | None, pop_id: str | None
     ) -> Stored | None:
         """Hands out the next message; the same one again for the same reader, topic and pop id.
 
@@ -360,7 +360,7 @@ class Session:
             return flight.stored
         self._drop([f for f in self._kept.get(reader, {}).values() if f.stored.topic == topic])
         mailbox = self._mailboxes.get(topic)
-        stored = mailbox.take(source, run) if mailbox is not None else None
+        stored = mailbox.take(sources, run) if mailbox is not None else None
         if stored is None:
             return None
         self._tidy(topic)

@@ -142,14 +142,14 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     @rule(
         topic=TOPICS,
         reader=READERS,
-        source=st.sampled_from([None, "here", "there"]),
+        sources=st.sampled_from([None, ["here"], ["there"], ["here", "there"], []]),
         pop_id=st.sampled_from([None, "p", "q"]),
     )
-    def take(self, topic, reader, source, pop_id):
+    def take(self, topic, reader, sources, pop_id):
         name, run = reader
-        asked = {"source": source, "reader": name, "run": run, "pop_id": pop_id, "timeout": 0.0}
+        asked = {"sources": sources, "reader": name, "run": run, "pop_id": pop_id, "timeout": 0.0}
         message = self.run(self.broker.pop(SESSION, topic, **asked))
-        expected = self.expect(topic, name, run, source, pop_id)
+        expected = self.expect(topic, name, run, sources, pop_id)
         if expected is None:
             assert message is None
         else:
@@ -158,7 +158,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             assert (message.payload, message.source, message.topic) == (told.payload, told.source, told.topic)
             expected.open.append(message)
 
-    def expect(self, topic, reader, run, source, pop_id):
+    def expect(self, topic, reader, run, sources, pop_id):
         mine = [h for h in self.handed if h.reader == reader and h.told.topic == topic]
         again = [h for h in mine if pop_id is not None and h.pop_id == pop_id]
         if again:
@@ -168,7 +168,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
                 self.handed.remove(old)
         for told in self.unread:
             own = run is not None and told.run == run
-            if told.topic == topic and source in (None, told.source) and not own:
+            if told.topic == topic and (sources is None or told.source in sources) and not own:
                 self.unread.remove(told)
                 self.handed.append(Handed(told, reader, pop_id))
                 return self.handed[-1]

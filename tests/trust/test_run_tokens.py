@@ -110,6 +110,16 @@ def test_a_container_that_sends_no_token_is_recognised_by_its_address(site: Site
     assert code(site.node, "push", session) == DENIED
 
 
+def test_what_came_before_the_job_from_a_node_outside_it_is_not_read(site: Site):
+    for peer in (KUSCIA, SPEC):
+        headers = {"x-ptp-version": "1", "x-ptp-source-node-id": peer, "x-ptp-session-id": "session_job-foretold"}
+        assert code(site.node, "invoke", headers, "peer") == OK
+    own = containers(site.node, "job-foretold", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
+    answers = [request(site.node, verb, own) for verb in ("peek", "pop", "peek")]
+    assert [one["metadata"].get("x-ptp-source-node-id") for one in answers] == [SPEC, None, None]
+    assert read(site.node, own | {"x-ptp-target-node-id": KUSCIA}) == b""
+
+
 def test_invented_sessions_leave_places_for_peers(site: Site):
     """A peer may push before the job has started here, so that unknown sessions are taken, but few."""
     own = containers(site.node, "job-inventive", HERE)["guest.0"]

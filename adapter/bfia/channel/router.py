@@ -392,7 +392,7 @@ class _Desk:
     async def _take(self, request: Request, seconds: float | None) -> Response:
         ptp, form = _asked(request)
         async with _unhurried(form):
-            run, ask = await self._wanted(request, ptp, form)
+            member, ask = await self._wanted(request, ptp, form)
             if seconds is None:
                 query = request.query_params.get("timeout")
                 seconds = wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
@@ -403,9 +403,9 @@ class _Desk:
                 return await self._broker.pop(
                     ptp.session,
                     ask.topic or "",
-                    source=None if ptp.target in ("", self._parts.node) else ptp.target,
-                    reader=_digest("run", run),
-                    run=run,
+                    sources=member.nodes if ptp.target in ("", self._parts.node) else member.nodes & {ptp.target},
+                    reader=_digest("run", member.run),
+                    run=member.run,
                     pop_id=ptp.pop_id or None,
                     timeout=seconds,
                 )
@@ -419,16 +419,16 @@ class _Desk:
     async def release(self, request: Request) -> Response:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp, form = _asked(request)
-        run, ask = await self._wanted(request, ptp, form)
-        await self._broker.release(ptp.session, ask.topic, reader=_digest("run", run), run=run)
+        member, ask = await self._wanted(request, ptp, form)
+        await self._broker.release(ptp.session, ask.topic, reader=_digest("run", member.run), run=member.run)
         return success(form)
 
-    async def _wanted(self, request: Request, ptp: Ptp, form: Form) -> tuple[str, Ask]:
-        """Return the run that sends the request, and what it asks for: a header's topic goes before a body's."""
-        run = (await self._member(request, ptp)).run
+    async def _wanted(self, request: Request, ptp: Ptp, form: Form) -> tuple[Member, Ask]:
+        """Return who sends the request, and what it asks for: a header's topic goes before a body's."""
+        member = await self._member(request, ptp)
         async with self._bodies.pieces(request) as pieces:
             ask = await self._read(pieces, lambda _: decode_ask(b"".join(pieces), form))
-        return run, ask if ptp.topic is None else ask.model_copy(update={"topic": ptp.topic})
+        return member, ask if ptp.topic is None else ask.model_copy(update={"topic": ptp.topic})
 
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport brings."""
