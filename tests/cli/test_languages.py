@@ -224,6 +224,7 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
+        ("li at JG2 refused", "JG2 的 li 已拒绝"),
         ("t.csv cannot be read: No such file or directory", "无法读取 t.csv：没有该文件或目录"),
         (
             "JG9.host: is missing; give host and port, or url; JG9.port: is missing; give host and port, or url",

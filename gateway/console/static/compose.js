@@ -16,6 +16,9 @@ const groupOf = (type) => (/data|set/.test(type) ? "dataset" : /model/.test(type
 const source = (input) => input.key.split(".")[0];
 const option = (text, chosen, shown = text) => h("option", { value: text, selected: text === chosen }, shown);
 
+/** Checks with what stands in the way first. */
+const inOrder = (checks) => ["problem", "waits", "warning", "unknown", "ok"].flatMap((standing) => checks.filter((c) => c.standing === standing));
+
 export async function submitPage(body, { session, stopped }) {
   const may = !session.user || ["admin", "platform"].includes(session.role);
   const text = h("textarea", { name: "job", spellcheck: "false", "aria-label": t("job as JSON") });
@@ -66,10 +69,10 @@ export async function submitPage(body, { session, stopped }) {
     found.replaceChildren(h("p", { class: "faint" }, t("planning")));
     try {
       const planned = await call("POST", "/api/v1/jobs/plan", given);
-      if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" }, 
+      if (mine === asked) found.replaceChildren(h("div", { class: `box ${planned.good ? "" : "bad"}`, role: planned.good ? "status" : "alert" },
         h("p", {}, planned.good ? t("would run") : t("would not run")), !planned.good && submits && h("p", {}, h("strong", {}, t("not submitted", { count: planned.problem_count })))),
         ...planned.nodes.map((n) => card("", h("h2", { class: "mono" }, `${n.node} ${n.parties.join(", ")}`),
-          n.checks.map((c) => h("div", { class: "check" }, h("div", { class: "row" }, checked(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
+          inOrder(n.checks).map((c, at, all) => h("div", { class: "check" }, h("div", { class: "row" }, checked(c.standing), h("strong", {}, step(c.check)), h("span", { class: "faint" }, c.about)), c.found && h("p", {}, c.found), c.cause && h("p", { class: "faint" }, c.cause), c.remedy && c.remedy !== all[at + 1]?.remedy && h("p", {}, h("strong", {}, `${t("next step")}: `), c.remedy))))));
       return planned.good ? given : null;
     } catch (error) {
       if (mine === asked) found.replaceChildren(problems(error));
