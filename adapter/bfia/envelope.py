@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 _OWN_INTERFACE = ("/v2/provider", "/v2/component")
 _REAL_STATUSES = "/api/"
-_OPERATORS = (_REAL_STATUSES, "/v1/platform/schedule/job", *_OWN_INTERFACE)
+_OPERATORS = (_REAL_STATUSES, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
 """paths whose refusals go to people"""
 _KEPT_STATUS = frozenset({404, 405, 413})
 _REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}

@@ -60,6 +60,7 @@ _EVERYBODY_HAS = f"{INTERCONN}/task/poll"
 """a path between nodes that every product of the standard serves (control layer 3.9)"""
 _NOBODY_HAS = f"{INTERCONN}/no/such/path"
 _OTHER_PROTOCOL = "fate-partner"
+_PARTNER_HAS, _PARTNER_LACKS = "/v2/partner/task/collect", "/v2/partner/no/such/path"
 
 _BARE = "application/octet-stream"
 _PEEK = "/v1/interconn/chan/peek"
@@ -313,6 +314,8 @@ class _Test:
 
     def _profile(self) -> Step:
         profile = self._route.profile
+        if profile == _OTHER_PROTOCOL:
+            return self._partner_paths()
         if profile != "spec":
             text = f"the entry says profile {profile}, and the peer is a gateway such as this"
             return _failed(text, "set profile: spec, or leave it out")
@@ -321,6 +324,8 @@ class _Test:
     def _other_profile(self) -> Step:
         """Compare the profile with how the peer responds to a path that nobody has."""
         profile = self._route.profile
+        if profile == _OTHER_PROTOCOL:
+            return self._partner_paths()
         try:
             status, code = self._status_and_code("/no/such/path", "GET")
         except PeerUnreachable as error:
@@ -330,6 +335,17 @@ class _Test:
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
             return _warning(text, f"set profile: {looks}", f"the entry says {profile}")
         return _ok(profile)
+
+    def _partner_paths(self) -> Step:
+        """Test whether FATE's paths between sites are served; an empty body changes nothing."""
+        try:
+            known, unknown = self._status_and_code(_PARTNER_HAS), self._status_and_code(_PARTNER_LACKS)
+        except PeerUnreachable as error:
+            return _failed(error.message, _AGAIN)
+        if known == unknown or known[0] != 200:
+            text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {known[0]} to {_PARTNER_HAS}"
+            return _failed(text, "correct the address; a gateway serves it with fate.enabled")
+        return _ok(_OTHER_PROTOCOL)
 
     def _skew(self) -> Step:
         greeting, skew = self._greeting, self._off

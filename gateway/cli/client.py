@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import urlsplit
 
 from bfia_gateway_client.calls import completed, each
-from bfia_gateway_client.errors import GatewayError, NoAnswer
+from bfia_gateway_client.errors import MAYBE_DONE, GatewayError, NoAnswer
 from bfia_gateway_client.errors import Invalid as BadInput
 from gateway.cli.language import spoken
 from gateway.data.reading import MIB, NotFit, bounded, check_readable, whole
@@ -119,6 +119,8 @@ class Client:
             yield
         except NoAnswer as error:
             text = f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
+            if error.next_step == MAYBE_DONE:
+                text = f"{error.message}; {MAYBE_DONE}"
             raise CallFailed(self._other_scheme(error.message) or text, EXIT_NO_ANSWER, error.reason) from error
         except GatewayError as error:
             text = _NO_TOKEN if error.reason == "NO_TOKEN" else error.message

@@ -225,7 +225,8 @@ def own(text: str) -> str:
 
 
 def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
-    """Print the steps of a test as a table."""
+    """Print the steps of a test as a table; those that were not taken, after one failed, in one row."""
+    left = [s for s in steps if s["result"] == "skipped" and not s["cause"] and not s["found"]]
     rows = [
         [
             t(s["name"]),
@@ -235,7 +236,10 @@ def print_steps(title: str, steps: list[Mapping[str, Any]]) -> None:
             t(s["remedy"]),
         ]
         for s in steps
+        if s not in left
     ]
+    if left:
+        rows.append([t("not tried"), "–", "", ", ".join(t(s["name"]) for s in left), ""])
     table(title, ["step", "result", "took", "found", "what to do"], rows)
 
 

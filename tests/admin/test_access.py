@@ -155,6 +155,22 @@ def test_a_path_of_other_nodes_is_not_here_for_any_role(node: Gateway):
         assert answer.json()["data"]["next_step"] == reasons()["PATH_UNKNOWN"].next_step["en"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "reason"),
+    [
+        ("POST", "task/get_log", {"task_id": "zz", "start": 0, "log_level": "loud"}, "INVALID"),
+        ("POST", "task/get_log", {"task_id": "zz", "start": 0, "log_level": "info"}, "TASK_UNKNOWN"),
+        ("PUT", "task/get_log", {}, "METHOD_NOT_ALLOWED"),
+        ("POST", "component/register", {}, "INVALID"),
+    ],
+)
+def test_a_refusal_on_a_path_of_the_platform_has_a_next_step(
+    node: Gateway, method: str, path: str, body: Any, reason: str
+):
+    answer = send(node, method, f"/v1/platform/schedule/{path}", OWN, json=body).json()
+    assert answer["data"]["reason"] == reason and answer["data"]["next_step"] == reasons()[reason].next_step["en"]
+
+
 def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):
     spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, job_id="job-1")
     run = a_run(

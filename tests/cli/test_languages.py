@@ -527,6 +527,8 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
         table("", ["job", "state"], [["job-1", "FAILED"]])
         shown = capsys.readouterr().out
         assert all(result in shown for result in results.split()) and "FAILED" in shown
+    print_steps("node.yml", [steps[-1] | {"result": "skipped", "name": name} for name in ("dns", "tcp", "tls")])
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():

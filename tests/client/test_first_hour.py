@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pandas
 import polars
 import pytest
 
-from bfia_gateway_client import AsyncClient, Client, Invalid, JobFailed, NoAnswer, NotANode, Refused
+from bfia_gateway_client import AsyncClient, Client, Invalid, JobFailed, NoAnswer, NotANode, Refused, StillRunning
 from tests.client import notebook
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, example, process_engine
@@ -167,6 +169,15 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
     for value in (float("nan"), object(), "\ud800"):
         with pytest.raises(Invalid, match="JSON cannot express"):
             client.jobs.submit({"flow_id": value})
+    wrong: Any = "x"
+    for call in (client.jobs.submit, client.jobs.plan):
+        with pytest.raises(Invalid, match="must be a mapping"):
+            call(wrong)
+    for limit in (0, -1):
+        with pytest.raises(Invalid, match="must be 1 or more"):
+            client.jobs.list(limit=limit)
+    with pytest.raises(Invalid, match="must not be empty"):
+        client.jobs.show("")
     with pytest.raises(Refused) as refused:
         client.jobs.show("job-404")
     assert (refused.value.reason, refused.value.status) == ("JOB_UNKNOWN", 404) and refused.value.next_step
@@ -190,8 +201,11 @@ def test_a_job_that_fails_raises_its_failure(client: Client):
     parties, data = {"guest": jobs.GUEST, "host": jobs.HOST}, {"guest": "bank#twice", "host": "shop#baskets"}
     wrong = {"intersection": {"id": "nothing"}}
     job_id = client.jobs.submit(client.jobs.draft(components, parties, data, parameters=wrong))
+    with pytest.raises(StillRunning, match="after 0 s"):
+        client.jobs.watch(job_id, progress=False, timeout=0)
     with pytest.raises(JobFailed) as caught:
         client.jobs.watch(job_id, progress=False)
+    assert caught.value.next_step and f"{job_id} FAILED: " in str(caught.value)
     job = client.jobs.watch(job_id, check=False, progress=False)
     assert job.outcome == "FAILED" and job.failure is not None
     assert caught.value.reason == job.failure.reason and caught.value.data["task"] == "intersection"
@@ -209,6 +223,26 @@ def test_routes_are_added_tested_and_rolled_back(client: Client):
     with pytest.raises(Invalid) as caught:
         client.routes.add("JG0100003300000030", url="nowhere")
     assert caught.value.reason == "ROUTE_INVALID" and caught.value.problems
+
+
+def test_after_a_cut_the_next_step_is_to_look_whether_a_change_was_made():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def cut() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                connection.recv(65536)
+                connection.close()
+
+        threading.Thread(target=cut, daemon=True).start()
+        with Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+            for call, step in (
+                (lambda: client.jobs.submit({}), "jobs.list"),
+                (client.session, "Check the address"),
+            ):
+                with pytest.raises(NoAnswer) as caught:
+                    call()
+                assert step in caught.value.next_step
 
 
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch):

@@ -22,6 +22,7 @@ from bfia_gateway_client.errors import (
     NotANode,
     Problem,
     Refused,
+    StillRunning,
 )
 from bfia_gateway_client.version import VERSION as __version__
 
@@ -39,6 +40,7 @@ __all__ = [
     "NotANode",
     "Problem",
     "Refused",
+    "StillRunning",
     "__version__",
 ]
 

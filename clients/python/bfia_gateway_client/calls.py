@@ -11,7 +11,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from urllib.parse import quote
 
-from bfia_gateway_client.errors import Invalid, Refused
+from bfia_gateway_client.errors import Invalid, Problem, Refused, invalid
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -40,6 +40,8 @@ class Group(Generic[W]):
         self, model: type[M], path: str, key: str, limit: int, query: Mapping[str, Any] | None = None
     ) -> list[M]:
         """Return up to ``limit`` entries of a list, over all its pages."""
+        if limit < 1:
+            raise invalid(Problem("limit", "must be 1 or more", limit))
         found: list[M] = []
         after = ""
         while limit > len(found) and after is not None:

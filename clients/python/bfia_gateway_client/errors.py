@@ -6,7 +6,8 @@ GatewayError
 ├── Refused         the node refuses
 │   └── Invalid     the request has mistakes; `problems` lists each with its path
 ├── Damaged         what was downloaded is not what the node sent
-└── JobFailed       a job that was watched has not succeeded
+├── JobFailed       a job that was watched has not succeeded
+└── StillRunning    it was not over within the time that the caller gave
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,6 +76,10 @@ class NoAnswer(GatewayError):
     next_step = "Check the address, and whether the node is up: bfia-gateway doctor on its machine."
 
 
+MAYBE_DONE = "It may be done all the same: before sending it again, look, for a job in jobs.list or by job list."
+"""what to do where the response to a change broke off"""
+
+
 class NotANode(GatewayError):
     """What responds is not a node's operator listener."""
 
@@ -101,6 +106,20 @@ class Damaged(GatewayError):
 
 class JobFailed(GatewayError):
     """A job that was watched ended otherwise than SUCCEEDED; ``reason`` and ``data`` are those of its failure."""
+
+
+class StillRunning(GatewayError):
+    """A job that was watched was not over in time; it goes on."""
+
+    reason = "STILL_RUNNING"
+    next_step = "Watch it again, or stop it."
+
+
+def mapping(job: Any) -> dict[str, Any]:
+    """Return a job's body. Raises `Invalid` for what is none."""
+    if not isinstance(job, Mapping):
+        raise invalid(Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job))
+    return {**job}
 
 
 def invalid(*problems: Problem) -> Invalid:

@@ -1,14 +1,17 @@
 """``client.jobs``: draft, plan, submit and watch a job; read what its runs here wrote, left and reported."""
 
+import math
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
-from bfia_gateway_client.errors import JobFailed, Problem, invalid
+from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, invalid, mapping
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
-from bfia_gateway_client.progress import Progress, looks
+from bfia_gateway_client.progress import OVER, Progress, looks
 from bfia_gateway_client.transfers import download
 
 _SCHEDULE = "/v1/platform/schedule/job"
@@ -55,7 +58,7 @@ class Jobs(Group[W]):
 
         Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
         """
-        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), {**job}, timeout=120)
+        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), mapping(job), timeout=120)
 
     @call
     async def submit(self, job: Mapping[str, Any]) -> str:
@@ -64,7 +67,7 @@ class Jobs(Group[W]):
         Raises `Invalid` with every mistake and its path, and `Refused`; where the job is kept all the same, its id
         is ``data["job_id"]`` of the error.
         """
-        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", {**job})
+        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", mapping(job))
         return str(found["data"]["job_id"])
 
     @call
@@ -93,21 +96,35 @@ class Jobs(Group[W]):
         return await self._ask(types.Job, "GET", path_of("jobs", job_id))
 
     @call
-    async def watch(self, job_id: str, *, check: bool = True, progress: bool = True) -> types.Job:
+    async def watch(
+        self, job_id: str, *, check: bool = True, progress: bool = True, timeout: float | None = None
+    ) -> types.Job:
         """Wait until a job is over, also through a restart of the node, and return it.
 
         A progress bar stands in the notebook or on the terminal meanwhile. Raises `JobFailed` where it did not
-        succeed, unless ``check`` is False; `NoAnswer` where the node is silent for five minutes.
+        succeed, unless ``check`` is False; `NoAnswer` where the node is silent for five minutes, `StillRunning`
+        where the job is not over after ``timeout`` seconds.
         """
         job: dict[str, Any] = {}
+        until = math.inf if timeout is None else time.monotonic() + timeout
         with Progress(job_id, shown=progress) as shown:
             async for job, trouble in looks(lambda: self._look(job_id), self._wire.sleep):
                 shown.show(job["progress"] / 100, trouble or _in_short(job))
+                if job["status"] not in OVER and time.monotonic() >= until:
+                    raise StillRunning(f"{job_id} is {job['status']} after {timeout:g} s")
         if check and job["outcome"] != "SUCCEEDED":
             failure = job["failure"] or {"reason": job["outcome"], "message": ""}
             where = " ".join(f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key))
-            text = f"{job_id} {job['outcome']}: {failure['reason']} {where}: {failure.get('message', '')}"
-            raise JobFailed(text, reason=failure["reason"], data=failure)
+            words = dict.fromkeys((job["outcome"], failure["reason"], where, failure.get("message", "")))
+            meant = {}
+            with suppress(GatewayError):
+                meant = await self._wire.call("GET", path_of("reasons", failure["reason"]))
+            raise JobFailed(
+                f"{job_id} {': '.join(filter(None, words))}",
+                reason=failure["reason"],
+                next_step=meant.get("next_step", ""),
+                data=failure,
+            )
         return types.Job.model_validate(job)
 
     @stream

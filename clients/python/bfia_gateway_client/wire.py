@@ -12,7 +12,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
-from bfia_gateway_client.errors import Invalid, NoAnswer, NotANode, Problem, Refused, invalid
+from bfia_gateway_client.errors import MAYBE_DONE, Invalid, NoAnswer, NotANode, Problem, Refused, invalid
 
 if TYPE_CHECKING:  # importing it takes longer than most commands
     import httpx
@@ -117,7 +117,8 @@ class Wire(ABC):
             sent |= {"content": self._body(file), "headers": {"content-type": file.media_type}}
         elif body is not None:
             sent |= {"content": _json(body), "headers": {"content-type": "application/json"}}
-        with self._reached():
+        _check(path)
+        with self._reached(changing=method != "GET" and not path.endswith("/plan")):
             response = await self._send(**sent)
         return self._read(response)
 
@@ -155,6 +156,7 @@ class Wire(ABC):
 
     @asynccontextmanager
     async def _streamed(self, path: str, query: Mapping[str, Any] | None) -> "AsyncIterator[httpx.Response]":
+        _check(path)
         sent = {"method": "GET", "url": path, "params": _given(query or {}), "headers": _WANTED, "timeout": SLOW}
         with self._reached():
             async with self._open(**sent) as response:
@@ -164,13 +166,18 @@ class Wire(ABC):
                 yield response
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _reached(self, *, changing: bool = False) -> Iterator[None]:
+        import httpx
+
         try:
             yield
         except self._broken as error:
+            step = (
+                MAYBE_DONE if changing and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else ""
+            )
             cause = re.sub(r"\[Errno -?\d+\] ", "", f"{type(error).__name__} {error}").strip()
             cause = cause.replace(self._token, "…") if self._token else cause
-            raise NoAnswer(f"no response from {self.url}: {cause}") from error
+            raise NoAnswer(f"no response from {self.url}: {cause}", next_step=step) from error
 
     def _read(self, response: "httpx.Response") -> Any:
         try:
@@ -197,6 +204,12 @@ class Wire(ABC):
 
 def _problem(one: Mapping[str, Any]) -> Problem:
     return Problem(str(one.get("path")), str(one.get("rule")), one.get("got"), str(one.get("suggestion") or ""))
+
+
+def _check(path: str) -> None:
+    """Raise `Invalid` where a name in a path is empty: it would be another path."""
+    if "//" in path or path.endswith("/"):
+        raise invalid(Problem("name", "must not be empty", ""))
 
 
 def _json(body: Any) -> bytes:

@@ -205,7 +205,8 @@ def exit_failure(run: Run) -> Failure:
     if run.result_code:
         text = f"result code {run.result_code}" + (f": {text}" if text else "")
     if exit_ is None or exit_.code == 0:
-        text = text or "the container reported FAILED"
+        look = f"bfia-gateway job logs JOB --task {run.task_name} --party {run.party.label}"
+        text = text or f"the container reported FAILED; its node has the log: {look}"
         return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
     if exit_.oom_killed:
         return Failure("OOM_KILLED", text or "the container used more memory than it may", exit_code=exit_.code)

@@ -485,7 +485,9 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     job = job.with_part(task.name, part)
     job = job.noted(event.at, "status reported", event.node, task=task.name, role=role, status=event.status)
     if event.status is TaskStatus.FAILED:
-        failure = event.failure or Failure("FAILED", "the party reports a failure")
+        failure = event.failure or Failure(
+            "FAILED", "the party reports a failure without a cause; its node has the log"
+        )
         job = _because(job, task.name, replace(failure, node=event.node, role=failure.role or role))
     return job
 

@@ -409,7 +409,7 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
         """Return the answers of a peer that has the standard's paths and not ours."""
 
         def answer(handler: BaseHTTPRequestHandler) -> None:
-            known = handler.path.endswith("/task/poll")
+            known = handler.path.endswith(("/task/poll", "/task/collect"))
             (says({"code": 100, "msg": "no task_id"}) if known else says({"code": code}, status))(handler)
 
         return answer
@@ -418,6 +418,10 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
         assert wrong(steps) == [] and steps["profile"].result is Result.OK
         assert steps["answer"].result is Result.WARNING
+    for answer, result in ((another_product(200, 6000), Result.OK), (says({"code": 404}, 404), Result.FAILED)):
+        with a_peer(answer) as port:
+            step = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate-partner"})["profile"]
+        assert step.result is result and (step.found == "fate-partner" or "fate.enabled" in step.remedy)
     with a_peer(another_product(404, 404)) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
         assert steps["profile"].result is Result.WARNING and "set profile: spec" in steps["profile"].remedy

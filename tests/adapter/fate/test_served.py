@@ -192,6 +192,12 @@ def test_an_unnamed_sender_needs_a_fate_route_and_its_signature_where_one_is_req
     assert flow.post("/partner/job/create", {**dag(scheduler), **party("3")})["data"]["reason"] == reason
 
 
+def test_a_sites_request_to_itself_that_its_proxy_sends_here_is_refused_in_words(flow: Flow):
+    said = flow.post("/scheduler/job/create", {**dag(FATE)}, **{"initiator-party-id": FATE})
+    assert (said["code"], said["data"]["problems"][0]["path"]) == (1002, "dag.conf.scheduler_party_id")
+    assert "have its proxy send them to FATE-Flow" in said["message"]
+
+
 def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: Flow):
     """And its party is told of it in FATE's protocol, try after try."""
     body = dag(ME, auto_retries=1)
