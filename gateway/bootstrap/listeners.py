@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
-from gateway.http.guard import Guard, Refusals, address_of, cookie_name, noting_refusals
+from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.messages import Verifier
 from gateway.jobs.participant import JobAudits
@@ -145,7 +145,8 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
     settings, here, peer_table = node.settings, node.settings.node.id, node.peer_table
     largest = (settings.limits.body_bytes, chan.max_body)
     refusals = Refusals(node.audit.add, node.clock)
-    partners = (peer_table.knows, Refusals(node.audit.add, node.clock), Refusals(node.audit.add, node.clock))
+    of_partner = lru_cache(1024)(lambda _: Refusals(node.audit.add, node.clock))
+    partners = Partners(peer_table.knows, of_partner, Refusals(node.audit.add, node.clock))
     noting, asking = CapacityLimiter(2), CapacityLimiter(2)
 
     def counted(scope: Scope) -> str | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 import structlog
@@ -257,17 +257,26 @@ class Refusals:
             write(_node(claims), _action(scope), 403, detail)
 
 
+class Partners(NamedTuple):
+    """What counts the refusals of known nodes."""
+
+    knows: Callable[[str], bool]
+    of: Callable[[str], Refusals]
+    """a node's own, so that no other crowds them out"""
+    unproven: Refusals
+    """those that only claim to be a known node's, with neither a signature that held nor a certificate"""
+
+
 def noting_refusals(
     app: ASGIApp,
     refusals: Refusals,
     claimed: Callable[[Scope], str],
     limiter: CapacityLimiter,
-    partners: tuple[Callable[[str], bool], Refusals, Refusals] | None = None,
+    partners: Partners | None = None,
 ) -> ASGIApp:
     """Note, after another application, the requests whose state says ``refused``.
 
-    ``claimed``: which node a request says that it comes from. ``partners``: which nodes are known, what counts
-    their refusals, so that others cannot crowd them out, and what counts those that are not proven to be theirs.
+    ``claimed``: which node a request says that it comes from.
     """
 
     def partner(scope: Scope, refused: GatewayError) -> str:
@@ -275,7 +284,7 @@ def noting_refusals(
         if partners is None or refused.code >= 500 or refused.reason == _BUSY:
             return ""
         node = origin().node or claimed(scope)
-        return node if node and partners[0](node) else ""
+        return node if node and partners.knows(node) else ""
 
     async def note(scope: Scope, state: Mapping[str, Any], refused: GatewayError) -> None:
         known = partner(scope, refused)
@@ -287,10 +296,8 @@ def noting_refusals(
         address = address_of(scope)
         asked = state.get("asked") or {}
         if known and partners is not None:
-            forged = refused.reason.startswith("SIGNATURE_")
-            write = (partners[2] if forged else partners[1]).due(
-                who, address, refused.reason, scope["path"], *asked.values()
-            )
+            counts = partners.of(known) if origin().key or origin().fingerprint else partners.unproven
+            write = counts.due(who, address, refused.reason, scope["path"], *asked.values())
         else:
             write = refusals.due(who, address, refused.reason)
         if write is None:

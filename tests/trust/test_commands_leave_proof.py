@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import CapacityLimiter
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from starlette.types import Message, Receive, Scope, Send
@@ -16,7 +19,8 @@ from adapter.fate.signing import Signatures
 from gateway.auth import origin
 from gateway.config.schema import FateApp, FateSite
 from gateway.domain.spec import JobSpec
-from gateway.http.guard import MOST
+from gateway.errors import NotAllowed
+from gateway.http.guard import MOST, Partners, Refusals, noting_refusals
 from gateway.http.peers import noting_origin
 from tests.adapter.fate.flowing import SIGNS, Flow, dag, fate_world, party
 from tests.builders import a_spec
@@ -117,6 +121,38 @@ def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world: World):
         asks(world, "/job/create", a_job("job-flood"), sender=f"JG{number:016}")
     assert asks(world, "/job/stop", {"job_id": "job-hidden"})["data"]["reason"] == "JOB_UNKNOWN"
     assert noted(world, f"node {THIRD}", {"job_id": "job-hidden"})["detail"]["reason"] == "JOB_UNKNOWN"
+
+
+@pytest.mark.parametrize("proof", ["key", "fingerprint"])
+def test_neither_claims_in_its_name_nor_another_partner_hide_a_refusal_of_a_partner(proof: str):
+    written: list[tuple[str, str]] = []
+
+    def add(_: Any, who: str, action: str, *more: Any) -> None:
+        written.append((who, action))
+
+    def counts(_: str = "") -> Refusals:
+        return Refusals(add, lambda: datetime.now(UTC))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        origin().node = scope["sender"]
+        setattr(origin(), proof, scope["proof"])
+        scope["state"] = {"refused": NotAllowed("no")}
+
+    partners = Partners(lambda node: True, lru_cache(counts), counts())
+    noting = noting_origin(noting_refusals(app, counts(), lambda scope: "", CapacityLimiter(1), partners))
+
+    async def asks(sender: str, path: str, proven: str) -> None:
+        about = {"sender": sender, "proof": proven, "path": path, "method": "POST", "headers": []}
+        await noting({"type": "http", "client": ("192.0.2.7", 5), **about}, None, None)  # type: ignore[arg-type]
+
+    async def attack() -> None:
+        for number in range(2 * MOST):
+            await asks(PEER, f"/claimed-{number}", "")
+            await asks(THIRD, f"/{number}", "its own")
+        await asks(PEER, "/its-own", "its own")
+
+    asyncio.run(attack())
+    assert (f"node {PEER}", "POST /its-own") in written and len(written) == 2 * MOST + 1
 
 
 def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path: Path):
