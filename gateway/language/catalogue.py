@@ -1,10 +1,10 @@
 """Texts for people in English and in Simplified Chinese; reasons, states and names stay as they are.
 
 English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
-already``, which any text of that form fits. A value of several words that is a known text is translated, too, one
-of a single word only if its name is capitalised. One named ``n`` is a number, one named ``party`` one or more of
-them, such as guest.0; one named as in ``_NO_SPACE`` is a word, or several with commas between them; only one named
-as in ``_PROSE`` may hold a sentence.
+already``, which any text of that form fits. A value of several words that is a known text is translated, too, and
+"none"; one of another word only if its name is capitalised. One named ``n`` is a number, one named ``party`` one
+or more of them, such as guest.0; one named as in ``_NO_SPACE`` is a word, or several with commas between them;
+only one named as in ``_PROSE`` may hold a sentence.
 """
 
 import os
@@ -155,7 +155,9 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     bare = [value for name, value in values if not name[0].isupper()]
     if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
         return ""
-    put_in = {name: translate(one, CHINESE) if name[0].isupper() or " " in one else one for name, one in values}
+    words = {name for name, one in values if " " in one or (one == "none" and name not in _NO_SPACE)}
+    texts = words | {name for name in template.names if name[0].isupper()}
+    put_in = {name: translate(one, CHINESE) if name in texts else one for name, one in values}
     if any(_SENTENCE.search(one) for name, one in put_in.items() if not name[0].isupper() and name not in _PROSE):
         return ""
     return template.translation.format_map(put_in)
