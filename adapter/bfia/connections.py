@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -33,7 +33,7 @@ _MOST, _MOST_IDLE = 32, 8
 _LONGEST_HEAD = 1 << 17
 """bytes of headers, and of what came with them"""
 _IDLE_SECONDS = 4.0
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _LENGTHS = frozenset({"content-length", "transfer-encoding"})
 _CONNECT_SECONDS, _TURN_SECONDS = 3.0, 1.0
 
@@ -81,11 +81,15 @@ class Reading:
 
     def feed(self, data: bytes) -> None:
         """Take what came, nothing at the end of the connection. Raises ConnectionError."""
-        if not data:
-            if not self._begun or self.has_length:
-                raise ConnectionResetError("the peer closed the connection without a whole response")
-            self.over = True
-            return
+        if data:
+            self._take(data)
+        elif not self._begun or self.has_length:
+            raise ConnectionResetError("the peer closed the connection without a whole response")
+        self.over = self.over or not data
+        if self.over and (coding := self.headers.get("content-encoding", "identity")) != "identity":
+            raise ConnectionAbortedError(f"content-encoding {coding} was not asked for")
+
+    def _take(self, data: bytes) -> None:
         self._came += len(data)
         try:
             self._parser.feed_data(data)
@@ -128,6 +132,15 @@ class Reading:
         if self._begun and not self.over:
             self.keep = self._parser.should_keep_alive()
             self.over = True
+
+
+def head(what: bytes, netloc: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> bytes:
+    """Return the head of a request; ``what``: method and path. Raises ValueError for control characters in it."""
+    lines = [what + b" HTTP/1.1", b"host: " + netloc, b"accept-encoding: identity", b"content-length: %d" % size]
+    lines += [b"%s: %s" % header for header in headers]
+    if bad := [line for line in lines if _CONTROL.search(line)]:
+        raise ValueError(f"control characters in {bad[0].split(b':')[0].decode('latin-1')!r}")
+    return b"\r\n".join([*lines, b"", b""])
 
 
 class Client:
@@ -206,7 +219,9 @@ class Client:
         return sock
 
     def _exchanged(self, sock: socket.socket, request: Request, end: float) -> Reading:
-        sock.sendall(self._head(request) + request.body)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
+        what = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
+        sock.sendall(head(what, self._netloc.encode("latin-1"), headers, len(request.body)) + request.body)
         response = Reading(LARGEST_ANSWER)
         while not response.over:
             response.feed(sock.recv(65536))
@@ -214,20 +229,7 @@ class Client:
                 raise TimeoutError("the answer does not end")
         if not (response.content or response.keep or response.has_length):  # else a head that was cut off would do
             raise ConnectionResetError("the peer closed the connection without a body")
-        if (coding := response.headers.get("content-encoding", "identity")) != "identity":
-            raise ConnectionAbortedError(f"content-encoding {coding} was not asked for")
         return response
-
-    def _head(self, request: Request) -> bytes:
-        if bad := [name for name, value in request.headers.items() if _CONTROL.search(name + value)]:
-            raise ValueError(f"control characters in the header {bad[0]!r}")
-        if _CONTROL.search(request.target):
-            raise ValueError("control characters in the path")
-        lines = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-        return (
-            f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\nhost: {self._netloc}\r\n"
-            f"accept-encoding: identity\r\ncontent-length: {len(request.body)}\r\n{lines}\r\n"
-        ).encode("latin-1")
 
     def _put_back(self, sock: socket.socket, keep: bool) -> None:
         with self._lock:

@@ -194,7 +194,7 @@ class Peer:
         proof = more or self._sign(self.node)
         headers = {
             "content-type": "application/json",
-            **outgoing(self._me, self.node),
+            **request_headers(self._me, self.node),
             **within,
             **{name.lower(): value for name, value in proof.items()},
             **({"x-mprac-token-set": permits} if permits else {}),
@@ -308,7 +308,7 @@ class Peer:
         raise Refused(f"{text}: {message}" if message else text)
 
 
-def outgoing(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
+def request_headers(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
     """Return all headers of one request; nonce and timestamp (ms) are fresh at every try."""
     return {
         "x-auth-sign": UNSIGNED,

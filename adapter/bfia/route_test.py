@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from adapter.bfia.channel.calls import by_grpc
-from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, outgoing
+from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, invoke_headers
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.connections import context
@@ -387,7 +387,9 @@ class _Test:
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return what is wrong with the peer's answer to one form; empty for nothing."""
         ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
-        headers = outgoing(ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated)
+        headers = invoke_headers(
+            ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated
+        )
         headers |= {"x-ptp-uri": _PEEK, "content-type": form.value if form is not Form.RAW else _BARE}
         pieces = [_PROBES[form]]
         body = b"".join(encode_envelope(pieces, headers, form) if encapsulated else pieces)

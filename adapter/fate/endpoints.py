@@ -29,6 +29,7 @@ from adapter.fate.words import (
     JobWord,
     TaskWord,
     key_of,
+    milliseconds,
     task_word,
     word_in,
 )
@@ -335,8 +336,8 @@ def collected(
 ) -> dict[str, Any]:
     """Return the state of a task at one party, with times in milliseconds, as FATE collects it."""
     runs = local.runs_of(task_id, body.role.partition(".")[0]) if local is not None else ()
-    begun = _ms(min((run.started_at for run in runs if run.started_at), default=None))
-    ended = _ms(max((run.ended_at for run in runs if run.ended_at), default=None))
+    begun = milliseconds(min((run.started_at for run in runs if run.started_at), default=None))
+    ended = milliseconds(max((run.ended_at for run in runs if run.ended_at), default=None))
     over = word not in (TaskWord.WAITING, TaskWord.RUNNING)
     data: dict[str, Any] = {
         **body.model_dump(include={"job_id", "role", "party_id", "task_id", "task_version"}),
@@ -350,10 +351,6 @@ def collected(
     if over and news.failure is not None:
         data["failed_by"] = redacted(news.failure.as_dict())
     return data
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1000)
 
 
 def _ending(word: JobWord, at: Command[Any]) -> Ending:

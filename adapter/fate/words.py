@@ -15,6 +15,7 @@ finished in the one before; FATE always means the newest.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -147,6 +148,11 @@ class Key(NamedTuple):
     def here(self) -> str:
         """The task's id here."""
         return f"{self.task_id}_{self.version}" if self.name else self.task_id
+
+
+def milliseconds(moment: datetime | None) -> int | None:
+    """Return a time as FATE writes it: whole milliseconds that have passed."""
+    return None if moment is None else int(moment.timestamp() * 1000)
 
 
 def key_of(task_id: str, job_id: str = "") -> Key:

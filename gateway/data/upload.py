@@ -238,9 +238,8 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
 
     count = 0
     for block in table.blocks(file, lines, source):
-        whole, stored = block.plain, list(map(out.stored, block.rows))
-        if divided and whole:
-            stored = whole.split(b"\n")[:-1]
+        cut = divided and block.plain
+        stored = block.plain.split(b"\n")[:-1] if cut else list(map(out.stored, block.rows))
         following = range(count + 1, count + 1 + len(stored))
         if table.id_at is not None:
             if block.rows:
@@ -252,11 +251,11 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
             if upload.extend_sid:
                 stored = [f"{sid}-{number},".encode() + row for number, row in zip(following, stored, strict=True)]
             if divided:
-                whole = out.add(crcs, stored)
+                written = out.add(crcs, stored)
             else:
-                whole = whole or b"\n".join([*stored, b""])
-                parts.add(0, whole)
-            sums.see(block.sent, whole)
+                written = block.plain or b"\n".join([*stored, b""])
+                parts.add(0, written)
+            sums.see(block.sent, written)
         count += block.seen
     if count == 0:
         findings.add("empty", "file", "must have at least one row after the header")

@@ -83,14 +83,14 @@ def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
         parts = task.nodes.values()
         if all(part.over for part in parts):
             again = task.again_from + timedelta(seconds=own.retry_delay)
-            landed = (_landed(call, timing.call_deadline) for part in parts for call in (part.start, part.stop))
+            landed = (_landed_at(call, timing.call_deadline) for part in parts for call in (part.start, part.stop))
             yield Due(max([again, *landed]), TryAgain(task.name))
         else:
-            goes_on = filter(None, (_goes_on(part, timing.stop_timeout) for part in parts))
-            yield from (Due(when, TimeOut(task.name)) for when in goes_on)
+            given_up = filter(None, (_given_up_at(part, timing.stop_timeout) for part in parts))
+            yield from (Due(when, TimeOut(task.name)) for when in given_up)
 
 
-def _goes_on(part: NodeTask, timeout: float) -> datetime | None:
+def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
     """Return when a node had had time enough to end its part, if it was asked later and has not."""
     if part.over or part.stop.sent_at is None or part.poll.sent_at is None:
         return None
@@ -99,7 +99,7 @@ def _goes_on(part: NodeTask, timeout: float) -> datetime | None:
     return late if asked else None
 
 
-def _landed(call: Call, call_deadline: float) -> datetime:
+def _landed_at(call: Call, call_deadline: float) -> datetime:
     """Return when a call certainly does not arrive any more; of one that was made twice, the first may be late."""
     return NOW if call.completed and call.tries < 2 else expiry(call, call_deadline)
 

@@ -50,7 +50,7 @@ def of_job(job: Job, timing: Timing) -> Waiting | None:
     due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
     if ended(JOB, job.status) and due is None:
         return None
-    return _at_the_latest(_of_job(job), due)
+    return _with_next_check(_of_job(job), due)
 
 
 def _of_job(job: Job) -> Waiting | None:
@@ -133,11 +133,11 @@ def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
     found: dict[str, Waiting | None] = {}
     for name, task in job.tasks.items():
         why = _of_task(job, task, whole, name in dues, most)
-        found[name] = _at_the_latest(why, _moment(dues.get(name, first), why.since if why else job.created_at))
+        found[name] = _with_next_check(why, _moment(dues.get(name, first), why.since if why else job.created_at))
     return found
 
 
-def _at_the_latest(found: Waiting | None, again: datetime | None) -> Waiting | None:
+def _with_next_check(found: Waiting | None, again: datetime | None) -> Waiting | None:
     """Give what has no time of its own the next check of its job."""
     return found if found is None or found.next_check is not None else replace(found, next_check=again)
 
@@ -196,7 +196,7 @@ def _since_ready(job: Job, task: Task) -> datetime:
 def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
     """Return what a job waits for at a participating node; None once it has ended and everything is released."""
     due = _moment(machine.next_due(local, timing), local.created_at)
-    return _at_the_latest(_of_local(local, due is None), due)
+    return _with_next_check(_of_local(local, due is None), due)
 
 
 def _of_local(local: LocalJob, released: bool) -> Waiting | None:
@@ -246,7 +246,7 @@ def of_runs(local: LocalJob, timing: RunTiming, turns: Collection[str] = ()) -> 
     for run_id in turns:
         if (why := found.get(run_id)) is not None and why.reason == "LAUNCHING":
             found[run_id] = replace(why, reason="TURN", message="containers of other jobs are started first")
-    return {run_id: _at_the_latest(why, again) for run_id, why in found.items()}
+    return {run_id: _with_next_check(why, again) for run_id, why in found.items()}
 
 
 def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from adapter.bfia import translate, wire
 from adapter.bfia.examples import A_JOB, JOB
-from adapter.bfia.peer import outgoing
+from adapter.bfia.peer import request_headers
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.requests import incoming
 from adapter.body import read_json
@@ -194,7 +194,7 @@ def test_a_sender_is_read_in_any_spelling_of_the_header(data: st.DataObject):
 @given(st.sampled_from(NODES), st.sampled_from(NODES))
 @REPEATABLE
 def test_what_is_sent_is_read_again(source: str, target: str):
-    sent = outgoing(source, target, "trace_1")
+    sent = request_headers(source, target, "trace_1")
     received = incoming(request_with(list(sent.items())))
     assert (received.source, received.target, received.trace_id) == (source, target, "trace_1")
     assert all(value for value in sent.values())

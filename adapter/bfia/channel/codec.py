@@ -371,7 +371,7 @@ def read_part(headers: Mapping[str, str], pieces: Iterable[bytes], part_bytes: i
     return part
 
 
-def outgoing(
+def invoke_headers(
     ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, encapsulated: bool
 ) -> dict[str, str]:
     """Return the headers of an invoke. In an encapsulated one the source is also there under its former names.

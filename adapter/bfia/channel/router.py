@@ -39,7 +39,7 @@ from adapter.bfia.channel.codec import (
     decode_ask,
     encode_envelope,
     frame,
-    outgoing,
+    invoke_headers,
     read_ends,
     read_envelope,
     read_part,
@@ -300,7 +300,7 @@ class _Desk:
         offset, answer = 0, Answer(code=SUCCESS)
         async for part in parts:
             length, checksum = measured(part)
-            headers = self._outgoing(ptp, encapsulated=False) | Part(offset, size, checksum).header
+            headers = self._invoke_headers(ptp, encapsulated=False) | Part(offset, size, checksum).header
             answer = await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
             if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
                 raise _NoParts(part)  # its transport takes none, or what it refuses it says of the whole, too
@@ -345,7 +345,7 @@ class _Desk:
         if profile.bare_payloads or profile.encapsulates or grpc:
             write = partial(rewritten, ptp=ptp, form=form, profile=profile, grpc=grpc)
             pieces, ptp, form = await self._read(pieces, write)
-        headers = self._outgoing(ptp, encapsulated=profile.encapsulates)
+        headers = self._invoke_headers(ptp, encapsulated=profile.encapsulates)
         if profile.encapsulates:
             pieces = await self._read(pieces, partial(encode_envelope, metadata=headers, form=form))
         return await self._brought(ptp, route, pieces, headers, form, INVOKE)
@@ -354,8 +354,8 @@ class _Desk:
         """Return what stands for a container's token at other nodes."""
         return _digest("token", ptp.token) if ptp.token else ""
 
-    def _outgoing(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
-        return outgoing(
+    def _invoke_headers(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
+        return invoke_headers(
             ptp,
             node=self._parts.node,
             institution=self._parts.institution,

@@ -1,7 +1,6 @@
 """Posts to peers over kept connections of HTTP/1.1, at a twentieth of what a general client costs (ADR 33)."""
 
 import asyncio
-import re
 import ssl
 import time
 from collections import defaultdict
@@ -9,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from adapter.bfia.connections import Reading
+from adapter.bfia.connections import Reading, head
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -19,7 +18,6 @@ _KEPT_SECONDS = 4.0
 _CONNECT_SECONDS = 5.0
 _SLICE = 1 << 18
 _LARGEST_ANSWER = 1 << 20
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class BadAddress(ValueError):
@@ -175,9 +173,8 @@ def _parsed(url: str) -> tuple[str, int, bool, bytes, bytes]:
 
 
 def _head(netloc: bytes, path: bytes, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
-    if any(_CONTROL.search(value) for _, value in headers):
-        raise Invalid([Problem("headers", "must not have control characters; a topic becomes one")])
-    lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-    return (
-        b"POST %s HTTP/1.1\r\nhost: %s\r\naccept: */*\r\naccept-encoding: identity\r\ncontent-length: %d\r\n%s\r\n"
-    ) % (path, netloc, size, lines)
+    try:
+        return head(b"POST " + path, netloc, [(b"accept", b"*/*"), *headers], size)
+    except ValueError as error:
+        rule = "must not have control characters; a topic becomes one"
+        raise Invalid([Problem("headers", rule)]) from error

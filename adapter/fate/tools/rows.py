@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from adapter.fate.dag.description import dag_schema, parties_of
 from adapter.fate.tools.deps import ClientParts
-from adapter.fate.words import PROTOCOL, job_word, newest, task_word
+from adapter.fate.words import PROTOCOL, job_word, milliseconds, newest, task_word
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.domain.job import Attempt, Job
 from gateway.domain.models import named
@@ -238,20 +238,16 @@ def _row(seen: JobRecords, task: TaskView, party: Party, base: str, past: Attemp
 
 def _times(created: datetime, started: datetime | None, ended: datetime | None) -> Row:
     changed = ended or started or created
-    begin, end = _ms(started), _ms(ended)
+    begin, end = milliseconds(started), milliseconds(ended)
     return {
-        "create_time": _ms(created),
+        "create_time": milliseconds(created),
         "create_date": f"{created:%Y-%m-%d %H:%M:%S}",
-        "update_time": _ms(changed),
+        "update_time": milliseconds(changed),
         "update_date": f"{changed:%Y-%m-%d %H:%M:%S}",
         "start_time": begin,
         "end_time": end,
         "elapsed": end - begin if begin is not None and end is not None else None,
     }
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else int(moment.timestamp() * 1000)
 
 
 def _cause(failure: Failure | None, of_task: Failure | None = None) -> str:

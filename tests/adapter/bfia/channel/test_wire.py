@@ -64,6 +64,7 @@ async def test_a_whole_response(wires, octets, content):
         HEAD,
         HEAD + b"content-length: 3\r\n\r\nhi",
         HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n",
+        HEAD + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi",
         b"SSH-2.0-OpenSSH\r\n\r\n",
         HEAD + b"x: y\r\n" * 50_000,
         HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 1_000_000 + b"\r\n",
