@@ -116,6 +116,9 @@ def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes:
             node.kept_applications.change(number, lambda one, at=past: applications.replace(one, expires_at=at))
             becomes(node, number, "TERMINATED")
             assert node.routes.table.routes[other].enabled is enabled
+    for node in (me, peer):
+        [found] = person(node, "GET", "/audit?who=gateway&action=route changed")["audit"]
+        assert [(one["before"], one["after"]) for one in found["detail"]["changes"]] == [(True, False)]
 
 
 def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes):
