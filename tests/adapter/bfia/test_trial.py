@@ -288,7 +288,7 @@ def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path:
     assert wrong(steps) == (["answer", "clock"] if ahead else ["answer"])
     assert "this node" not in steps["answer"].cause and "it says: SIGNATURE_REFUSED" in steps["answer"].cause
     assert "ask the partner for its audit line" in steps["answer"].remedy
-    assert translate(steps["answer"].remedy, "zh").startswith("时钟（见 clock 一步）或密钥")
+    assert translate(steps["answer"].remedy, "zh").startswith("时钟（见“时钟”一步）或密钥")
     if ahead:
         assert "s ahead of this node's" in steps["clock"].cause
 
