@@ -125,7 +125,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @router.get(f"{SCHEDULE}/job/status_all", include_in_schema=False)
     @router.post(
         f"{SCHEDULE}/job/status_all",
-        summary="State of a job that this node schedules (3.7)",
+        summary="State of a job that this node schedules, or of its own part (3.7)",
         openapi_extra=examples.STATUS_ALL,
     )
     async def status_all(

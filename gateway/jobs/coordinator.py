@@ -427,7 +427,15 @@ class Coordinator:
         self._scheduler.record(job_id, event)
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Tell of a job that this node schedules."""
+        """Tell of a job that this node schedules, or else a node of the job how this one's part of it is."""
+        local = self._store.record(job_id)
+        if (
+            isinstance(local, LocalJob)
+            and local.spec.scheduler != self._peers.node
+            and sender in (local.spec.scheduler, local.spec.initiator, *local.spec.nodes)
+        ):
+            part = local_view(local, self._store.run_timing)
+            return replace(part, failure=None, warnings=(), waiting=None)  # which may quote its own data
         return view(self._scheduled(job_id, sender), self._store.timing)
 
     def _scheduled(self, job_id: str, sender: NodeId) -> Job:

@@ -384,6 +384,9 @@ def _unused_or_forgotten(part: _Part) -> Iterator[Problem]:
         rule = f"is ignored, as the task reads {', '.join(sorted(node.upstream))}: leave one of the two out"
         yield Problem(f"config.task_params.{own.origin}.{node.name}.dataset_id", rule, own.value)
     first = next(iter(part.component.inputs), None)
+    if own and own.value and not node.inputs and first is None:
+        rule = f"is ignored, as {part.component.name} describes no input: leave it out"
+        yield Problem(f"config.task_params.{own.origin}.{node.name}.dataset_id", rule, own.value)
     given = node.inputs or part.own_data
     if (
         first

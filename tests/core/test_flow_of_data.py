@@ -121,6 +121,17 @@ def test_a_dataset_of_a_task_that_reads_the_flow_is_warned_of_and_refused_in_a_s
     assert set(refused(world, a_job("a -> b", strict=True, guest={"0": both}))) == {path.replace("|1", "")}
 
 
+def test_a_dataset_of_a_component_without_inputs_is_warned_of(world: World):
+    body = registration() | {"version": "3.0.0"}
+    for described in body["components_description"].values():
+        described |= {"version": "3.0.0", "inputData": []}
+    world.me.registry.register(provider_from_request(body))
+    (node,) = a_dag("a").nodes
+    dag = Dag((replace(node, component=replace(node.component, version="3.0.0")),))
+    (warning,) = warnings(world, a_job(dag, guest={"0": {"a": {"dataset_id": "nosharp"}}}))
+    assert "guest.0.a.dataset_id: is ignored, as Thing describes no input" in warning
+
+
 def test_one_output_feeds_as_many_inputs_as_the_flow_says(world: World):
     body = registration()
     table = body["components_description"]["Thing"]["inputData"][0]

@@ -249,7 +249,7 @@ PUSH = described(
     "Append a message to a topic on the target node",
     Push,
     _MESSAGE,
-    ("x-ptp-target-node-id", "the node that is to receive it", _HERE, True),
+    ("x-ptp-target-node-id", "the node that is to receive it; at the own one only other parties do", _HERE, True),
     _TOKEN,
 )
 POP = described(

@@ -166,6 +166,13 @@ def _visible(job: Job, local: LocalJob) -> Any:
     return job.status, job.ending, tasks, local.status, local.ending, runs
 
 
+def test_a_party_learns_how_the_part_of_this_node_is_and_another_node_nothing(call: Caller, stage: Stage):
+    job = {"job_id": stage.taken.job_id}
+    data = envelope(call("/job/status_all", job))["data"]
+    assert TASK in data["status"] and data["scheduler"] == SPEC and not data["warnings"]
+    refused(call("/job/status_all", job, headers={"x-source-node-id": FATE}), 404, "JOB_UNKNOWN")
+
+
 def test_every_path_for_peers_is_in_the_table(stage: Stage):
     """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
     call = Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC})
