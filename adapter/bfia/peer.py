@@ -367,8 +367,8 @@ def _json(content: bytes) -> Any:
 
 
 def _number(code: Any) -> int | None:
-    if isinstance(code, int) and not isinstance(code, bool):
-        return code
+    if isinstance(code, int | float) and not isinstance(code, bool) and code == code // 1:
+        return int(code)
     return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from adapter.body import failure_of, fit
+from adapter.body import failure_of, fit, without_nulls
 from gateway.domain.spec import Failure
 from gateway.ports import as_mapping
 
@@ -85,6 +85,7 @@ class ConfigBody(Body):
     role: Annotated[
         dict[str, Annotated[list[Id], Field(max_length=MOST_PARTIES)]],
         Field(max_length=_MOST_ROLES),
+        BeforeValidator(without_nulls),
         AfterValidator(_few_parties),
     ]
     job_params: Object = Field(default_factory=dict)

@@ -73,6 +73,8 @@ class Participant:
         known = self._store.local_jobs.get(local.id)
         unused = approval.unused(known)
         if not (approval.is_same(known, local.spec) if unused else known.digest == local.digest):
+            if known.spec.scheduler != local.spec.scheduler:
+                raise Conflict(f"job {local.id} is here already, from another node", reason="JOB_ID_CONFLICT")
             raise Conflict(f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT")
         if not unused:
             return known

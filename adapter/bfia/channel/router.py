@@ -558,8 +558,10 @@ def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
 
 
 def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
+    if not ptp.source:
+        raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
     if not known:
-        raise ChannelRefused(NOT_JOINED, f"node {ptp.source or '(none named)'} is not known here")
+        raise ChannelRefused(NOT_JOINED, f"node {ptp.source} is not known here")
     if ptp.target not in ("", here):
         raise ChannelRefused(LOOP, f"this is node {here}; nothing is passed on to {ptp.target}")
     if not ptp.is_push:

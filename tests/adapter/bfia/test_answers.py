@@ -58,7 +58,7 @@ def meaning(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("data", [{}, None, [], "", 5, "absent"], ids=str)
 def test_a_success_in_every_form(peer: ScriptedPeer, spec_peer: Clients, data: Any):
-    for code in (0, 200, "0", "200"):
+    for code in (0, 200, "0", "200", 0.0):
         peer.will(says({"code": code} | ({} if data == "absent" else {"data": data}), 201))
         assert spec_peer.peer.post("/job/start", {}) == {}
 

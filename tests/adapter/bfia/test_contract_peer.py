@@ -173,6 +173,13 @@ def test_a_party_learns_how_the_part_of_this_node_is_and_another_node_nothing(ca
     refused(call("/job/status_all", job, headers={"x-source-node-id": FATE}), 404, "JOB_UNKNOWN")
 
 
+def test_a_role_that_is_null_is_absent_and_the_same_job_of_another_node_a_conflict(call: Caller, stage: Stage):
+    body = contract.with_(new_job(stage), "config.role.arbiter", None)
+    assert envelope(call("/job/create", body))["code"] == 0
+    said = refused(call("/job/create", body, headers={"x-source-node-id": FATE}), 409, "JOB_ID_CONFLICT")
+    assert said["msg"].endswith("is here already, from another node")
+
+
 def test_every_path_for_peers_is_in_the_table(stage: Stage):
     """Extensions have their contracts where they are tested, and so has the confirmation of an approval."""
     call = Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC})

@@ -146,7 +146,7 @@ def test_a_failure_without_a_code_of_its_own_is_answered_and_logged(caplog):
     ("headers", "code", "named"),
     [
         ({"x-ptp-source-node-id": "stranger"}, "E0000000618", "stranger"),
-        ({"x-ptp-source-node-id": ""}, "E0000000618", "none named"),
+        ({"x-ptp-source-node-id": ""}, "E0000000400", "is required"),
         ({"x-ptp-target-node-id": "gamma"}, "E0000000503", "gamma"),
         ({"x-ptp-uri": "/v1/interconn/net/weave"}, "E0000000404", "weave"),
         ({"x-ptp-uri": "http://[oops"}, "E0000000404", "oops"),
