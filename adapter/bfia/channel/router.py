@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request
@@ -334,9 +333,8 @@ class _Desk:
         if ptp.target_institution and ptp.target_institution == self._parts.institution:
             return self._parts.node
         if ptp.target_institution:
-            raise ChannelRefused(
-                NOT_JOINED, f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
-            )
+            text = f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
+            raise ChannelRefused(NOT_JOINED, text)
         raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
 
     async def _send(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:

@@ -9,7 +9,7 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import status_body
 from gateway.domain.job import Job
 from gateway.domain.timeouts import Timing
-from gateway.jobs.coordinator import view
+from gateway.jobs.views import view
 from tests.domain.clockwork import Broken
 from tests.domain.strategies import PLAYED, plots
 from tests.domain.world import World
