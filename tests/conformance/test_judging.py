@@ -299,6 +299,7 @@ def test_a_component_without_inputs_outputs_or_choices_does_not_show_how_it_trea
 def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_path: Path) -> None:
     removed: list[str] = []
     engine = SimpleNamespace(
+        capabilities=(),
         image_facts=failing(ImageNotFound("no such image")),
         list=lambda: [SimpleNamespace(name="left")],
         remove=removed.append,
