@@ -31,6 +31,8 @@ class EngineError(Exception):
     """The engine could not do it. ``reason`` is stable."""
 
     reason = "ENGINE_FAILED"
+    remedy = ""
+    """what to do about it, where that is known here"""
 
     def __init_subclass__(cls, reason: str = "") -> None:
         cls.reason = reason or cls.reason

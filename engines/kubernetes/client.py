@@ -1,6 +1,7 @@
 """Calls to a cluster's API server, and its errors; a watch that goes on from a list where it was cut off."""
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -228,9 +229,13 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
         status, text = status_of(error), str(error.status.message or error)
         if status >= 500 or status in _AWAY:
             raise EngineDown(f"the cluster is not ready ({status}): {text}") from error
-        raise otherwise(text) from error
+        refused = otherwise(text)
+        if status == FORBIDDEN:
+            refused.remedy = "apply compose/kubernetes/runs.yml in the namespace"
+        raise refused from error
     except (httpx2.HTTPError, ConfigError, OSError, ValueError) as error:
-        raise EngineDown(f"the cluster does not answer: {error!r}") from error
+        text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        raise EngineDown(f"the cluster does not answer: {text}") from error
 
 
 @contextmanager

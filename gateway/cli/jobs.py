@@ -27,7 +27,6 @@ from gateway.cli.command import (
     JobId,
     Limit,
     Output,
-    amount,
     cell,
     command,
     compact,
@@ -41,6 +40,7 @@ from gateway.cli.command import (
     warn,
     when,
 )
+from gateway.cli.job_notes import away, in_short, last_lines, lineage, on_channel, warnings
 from gateway.cli.language import t
 from gateway.data.log_levels import Level
 from gateway.errors import counted, near
@@ -158,7 +158,7 @@ def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None
     except CallFailed:  # the job exists all the same
         job = {}
     waiting = job.get("waiting") or {}
-    notes = [*_warnings(job), *([waiting["message"]] if waiting.get("reason") == "APPROVAL" else [])]
+    notes = [*warnings(job), *([waiting["message"]] if waiting.get("reason") == "APPROVAL" else [])]
     if as_json:
         print_json({**made, "warnings": notes})
     else:
@@ -466,14 +466,6 @@ def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task 
     return max(fits, key=lambda run: int(run.get("attempt", 0)))
 
 
-def _warnings(job: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of the scheduling node, of this one and, unless the job was stopped, of its runs."""
-    runs = job.get("runs", []) if job.get("outcome") != "STOPPED" else []
-    ours = [f"{run['task_name']} as {run['party']}: {one}" for run in runs for one in run.get("warnings", [])]
-    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", []), *ours]))
-
-
-_TOPICS_SHOWN = 10
 _NOT_BEGUN = {"PENDING", "READY"}
 """states of a task that, once its job has ended, says no more than that it never began"""
 _STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red", "STOPPED": "red"}
@@ -518,9 +510,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: S
         if why := _why({"failure": one} if one is not job else job):
             parts.append(text(t(why), "red" if job.get("failure") else "dim"))
     parts += [*map(text, advice)]
-    parts += [text(t(line), "dim") for line in (*_lineage(job), *_on_channel(job))]
-    parts += [text(line, "dim") for line in _last_lines(job)]
-    parts += [text(t(line), "yellow") for line in in_short(_warnings(job), job["job_id"], most_warnings)]
+    parts += [text(t(line), "dim") for line in (*lineage(job), *on_channel(job), *away(job))]
+    parts += [text(line, "dim") for line in last_lines(job)]
+    parts += [text(t(line), "yellow") for line in in_short(warnings(job), job["job_id"], most_warnings)]
     return Group(*parts)
 
 
@@ -540,13 +532,6 @@ def _is_cause(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     return bool(mine) and (mine["reason"], mine["message"]) == (whole.get("reason"), whole.get("message"))
 
 
-def in_short(warnings: Sequence[str], job_id: str, most: int | None) -> list[str]:
-    """Return the first warnings as lines, and where the others are."""
-    hidden = len(warnings) - most if most is not None else 0
-    rest = [f"{counted(hidden, 'more warning')}: bfia-gateway job show {job_id}"] if hidden > 0 else []
-    return [*(f"warning: {warning}" for warning in warnings[:most]), *rest]
-
-
 def _why(what: Mapping[str, Any]) -> str:
     """Return why something failed, or what it waits for."""
     if failure := what.get("failure"):
@@ -561,39 +546,3 @@ def _why(what: Mapping[str, Any]) -> str:
     if waiting.get("reason") == "JOB":  # its message names what the job waits for
         return str(waiting["message"]).rpartition(": ")[2]
     return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
-
-
-def _lineage(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which job this one reruns or continues, and what it takes over."""
-    inherited = ", ".join(dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", [])))
-    inherited = f"; taken over: {inherited}" if inherited else ""
-    if origin := job.get("origin"):
-        changed = f", other parameters for {', '.join(origin['changed'])}" if origin["changed"] else ""
-        yield f"reruns {origin['job_id']} from {origin['start']}{changed}{inherited}"
-    elif job.get("old_job_id"):
-        yield f"continues {job['old_job_id']}{inherited}"
-
-
-def _on_channel(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unread messages of each topic, the runs that wait for one, and what has come in all."""
-    for on in job.get("channel", [])[:_TOPICS_SHOWN]:
-        left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
-        rate = f"{amount(on['bytes_per_second'])}/s now" if on["bytes_per_second"] else ""
-        waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
-        facts = filter(None, (left if on["messages"] else "", rate, waits))
-        yield f"channel, topic {on['topic']}: " + "; ".join(facts)
-    if refused := job.get("channel_refused"):
-        yield f"channel, last refused push: {refused}"
-    for of in job.get("channel_received", []):
-        received = f"{counted(of['messages'], 'message')}, {amount(of['bytes'])}"
-        yield f"channel, {of['session']}: {received} received, {amount(of['bytes_per_second'])}/s now"
-
-
-def _last_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of what each failed run here wrote, and where the whole is; nothing of a stopped job."""
-    if job.get("outcome") == "STOPPED":
-        return
-    for run in [run for run in job["runs"] if run.get("last_lines")][-3:]:
-        where = f"--task {run['task_name']} --party {run['party']}"
-        yield t(f"last lines of {run['task_name']} as {run['party']} (all: job logs {job['job_id']} {where}):")
-        yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])

@@ -280,29 +280,30 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
 def _engine(node: Installation) -> Step:
     try:
         node.engine.check()
-        gpus = node.engine.capacity().gpu
+        main = node.engine.capacity()
     except EngineError as error:
-        daemon = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
+        remedy = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
         if node.engine.kind == "kubernetes":
-            daemon = "check the API server, and engine.kubernetes.kubeconfig"
-        remedy = daemon if node.settings.engine.main is not None else "check the state folder"
-        return _failed(f"{error.reason}: {error}", getattr(error, "remedy", "") or remedy)
-    others, away, capacities, remedies = _further(node.engine), [], [], []
+            remedy = "check the API server, and engine.kubernetes.kubeconfig"
+        remedy = remedy if node.settings.engine.main is not None else "check the state folder"
+        return _failed(f"{error.reason}: {error}", error.remedy or remedy)
+    others, totals = _further(node.engine), {node.engine.kind: main}
+    away, capacities, remedies = [], [], []
     for name, other in others.items():
         try:
-            has = other.capacity()
+            has = totals[name] = other.capacity()
             capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}")
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-            remedies.append(
-                getattr(error, "remedy", "") or "start that engine, or check its entry and certificates"
-            )
-    found = f"{node.engine.kind} with gpu {gpus}" if gpus else node.engine.kind
+            remedies.append(error.remedy or "start that engine, or check its entry and certificates")
+    for name in (name for name, has in totals.items() if not (has.cpu and has.memory)):
+        away.append(f"{name}: it has no cpu or no memory for runs")
+        remedies.append("raise the ResourceQuota of its namespace, or have a machine take runs")
+    found = f"{node.engine.kind} with gpu {main.gpu}" if main.gpu else node.engine.kind
     found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
-    if away:
-        return _warning(f"nothing can run at {'; '.join(away)}", "; ".join(dict.fromkeys(remedies)), found)
-    return _ok(found)
+    causes = f"nothing can run at {'; '.join(away)}"
+    return _warning(causes, "; ".join(dict.fromkeys(remedies)), found) if away else _ok(found)
 
 
 def _isolation(node: Installation) -> Step:
@@ -379,7 +380,7 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
         why = f"{error.reason}: {error}" if fetched or isinstance(error, CommandNotFound) else error.reason
         explained = None if isinstance(error, EngineDown) else reason_of(error.reason)
         step = explained.next_step[ENGLISH].rstrip(".") if explained else "check the container engine"
-        remedy = getattr(error, "remedy", "") or step
+        remedy = error.remedy or step
         return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
 
 

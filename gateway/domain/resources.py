@@ -502,6 +502,17 @@ def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
     return Pool(replace(held.get("", Amounts()), disk=disk), at_once, further)
 
 
+def nothing_at(engines: Iterable[str], means: NodeCapacity) -> str:
+    """Say which of these engines, or else the main one, has no cpu or memory for any container; empty for none."""
+    for engine in {*engines} or {""}:
+        total = means.of(engine).total
+        if total is not None and not (total.cpu and total.memory):
+            has = total.text(["cpu", "memory"])
+            why = "the ResourceQuota of its namespace allows no run, or no machine takes one"
+            return f"{means.named(engine)} has {has}: {why}"
+    return ""
+
+
 def outgrown(held: Pool, means: NodeCapacity) -> str:
     """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known.
 

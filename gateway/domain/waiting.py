@@ -261,6 +261,8 @@ def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
             return Waiting("LAUNCHING", "its container is being started", since, due)
         case RunStatus.RUNNING:
             text = f"it reported {run.reported}" if run.reported else "it has not reported yet"
+            if run.away_at is not None:
+                text = f"its engine has not answered since {moment(run.away_at)}"
             return Waiting("RUNNING", text, run.started_at or run.created_at, due)
         case RunStatus.STOPPING:
             return Waiting("STOPPING", "its container is being stopped", run.stop_at or run.created_at, due)

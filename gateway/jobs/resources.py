@@ -261,6 +261,8 @@ class Resources:
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
         means = self.means
+        if nothing := resources.nothing_at((seat.engine for seat in self._seats(spec).values()), means):
+            raise Refused(nothing, reason="RESOURCES_NEVER")
         if not means.further and not resources.asks(spec, means.node, means.defaults):
             return None
         try:

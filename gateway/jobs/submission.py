@@ -332,7 +332,8 @@ class DryRun:
         except NotServed as error:
             return [Item("reported", Standing.UNKNOWN, cause=f"not reported by this node: {error.message}")]
         except GatewayError as error:
-            return [problem("reported", f"{error.reason}: {error.message}", f"ask the admin of {node}")]
+            remedy = "bfia-gateway doctor" if node == self._peers.node else f"ask the admin of {node}"
+            return [problem("reported", f"{error.reason}: {error.message}", remedy)]
         return items or [Item("reported", Standing.UNKNOWN, cause="not reported by this node")]
 
 

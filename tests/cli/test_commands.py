@@ -359,6 +359,21 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
         assert text in shown, shown
 
 
+def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(capsys: pytest.CaptureFixture[str]):
+    run = {"task_name": "pair", "party": "guest.0"}
+    failed = run | {"attempt": 0, "status": "FAILED", "last_lines": ["error"], "warnings": ["slow"]}
+    away = {"away_at": "2026-11-27", "waiting": {"message": "its engine has not answered"}}
+    job = {"job_id": "j", "scheduler": "n", "status": "RUNNING", "progress": 0, "parties": [], "tasks": []}
+    for status, more, shown in (
+        ("FAILED", {"last_lines": ["worse"]}, {"attempt 1:", "error", "warning:", "job logs j", "worse"}),
+        ("RUNNING", away, {"attempt 1:", "error", "warning:", "pair as guest.0: its engine has not answered"}),
+        ("SUCCESS", {}, set()),
+    ):
+        Console(width=200).print(_tree(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]}))
+        said = capsys.readouterr().out
+        assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown
+
+
 def test_a_full_disk_behind_the_output_is_a_sentence():
     command = [sys.executable, "-m", "gateway.cli.main", "--help"]
     with open("/dev/full", "w") as full:

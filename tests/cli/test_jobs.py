@@ -17,7 +17,8 @@ from bfia_gateway_client.wire import BlockingWire
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
 from gateway.cli.command import cell
-from gateway.cli.jobs import _compact, _watch, in_short
+from gateway.cli.job_notes import in_short
+from gateway.cli.jobs import _compact, _watch
 from gateway.language.catalogue import reasons, translate
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of

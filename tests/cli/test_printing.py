@@ -21,7 +21,8 @@ from gateway.cli.access import _difference
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
 from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
-from gateway.cli.jobs import _lineage, _print_created
+from gateway.cli.job_notes import lineage
+from gateway.cli.jobs import _print_created
 from gateway.cli.outputs import _gist, _print_report
 from gateway.cli.providers import _from_file, _print_change, _required
 from gateway.data import reading
@@ -151,7 +152,7 @@ def test_a_new_job_that_cannot_be_looked_at_and_one_that_is_continued_are_named_
     answers["GET /api/v1/jobs/job-0123"] = CallFailed("the node is silent", EXIT_NO_ANSWER)
     _print_created(Client(NOBODY, ""), {"job_id": "job-0123"}, False)
     assert capsys.readouterr().out.strip() == "job-0123"
-    assert list(_lineage({"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]})) == [
+    assert list(lineage({"old_job_id": "job-1", "inherited_runs": [{"task_name": "a"}]})) == [
         "continues job-1; taken over: a"
     ]
 

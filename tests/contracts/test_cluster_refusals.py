@@ -158,16 +158,17 @@ def a_cluster(shop: str, tmp_path: Any) -> Iterator[Cluster]:
     ],
 )
 def test_a_refusal_keeps_the_clusters_words(
-    tmp_path: Any, status: int, body: Any, kind: type[Exception], words: str
+    tmp_path: Any, status: int, body: Any, kind: type[EngineError], words: str
 ):
     page = json.dumps({"kind": "Status", "code": status, **body}).encode()
     with (
         serving({"/none": (status, page)}) as shop,
         a_cluster(shop, tmp_path) as one,
-        pytest.raises(kind, match=words),
+        pytest.raises(kind, match=words) as refused,
         translated(CreateFailed),
     ):
         one.get(kubernetes.Job, "none")
+    assert ("runs.yml" in refused.value.remedy) is (status == 403)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,7 @@ def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, k
     ("current", "words"),
     [
         ({}, "No current context"),
+        ({"current-context": "e"}, "does not answer: Connection refused$"),
         ({"current-context": "c"}, "Missing user"),
         ({"current-context": "d"}, "lacks 'c'"),
     ],
@@ -205,8 +207,10 @@ def test_a_cluster_that_is_not_described_is_away(tmp_path: Any, current: dict[st
     contexts = [
         {"name": "c", "context": {"cluster": "c"}},
         {"name": "d", "context": {"cluster": "c", "user": "c"}},
+        {"name": "e", "context": {"cluster": "c", "user": "u"}},
     ]
-    described = {"clusters": clusters, "contexts": contexts, "users": [], **current}
+    users = [{"name": "u", "user": {}}]
+    described = {"clusters": clusters, "contexts": contexts, "users": users, **current}
     (tmp_path / "kube.conf").write_text(json.dumps(described))
     with pytest.raises(EngineDown, match=words), translated():
         Cluster(str(tmp_path / "kube.conf"), "").get(kubernetes.Job, "none")

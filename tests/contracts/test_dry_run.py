@@ -162,6 +162,10 @@ def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
+        patch.setattr(world.me.participant, "dry_run", failing(StorageFailed("no folder")))
+        (own,) = of(world.me.dry_run.plan(a_job()), ME)["reported"]
+        assert own.cause.endswith("no folder") and own.remedy == "bfia-gateway doctor"
+    with monkeypatch.context() as patch:
         patch.setattr(world.peer.signatures, "check", failing(SignatureMissing("signed by nobody")))
         plan = world.me.dry_run.plan(a_job())
     assert problems(plan) == {(PEER, "image")}

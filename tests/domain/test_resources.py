@@ -207,6 +207,20 @@ def test_what_an_engine_no_longer_has_is_said(cores: float, has: NodeCapacity, s
     assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(cores)}), has) == says
 
 
+@pytest.mark.parametrize(
+    ("engines", "has", "says"),
+    [
+        ([], TWO, ""),
+        ([FAR], means(0, far=16), ""),
+        ([""], means(0, far=16), "node n1 has cpu 0, memory 64 GiB: the ResourceQuota"),
+        ([], means(memory=0), "node n1 has cpu 8, memory 0 GiB: the ResourceQuota"),
+    ],
+)
+def test_an_engine_that_has_nothing_for_any_run_is_named(engines: list[str], has: NodeCapacity, says: str):
+    found = resources.nothing_at(engines, has)
+    assert found.startswith(says) and bool(found) is bool(says)
+
+
 @given(dags(), st.randoms())
 @settings(REPEATABLE, max_examples=60)
 def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag, random):

@@ -147,6 +147,12 @@ def test_what_a_run_waits_for(status: RunStatus):
     assert found is None or (found.reason and found.message and found.since >= at(0) and found.next_check)
 
 
+def test_a_run_whose_engine_is_silent_says_since_when():
+    run = a_run(status=RunStatus.RUNNING, away_at=at(3))
+    found = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
+    assert found.message.startswith("its engine has not answered since ")
+
+
 def test_a_run_that_waits_for_others_of_its_job_says_so():
     first, second = (a_run(name, limits={"cpu": 3.0}) for name in "ab")
     found = waiting.of_runs(after(with_pool(first, second, cpu=4), 1), RunTiming())[second.run_id]
