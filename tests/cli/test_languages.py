@@ -385,7 +385,7 @@ def test_a_text_in_a_translated_text_is_translated_too():
     left = set()
     for text, phrase in texts_with_phrases("gateway adapter/bfia engines provider_registry route_table"):
         chinese = catalogue.translate(text, "zh")
-        words = re.search("[a-z]{3,}", re.sub(r"\w+[._]\w+|spec|fate", "", phrase))  # and not names alone
+        words = re.search("[a-z]{3,}", re.sub(r"\w+[._]\w+|spec|fate|bfia-gateway .*", "", phrase))  # not names
         if words and re.search("[\u4e00-\u9fff]", chinese) and phrase.strip(" ;,") in chinese:
             left.add((text, phrase, chinese))
     assert left == set()
