@@ -82,7 +82,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
     return {
         "job_id": draw(st.from_regex(r"[A-Za-z0-9_-]{1,40}", fullmatch=True)),
-        "flow_id": draw(st.none() | st.text(st.characters(codec="utf-8"), max_size=20)),
+        "flow_id": draw(st.none() | st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20)),
         "dag": {"components": components, "version": draw(st.sampled_from(("1.0", "2.0")))},
         draw(st.sampled_from(("config", "conf"))): config,
     }

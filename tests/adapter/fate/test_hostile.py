@@ -60,8 +60,8 @@ def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_h
 ):
     before = kept(world, running)
     body = {**task(job=running), **COMMANDS[path]}
-    refused(flow.post(path, body, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
-    refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "NOT_AUTHORISED")
+    refused(flow.post(path, body, **{"x-source-node-id": PEER}), "JOB_UNKNOWN")
+    refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "JOB_UNKNOWN")
     for wrong in ({"role": "guest"}, {"role": "arbiter"}, {"role": "host.7"}, {"party_id": FATE}):
         said = flow.post(path, body | wrong)
         if path not in AS_NOTHING or said["code"]:
@@ -122,7 +122,7 @@ def test_only_the_scheduling_node_may_rerun_an_ended_job(flow: Flow, world: Worl
     job = str(next(_numbers))
     flow.do(job, "job/create", "job/start", "job/status/update failed")
     again = party(job, status="waiting")
-    refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "NOT_AUTHORISED")
+    refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "JOB_UNKNOWN")
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
     foreign = {**dag(PEER), **party(f"{job}-r1")}  # another node takes the name of what would follow
     assert flow.code("/partner/job/create", foreign, **{"x-source-node-id": PEER}) == 0
