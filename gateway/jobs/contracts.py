@@ -33,12 +33,13 @@ from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
 from route_table.certificates import key_pin, public_key
-from route_table.document import Change
+from route_table.document import Change, parse
 from route_table.live import LiveRoutes, StaleVersion, changes
 from route_table.model import InvalidRoutes, Route
 
 ALL_SITES = "ALL_SITES"
 """as a node of a role: every node of the job's project"""
+_ENDED = " has ended"
 ALL = "*"
 """among the nodes that a dataset is published for: every one with a contract"""
 
@@ -189,6 +190,10 @@ class ContractRoutes:
             if odd := _unusual(known.url) - _unusual(before.url):
                 raise Invalid(Problem("address", rule, known.url) for rule in sorted(odd))
         else:
+            if known.side is Side.MINE and self._shut_since(known):
+                text = f"the route of {known.partner} was disabled here after this node had applied"
+                text = f"{text}: enable it, or terminate the application"
+                raise Conflict(text, reason="APPLICATION_STATE")
             values |= {"enabled": True} | ({"signing": known.signing} if "keys" in values else {})
             if before is not None and before.keys:
                 _check_same(before, known, values.get("keys"))
@@ -197,10 +202,21 @@ class ContractRoutes:
             del values["url"]
         self._edit(known, values, by, f"contract {known.id}", table.version)
 
+    def _shut_since(self, known: Application) -> bool:
+        """Tell whether people here have disabled or removed the route since this node applied."""
+        newer = None
+        for version in self._routes.history():
+            if parse(version.text).knows(known.partner):
+                return newer is not None and not newer.reason.endswith(_ENDED)
+            if version.at < known.at:
+                break
+            newer = version
+        return False
+
     def end(self, known: Application, by: str, *, last: bool) -> None:
         """Disable the route, unless another contract is in force, such as a renewed one."""
         if last and known.partner in self._routes.table.routes:
-            self._edit(known, {"enabled": False}, by, f"contract {known.id} has ended")
+            self._edit(known, {"enabled": False}, by, f"contract {known.id}{_ENDED}")
 
     def _edit(
         self, known: Application, values: Mapping[str, Any], by: str, reason: str, expected: int | None = None

@@ -200,6 +200,14 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
         body = {"contract_id": me.kept_applications.get(mine).id, "status": "APPROVED", **peer.card.credentials()}
         requested(me, "POST", "/node/contract/confirm", body, PEER)  # the answer, once more
         assert not me.routes.table.routes[PEER].enabled
+        person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": True}})
+        person(peer, "PUT", f"/routes/{ME}", {"route": {"url": me.addresses()["peer"]}})
+        pending = applied(me, "contract", peer)
+        person(me, "DELETE", f"/routes/{PEER}", {})
+        person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
+        refused = person(me, "POST", f"/applications/{pending}/refresh", status=409)["msg"]
+        assert "disabled here after" in refused and "已被停用" in translate(refused.partition(": ")[2], "zh")
+        assert state(me, pending) == "APPLIED" and PEER not in me.routes.table.routes
 
 
 def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(nodes: Nodes):
