@@ -61,7 +61,7 @@ def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_h
     before = kept(world, running)
     body = {**task(job=running), **COMMANDS[path]}
     refused(flow.post(path, body, **{"x-source-node-id": PEER}), "JOB_UNKNOWN")
-    refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "JOB_UNKNOWN")
+    refused(flow.post(path, body, **{"x-source-node-id": STRANGER}), "NOT_AUTHORISED")
     for wrong in ({"role": "guest"}, {"role": "arbiter"}, {"role": "host.7"}, {"party_id": FATE}):
         said = flow.post(path, body | wrong)
         if path not in AS_NOTHING or said["code"]:
