@@ -188,7 +188,9 @@ def _identity(config: Path) -> list[dict[str, str]]:
 def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
-    action: Annotated[str, typer.Option(help="Only whose action holds this text, such as datasets.")] = "",
+    action: Annotated[
+        str, typer.Option(help="Only whose action, or its meaning, holds this text, such as datasets.")
+    ] = "",
     since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
