@@ -228,7 +228,7 @@ def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
         return ", ".join(map(difference, detail["changes"][:10]))[:most]
     if "reason" in detail and "from" in detail:
         more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return _cut(f"from {detail['from']}: {t(detail.get('message') or detail['reason'])}{t(more)}", most)
+        return _cut(t(f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"), most)
     if "before" in detail or "after" in detail:
         return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
     return _cut(t(str(detail.get("refused") or "")) or (compact(detail, most) if detail else ""), most)

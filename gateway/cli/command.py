@@ -159,8 +159,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
     room = console.width - 3 * len(shown) + 1
-    if _REMEDY in columns and sum(map(_width, shown)) > room:
-        at = columns.index(_REMEDY)
+    at = columns.index(_REMEDY) if _REMEDY in columns else 0
+    advice = [line[at] for line in lines if at and line[at]]
+    if advice and (sum(map(_width, shown)) > room or len(set(advice)) < len(advice)):
         table("", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
         about = 2 if "about" in columns[1:2] else 1
         say("what to do:")
@@ -216,7 +217,7 @@ def _width(texts: Iterable[str]) -> int:
     return max(cell_len(line) for text in texts for line in text.split("\n"))
 
 
-_OWN = frozenset({"somebody", "file", "invitation accepted"})
+_OWN = frozenset({"somebody", "operator", "file", "invitation accepted"})
 
 
 def own(text: str) -> str:

@@ -19,9 +19,9 @@ def everything(command: Any = None, *words: str) -> dict[str, Any]:
     return found
 
 
-def call(*words: str) -> Result:
+def call(*words: str, **more: Any) -> Result:
     """Run a command in this process."""
-    return CliRunner().invoke(app, list(words))
+    return CliRunner().invoke(app, list(words), **more)
 
 
 def asking(group: str, gateway: Gateway, *words: str) -> Result:

@@ -244,6 +244,22 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("storage +0.0 s, database -0.1 s", "与本机的时差：存储 +0.0 秒，数据库 -0.1 秒"),
         ("auc 0.9, loss of 2 rows", "auc 0.9, loss：2 行"),
+        ("a#b is granted to JG2 until 2026-12-27 05:11 UTC", "a#b 已授权给 JG2，有效期至 2026-12-27 05:11 UTC"),
+        (
+            "channel, topic t: 1 message, 84 bytes, the oldest for 0 s; guest.0 waiting",
+            "通道主题 t：1 条消息，84 字节，最早的已等待 0 秒；guest.0 正在等待",
+        ),
+        ("trained by guest.0 at JG1, host.0 at JG2 in job-1", "由 JG1 的 guest.0，JG2 的 host.0 在 job-1 中训练"),
+        ("guest.0 asks for cpu 64, the engine of node JG1 has 2", "guest.0 申请 cpu 64，节点 JG1 的引擎 共有 2"),
+        (
+            "newest head: line 9, signed t with k; 1 line after it",
+            "最新链头：第 9 行，于 t 用 k 签名；其后有 1 行",
+        ),
+        (
+            "JG2 at http://b:1 answers HTTP 429: JG1 sends more than 9 requests a minute",
+            "JG2（http://b:1）返回 HTTP 429：JG1 每分钟的请求超过 9 个",
+        ),
+        ("JG2, institution bank", "JG2，机构 bank"),
         ("yes, where method.rsa or method.ecdh", "是，当 method.rsa or method.ecdh 时"),
         (": " * 9_000, ": " * 9_000),
         ("stopped by JG2, which has no time to say more", "stopped by JG2, which has no time to say more"),
@@ -336,7 +352,7 @@ def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
     rules = [rule for rule in rules if not rule.startswith(GO_ON)]
     shown = texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3)
     shown += texts_of("examples/demo", {"_show"}, 1, 0) + texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0)
-    shown += [*NAMES.values(), *_ABOUT_DATA.values()]
+    shown += [*NAMES.values(), *_ABOUT_DATA.values(), *texts_of("gateway/identity", {"problem"}, 0, 2)]
     check_chinese({one for one in (*shown, *rules) if not one.startswith(GO_ON)} - PUT_TOGETHER)
     for rule in set(rules) - PUT_TOGETHER:
         behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")

@@ -133,6 +133,40 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[
     assert "does not hold this version: line 3: must be a mapping correct it" in said
 
 
+def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[str, Any]):
+    failure = {"reason": "NOT_AUTHORISED", "node": "n2", "message": "n2: a.b: NOT_AUTHORISED: not granted"}
+    waits = {"reason": "JOB", "message": "the job waits: APPROVAL"}
+    task = {"name": "a", "status": "PENDING", "nodes": {}, "waiting": waits}
+    job = JOB | {"parties": [], "tasks": [task], "scheduler": "n1", "progress": 0, "runs": []}
+    answers["GET /api/v1/jobs/job-0123"] = job | {"failure": failure, "warnings": ["x is odd"]}
+    answers["GET /api/v1/reasons/NOT_AUTHORISED"] = {"next_step": "Ask its admin."}
+    cause = (
+        "NOT_AUTHORISED (node n2): a.b: not granted next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
+    )
+    shown = listed("job", "show", "job-0123")
+    assert cause in shown and "a APPROVAL" in shown
+    of = {
+        "check": "components",
+        "standing": "warning",
+        "found": "",
+        "cause": "is odd " * 9,
+        "remedy": "correct it " * 4,
+    }
+    checks = [of | {"about": f"config.task_params.common.a.{n}"} for n in "xyz"]
+    node = {"node": "n1", "parties": [], "checks": checks}
+    answers["POST /api/v1/jobs/plan"] = {"good": True, "warning_count": 3, "nodes": [node]}
+    assert call("job", "plan", "-", "--url", NOBODY, input="{}").output.count("correct it " * 4) == 1
+
+
+def test_what_a_partner_offers_is_listed_in_words(answers: dict[str, Any]):
+    columns = [{"name": "id", "data_type": "varchar"}, {"name": "x", "data_type": "int"}]
+    one = {"dataset_id": "a#b", "join_columns": "id", "column_metas": columns, "count": 9}
+    answers["GET /api/v1/partners/n2/datasets"] = {"records": [one], "total": 3}
+    shown = listed("partner", "offers", "n2")
+    assert "1 of 3 offers" in shown and "id, x" in shown and "varchar" not in shown
+    assert all(heading in shown for heading in ("dataset id", "match id", "columns", "rows"))
+
+
 def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers: dict[str, Any]):
     answers["GET /api/v1/jobs/job-0123"] = JOB | {
         "local_waiting": {"reason": "CONFIRMING", "message": "goes on telling n2"}
