@@ -191,8 +191,10 @@ class ContractRoutes:
                 raise Invalid(Problem("address", rule, known.url) for rule in sorted(odd))
         else:
             if known.side is Side.MINE and self._shut_since(known):
-                text = f"the route of {known.partner} was disabled here after this node had applied"
-                text = f"{text}: enable it, or terminate the application"
+                text = (
+                    f"the route of {known.partner} was disabled here after this node had applied: "
+                    "enable it, or terminate the application"
+                )
                 raise Conflict(text, reason="APPLICATION_STATE")
             values |= {"enabled": True} | ({"signing": known.signing} if "keys" in values else {})
             if before is not None and before.keys:
