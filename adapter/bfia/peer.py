@@ -304,7 +304,10 @@ class Peer:
             raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
         if isinstance(data.get("reason"), str) and data["reason"]:
             raise _refusal(f"{speaker}: {message or _code(code)}", number, data)
-        text = f"{speaker} refuses {path} with code {_code(code)}"  # some write "success" beside it
+        if code is None:
+            text = f"{speaker} refuses {path} without a code"
+        else:
+            text = f"{speaker} refuses {path} with code {_code(code)}"  # some write "success" beside it
         raise Refused(f"{text}: {message}" if message else text)
 
 

@@ -309,7 +309,10 @@ class _Test:
         node, found = self._route.node, self._greeting.get("node_id")
         if found != node:
             remedy = f"correct the address of {node}, or the id of the entry"
-            return _failed(f"the node there says that it is {found}", remedy)
+            text = (
+                f"the node there says that it is {found}" if found else "the node there does not say which it is"
+            )
+            return _failed(text, remedy)
         return _ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
 
     def _profile(self) -> Step:

@@ -116,7 +116,7 @@ def check(dag: Dag, path: str = "dag") -> list[Problem]:
 def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Problem]:
     edge = f"{wanted.task}.{wanted.key}"
     if not wanted.task or not wanted.key:
-        return [Problem(f"{at}.key", "must read <task>.<output key>", edge)]
+        return [Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))]
     source = dag.get(wanted.task)
     if source is None:
         return [Problem(f"{at}.key", f"{node.name} needs the output of a task that is not in the flow", edge)]

@@ -1,8 +1,10 @@
 """What is wrong with an input, as a value; descriptions and route tables use it, too."""
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -27,6 +29,9 @@ class Problem(NamedTuple):
     @property
     def _got(self) -> str:
         got = repr(self.got)
+        if not isinstance(self.got, str):
+            with suppress(ValueError, TypeError, RecursionError):  # else it is nothing that JSON has
+                got = json.dumps(self.got, ensure_ascii=False)
         return got if len(got) <= 200 else got[:200] + "…"
 
     @property

@@ -491,7 +491,9 @@ def _refusal(job: Job) -> str:
     refusals = []
     for one in job.refusals:
         known = (failure and failure.reason == one.reason) or f" {one.reason}: " in one.message  # it stands before
-        refusals.append(f"{one.node}: {'' if known else one.reason} {one.message}".replace(":  ", ": ").strip())
+        named = known and one.message.startswith(f"{one.node} ")
+        text = one.message if known else f"{one.reason} {one.message}".strip()
+        refusals.append(text if named else f"{one.node}: {text}")
     if refusals:
         return "; ".join(refusals)
     return failure.message if failure and failure.message else "the job was stopped before every node accepted it"

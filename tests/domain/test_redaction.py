@@ -118,7 +118,7 @@ SPEC = replace(
             "config.task_params.host.0.a.short: no (got 'ab'); x",
             "config.task_params.host.0.a.short: no (got …); x",
         ),
-        ("one [{'x': 'hosts deep'}] of them (got [{'x': 'hosts deep'}])", "one [{'x': '…'}] of them (got …)"),
+        ("one [{'x': 'hosts deep'}] of them (got [{\"x\": \"hosts deep\"}])", "one [{'x': '…'}] of them (got …)"),
         ("hosts-note, guests-key", "…, …"),
         ("shared-mode at host.0 (got 7)", "shared-mode at host.0 (got 7)"),
         ("within 5 seconds; loans_2 and cab stay", "within 5 seconds; loans_2 and cab stay"),

@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     ),
     "a node too often": (
         a_spec(roles={"guest": ("n1",), "host": ("n2",) * 51}),
-        [("config.role", "must not name one node more than 50 times (got ['n2 (51)'])")],
+        [("config.role", 'must not name one node more than 50 times (got ["n2 (51)"])')],
     ),
     "too many indices": (
         a_spec(job_params={"host": {str(index): {} for index in range(1001)}}),

@@ -57,7 +57,7 @@ class Needs(BaseModel):
         ({"name": "AB"}, "name: must have the form ^[a-z]+$"),
         ({"on": "maybe"}, "on: must be true or false"),
         ({"colour": "rde"}, "colour: must be one of red, blue (got 'rde'); did you mean red?"),
-        ({"items": []}, "items: must have at least 1 entries"),
+        ({"items": []}, "items: must not be empty"),
         ({"items": ["x"]}, "items[0]: must be a whole number"),
         ({"free": 3}, "free: must be an object"),
         ({"at": "soon"}, "at: must be a time such as"),

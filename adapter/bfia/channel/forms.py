@@ -146,7 +146,7 @@ def _parse(kind: Any, body: bytes) -> Any:
     except DecodeError:
         message = None
     if message is None or (body and not message.ListFields()):
-        raise Invalid([Problem("body", f"must be a {kind.DESCRIPTOR.name} in protobuf")])
+        raise Invalid([Problem("body", f"must be a message {kind.DESCRIPTOR.name} in protobuf")])
     return message
 
 
