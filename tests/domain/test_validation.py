@@ -54,7 +54,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         [(f"{FLOW}[1].input[1].key", "b needs the output of a task that is not in the flow (got 'x.out')")],
     ),
     "unknown output": (needing(DagInput("dataset", "a", "z"), "x", "y"), [(f"{FLOW}[1].input[0].key", "(x, y)")]),
-    "no output": (needing(DagInput("dataset", "a", "")), [(f"{FLOW}[1].input[0].key", "<task>.<output key>")]),
+    "no output": (
+        needing(DagInput("dataset", "a", "")),
+        [(f"{FLOW}[1].input[0].key", "<task>.<output key> (got 'a')")],
+    ),
     "no task named": (needing(DagInput("dataset", "", "out")), [(f"{FLOW}[1].input[0].key", "<output key>")]),
     "another type": (
         needing(DagInput("model", "a", "out")),
