@@ -288,7 +288,7 @@ _COMPARED = {
     "too_short": ("min_length", "must have at least {} entries"),
     "too_long": ("max_length", "must not have more than {} entries"),
 }
-_SAID = {
+_PLAINER = {
     ("min_length", 1): "must not be empty",
     ("pattern", r"^[\x21-\x7e]+$"): "must consist of printable ASCII characters, without spaces",
 }
@@ -341,7 +341,7 @@ def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Prob
 def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str:
     if kind in _COMPARED:
         name, words = _COMPARED[kind]
-        return _SAID.get((name, limits.get(name))) or words.format(limits.get(name))
+        return _PLAINER.get((name, limits.get(name))) or words.format(limits.get(name))
     if kind in ("value_error", "assertion_error"):  # our own words, after the library's prefix
         return str(limits.get("error") or error.get("msg", "is not valid"))
     if kind.startswith(("datetime_", "date_")):

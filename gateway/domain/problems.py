@@ -54,11 +54,15 @@ def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
     return by_lower[found[0]] if found else ""
 
 
+_AS_TEXT = re.compile(r"((?:config|dag)[.\[]\S*): (.+?)(?: \(got (.+)\))?(?:; did you mean (.+)\?)?", re.DOTALL)
+
+
 def of_job(text: str, node: str) -> Iterator[Problem]:
     """Yield the problems of a job's body of which a node's message is made; each rule begins with the node."""
     for one in re.split(r"; (?=(?:config|dag)[.\[]\S*: )", text):
-        if found := re.fullmatch(r"((?:config|dag)[.\[]\S*): (.+)", one, re.S):
-            yield Problem(found[1], f"{node}: {found[2]}")
+        if found := _AS_TEXT.fullmatch(one):
+            path, rule, got, meant = found.groups(default="")
+            yield Problem(path, f"{node}: {rule}", got.strip("'") or None, meant)
 
 
 LARGEST_NAME = 255

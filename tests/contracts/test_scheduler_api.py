@@ -113,6 +113,7 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     for problem in caught.value.problems:  # none in the answers of FATE's protocol
         assert problem.path == "config.task_params.guest.0.a.dataset_id"
         assert problem.rule.startswith(f"{PEER}: NOT_AUTHORISED: dataset no#such ")
+        assert problem.got == "no#such" and "got" not in problem.rule
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     assert job.outcome is Outcome.REJECTED
     assert world.peer.store.local_jobs.find(spec.job_id) is None
