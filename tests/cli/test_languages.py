@@ -408,8 +408,6 @@ def test_a_text_in_a_translated_text_is_translated_too():
 
 
 PUT_TOGETHER = {"9; its run is 9", "its outputs are needed: 9. 9", "9 fate-partner here"}
-PUT_TOGETHER |= {"the route of 9 was disabled here after this node had applied"}
-PUT_TOGETHER |= {"9: enable it, or terminate the application"}
 PUT_TOGETHER |= {"what 9 wrote takes 9 of disk, 9", "9 made more than 9 files and folders"}
 PUT_TOGETHER |= {"9 made folders in folders too deep to be measured; 9"}
 PUT_TOGETHER |= {"9 was taken off its network and reaches no other party"}
