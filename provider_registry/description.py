@@ -104,10 +104,10 @@ def _validator(value: Any) -> tuple[Validator | None, str]:
         if pattern.strip() in _PLACEHOLDERS:
             return None, ""
         wrong = flaw(pattern)
-        return (None, f"{wrong}; nothing is checked") if wrong else (Validator(spelled, pattern=pattern), "")
+        return (None, f"{wrong}, so nothing is checked") if wrong else (Validator(spelled, pattern=pattern), "")
     if bounds := _RANGE.fullmatch(spelled.translate(_WIDE)):
         return _range(spelled, bounds)
-    return None, "is neither regular:'<expression>' nor (lower,upper); nothing is checked"
+    return None, "is neither regular:'<expression>' nor (lower,upper), so nothing is checked"
 
 
 def _range(spelled: str, found: re.Match[str]) -> tuple[Validator | None, str]:
@@ -116,11 +116,11 @@ def _range(spelled: str, found: re.Match[str]) -> tuple[Validator | None, str]:
     opening, low, high, closing = (part.strip() for part in found.groups())
     lower, upper = number(low), number(high)
     if any(read is None and bound.lower() not in _UNBOUNDED for bound, read in ((low, lower), (high, upper))):
-        return None, "has a bound that is not a number; nothing is checked"
+        return None, "has a bound that is not a number, so nothing is checked"
     if lower is None and upper is None:
         return None, ""
     if lower is not None and upper is not None and lower > upper:
-        return None, "has a lower bound above the upper one; nothing is checked"
+        return None, "has a lower bound above the upper one, so nothing is checked"
     square = opening == "[" or closing == "]"
     lower_open = square and opening == "(" and lower is not None
     upper_open = square and closing == ")" and upper is not None

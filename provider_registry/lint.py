@@ -1,6 +1,7 @@
 """Warnings about a description, field by field: unusual, and no reason to refuse it."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,10 @@ UI_PATTERNS = ("editeable", "editable", "readOnly", "hidden")
 UI_TYPES = ("input", "textArea", "numberPicker", "checkbox", "redio", "radio", "switch", "select", "selectTree")
 _STANDARD = {"double": "float", "long": "int", "bool": "boolean", "str": "string", "text": "string"}
 """spellings that are read -> the standard's"""
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:[\w.-]+(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", re.ASCII
+)
 _SHOWN = 6
 """how many values a warning lists"""
 _MISSPELLED = 0.8
@@ -58,14 +63,21 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
         else:
             yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
     for i, storage in enumerate(read.storage_engines):
-        meant = near(storage, STORAGES)
-        if storage not in STORAGES and meant:
-            yield Problem(join(path, "storageEngine", i), "is not a usual name of a storage", storage, meant)
+        if storage not in STORAGES:
+            at = join(path, "storageEngine", i)
+            yield Problem(at, "is not a usual name of a storage", storage, near(storage, STORAGES))
     for field, known in _FIELDS.items():
         for i, item in enumerate(document.get(field) or ()):
             at = join(path, field, i)
             yield from unknown_fields(item, known, at)
             yield from _OF[field](item, at)
+
+
+def of_image(name: str, path: str) -> Iterator[Problem]:
+    """Say where no registry and no container engine can have an image of that name."""
+    if name and not _IMAGE.fullmatch(name):
+        rule = "is not a valid image name: it reads registry.example.com/vendor/image:1.0.0, in lower case"
+        yield Problem(path, rule, name, name.lower() if _IMAGE.fullmatch(name.lower()) else "")
 
 
 def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
@@ -86,7 +98,7 @@ def none_of(value: str, usual: Sequence[str], path: str, rule: str = "is none of
 def listed(values: Sequence[str]) -> str:
     """Return values in one line, of many the first few."""
     shown = ", ".join(value[:64] for value in values[:_SHOWN])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > _SHOWN else shown
+    return f"{shown}, … ({len(values)})" if len(values) > _SHOWN else shown
 
 
 def _of_result(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -119,7 +131,12 @@ def _of_parameter(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
         rule = "is not a type of the standard; read here as its own is, perhaps not by others"
         yield Problem(join(at, "type"), rule, item["type"], meant)
     binding = item.get("bindingData")
-    for i, choice in enumerate(binding if isinstance(binding, list) else ()):
+    choices = binding if isinstance(binding, list) else ()
+    if plain := [choice for choice in choices if not isinstance(choice, Mapping)]:
+        yield Problem(
+            join(at, "bindingData"), "lists values where the format has objects of label and value", plain
+        )
+    for i, choice in enumerate(choices):
         if isinstance(choice, Mapping):
             yield from unknown_fields(choice, ("label", "value"), join(at, "bindingData", i))
             yield from _missing(choice, join(at, "bindingData", i), ("label",))
@@ -137,6 +154,8 @@ def _missing(document: Mapping[str, Any], path: str, names: Iterable[str]) -> It
     for name in names:
         if document.get(name) is None:
             yield Problem(join(path, name), "is missing")
+        elif document[name] == []:
+            yield Problem(join(path, name), "is empty", [])
 
 
 Allowed = Mapping[str, frozenset[str] | None]

@@ -132,7 +132,10 @@ def provider_from_component(body: Any) -> Provider:
             "metadata": {"image": body["imageUrl"], "base_url": ""},
         },
         {read.name: read},
-        tuple(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
+        (
+            *lint.of_image(body["imageUrl"], "imageUrl"),
+            *(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
+        ),
     )
 
 
@@ -221,5 +224,6 @@ def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
     yield from lint.none_of(body["device"], DEVICES, "device", rule)
     yield from lint.none_of(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
+    yield from lint.of_image(body["metadata"].get("image") or "", "metadata.image")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

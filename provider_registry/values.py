@@ -281,7 +281,7 @@ def _is_one(parameter: Parameter, allowed: Sequence[str], value: Any) -> bool:
 def _allowed(parameter: Parameter) -> str:
     values = parameter.binding or ()
     shown = ", ".join(value[:64] for value in values[:_SHOWN])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > _SHOWN else shown
+    return f"{shown}, … ({len(values)})" if len(values) > _SHOWN else shown
 
 
 def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """Help, messages and refusals in Chinese for who asks for it, and in English for everybody else."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -438,6 +439,9 @@ def test_every_rule_and_every_refusal_is_there_in_chinese():
     rooms = "gateway adapter engines provider_registry route_table"
     wanted = {*texts_of(rooms, refusals | {"PeerUnreachable"}, 0, 2), *texts_of(rooms, {"Failure"}, 1, 1)}
     wanted |= {*texts_of("adapter/bfia", {"Refused"}, 1, 2), *rules(rooms)}
+    wanted |= {case["rule"] for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]}
+    for schema in (ROOT / "provider_registry/schemas").iterdir():
+        wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}
     assert len(wanted) > 460 and wanted >= PUT_TOGETHER
     check_chinese(one for one in wanted - PUT_TOGETHER if not one.startswith(GO_ON))
 

@@ -95,7 +95,7 @@ def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, 
     lines = warned.stdout.splitlines()
     assert warned.exit_code == 0 and "IMAGE_NOT_FOUND" in lines[2] and "4 warnings" in lines[1], warned.stdout
     place = "  components_description.Algo.inputParam[0].validator"
-    assert f"{place}: has a lower bound above the upper one; nothing is checked (got '(1,0)')" in lines
+    assert f"{place}: has a lower bound above the upper one, so nothing is checked (got '(1,0)')" in lines
     assert "not pinned" in cli(node, "list", "--name", "far").stdout
     assert cli(node, "approve", "far").exit_code == 1
 

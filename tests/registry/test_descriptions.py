@@ -304,15 +304,19 @@ NO_VALUE = "has entries without a plain value, which are left out"
             "does not match regular:'[0-9]+'",
         ),
         (
-            {"type": "integer", "bindingData": ["5", "50"], "validator": "(0,10)"},
+            {
+                "type": "integer",
+                "bindingData": [{"label": n, "value": n} for n in ("5", "50")],
+                "validator": "(0,10)",
+            },
             "bindingData",
             "lists values outside (0,10): 50",
         ),
-        ({"validator": "(a,b)"}, "validator", "has a bound that is not a number; nothing is checked"),
+        ({"validator": "(a,b)"}, "validator", "has a bound that is not a number, so nothing is checked"),
         (
             {"validator": "regular:'" + "a" * 513 + "'"},
             "validator",
-            "is longer than 512 characters; nothing is checked",
+            "is longer than 512 characters, so nothing is checked",
         ),
         ({"bindingData": "some"}, "bindingData", NEITHER),
         ({"bindingData": "[" * 5000}, "bindingData", NEITHER),

@@ -103,6 +103,24 @@ def test_the_published_registration_is_accepted_with_these_warnings_only(publish
 
 
 @pytest.mark.parametrize(
+    ("image", "meant"),
+    [
+        ("acme:1", None),
+        ("10.0.0.9:5000/a/b-c__d:1.0@sha256:" + "0" * 64, None),
+        ("Acme.example.com/a", None),
+        ("DTrial:1.0.0", "dtrial:1.0.0"),
+        ("acme:1:2", ""),
+    ],
+)
+def test_an_image_that_no_engine_can_have_is_a_warning(image: str, meant: str | None):
+    described = {"imageUrl": image, "component_info": a_description(provider="acme", version="1.0.0")}
+    whole = provider_from_request(a_request(metadata={"image": image, "base_url": ""}))
+    for provider, path in ((whole, "metadata.image"), (provider_from_component(described), "imageUrl")):
+        found = [(w.path, w.suggestion) for w in provider.warnings if "image name" in w.rule]
+        assert found == ([] if meant is None else [(path, meant)])
+
+
+@pytest.mark.parametrize(
     ("changes", "path", "rule"),
     [
         ({"name": "a:b"}, "name", PART),
