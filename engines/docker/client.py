@@ -42,6 +42,8 @@ SCHEME = "ssh://"
 SOCKET = "/var/run/docker.sock"
 _OPEN_TIMEOUT = 15.0
 """seconds for the connection to come up"""
+_ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
+"""of a network or container, of which the docker command shows the beginning; whole, a log masks it as a token"""
 _LONGEST_OUTPUT = 500
 _FIRST_WAIT = 0.2
 """seconds before a stream of events that has ended is opened again"""
@@ -265,7 +267,7 @@ def words(error: APIError) -> str:
 
 
 def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
-    text = words(error)
+    text = _ID.sub(r"\1", words(error))
     if is_away(error):
         return EngineDown(f"the container engine is not ready: {text}")
     if "no space left on device" in text.lower():

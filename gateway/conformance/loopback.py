@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import socket
 import threading
@@ -19,6 +20,7 @@ from adapter.bfia.channel.codec import decode_answer, decode_ask, read_push, rea
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.forms import form_of
 from adapter.bfia.channel.router import Member
+from adapter.bfia.channel.rpc import Grpc
 from gateway.broker import Broker
 from gateway.conformance.evidence import ChannelCall, Requests, StateReport
 from gateway.errors import GatewayError, NotFound
@@ -210,9 +212,11 @@ class Loopback:
             broker.recover()
         with _building:
             apps = {node: self._application(node, brokers[node], couriers[node]) for node in self._stations}
+        logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # else it prints what is not HTTP
+        rpc = {node: Grpc(app, _LARGEST_MESSAGE) for node, app in apps.items()}
         try:
             sockets = {node: [sock] for node, sock in self._sockets.items()}
-            await serve(apps, sockets, self._up.set, self._stopping)
+            await serve(apps, sockets, self._up.set, self._stopping, http2=rpc)
         finally:
             for courier in couriers.values():
                 await courier.close()

@@ -9,8 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grpc
 import pytest
 
+from adapter.bfia.channel.ptp_pb2 import PushInbound
+from adapter.bfia.channel.rpc import SERVICE
 from engines.base import ImageNotFound
 from gateway.conformance import evidence, sandbox
 from gateway.conformance.check import Checked, Given, check
@@ -272,6 +275,23 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
         loopback.await_callbacks(NODE)
         found = [report.result_code for report in station.requests.reports]
         assert found == [str(number) for number in range(40)] and station.requests.refused == []
+
+
+def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    headers = [("x-ptp-session-id", "s"), ("x-ptp-token", "token"), ("x-ptp-target-node-id", NODE)]
+    for trial in ("one", "another"):
+        station = Station("guest.0", NODE, "run", "token")
+        with Loopback({NODE: station}, "127.0.0.1", tmp_path / trial) as loopback:
+            with grpc.insecure_channel(loopback.transport(NODE)) as channel:
+                push = PushInbound(topic="rows", payload=b"1").SerializeToString()
+                channel.unary_unary(f"/{SERVICE}/push")(push, metadata=headers, timeout=60)
+            host, _, port = loopback.transport(NODE).partition(":")
+            with socket.create_connection((host, int(port))) as sender:
+                sender.sendall(b"no request at all\r\n\r\n")
+                assert sender.recv(12) == b"HTTP/1.1 400"
+        (call,) = station.requests.channel_calls
+        assert (call.operation, call.topic, call.succeeded, call.session) == ("push", "rows", True, "s")
+    assert capfd.readouterr().err == ""
 
 
 def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path: Path) -> None:

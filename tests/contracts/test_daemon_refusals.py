@@ -69,6 +69,8 @@ def quiet(_: str) -> None: ...
 def test_a_refusal_keeps_the_daemons_words():
     with pytest.raises(EngineError, match="odd words"), translated():
         raise says(500, "odd words")
+    with pytest.raises(EngineError, match=f"^network {'a1' * 6} not found, sha256:{'b2' * 32} is$"), translated():
+        raise says(404, f"network {'a1' * 32} not found, sha256:{'b2' * 32} is")
     with pytest.raises(NoImage), translated(CreateFailed):
         raise says(404, "No such image: sha256:1")
     remove(Daemon(remove_container=[says(409)]), "c")
