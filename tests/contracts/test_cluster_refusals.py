@@ -20,6 +20,7 @@ from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
 from engines.kubernetes.images import Images
 from engines.kubernetes.jobs import BEGUN, PodView
+from engines.watch import NeverBegan
 from tests.adapter.bfia.scripted import scripted
 from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
 
@@ -227,7 +228,7 @@ def beginning(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: A
     monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
     try:
         engine._wait_until_up(JOB)
-    except kubernetes._NeverBegan as error:
+    except NeverBegan as error:
         return f"{type(error.why).__name__}: {error.why}"
     except CreateFailed as error:
         return str(error)

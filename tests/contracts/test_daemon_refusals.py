@@ -341,16 +341,15 @@ def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch:
 def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
     engine, _ = a_swarm(inspect_service=[says(404, "no", NotFound)])
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
-        engine._wait_until_up("bfia-run")
+        engine._begun("bfia-run", unplaced=False, late=False)
     then = "2026-11-26T04:00:00Z"
     task: dict[str, Any] = {"ID": "t", "NodeID": "m", "DesiredState": "running", "CreatedAt": then}
     task["Spec"] = {"ContainerSpec": {"Labels": {"bfia.run": "bfia-run"}}}
     task["Status"] = {"State": "preparing", "Timestamp": then, "Message": "pulls"}
     service = {"ID": "s", "Spec": {"Labels": {"bfia.node": "n", "bfia.installation": "i"}}}
     engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
-    engine._options = swarm.SwarmOptions(place_seconds=-1.0, pull=PullRules(deadline=0.0))
-    with pytest.raises(swarm._NeverBegan, match=r"did not begin in time on its machine \(preparing\): pulls"):
-        engine._wait_until_up("bfia-run")
+    with pytest.raises(swarm.NeverBegan, match=r"did not begin in time on its machine \(preparing\): pulls"):
+        engine._begun("bfia-run", unplaced=True, late=True)
 
 
 def test_a_swarm_shares_no_volumes():
