@@ -432,7 +432,7 @@ class _Test:
             return _failed(error.message, "try again, then look at the peer's log")
         if back.get("ok"):
             return _ok(f"{back.get('ms', '?')} ms")
-        step = back.get("step", "?")
+        step = back.get("step") or back.get("reason", "?")  # an older gateway says reason and message
         text = f"the peer does not reach this node; the step that fails there: {step}"
         if step == "tls":
             return _failed(text, f"have its admin set ca, certificate and key in the route to {me}")

@@ -128,17 +128,25 @@ def listing(
         say(title)
         say(_NEXT[key])
         return
-    entries = [[name, *(cell(row[n]) for row in rows)] for n, name in enumerate(columns)]
-    widths = {name: 3 + _width([t(name), *of]) for name, *of in entries if any(of)}
-    spared = list[str]()
-    while len(spared) < len(spare) and sum(widths.values()) > _console().width + 1:
-        spared.append(spare[len(spared)])
-        widths.pop(spared[-1], 0)
+    spared = _spared(columns, rows, spare) if spare else []
     kept = [n for n, name in enumerate(columns) if name not in spared]
     table(title, [list(columns)[n] for n in kept], [[row[n] for n in kept] for row in rows])
     _say_left_out(len(spared))
     if found.get("next"):
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)
+
+
+def _spared(columns: Iterable[str], rows: list[list[Any]], spare: Sequence[str]) -> list[str]:
+    """Return which columns that hold something are left out, so that the others have room."""
+    shown = {name: [cell(row[n]) for row in rows] for n, name in enumerate(columns)}
+    widths = {name: 3 + _width([t(name), *of]) for name, of in shown.items() if any(of)}
+    spared = list[str]()
+    for name in spare:
+        if sum(widths.values()) <= _console().width + 1:
+            break
+        if widths.pop(name, 0):
+            spared.append(name)
+    return spared
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -240,7 +240,11 @@ def settings(
     else:
         with connect(config, url) as node:
             found = node.get("/api/v1/settings")["settings"]
-    rows = [one for one in found if contains in one["path"] and (one["changed"] or not changed)]
+    rows = [
+        one
+        for one in found
+        if contains in one["path"] and (not changed or one.get("changed", one["origin"] != "default"))
+    ]
     yield {"settings": rows}
     columns: Columns = {"setting": "path", "value": _value, "from": lambda one: one["where"] or one["origin"]}
     listing({"settings": rows}, "settings", "setting", columns)

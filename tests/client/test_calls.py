@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from bfia_gateway_client import AsyncClient, Client
 from bfia_gateway_client.calls import call, stream
+from bfia_gateway_client.types import Job
 from tools.docs import client_types
 from tools.docs.endpoints import described
 
@@ -152,6 +153,14 @@ def test_a_call_is_one_of_both_clients_and_of_the_api(group: str, name: str, nod
     )
     if isinstance(found, BaseModel) and name != "show":
         assert type(found).__name__ == client_types.name_of(node.answers[-1])
+
+
+def test_what_an_older_node_does_not_say_of_a_job_is_empty():
+    job = Node()._least({"$ref": "/Job"})
+    assert Job.model_validate(job).runs[0].files
+    del job["refusals"], job["waiting"], job["runs"][0]["files"]
+    found = Job.model_validate(job)
+    assert found.refusals == found.runs[0].files == [] and found.waiting is None
 
 
 def test_the_clients_differ_in_nothing_but_waiting():

@@ -362,6 +362,10 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
     assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     assert SECRET not in shown.stdout
+    older = [{key: of for key, of in entry.items() if key != "changed"} for entry in found.values()]
+    monkeypatch.setattr("gateway.config.loader.effective", lambda _: older)
+    shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
+    assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     monkeypatch.undo()
     CliRunner().invoke(app, ["init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml")])
     new = {e["path"]: e for e in effective(load(tmp_path / "new/node.yml"))}

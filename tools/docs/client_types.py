@@ -12,6 +12,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _INTRO = '''"""What a node responds, as it describes itself: written by ``make docs``, never by hand.
 
 A response may have further fields, of a node that is newer than this client: they are kept as attributes.
+What a node that is older does not say is empty.
 """
 
 from datetime import datetime
@@ -40,6 +41,8 @@ _NAMES = {
 _LEAST = 6
 """fields of a class that another one extends: fewer are alike by chance"""
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_EMPTY = {"str": '""', "int": "0", "float": "0.0", "bool": "False", "Any": "None", "None": "None"}
+"""what a field is of which a node says nothing"""
 
 
 def module() -> str:
@@ -104,7 +107,7 @@ def _class(name: str, schema: Mapping[str, Any], base: str) -> Iterator[str]:
         own = f"{field}_" if field in ("from", "for") else field
         alias = f'alias="{field}"' if own != field else ""
         if field in required:
-            default = f" = Field({alias})" if alias else ""
+            default = f" = Field({alias})" if alias else _empty(kind)
         else:
             kind = kind if kind.endswith("None") or of.get("default") is not None else f"{kind} | None"
             default = f" = {_default(of.get('default'))}"
@@ -112,6 +115,14 @@ def _class(name: str, schema: Mapping[str, Any], base: str) -> Iterator[str]:
         if text := of.get("description"):
             yield f'    """{text}"""'
     yield ""
+
+
+def _empty(kind: str) -> str:
+    """Return the default of a field that an older node may not know; objects and times have none."""
+    of = "None" if kind.endswith("None") else kind
+    if of.startswith(("list[", "dict[")):
+        return f" = Field(default_factory={of[:4]})"
+    return f" = {_EMPTY[of]}" if of in _EMPTY else ""
 
 
 def _default(value: Any) -> str:

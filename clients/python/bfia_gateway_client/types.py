@@ -1,6 +1,7 @@
 """What a node responds, as it describes itself: written by ``make docs``, never by hand.
 
 A response may have further fields, of a node that is newer than this client: they are kept as attributes.
+What a node that is older does not say is empty.
 """
 
 from datetime import datetime
@@ -16,47 +17,47 @@ class Response(BaseModel):
 
 
 class Dataset(Response):
-    dataset_id: str
-    namespace: str
-    name: str
-    count: int | None
+    dataset_id: str = ""
+    namespace: str = ""
+    name: str = ""
+    count: int | None = None
     """rows; null: not counted"""
-    columns: int
-    partitions: int
-    size: int
-    storage: str
+    columns: int = 0
+    partitions: int = 0
+    size: int = 0
+    storage: str = ""
     """which of the node's storages it lies in; file: the node's folder"""
-    disabled: bool
-    description: str
+    disabled: bool = False
+    description: str = ""
     created_at: datetime
-    url: str
+    url: str = ""
 
 
 class Decided(Response):
-    job_id: str
-    local_status: str
-    approval: dict[str, Any] | None
-    repeated: bool
+    job_id: str = ""
+    local_status: str = ""
+    approval: dict[str, Any] | None = None
+    repeated: bool = False
 
 
 class RemovedItem(Response):
     """One thing to remove."""
 
-    kind: str
-    name: str
-    job: str
-    bytes: int
-    why: str
+    kind: str = ""
+    name: str = ""
+    job: str = ""
+    bytes: int = 0
+    why: str = ""
     removed: bool = False
     cause: str = ""
 
 
 class Deleted(Response):
-    job_id: str
-    dry_run: bool
-    items: list[RemovedItem]
-    bytes: int
-    nodes: dict[str, dict[str, Any]] | None
+    job_id: str = ""
+    dry_run: bool = False
+    items: list[RemovedItem] = Field(default_factory=list)
+    bytes: int = 0
+    nodes: dict[str, dict[str, Any]] | None = None
     """result at the other nodes; null: only here"""
 
 
@@ -65,20 +66,20 @@ class DeletedDataset(Response):
 
 
 class Model(Response):
-    model_id: str
-    version: str
-    deployed: bool
-    deployed_at: datetime | None
-    granted: list[str]
+    model_id: str = ""
+    version: str = ""
+    deployed: bool = False
+    deployed_at: datetime | None = None
+    granted: list[str] = Field(default_factory=list)
     """nodes that may use it beside its training's parties"""
-    here: list[str]
+    here: list[str] = Field(default_factory=list)
     """the parties whose parts are at this node"""
-    imported: bool
-    job_id: str
-    flow_id: str
+    imported: bool = False
+    job_id: str = ""
+    flow_id: str = ""
     created_at: datetime
-    bytes: int
-    url: str
+    bytes: int = 0
+    url: str = ""
 
 
 class DeletedModel(Response):
@@ -88,125 +89,125 @@ class DeletedModel(Response):
 class Column(Response):
     """A column of a table: its name and type, as its task wrote them."""
 
-    name: str
-    type: str
+    name: str = ""
+    type: str = ""
 
 
 class Grant(Response):
-    dataset_id: str
-    node: str
-    state: str
+    dataset_id: str = ""
+    node: str = ""
+    state: str = ""
     """in force, expired or revoked"""
     granted_at: datetime
-    granted_by: str
-    reason: str
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    revoked_by: str | None
+    granted_by: str = ""
+    reason: str = ""
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    revoked_by: str | None = None
 
 
 class FullDataset(Response):
-    dataset_id: str
-    namespace: str
-    name: str
-    count: int | None
+    dataset_id: str = ""
+    namespace: str = ""
+    name: str = ""
+    count: int | None = None
     """rows; null: not counted"""
-    columns: list[Column]
-    partitions: int
-    size: int
-    storage: str
+    columns: list[Column] = Field(default_factory=list)
+    partitions: int = 0
+    size: int = 0
+    storage: str = ""
     """which of the node's storages it lies in; file: the node's folder"""
-    disabled: bool
-    description: str
+    disabled: bool = False
+    description: str = ""
     created_at: datetime
-    url: str
-    origin: str
-    checksum: str
-    format: str
+    url: str = ""
+    origin: str = ""
+    checksum: str = ""
+    format: str = ""
     """csv or parquet"""
-    in_place: bool
+    in_place: bool = False
     """registered where it lies: deleting it leaves its files"""
-    delimiter: str
-    encoding: str
-    label_name: str
-    match_id_name: str
-    meta: dict[str, Any]
-    sid: str
-    grants: list[Grant]
-    published: list[str]
+    delimiter: str = ""
+    encoding: str = ""
+    label_name: str = ""
+    match_id_name: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+    sid: str = ""
+    grants: list[Grant] = Field(default_factory=list)
+    published: list[str] = Field(default_factory=list)
     """partners that see it; *: all with a contract"""
-    grants_default: str
-    used_by: list[str]
-    changed: str
+    grants_default: str = ""
+    used_by: list[str] = Field(default_factory=list)
+    changed: str = ""
     """what became of the files of a registered table; empty: nothing"""
-    there: bool
-    away: str
+    there: bool = False
+    away: str = ""
     """why it is not known what is there; empty: the storage answers"""
 
 
 class TrainingParty(Response):
     """One role of a job: its position in the role's list, and the node that plays it."""
 
-    role: str
-    index: int
-    node: str
+    role: str = ""
+    index: int = 0
+    node: str = ""
 
 
 class FullModel(Model):
-    parties: list[TrainingParty]
-    models: list[dict[str, Any]]
+    parties: list[TrainingParty] = Field(default_factory=list)
+    models: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class ProviderWarning(Response):
-    path: str
-    rule: str
+    path: str = ""
+    rule: str = ""
 
 
 class Provider(Response):
-    provider_name: str
-    name: str
-    version: str
-    device: str
-    image: str
-    images: dict[str, str | None]
+    provider_name: str = ""
+    name: str = ""
+    version: str = ""
+    device: str = ""
+    image: str = ""
+    images: dict[str, str | None] = Field(default_factory=dict)
     """image -> pinned digest"""
-    retired: bool
-    components: list[str]
-    warning_count: int
-    owner: str
+    retired: bool = False
+    components: list[str] = Field(default_factory=list)
+    warning_count: int = 0
+    owner: str = ""
 
 
 class FullProvider(Provider):
-    revision: int
-    protocol: str
-    metadata: dict[str, Any]
-    digests: dict[str, str]
-    jobs: list[str]
+    revision: int = 0
+    protocol: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    digests: dict[str, str] = Field(default_factory=dict)
+    jobs: list[str] = Field(default_factory=list)
     """jobs that use it"""
-    warnings: list[ProviderWarning]
-    components_description: dict[str, Any]
+    warnings: list[ProviderWarning] = Field(default_factory=list)
+    components_description: dict[str, Any] = Field(default_factory=dict)
 
 
 class RouteChange(Response):
-    node: str
-    field: str
+    node: str = ""
+    field: str = ""
     """empty: the whole route was added or removed"""
-    before: Any
-    after: Any
+    before: Any = None
+    after: Any = None
 
 
 class RouteVersion(Response):
-    version: int
+    version: int = 0
     at: datetime
-    author: str
-    reason: str
-    source: str
-    changes: list[RouteChange]
+    author: str = ""
+    reason: str = ""
+    source: str = ""
+    changes: list[RouteChange] = Field(default_factory=list)
 
 
 class FullRouteVersion(RouteVersion):
-    diff: str
-    text: str
+    diff: str = ""
+    text: str = ""
 
 
 JobStatus = str
@@ -220,7 +221,7 @@ TaskStatus = str
 class Failure(Response):
     """Why something failed, in the same words for every party."""
 
-    reason: str
+    reason: str = ""
     message: str = ""
     node: str = ""
     role: str = ""
@@ -231,8 +232,8 @@ class Failure(Response):
 class TaskAttempt(Response):
     """A failed attempt of a task, which was retried under another id."""
 
-    number: int
-    task_id: str
+    number: int = 0
+    task_id: str = ""
     failure: Failure
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -241,8 +242,8 @@ class TaskAttempt(Response):
 class Waiting(Response):
     """What is waited for; ``next_check`` None: only an event can change it."""
 
-    reason: str
-    message: str
+    reason: str = ""
+    message: str = ""
     since: datetime
     next_check: datetime | None = None
 
@@ -250,15 +251,15 @@ class Waiting(Response):
 class Lineage(Response):
     """The task of an earlier job whose outputs this one inherits: of the job in which it ran."""
 
-    job_id: str
-    task_id: str
+    job_id: str = ""
+    task_id: str = ""
 
 
 class Task(Response):
     """A task as it is reported to others."""
 
-    task_id: str
-    name: str
+    task_id: str = ""
+    name: str = ""
     status: TaskStatus
     failure: Failure | None = None
     nodes: dict[str, dict[str, TaskStatus]] | None = None
@@ -274,17 +275,17 @@ Outcome = str
 
 
 class Party(Response):
-    role: str
-    index: int | None
-    node: str
+    role: str = ""
+    index: int | None = None
+    node: str = ""
 
 
 class Origin(Response):
     """The job that this one runs again."""
 
-    job_id: str
-    start: str
-    by: str
+    job_id: str = ""
+    start: str = ""
+    by: str = ""
     changed: list[str] = Field(default_factory=list)
     parameters: dict[str, Any] | None = None
 
@@ -292,16 +293,16 @@ class Origin(Response):
 class ComponentRef(Response):
     """The key of a component: vendor, version, class name."""
 
-    provider: str
-    version: str
-    name: str
+    provider: str = ""
+    version: str = ""
+    name: str = ""
 
 
 class Address(Response):
     """Where a table, model or report lies in a node's storage."""
 
-    namespace: str
-    name: str
+    namespace: str = ""
+    name: str = ""
     storage: str = ""
     in_place: str = ""
 
@@ -309,7 +310,7 @@ class Address(Response):
 class Exit(Response):
     """How a container exited, as the engine reports it."""
 
-    code: int
+    code: int = 0
     signal: int | None = None
     oom_killed: bool = False
     started_at: datetime | None = None
@@ -320,57 +321,57 @@ class Exit(Response):
 class FileSum(Response):
     """A file of an output, as it lay in the storage when its run had succeeded."""
 
-    name: str
-    size: int
-    sha256: str
+    name: str = ""
+    size: int = 0
+    sha256: str = ""
     output: str = ""
 
 
 class Run(Response):
-    name: str
-    task_id: str
-    task_name: str
+    name: str = ""
+    task_id: str = ""
+    task_name: str = ""
     party: Party
     component: ComponentRef
-    image: str
+    image: str = ""
     created_at: datetime
-    image_profile: str
-    declared: dict[str, int]
-    engine: str
-    attempt: int
-    status: str
-    parameters: dict[str, Any]
-    inputs: dict[str, Address]
-    outputs: dict[str, Address]
-    output_keys: dict[str, str]
-    checkpoint: Address | None
-    checkpoint_from: Address | None
-    limits: dict[str, float | None]
-    limit_origins: dict[str, str]
-    roles: list[str]
-    results: dict[str, str]
-    started_at: datetime | None
-    ended_at: datetime | None
-    probe_at: datetime | None
-    reported: TaskStatus | None
-    reported_at: datetime | None
-    result_code: str
-    result_message: str
-    exit: Exit | None
-    stop_at: datetime | None
-    failure: Failure | None
-    no_callback: bool
-    image_digest: str
-    expected_digest: str
-    granted: list[str]
-    away_at: datetime | None
-    owner: str
-    of_job: str
-    to_seal: list[str]
-    files: list[FileSum]
-    warnings: list[str]
-    waiting: Waiting | None
-    log: str
+    image_profile: str = ""
+    declared: dict[str, int] = Field(default_factory=dict)
+    engine: str = ""
+    attempt: int = 0
+    status: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    inputs: dict[str, Address] = Field(default_factory=dict)
+    outputs: dict[str, Address] = Field(default_factory=dict)
+    output_keys: dict[str, str] = Field(default_factory=dict)
+    checkpoint: Address | None = None
+    checkpoint_from: Address | None = None
+    limits: dict[str, float | None] = Field(default_factory=dict)
+    limit_origins: dict[str, str] = Field(default_factory=dict)
+    roles: list[str] = Field(default_factory=list)
+    results: dict[str, str] = Field(default_factory=dict)
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    probe_at: datetime | None = None
+    reported: TaskStatus | None = None
+    reported_at: datetime | None = None
+    result_code: str = ""
+    result_message: str = ""
+    exit: Exit | None = None
+    stop_at: datetime | None = None
+    failure: Failure | None = None
+    no_callback: bool = False
+    image_digest: str = ""
+    expected_digest: str = ""
+    granted: list[str] = Field(default_factory=list)
+    away_at: datetime | None = None
+    owner: str = ""
+    of_job: str = ""
+    to_seal: list[str] = Field(default_factory=list)
+    files: list[FileSum] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    waiting: Waiting | None = None
+    log: str = ""
     """path of its log"""
     last_lines: list[str] = Field(default_factory=list)
     """of its log, where it failed"""
@@ -379,9 +380,9 @@ class Run(Response):
 class DagInput(Response):
     """An input that is another instance's output."""
 
-    type: str
-    task: str
-    key: str
+    type: str = ""
+    task: str = ""
+    key: str = ""
 
 
 class DagOutput(Response):
@@ -394,86 +395,86 @@ class DagOutput(Response):
 class DagNode(Response):
     """One named component instance; its name is the task's name."""
 
-    name: str
+    name: str = ""
     component: ComponentRef
     inputs: list[DagInput] = Field(default_factory=list)
     outputs: list[DagOutput] = Field(default_factory=list)
 
 
 class OnTopic(Response):
-    session: str
-    topic: str
-    messages: int
-    bytes: int
-    oldest: float
-    bytes_per_second: int
-    readers: list[str]
+    session: str = ""
+    topic: str = ""
+    messages: int = 0
+    bytes: int = 0
+    oldest: float = 0.0
+    bytes_per_second: int = 0
+    readers: list[str] = Field(default_factory=list)
 
 
 class ReceivedMessages(Response):
-    session: str
-    messages: int
-    bytes: int
-    bytes_per_second: int
+    session: str = ""
+    messages: int = 0
+    bytes: int = 0
+    bytes_per_second: int = 0
 
 
 class Amendment(Response):
     """One change of parameters; its version is its place among the job's, from 1."""
 
-    id: str
-    parameters: dict[str, Any]
-    by: str
-    reason: str
+    id: str = ""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    by: str = ""
+    reason: str = ""
     at: datetime
     bundle: dict[str, Any] | None = None
 
 
 class Job(Response):
-    job_id: str
+    job_id: str = ""
     status: JobStatus
-    tasks: list[Task]
-    outcome: Outcome | None
-    failure: Failure | None
-    progress: int
-    flow_id: str
-    scheduler: str
-    warnings: list[str]
-    waiting: Waiting | None
-    parties: list[Party]
-    tolerated: list[str]
-    old_job_id: str
-    origin: Origin | None
-    initiator: str
-    trace_id: str | None
-    parameters: dict[str, dict[str, dict[str, Any]]]
-    runs: list[Run]
-    inherited_runs: list[dict[str, Any]]
-    flow: list[DagNode]
-    local_warnings: list[str]
-    resources: dict[str, Any] | None
-    model: dict[str, Any] | None
-    channel: list[OnTopic]
-    channel_received: list[ReceivedMessages]
-    amendments: list[Amendment]
-    refusals: list[Failure]
+    tasks: list[Task] = Field(default_factory=list)
+    outcome: Outcome | None = None
+    failure: Failure | None = None
+    progress: int = 0
+    flow_id: str = ""
+    scheduler: str = ""
+    warnings: list[str] = Field(default_factory=list)
+    waiting: Waiting | None = None
+    parties: list[Party] = Field(default_factory=list)
+    tolerated: list[str] = Field(default_factory=list)
+    old_job_id: str = ""
+    origin: Origin | None = None
+    initiator: str = ""
+    trace_id: str | None = None
+    parameters: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    runs: list[Run] = Field(default_factory=list)
+    inherited_runs: list[dict[str, Any]] = Field(default_factory=list)
+    flow: list[DagNode] = Field(default_factory=list)
+    local_warnings: list[str] = Field(default_factory=list)
+    resources: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
+    channel: list[OnTopic] = Field(default_factory=list)
+    channel_received: list[ReceivedMessages] = Field(default_factory=list)
+    amendments: list[Amendment] = Field(default_factory=list)
+    refusals: list[Failure] = Field(default_factory=list)
     approval: dict[str, Any] | None = None
-    channel_refused: str
+    channel_refused: str = ""
     local_status: str | None = None
     local_failure: Failure | None = None
     local_waiting: Waiting | None = None
-    created_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    user: str
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    user: str = ""
 
 
 class ListedJob(Response):
     """A job as lists show it."""
 
-    job_id: str
-    flow_id: str
-    status: str
-    outcome: str | None
+    job_id: str = ""
+    flow_id: str = ""
+    status: str = ""
+    outcome: str | None = None
     created_at: datetime
     sides: list[str] = Field(default_factory=list)
     ended_at: datetime | None = None
@@ -482,33 +483,33 @@ class ListedJob(Response):
 
 
 class NewGrant(Grant):
-    warnings: list[str]
+    warnings: list[str] = Field(default_factory=list)
     """such as: the node has no route"""
 
 
 class NewRouteVersion(RouteVersion):
-    not_in_file: list[str]
+    not_in_file: list[str] = Field(default_factory=list)
     """why route_table.file cannot be used and does not hold the change"""
 
 
 class Output(Response):
-    task: str
-    party: str
-    key: str
-    namespace: str
-    name: str
-    task_id: str
-    attempt: int
-    inherited_from: str | None
-    output: str
-    there: bool
+    task: str = ""
+    party: str = ""
+    key: str = ""
+    namespace: str = ""
+    name: str = ""
+    task_id: str = ""
+    attempt: int = 0
+    inherited_from: str | None = None
+    output: str = ""
+    there: bool = False
     """it is in this node's storage"""
-    value: Any
+    value: Any = None
     """content of a small report"""
 
 
 class Outputs(Response):
-    outputs: list[Output]
+    outputs: list[Output] = Field(default_factory=list)
 
 
 Standing = str
@@ -518,7 +519,7 @@ Standing = str
 class Check(Response):
     """One thing that was checked."""
 
-    check: str
+    check: str = ""
     standing: Standing
     found: str = ""
     cause: str = ""
@@ -527,117 +528,117 @@ class Check(Response):
 
 
 class NodePlan(Response):
-    node: str
-    parties: list[str]
-    checks: list[Check]
+    node: str = ""
+    parties: list[str] = Field(default_factory=list)
+    checks: list[Check] = Field(default_factory=list)
 
 
 class Plan(Response):
-    good: bool
-    nodes: list[NodePlan]
+    good: bool = False
+    nodes: list[NodePlan] = Field(default_factory=list)
 
 
 class Difference(Response):
-    path: str
-    before: Any
-    after: Any
+    path: str = ""
+    before: Any = None
+    after: Any = None
 
 
 class PredictionJob(Response):
-    job_id: str
-    differences: list[Difference]
+    job_id: str = ""
+    differences: list[Difference] = Field(default_factory=list)
 
 
 class ValueChange(Response):
-    path: str
-    before: Any
-    after: Any
+    path: str = ""
+    before: Any = None
+    after: Any = None
 
 
 class Revision(Response):
-    provider_name: str
-    revision: int
+    provider_name: str = ""
+    revision: int = 0
     at: datetime
-    author: str
-    action: str
-    reason: str
-    in_words: str
+    author: str = ""
+    action: str = ""
+    reason: str = ""
+    in_words: str = ""
 
 
 class ProviderChanged(Revision):
-    created: bool
-    changed: bool
+    created: bool = False
+    changed: bool = False
     """false: it was so before, and this is its newest revision"""
-    changes: list[ValueChange]
-    retired: bool
-    digests: dict[str, str]
-    warnings: list[ProviderWarning]
+    changes: list[ValueChange] = Field(default_factory=list)
+    retired: bool = False
+    digests: dict[str, str] = Field(default_factory=dict)
+    warnings: list[ProviderWarning] = Field(default_factory=list)
 
 
 class RegisteredDataset(FullDataset):
-    warnings: list[str]
+    warnings: list[str] = Field(default_factory=list)
     """which images may not be able to read it"""
 
 
 class Series(Response):
     """A table of a report: its name is the path to it, empty for the report as a whole."""
 
-    name: str
-    columns: list[str]
-    points: list[list[float | str | bool | None]]
+    name: str = ""
+    columns: list[str] = Field(default_factory=list)
+    points: list[list[float | str | bool | None]] = Field(default_factory=list)
     left_out: int = 0
 
 
 class Report(Response):
-    task: str
-    party: str
-    key: str
-    namespace: str
-    name: str
-    format: str
-    values: dict[str, Any]
-    series: list[Series]
-    problem: str
-    plots: list[str]
+    task: str = ""
+    party: str = ""
+    key: str = ""
+    namespace: str = ""
+    name: str = ""
+    format: str = ""
+    values: dict[str, Any] = Field(default_factory=dict)
+    series: list[Series] = Field(default_factory=list)
+    problem: str = ""
+    plots: list[str] = Field(default_factory=list)
     """what can be drawn: names of tables, and `values`"""
 
 
 class ReportLine(Response):
-    task: str
-    party: str
-    key: str
-    namespace: str
-    name: str
-    output: str
-    there: bool
+    task: str = ""
+    party: str = ""
+    key: str = ""
+    namespace: str = ""
+    name: str = ""
+    output: str = ""
+    there: bool = False
     """it is in this node's storage"""
-    url: str
+    url: str = ""
 
 
 class RunWarning(Response):
-    task: str
-    party: str
-    warning: str
+    task: str = ""
+    party: str = ""
+    warning: str = ""
 
 
 class Reports(Response):
-    reports: list[ReportLine]
-    warnings: list[RunWarning]
+    reports: list[ReportLine] = Field(default_factory=list)
+    warnings: list[RunWarning] = Field(default_factory=list)
 
 
 class Rerun(Response):
-    job_id: str
-    old_job_id: str
+    job_id: str = ""
+    old_job_id: str = ""
     from_: str = Field(alias="from")
-    runs: list[str]
-    inherits: list[str]
+    runs: list[str] = Field(default_factory=list)
+    inherits: list[str] = Field(default_factory=list)
 
 
 class Route(Response):
     """How one node is reached."""
 
-    node: str
-    url: str
+    node: str = ""
+    url: str = ""
     profile: str = "spec"
     institution: str | None = None
     deadline: float = 10.0
@@ -663,7 +664,7 @@ Result = str
 class Step(Response):
     """One step of a trial."""
 
-    name: str
+    name: str = ""
     result: Result
     found: str = ""
     cause: str = ""
@@ -672,47 +673,47 @@ class Step(Response):
 
 
 class RouteTest(Response):
-    node: str
-    good: bool
-    steps: list[Step]
+    node: str = ""
+    good: bool = False
+    steps: list[Step] = Field(default_factory=list)
 
 
 class Session(Response):
-    node: str
-    institution: str
-    version: str
-    user: str
-    role: str
+    node: str = ""
+    institution: str = ""
+    version: str = ""
+    user: str = ""
+    role: str = ""
 
 
 class Stored(Response):
     """What was stored."""
 
-    namespace: str
-    name: str
-    dataset_id: str
+    namespace: str = ""
+    name: str = ""
+    dataset_id: str = ""
     """namespace#name, as jobs name the dataset."""
-    count: int
+    count: int = 0
     """Rows."""
-    columns: list[str]
+    columns: list[str] = Field(default_factory=list)
     """As in the storage: with sid, if it was asked for."""
-    partitions: int
-    checksum: str
+    partitions: int = 0
+    checksum: str = ""
     """sha256 of the uploaded file, hex."""
-    encoding: str
+    encoding: str = ""
     """In which the file was read."""
-    delimiter: str
+    delimiter: str = ""
     """With which the file was read."""
 
 
 class TimelineEntry(Response):
     at: datetime
-    side: str
-    event: str
-    by: str
-    detail: dict[str, Any]
-    in_words: str
+    side: str = ""
+    event: str = ""
+    by: str = ""
+    detail: dict[str, Any] = Field(default_factory=dict)
+    in_words: str = ""
 
 
 class Timeline(Response):
-    timeline: list[TimelineEntry]
+    timeline: list[TimelineEntry] = Field(default_factory=list)
