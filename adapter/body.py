@@ -25,7 +25,7 @@ BODY_SECONDS = 60.0
 """for a body of JSON to arrive"""
 MOST_FIELDS = 250_000
 """of all objects of a body; a job of a thousand tasks with the largest parameters has half of that"""
-_FIELD = re.compile(rb'"\s*:')
+_FIELD = re.compile(rb'(?<!\\)(?:\\\\)*"\s*:')
 _AUDITED = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 """fields that the audit log records"""
 _FAILURE = TypeAdapter(Failure)

@@ -20,7 +20,7 @@ from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
-from adapter.bfia.connections import asked_name
+from adapter.bfia.connections import asked_name, packed
 from adapter.bfia.peer import (
     LONGEST_CALL,
     RELAY_CODES,
@@ -246,7 +246,7 @@ def _url(request: Request, route: Route) -> str:
 
 
 async def _copied(response: httpx.Response, target: str) -> Response:
-    if (coding := response.headers.get("content-encoding", "identity")) != "identity":
+    if coding := packed(response.headers):
         raise _silent(f"{target} answers in the content-encoding {coding}, which was not asked for")
     content = bytearray()
     async for chunk in response.aiter_bytes():

@@ -1,6 +1,6 @@
 """``bfia-gateway partner …``: become partners, by six words or by a contract; apply for data, decide on that."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,9 +106,9 @@ def accept(
         version = client.get("/api/v1/routes", limit=1)["version"]
         if before := _route(client, node):
             if not replace:
-                text = f"{node} has a route already: {before}; to replace that, add --replace"
+                text = f"{node} has a route already: {_in_brief(before)}; to replace that, add --replace"
                 raise CallFailed(text, reason="CONFLICT")
-            say(f"replaces the route of {node}: {before}", err=True)
+            say(f"replaces the route of {node}: {_in_brief(before)}", err=True)
         _warn(own, theirs)
         if not yes:
             say(f"this node, {own['node']}, is at {own['address']}; {node} is at {url}", err=True)
@@ -205,9 +205,9 @@ def reject(node: Client, number: Number, reason: Reason = "") -> Output:
 @command(commands, "terminate", '3 --reason "end of the project"')
 def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
     """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
-    for done in _changed(node, number, "terminate", {"reason": reason}):
-        yield done
-    if done["kind"] == "contract" and ", disabled" in _route(node, done["partner"]):
+    done = yield from _changed(node, number, "terminate", {"reason": reason})
+    route = _route(node, done["partner"]) if done["kind"] == "contract" else {}
+    if route and not route["enabled"]:
         say(f"the route to {done['partner']} is disabled")
 
 
@@ -248,11 +248,13 @@ def _offered(key: str) -> Column:
     return shown
 
 
-def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Output:
+def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Generator[Any, None, Any]:
+    """Return what a change of an application made of it, once it is printed."""
     done = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
     yield done
     say(f"application {number}: {done['kind']} {done['subject']}, {done['partner']}: {done['status']}")
     warn([done["trouble"]] if done["trouble"] else [])
+    return done
 
 
 def _until(days: float | None) -> str | None:
@@ -279,16 +281,21 @@ def _warn(*invitations: dict[str, Any]) -> None:
     warn(f"{address} is not encrypted: anyone on the network can read it; use https" for address in addresses)
 
 
-def _route(client: Client, node: str) -> str:
-    """Return address and key ids of a node's route, and whether it is disabled; empty: it has none."""
-    from route_table.certificates import key_pin, public_key
-
+def _route(client: Client, node: str) -> dict[str, Any]:
+    """Return a node's route; empty: it has none."""
     try:
-        found = client.get(path_of("routes", node))["route"]
+        found: dict[str, Any] = client.get(path_of("routes", node))["route"]
     except CallFailed as error:
         if error.reason != "NODE_UNKNOWN":
             raise
-        return ""
+        return {}
+    return found
+
+
+def _in_brief(found: Mapping[str, Any]) -> str:
+    """Return address and key ids of a route, and whether it is disabled."""
+    from route_table.certificates import key_pin, public_key
+
     at = f"via {found['via']}" if found["via"] else found["url"]
     at += "" if found["enabled"] else ", disabled"
     return f"{at}, keys: {', '.join(key_pin(public_key(key)) for key in found['keys']) or 'none'}"

@@ -7,6 +7,7 @@ wrong listener is not there.
 import ipaddress
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -85,7 +86,7 @@ def create_app(
 
         @cache
         def described() -> dict[str, Any]:
-            return _with_refusals(app.openapi(), refusing)
+            return _with_refusals(deepcopy(app.openapi()), refusing)
 
         def description() -> JSONResponse:
             return JSONResponse(described())

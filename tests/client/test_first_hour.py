@@ -229,7 +229,7 @@ def test_after_a_cut_the_next_step_is_to_look_whether_a_change_was_made():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def cut() -> None:
-            for _ in range(2):
+            for _ in range(4):
                 connection, _ = server.accept()
                 connection.recv(65536)
                 connection.close()
@@ -238,6 +238,8 @@ def test_after_a_cut_the_next_step_is_to_look_whether_a_change_was_made():
         with Client(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
             for call, step in (
                 (lambda: client.jobs.submit({}), "jobs.list"),
+                (lambda: client.providers.register({"name": "plan"}), "jobs.list"),
+                (lambda: client.jobs.plan({}), "Check the address"),
                 (client.session, "Check the address"),
             ):
                 with pytest.raises(NoAnswer) as caught:

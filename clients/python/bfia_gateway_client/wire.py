@@ -12,6 +12,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
+from bfia_gateway_client.calls import path_of
 from bfia_gateway_client.errors import MAYBE_DONE, Invalid, NoAnswer, NotANode, Problem, Refused, invalid
 
 if TYPE_CHECKING:  # importing it takes longer than most commands
@@ -21,6 +22,8 @@ SLOW = (60.0, None, 60.0, 60.0)
 """seconds to connect, read, write and get a connection, for requests that a node works on before its first byte"""
 _PIECE = 1024 * 1024
 """bytes"""
+_HARMLESS = path_of("jobs", "plan")
+"""what changes nothing, though its method says so"""
 _WANTED = {"want-repr-digest": "sha-256=1"}
 
 
@@ -118,7 +121,7 @@ class Wire(ABC):
         elif body is not None:
             sent |= {"content": _json(body), "headers": {"content-type": "application/json"}}
         _check(path)
-        with self._reached(changing=method != "GET" and not path.endswith("/plan")):
+        with self._reached(changing=method != "GET" and path != _HARMLESS):
             response = await self._send(**sent)
         return self._read(response)
 
@@ -172,9 +175,8 @@ class Wire(ABC):
         try:
             yield
         except self._broken as error:
-            step = (
-                MAYBE_DONE if changing and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else ""
-            )
+            unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
+            step = MAYBE_DONE if changing and not isinstance(error, unsent) else ""
             cause = re.sub(r"\[Errno -?\d+\] ", "", f"{type(error).__name__} {error}").strip()
             cause = cause.replace(self._token, "…") if self._token else cause
             raise NoAnswer(f"no response from {self.url}: {cause}", next_step=step) from error

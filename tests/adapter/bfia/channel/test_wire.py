@@ -47,6 +47,8 @@ async def test_no_topic_becomes_a_header_of_its_own(alpha, client):
         (HEAD + b"\r\nhi", b"hi"),  # until the connection ends
         (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"content-length: 2\r\n\r\nhi", b"hi"),
         (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n" + HEAD + b"\r\nhi", b"hi"),
+        (HEAD + b"content-encoding: UTF-8\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
+        (HEAD + b"content-encoding:\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
         (HEAD + b"content-length: 2\r\n\r\nhi" + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno", b"hi"),
     ],
 )
@@ -64,7 +66,7 @@ async def test_a_whole_response(wires, octets, content):
         HEAD,
         HEAD + b"content-length: 3\r\n\r\nhi",
         HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n",
-        HEAD + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\nhi",
+        HEAD + b"content-encoding: utf-8, X-GZip\r\ncontent-length: 2\r\n\r\nhi",
         b"SSH-2.0-OpenSSH\r\n\r\n",
         HEAD + b"x: y\r\n" * 50_000,
         HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 1_000_000 + b"\r\n",
