@@ -22,11 +22,13 @@ from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.signing import Signatures
 from gateway.bootstrap.node import Gateway
+from gateway.bootstrap.parts import approval_policy
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError
+from gateway.jobs.participant import JobAudits
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request
@@ -270,3 +272,7 @@ def registration() -> dict[str, Any]:
             "Judge": described("Judge", "arbiter"),
         },
     }
+
+
+def job_audits(node: Gateway) -> JobAudits:
+    return JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(node.settings))

@@ -18,11 +18,10 @@ from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotAllowed, Refused
-from gateway.jobs.participant import JobAudits
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_spec
-from tests.contracts.apis import IMAGE, THIRD, Apis, World, refusal, registration, serving
+from tests.contracts.apis import IMAGE, THIRD, Apis, World, job_audits, refusal, registration, serving
 from tests.contracts.test_faults import away
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
@@ -184,10 +183,6 @@ def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_
         wait_for(lambda: peer.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 60, 0.05, "it runs")
         peer.coordinator.stop_job(spec.job_id, "", "")
         wait_for(lambda: peer.store.jobs.get(spec.job_id).ended_at is not None, 30, 0.05)
-
-
-def job_audits(node: Gateway) -> JobAudits:
-    return JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(node.settings))
 
 
 def not_started(world: World, job_id: str, words: str) -> None:

@@ -299,6 +299,8 @@ def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog:
                 listener, f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\nzz\r\n".encode()
             ) as sock:
                 assert sock.recv(4096).startswith(b"HTTP/1.1 400 ")
+            with target.raw(listener, b"GET /none HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n") as sock:
+                assert sock.recv(4096).startswith(b"HTTP/1.1 ")  # so the closed ones have been dealt with
         assert target.submit(a_job())["code"] == 0
     assert not [line for line in lines if line["log_level"] == "error"]
     assert not [record for record in caplog.records if record.exc_info]

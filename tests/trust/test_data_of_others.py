@@ -18,8 +18,7 @@ from gateway.domain.spec import Amendment, JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError
 from tests.builders import OK, a_local_job, a_run, a_spec
-from tests.contracts.apis import THIRD, World, bfia, two_nodes
-from tests.contracts.test_approval import job_audits
+from tests.contracts.apis import THIRD, World, bfia, job_audits, two_nodes
 from tests.inprocess import ME, PEER, ask
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
