@@ -8,7 +8,7 @@ from typing import Any
 
 from provider_registry import schema
 from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near
-from provider_registry.values import NAMES, Kind, full_match, kind_of, number, reads_as
+from provider_registry.values import NAMES, Kind, full_match, kind_of, listed, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
 STORAGES = ("s3", "hdfs", "eggroll", "file", "localfile", "oss", "mysql", "hive")
@@ -92,13 +92,7 @@ def misspelled_types(parameters: Any, path: str) -> Iterator[Problem]:
 def none_of(value: str, usual: Sequence[str], path: str, rule: str = "is none of {}") -> Iterator[Problem]:
     """Report a value that is not among the usual ones, with the one that was probably meant."""
     if value not in usual:
-        yield Problem(path, rule.format(listed(usual)), value, near(value, usual))
-
-
-def listed(values: Sequence[str]) -> str:
-    """Return values in one line, of many the first few."""
-    shown = ", ".join(value[:64] for value in values[:_SHOWN])
-    return f"{shown}, … ({len(values)})" if len(values) > _SHOWN else shown
+        yield Problem(path, rule.format(listed(usual, _SHOWN)), value, near(value, usual))
 
 
 def _of_result(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
@@ -191,10 +185,10 @@ def _of_values(parameter: Parameter, kind: Kind) -> Iterator[tuple[str, str, Any
         if default and check.pattern is not None and full_match(check.pattern, default) is False:
             yield "defaultValue", f"does not match {check.text}", default
     if unreadable := [value for value in binding if value and not reads_as(kind, value)]:
-        rule = f"lists values that are not of type {parameter.type}: {listed(unreadable)}"
+        rule = f"lists values that are not of type {parameter.type}: {listed(unreadable, _SHOWN)}"
         yield "bindingData", rule, unreadable
     if check is not None and (outside := [value for value in binding if _outside(check, value)]):
-        yield "bindingData", f"lists values outside {check.text}: {listed(outside)}", outside
+        yield "bindingData", f"lists values outside {check.text}: {listed(outside, _SHOWN)}", outside
 
 
 def _outside(check: Validator, value: str) -> bool:

@@ -193,7 +193,8 @@ def check(parameters: Mapping[str, Any], component: Component, path: str) -> Fin
         if warning:
             (errors if unreadable else warnings).append(Problem(at, warning, value))
         if not _is_listed(parameter, value):
-            rule, meant = f"must be one of {_allowed(parameter)}", near(as_text(value), parameter.binding or ())
+            allowed = parameter.binding or ()
+            rule, meant = f"must be one of {listed(allowed, _SHOWN)}", near(as_text(value), allowed)
             (warnings if warning else errors).append(Problem(at, rule, value, meant))
         (errors if _range_binds(parameter, value) else warnings).extend(_validator_problem(parameter, value, at))
     for parameter in component.parameters:
@@ -278,10 +279,10 @@ def _is_one(parameter: Parameter, allowed: Sequence[str], value: Any) -> bool:
     return read is not None and any(number(choice) == read for choice in allowed)
 
 
-def _allowed(parameter: Parameter) -> str:
-    values = parameter.binding or ()
-    shown = ", ".join(value[:64] for value in values[:_SHOWN])
-    return f"{shown}, … ({len(values)})" if len(values) > _SHOWN else shown
+def listed(values: Sequence[str], most: int) -> str:
+    """Return values in one line, of many the first few."""
+    shown = ", ".join(value[:64] for value in values[:most])
+    return f"{shown}, … ({len(values)})" if len(values) > most else shown
 
 
 def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:

@@ -32,11 +32,8 @@ from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
 from gateway.ports import as_mapping
+from gateway.runtime import checks
 from gateway.runtime.checks import Result, Step, Stopped, Trial
-from gateway.runtime.checks import failed as _failed
-from gateway.runtime.checks import ok as _ok
-from gateway.runtime.checks import skipped as _skipped
-from gateway.runtime.checks import warning as _warning
 from route_table.certificates import expiries
 from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
 
@@ -155,12 +152,12 @@ def _route(table: RouteTable, node: NodeId) -> Step:
         route = table.resolve(node)
     except UnknownNode as error:
         remedy = f"accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add {node} --to URL"
-        return _failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
+        return checks.failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
     found = f"{route.url}, profile {route.profile}" + (f", passed on by {route.via}" if route.via else "")
     if table.knows(node):
-        return _ok(found)
+        return checks.ok(found)
     text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
-    return _warning(text, "add an entry with via if that node is a partner", found)
+    return checks.warning(text, "add an entry with via if that node is a partner", found)
 
 
 class _Test:
@@ -186,15 +183,16 @@ class _Test:
             if self._off is not None:
                 self._take("clock", self._skew, needed=False)
             return
+        paths = self._partner_paths if self._route.profile == _OTHER_PROTOCOL else None
         if answer is not Result.OK:
-            self._take("profile", self._other_profile, needed=False)
+            self._take("profile", paths or self._other_profile, needed=False)
             self._take("channel", self._channel, needed=False)
             return
         self._take("identity", self._identity, needed=False)
         if self._greeting.get("node_id") != self._route.node and "time_ms" not in self._greeting:
             return  # what responds there serves its own requests only
         for name, work in (
-            *(("profile", self._profile), ("clock", self._skew), ("body", self._body)),
+            *(("profile", paths or self._profile), ("clock", self._skew), ("body", self._body)),
             *(("channel", self._channel), ("latency", self._latency), ("way back", self._way_back)),
         ):
             self._take(name, work, needed=False)
@@ -211,45 +209,45 @@ class _Test:
         try:
             found = socket.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            return _failed(f"the name {name} leads nowhere: {error}", "correct host or url of the entry")
-        return _ok(", ".join(sorted({str(address[4][0]) for address in found})))
+            return checks.failed(f"the name {name} leads nowhere: {error}", "correct host or url of the entry")
+        return checks.ok(", ".join(sorted({str(address[4][0]) for address in found})))
 
     def _tcp(self) -> Step:
         where = f"{self._url.hostname}:{self._port}"
         try:
             with socket.create_connection((self._url.hostname, self._port), _CONNECT_SECONDS):
-                return _ok(where)
+                return checks.ok(where)
         except ConnectionRefusedError:
-            return _failed(f"nothing listens at {where}", "start the peer's gateway, or correct the port")
+            return checks.failed(f"nothing listens at {where}", "start the peer's gateway, or correct the port")
         except OSError as error:
             remedy = "open the port in the firewalls between, or correct the entry's address"
-            return _failed(f"{where} cannot be reached: {error}", remedy)
+            return checks.failed(f"{where} cannot be reached: {error}", remedy)
 
     def _tls(self) -> Step:
         if self._url.scheme != "https":
-            return _skipped("the route is plain http")
+            return checks.skipped("the route is plain http")
         return _tls(self._url.hostname or "", self._port, self._route.identity)
 
     def _relay(self) -> Step:
         """Test whether the next hop passes on; what the node behind it responds is the next step's."""
         route, me = self._route, self._me
         if not route.via:
-            return _skipped("the node is reached directly")
+            return checks.skipped("the node is reached directly")
         hop = "the next hop" if route.via == DEFAULT_ENTRY else route.via
         try:
             greeting = hello(self._peer, me)
         except GatewayError as error:
             if error.reason in RELAY_CODES and error.reason != TARGET_UNREACHABLE:
                 remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
-                return _failed(error.message, remedy)
+                return checks.failed(error.message, remedy)
             if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
                 remedy = f"look at the gateway of {hop} and at what stands before it"
-                return _failed(error.message, self._unproven(error) or remedy)
-            return _ok(f"{hop} passes on")
+                return checks.failed(error.message, self._unproven(error) or remedy)
+            return checks.ok(f"{hop} passes on")
         if route.via != route.node and greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
-            return _failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
-        return _ok(f"{hop} passes on")
+            return checks.failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
+        return checks.ok(f"{hop} passes on")
 
     def _answer(self) -> Step:
         greeting, route = self._greeting, self._route
@@ -261,21 +259,21 @@ class _Test:
         except PeerUnreachable as error:
             remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
             if self._url.scheme == "http" and speaks_tls(self._url.hostname or "", self._port):
-                return _failed(
+                return checks.failed(
                     "https is spoken there, and the entry says http", "begin the entry's url with https"
                 )
-            return _failed(error.message, self._unproven(error) or remedy)
+            return checks.failed(error.message, self._unproven(error) or remedy)
         except GatewayError as error:
             if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
                 greeting["node_id"] = self._relay_there() or "another one"
-                return _ok(error.message)
+                return checks.ok(error.message)
             if error.reason == RELAY_LOOP and self._relay_there() == self._me:
                 text = f"this address is this node itself ({self._me}): what is sent there comes back"
-                return _failed(text, f"put the address of {route.node} into its entry, not this node's own")
+                return checks.failed(text, f"put the address of {route.node} into its entry, not this node's own")
             text = error.message.removeprefix(f"{route.node}: ").removeprefix(f"{error.reason}: ")
-            return _failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
+            return checks.failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
         greeting["sent"], greeting["received"] = sent, time.time()
-        return _ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
+        return checks.ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
 
     def _unproven(self, error: PeerUnreachable) -> str:
         """Return what to do about an answer that is not signed; empty where it is another failure."""
@@ -288,13 +286,13 @@ class _Test:
         try:
             known, unknown = self._status_and_code(_EVERYBODY_HAS), self._status_and_code(_NOBODY_HAS)
         except PeerUnreachable as error:
-            return _failed(error.message, _AGAIN)
+            return checks.failed(error.message, _AGAIN)
         if known == unknown and self._route.profile != _OTHER_PROTOCOL:
             text = f"nothing between nodes is served at {self._route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
             remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
-            return _failed(text, remedy)
+            return checks.failed(text, remedy)
         text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
-        return _warning("", "", text)
+        return checks.warning("", "", text)
 
     def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
         status, body = self._peer.raw(method, path, {})
@@ -312,43 +310,39 @@ class _Test:
             text = (
                 f"the node there says that it is {found}" if found else "the node there does not say which it is"
             )
-            return _failed(text, remedy)
-        return _ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
+            return checks.failed(text, remedy)
+        return checks.ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
 
     def _profile(self) -> Step:
         profile = self._route.profile
-        if profile == _OTHER_PROTOCOL:
-            return self._partner_paths()
         if profile != "spec":
             text = f"the entry says profile {profile}, and the peer is a gateway such as this"
-            return _failed(text, "set profile: spec, or leave it out")
-        return _ok(profile)
+            return checks.failed(text, "set profile: spec, or leave it out")
+        return checks.ok(profile)
 
     def _other_profile(self) -> Step:
         """Compare the profile with how the peer responds to a path that nobody has."""
         profile = self._route.profile
-        if profile == _OTHER_PROTOCOL:
-            return self._partner_paths()
         try:
             status, code = self._status_and_code("/no/such/path", "GET")
         except PeerUnreachable as error:
-            return _failed(error.message, _AGAIN)
+            return checks.failed(error.message, _AGAIN)
         looks = "fate" if (status, code) == (200, "6000") else "spec"
         if looks != profile and "fate" in (looks, profile):
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
-            return _warning(text, f"set profile: {looks}", f"the entry says {profile}")
-        return _ok(profile)
+            return checks.warning(text, f"set profile: {looks}", f"the entry says {profile}")
+        return checks.ok(profile)
 
     def _partner_paths(self) -> Step:
         """Test whether FATE's paths between sites are served; an empty body changes nothing."""
         try:
             known, unknown = self._status_and_code(_PARTNER_HAS), self._status_and_code(_PARTNER_LACKS)
         except PeerUnreachable as error:
-            return _failed(error.message, _AGAIN)
+            return checks.failed(error.message, _AGAIN)
         if known == unknown or known[0] != 200:
             text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {known[0]} to {_PARTNER_HAS}"
-            return _failed(text, "correct the address; a gateway serves it with fate.enabled")
-        return _ok(_OTHER_PROTOCOL)
+            return checks.failed(text, "correct the address; a gateway serves it with fate.enabled")
+        return checks.ok(_OTHER_PROTOCOL)
 
     def _skew(self) -> Step:
         greeting, skew = self._greeting, self._off
@@ -356,19 +350,19 @@ class _Test:
             if skew is None:
                 skew = float(greeting["time_ms"]) / 1000 - (greeting["sent"] + greeting["received"]) / 2
         except (KeyError, TypeError, ValueError):
-            return _skipped("the peer does not say its time")
+            return checks.skipped("the peer does not say its time")
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
-            return _failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
-        return _ok(f"{round(skew, 1) + 0:+.1f} s")
+            return checks.failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
+        return checks.ok(f"{round(skew, 1) + 0:+.1f} s")
 
     def _body(self) -> Step:
         try:
             hello(self._peer, self._me, BODY)
         except GatewayError as error:
             text = f"a request of {BODY} bytes does not pass: {error.message}"
-            return _failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
-        return _ok(f"{BODY} bytes")
+            return checks.failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
+        return checks.ok(f"{BODY} bytes")
 
     def _channel(self) -> Step:
         """Look for a message at the peer's transport, in each form in which messages are sent there."""
@@ -379,13 +373,13 @@ class _Test:
         results = {form: self._peek(form, encapsulated=profile.encapsulates) for form in forms}
         names = {form: "grpc" if grpc else form.name.lower() for form in forms}
         if not any(results.values()):
-            return _ok(", ".join(names.values()))
+            return checks.ok(", ".join(names.values()))
         found = "; ".join(f"{names[form]}: {result}" for form, result in results.items() if result)
         remedy = "set transport in the entry to the address of the peer's transport layer"
         if self._greeting and all(results.values()):
-            return _failed(found, remedy)
+            return checks.failed(found, remedy)
         remedy = remedy if all(results.values()) else "containers that send this form do not reach that node's"
-        return _warning(found, remedy)
+        return checks.warning(found, remedy)
 
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return what is wrong with the peer's answer to one form; empty for nothing."""
@@ -412,32 +406,32 @@ class _Test:
             try:
                 hello(self._peer, self._me)
             except GatewayError as error:
-                return _failed(error.message, "the link or the peer is unsteady: try again, then look there")
+                return checks.failed(error.message, "the link or the peer is unsteady: try again, then look there")
             taken.append(time.monotonic() - began)
         median = statistics.median(taken)
         found = f"{median * 1000:.1f} ms (median of {_TRIES})"
         if median > self._route.deadline / 2:
             text = f"half of the route's deadline of {self._route.deadline:g} s is used up by a small request"
-            return _failed(text, "raise deadline in the entry, or mend the link", found)
-        return _ok(found)
+            return checks.failed(text, "raise deadline in the entry, or mend the link", found)
+        return checks.ok(found)
 
     def _way_back(self) -> Step:
         me = self._me
         if not self._greeting.get("knows_you"):
             remedy = f"have its admin add {me} with this node's advertised address, or enable it"
-            return _failed(f"the peer has no enabled route to {me}", remedy)
+            return checks.failed(f"the peer has no enabled route to {me}", remedy)
         try:
             back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
         except GatewayError as error:
-            return _failed(error.message, "try again, then look at the peer's log")
+            return checks.failed(error.message, "try again, then look at the peer's log")
         if back.get("ok"):
-            return _ok(f"{back.get('ms', '?')} ms")
+            return checks.ok(f"{back.get('ms', '?')} ms")
         step = back.get("step") or back.get("reason", "?")  # an older gateway says reason and message
         text = f"the peer does not reach this node; the step that fails there: {step}"
         if step == "tls":
-            return _failed(text, f"have its admin set ca, certificate and key in the route to {me}")
+            return checks.failed(text, f"have its admin set ca, certificate and key in the route to {me}")
         remedy = f"correct the address of {me} in the peer's route table, or the firewalls; its log says more"
-        return _failed(text, remedy)
+        return checks.failed(text, remedy)
 
 
 def _tls(host: str, port: int, identity: Identity) -> Step:
@@ -456,19 +450,19 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
             if not conn.recv(1):
                 raise ConnectionError("it ends the connection")  # as a gateway does, without an alert
     except PeerUnreachable as error:
-        return _failed(error.message, "correct ca, certificate and key of the entry")
+        return checks.failed(error.message, "correct ca, certificate and key of the entry")
     except ssl.SSLCertVerificationError as error:
         cause, remedy = _VERIFY_CODES.get(error.verify_code, ("is not trusted", ""))
         file = "the file that ca names does not have its authority" if identity.ca else "set ca in the entry"
         remedy = remedy or f"{file}: ask the peer for the certificate of its authority"
-        return _failed(f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy)
+        return checks.failed(f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy)
     except OSError as error:
         # TLS 1.3 checks certificates only when its client is done with the handshake
         hung_up = version and isinstance(error, ssl.SSLEOFError | ConnectionError)
         reason = getattr(error, "reason", None) or str(error)
         if hung_up or any(alert in reason for alert in _ALERTS):
             return _without_certificate(reason, identity)
-        return _failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
+        return checks.failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
     return _trusted(certificate, version, identity)
 
 
@@ -490,11 +484,11 @@ def _without_certificate(reason: str, identity: Identity) -> Step:
         for found in expiries(Identity(certificate=identity.certificate), "entry"):
             if found.ends < datetime.now(UTC):
                 text = f"this node's certificate in {found.file} has expired on {found.ends.date()}"
-                return _failed(text, _RENEW)
+                return checks.failed(text, _RENEW)
         text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
-        return _failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
+        return checks.failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
     remedy = "set certificate and key in the entry to one that the peer's authority has signed"
-    return _failed(f"the peer wants a certificate of this node: {reason}", remedy)
+    return checks.failed(f"the peer wants a certificate of this node: {reason}", remedy)
 
 
 def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
@@ -506,5 +500,5 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
         all_ends.append((what, found.ends, _RENEW))
     for what, at, remedy in all_ends:
         if (left := (at - now).days) < EXPIRES_SOON:
-            return _warning(f"{what} expires in {left} days", remedy, version)
-    return _ok(f"{version}, certificate valid until {ends.date()}")
+            return checks.warning(f"{what} expires in {left} days", remedy, version)
+    return checks.ok(f"{version}, certificate valid until {ends.date()}")

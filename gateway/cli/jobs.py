@@ -229,12 +229,12 @@ def timeline(node: Client, job_id: JobId) -> Output:
         "as": lambda e: t(e["side"]),
         "what": "event",
         "by": "by",
-        "more": lambda e: cell(_compact({k: v for k, v in e["detail"].items() if v != e["by"]}))[:300],
+        "more": lambda e: cell(_readable({k: v for k, v in e["detail"].items() if v != e["by"]}))[:300],
     }
     listing(found, "timeline", "", columns, title)
 
 
-def _compact(detail: dict[str, Any]) -> dict[str, Any]:
+def _readable(detail: dict[str, Any]) -> dict[str, Any]:
     """Return what people read of an event's detail: --json has ids, proofs and successful answers too."""
     detail = {k: v for k, v in detail.items() if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]}
     if "attempt" in detail:

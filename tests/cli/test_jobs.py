@@ -18,7 +18,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
 from gateway.cli.command import cell
 from gateway.cli.job_notes import in_short
-from gateway.cli.jobs import _compact, _watch
+from gateway.cli.jobs import _readable, _watch
 from gateway.language.catalogue import reasons, translate
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of
@@ -302,9 +302,9 @@ def test_a_line_of_the_timeline_is_written_for_people():
     assert cell({"until": "2026-11-28T02:37:24.107020+00:00"}) == "until 2026-11-28 02:37:24 UTC"
     path = "/v1/interconn/schedule/job/create"
     called = {"method": "POST", "path": path, "seconds": 0.0148, "trace_id": "t", "http": 200}
-    assert cell(_compact({**called, "code": 0, "message": "success"})) == "POST job/create, 200, 15 ms"
-    refused = _compact({**called, "code": 409, "message": "JOB_EXISTS"})
+    assert cell(_readable({**called, "code": 0, "message": "success"})) == "POST job/create, 200, 15 ms"
+    refused = _readable({**called, "code": 409, "message": "JOB_EXISTS"})
     assert cell(refused) == "POST job/create, 200, 15 ms; code 409; message JOB_EXISTS"
     proof = {"from": "10.1.2.3", "sha256": "ab" * 32}
     event = {"task": "psi", "task_id": "task_1", "attempt": 0, "origin": proof}
-    assert cell(_compact(event)) == "task psi; origin 10.1.2.3"
+    assert cell(_readable(event)) == "task psi; origin 10.1.2.3"

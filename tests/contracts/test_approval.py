@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
-from gateway.bootstrap.parts import approval_policy
 from gateway.domain.approval import Mode, Rule, Verdict, id_for
 from gateway.domain.run import Audit
 from gateway.domain.spec import Failure, JobSpec

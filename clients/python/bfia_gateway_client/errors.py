@@ -115,13 +115,6 @@ class StillRunning(GatewayError):
     next_step = "Watch it again, or stop it."
 
 
-def mapping(job: Any) -> dict[str, Any]:
-    """Return a job's body. Raises `Invalid` for what is none."""
-    if not isinstance(job, Mapping):
-        raise invalid(Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job))
-    return {**job}
-
-
 def invalid(*problems: Problem) -> Invalid:
     """Return what is raised for arguments that are refused before a request is made."""
     return Invalid("; ".join(map(str, problems)), problems=problems)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
-from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, invalid, mapping
+from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
 from bfia_gateway_client.progress import OVER, Progress, looks
 from bfia_gateway_client.transfers import download
@@ -58,7 +58,7 @@ class Jobs(Group[W]):
 
         Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
         """
-        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), mapping(job), timeout=120)
+        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), _body_of(job), timeout=120)
 
     @call
     async def submit(self, job: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ class Jobs(Group[W]):
         Raises `Invalid` with every mistake and its path, and `Refused`; where the job is kept all the same, its id
         is ``data["job_id"]`` of the error.
         """
-        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", mapping(job))
+        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", _body_of(job))
         return str(found["data"]["job_id"])
 
     @call
@@ -313,3 +313,9 @@ def _in_short(job: Mapping[str, Any]) -> str:
     running = [task["name"] for task in job["tasks"] if task["status"] == "RUNNING"]
     waiting = (job["waiting"] or {}).get("message", "")
     return " ".join(filter(None, (job["outcome"] or job["status"], ", ".join(running) or waiting)))
+
+
+def _body_of(job: Any) -> dict[str, Any]:
+    if not isinstance(job, Mapping):
+        raise invalid(Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job))
+    return {**job}
