@@ -20,7 +20,17 @@ from fastapi import APIRouter, Request
 from adapter.fate import requests as wire
 from adapter.fate import words
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
-from adapter.fate.requests import Asker, FateParts, asker, commanded, on, plays, source_of, trace_of
+from adapter.fate.requests import (
+    Asker,
+    FateParts,
+    asker,
+    commanded,
+    on,
+    plays,
+    refuse_unknown,
+    source_of,
+    trace_of,
+)
 from adapter.fate.words import (
     OUR_OUTCOME,
     OUR_TASK,
@@ -38,7 +48,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Ending, Failure, NodeId, moment
+from gateway.domain.spec import Ending, Failure, NodeId, is_outside, moment
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
 from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
@@ -252,10 +262,12 @@ def _of_parties(parts: FateParts, post: Post) -> None:
 
     async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
         """Return a job that is scheduled here, and the caller."""
+        refuse_unknown(parts, request)
         job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
-        if job is None:
+        who = await asker(parts, request, job.spec.initiator, *job.spec.nodes) if job is not None else None
+        if job is None or who is None or is_outside(job.spec, who.node):
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        return job, (await asker(parts, request, job.spec.initiator, *job.spec.nodes)).node
+        return job, who.node
 
     @post(f"{SCHEDULER}/job/create")
     async def create(body: wire.Described, request: Request) -> Envelope[Any]:

@@ -91,15 +91,21 @@ def source_of(request: Request) -> NodeId:
     return next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
 
 
+def refuse_unknown(parts: FateParts, request: Request) -> str:
+    """Return how the caller names itself, empty where it does not. Raises `NotAllowed` for an unknown node."""
+    source = source_of(request)
+    if source == parts.node or (source and not parts.knows(source)):
+        raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
+    return source
+
+
 async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
 
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
     that it speaks this protocol.
     """
-    source = source_of(request)
-    if source == parts.node or (source and not parts.knows(source)):
-        raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
+    source = refuse_unknown(parts, request)
     others = (node for node in claimed if node not in ("", parts.node))
     found = source or next((node for node in others if parts.speaks(node)), "")
     if not found:
@@ -127,13 +133,11 @@ async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[
     FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
     `NotAllowed`.
     """
+    refuse_unknown(parts, request)
     local = await on(parts.limiters.rest, request, lambda: newest(body.job_id, parts.local_of))
-    unknown = NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
-    if local is None:
-        raise unknown
-    who = await asker(parts, request, local.spec.scheduler)
-    if is_outside(local.spec, who.node):
-        raise unknown
+    who = await asker(parts, request, local.spec.scheduler) if local is not None else None
+    if local is None or who is None or is_outside(local.spec, who.node):
+        raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     if who.node != local.spec.scheduler:
         raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that")
     if not plays(local.spec, parts.node, body.role, body.party_id):

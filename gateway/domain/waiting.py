@@ -171,7 +171,11 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) 
     unstarted = [n for n, part in task.nodes.items() if part.start.state is not CallState.OK]
     if unstarted:
         return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at)
-    refused = [f"{n}: {part.poll.message}" for n, part in task.nodes.items() if part.denials]
+    refused = [
+        f"{n}: {part.poll.message}"
+        for n, part in task.nodes.items()
+        if part.denials and not ended(TASK, part.status)
+    ]
     if refused:
         return Waiting("POLL_REFUSED", f"asked again how the task is at {'; '.join(refused)}", task.started_at)
     reported = [part.reported_at for part in task.nodes.values() if part.reported_at]

@@ -401,7 +401,8 @@ class Admission:
 
     def _draft(self, spec: JobSpec, sender: NodeId, *, dry_run: bool = False) -> _Draft:
         known = self._context.store.local_jobs.find(spec.job_id)
-        for node in (sender, spec.initiator, *spec.nodes) if known is None else ():
+        new = known is None or approval.unused(known)  # one that was only asked about before its creation
+        for node in (sender, spec.initiator, *spec.nodes) if new else ():
             if node not in ("", self._node) and not self._rules.peers.may_begin(node, asks=node == sender):
                 raise NotAllowed(f"node {node} has no enabled route here: ask the admin of {self._node} for one")
         if not spec.parties_at(self._node):

@@ -17,7 +17,7 @@ from gateway.domain.problems import of_job
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import messages
-from gateway.domain.spec import Amendment, CallState, Failure, JobSpec, NodeId, Note
+from gateway.domain.spec import Amendment, CallState, Failure, JobSpec, NodeId, Note, is_outside
 from gateway.domain.states import JOB, JobStatus, Outcome, ended
 from gateway.errors import (
     Conflict,
@@ -427,22 +427,18 @@ class Coordinator:
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Tell of a job that this node schedules, or else a node of the job how this one's part of it is."""
         local = self._store.record(job_id)
-        if (
-            isinstance(local, LocalJob)
-            and local.spec.scheduler != self._peers.node
-            and sender in (local.spec.scheduler, local.spec.initiator, *local.spec.nodes)
-        ):
+        here = self._peers.node
+        if isinstance(local, LocalJob) and local.spec.scheduler != here and not is_outside(local.spec, sender):
             part = local_view(local, self._store.run_timing)
-            return replace(part, failure=None, warnings=(), waiting=None)  # which may quote its own data
+            tasks = [replace(task, failure=None) for task in part.tasks]
+            return replace(part, failure=None, warnings=(), waiting=None, tasks=tasks)  # they may quote own data
         return view(self._scheduled(job_id, sender), self._store.timing)
 
     def _scheduled(self, job_id: str, sender: NodeId) -> Job:
-        """Return a job that this node schedules. Raises `NotFound`, and `NotAllowed` for a node without a part."""
+        """Return a job that this node schedules. Raises `NotFound`, also for a node without a part in it."""
         job = self._store.jobs.find(job_id)
-        if job is None:
+        if job is None or is_outside(job.spec, sender):
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        if sender and sender not in (self._peers.node, job.spec.initiator, *job.spec.nodes):
-            raise NotAllowed(f"node {sender} has no part in job {job_id}")
         return job
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
@@ -455,6 +451,8 @@ class Coordinator:
         news = messages.TaskReported(report.task_id, sender, report.role, report.status, now, failure, pushed=True)
 
         def allowed(job: Job) -> None:
+            if is_outside(job.spec, sender):
+                raise unknown
             task = next(t for t in job.tasks.values() if t.has(report.task_id))
             if sender not in task.nodes:
                 raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")

@@ -260,13 +260,13 @@ class Resources:
 
     def pool_for(self, spec: JobSpec) -> Pool | None:
         """Return what a job will hold here; None for nothing. Raises `Refused` with RESOURCES_NEVER."""
-        means = self.means
-        if nothing := resources.nothing_at((seat.engine for seat in self._seats(spec).values()), means):
+        means, seats = self.means, self._seats(spec)
+        if nothing := resources.nothing_at((seat.engine for seat in seats.values()), means):
             raise Refused(nothing, reason="RESOURCES_NEVER")
         if not means.further and not resources.asks(spec, means.node, means.defaults):
             return None
         try:
-            return resources.pool(resources.demand(spec, means.node, means.defaults, self._seats(spec)), means)
+            return resources.pool(resources.demand(spec, means.node, means.defaults, seats), means)
         except resources.Never as error:
             raise Refused(str(error), reason="RESOURCES_NEVER") from error
 

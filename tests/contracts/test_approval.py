@@ -227,9 +227,13 @@ def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
     running = a_spec("a", ROLES, job_id=f"job-runs-{next(_numbers)}", scheduler=PEER)
     api.create_job(running, PEER)
     api.start_job(running.job_id, PEER)
+    new = replace(running, job_id=f"{running.job_id}-new")
+    audited = replace(running, job_id=f"{running.job_id}-audited")
+    job_audits(world.me).apply(audited, Audit(f"q-{running.job_id}"), PEER)
     routes.edit(Change(PEER, change, whole=False), "ann", "incident")
     try:
-        new = replace(running, job_id=f"{running.job_id}-new")
+        with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
+            api.create_job(audited, PEER)
         for sender in (PEER, THIRD) if change else (PEER,):  # or by way of another node that means no harm
             with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
                 api.create_job(replace(new, scheduler=sender), sender)

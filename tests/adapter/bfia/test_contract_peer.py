@@ -283,8 +283,8 @@ def test_answers_that_cannot_be_taken(audits: Caller, stage: Stage):
         assert [p["path"] for p in said["data"]["problems"]] == ["status"]
     refused(audits("/confirm", mine | {"status": "REJECTED"}), 409, "ALREADY_DECIDED")  # it runs
     stranger = {"x-source-node-id": KUSCIA}
-    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=stranger), 403, "NOT_AUTHORISED")
-    refused(audits("/terminate", mine, headers=stranger), 403, "NOT_AUTHORISED")
+    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=stranger), 404, "JOB_UNKNOWN")
+    refused(audits("/terminate", mine, headers=stranger), 404, "JOB_UNKNOWN")
     assert stage.site.node.store.jobs.get(stage.own.job_id).status is JobStatus.RUNNING
 
 

@@ -147,12 +147,12 @@ def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
     ):
         said = flow.post("/scheduler/task/report", mine | more, **{"x-source-node-id": sender})
         assert said["code"] != 0, (more, sender)
-        assert said["data"]["reason"] in ("NOT_AUTHORISED", "TASK_UNKNOWN", "STATUS_UNKNOWN")
+        assert said["data"]["reason"] in ("NOT_AUTHORISED", "JOB_UNKNOWN", "TASK_UNKNOWN", "STATUS_UNKNOWN")
     for role in ("host", "arbiter"):  # that it does not play
         assert flow.code("/scheduler/task/report", mine | {"role": role}, **{"x-source-node-id": PEER}) == 0
     assert world.job(job).tasks["a"].status.value in ("READY", "RUNNING")
     for path in ("/scheduler/job/stop", "/scheduler/job/rerun"):
-        refused(flow.post(path, {"job_id": job}, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED")
+        refused(flow.post(path, {"job_id": job}, **{"x-source-node-id": THIRD}), "JOB_UNKNOWN")
     assert world.job(job).status is JobStatus.RUNNING
     assert flow.code("/scheduler/job/stop", {"job_id": job}, **{"x-source-node-id": PEER}) == 0
 
