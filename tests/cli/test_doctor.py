@@ -521,7 +521,7 @@ def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
     assert later.result == "ok" and "1 of them with its registry" in later.found
     assert [image for image, _ in asked] == ["shop.example/there:1"]
     denied = images(("denied", "", "closed.example/x:1"))
-    assert denied.result == "warning" and "docker login" in denied.remedy
+    assert denied.result == "warning" and "log in at it" in denied.remedy
     assert "closed.example/x:1 (PULL_DENIED" in denied.cause and "for denied:1.0.0@docker" in denied.cause
     assert "there:1" not in denied.cause
 
