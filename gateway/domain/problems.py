@@ -1,7 +1,6 @@
 """What is wrong with an input, as a value; descriptions and route tables use it, too."""
 
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -54,15 +53,28 @@ def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
     return by_lower[found[0]] if found else ""
 
 
-_AS_TEXT = re.compile(r"((?:config|dag)[.\[]\S*): (.+?)(?: \(got (.+)\))?(?:; did you mean (.+)\?)?", re.DOTALL)
+_OF_JOB = ("config.", "config[", "dag.", "dag[")
+_LONGEST = 10_000
+"""characters of a node's message that are read"""
 
 
 def of_job(text: str, node: str) -> Iterator[Problem]:
     """Yield the problems of a job's body of which a node's message is made; each rule begins with the node."""
-    for one in re.split(r"; (?=(?:config|dag)[.\[]\S*: )", text):
-        if found := _AS_TEXT.fullmatch(one):
-            path, rule, got, meant = found.groups(default="")
-            yield Problem(path, f"{node}: {rule}", got.strip("'") or None, meant)
+    ones: list[str] = []
+    for part in text[:_LONGEST].split("; "):
+        path, found, _ = part.partition(": ")
+        if found and path.startswith(_OF_JOB) and " " not in path:
+            ones.append(part)
+        elif ones:
+            ones[-1] += f"; {part}"
+    for path, _, rule in (one.partition(": ") for one in ones):
+        got = meant = ""
+        if rule.endswith("?") and "; did you mean " in rule:
+            rule, _, meant = rule[:-1].rpartition("; did you mean ")
+        if rule.endswith(")") and " (got " in rule:
+            rule, _, got = rule[:-1].partition(" (got ")
+        quote = got[:1] if got.startswith(("'", '"')) else ""  # of a text; else it is JSON
+        yield Problem(path, f"{node}: {rule}", got.removeprefix(quote).removesuffix(quote) or None, meant)
 
 
 LARGEST_NAME = 255
