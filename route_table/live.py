@@ -36,7 +36,7 @@ class Version:
     author: str
     reason: str
     source: str
-    """file, api or rollback"""
+    """file, api, rollback, or contract for the end of one"""
     text: str
     unchanged: bool = False
     """not stored: the result of an edit that changed nothing"""
@@ -225,7 +225,9 @@ class LiveRoutes:
                 self._follow(self._path)
             return self._table.version != number and self._table.routes != before
 
-    def edit(self, change: Change, author: str, reason: str = "", expected: int | None = None) -> Version:
+    def edit(
+        self, change: Change, author: str, reason: str = "", expected: int | None = None, source: str = "api"
+    ) -> Version:
         """Change one entry; return the version that has the change, or the newest if nothing changed.
 
         Raises InvalidRoutes with every problem, StaleVersion where ``expected`` is not the newest version's
@@ -237,7 +239,7 @@ class LiveRoutes:
                 raise UnknownNode(change.node, self._table.version)
             return apply(text, change)
 
-        return self._add_between_reloads(changed, author, reason, "api", expected)
+        return self._add_between_reloads(changed, author, reason, source, expected)
 
     def rollback(self, number: int, author: str, reason: str = "", expected: int | None = None) -> Version:
         """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""

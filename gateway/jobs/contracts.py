@@ -34,12 +34,13 @@ from provider_registry.model import Component, Provider
 from provider_registry.registry import Registry
 from route_table.certificates import key_pin, public_key
 from route_table.document import Change, parse
-from route_table.live import LiveRoutes, StaleVersion, changes
+from route_table.live import LiveRoutes, StaleVersion, Version, changes
 from route_table.model import InvalidRoutes, Route
 
 ALL_SITES = "ALL_SITES"
 """as a node of a role: every node of the job's project"""
-_ENDED = " has ended"
+_END = "contract"
+"""source of the versions of routes that a contract's end has made"""
 ALL = "*"
 """among the nodes that a dataset is published for: every one with a contract"""
 
@@ -207,27 +208,34 @@ class ContractRoutes:
     def _shut_since(self, known: Application) -> bool:
         """Tell whether people here have disabled or removed the route since this node applied."""
         newer = None
-        for version in self._routes.history():
-            if parse(version.text).knows(known.partner):
-                return newer is not None and not newer.reason.endswith(_ENDED)
-            if version.at < known.at:
-                break
-            newer = version
+        while versions := self._routes.history(newer.number if newer else None):
+            for version in versions:
+                if _may_know(version, known.partner):
+                    return newer is not None and newer.source != _END
+                if version.at < known.at:
+                    return False
+                newer = version
         return False
 
     def end(self, known: Application, by: str, *, last: bool) -> None:
         """Disable the route, unless another contract is in force, such as a renewed one."""
         if last and known.partner in self._routes.table.routes:
-            self._edit(known, {"enabled": False}, by, f"contract {known.id}{_ENDED}")
+            self._edit(known, {"enabled": False}, by, f"contract {known.id} has ended", source=_END)
 
     def _edit(
-        self, known: Application, values: Mapping[str, Any], by: str, reason: str, expected: int | None = None
+        self,
+        known: Application,
+        values: Mapping[str, Any],
+        by: str,
+        reason: str,
+        expected: int | None = None,
+        source: str = "api",
     ) -> None:
         """Change the route; what people here have not decided is written into the audit here."""
         before = self._routes.table
         try:
             change = Change(known.partner, values, whole=False)
-            made = self._routes.edit(change, by or "contract", reason, expected)
+            made = self._routes.edit(change, by or "contract", reason, expected, source)
         except InvalidRoutes as error:
             raise Invalid(error.problems, reason="ROUTE_INVALID") from error
         except StaleVersion as error:
@@ -237,6 +245,14 @@ class ContractRoutes:
             self._note(
                 by, "route changed by a contract", {"version": made.number, "changes": found, "reason": reason}
             )
+
+
+def _may_know(version: Version, node: NodeId) -> bool:
+    """Tell whether a version has an enabled route of a node; True where it cannot be read under today's rules."""
+    try:
+        return parse(version.text).knows(node)
+    except InvalidRoutes:  # the next version then counts as a lock-out: what is in doubt stays shut
+        return True
 
 
 def _check_same(before: Route, known: Application, key: str | None) -> None:

@@ -18,10 +18,12 @@ from gateway.domain import applications as domain
 from gateway.domain.applications import Kind, Side
 from gateway.errors import GatewayError, Refused
 from gateway.identity.keys import KeyPair
-from gateway.jobs import applications
+from gateway.jobs import applications, contracts
 from gateway.language.catalogue import translate
 from gateway.runtime.checks import Result
 from route_table.certificates import key_pin, public_key
+from route_table.document import Change, parse
+from route_table.model import InvalidRoutes, RouteTable
 from tests.builders import a_local_job, a_spec
 from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
@@ -208,6 +210,35 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
         refused = person(me, "POST", f"/applications/{pending}/refresh", status=409)["msg"]
         assert "disabled here after" in refused and "已被停用" in translate(refused.partition(": ")[2], "zh")
         assert state(me, pending) == "APPLIED" and PEER not in me.routes.table.routes
+
+
+def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    me, peer = nodes
+    mine, theirs = contract(me, peer)
+    pending = applied(me, "contract", peer)
+    person(me, "POST", f"/applications/{mine}/terminate", {})  # which is no lock-out
+    becomes(peer, theirs, "TERMINATED")
+    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
+    becomes(me, pending, "APPROVED")
+    pending = applied(me, "contract", peer)
+    ended = f"contract {me.kept_applications.get(pending).id} has ended"
+    person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}, "reason": ended})
+    person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
+    person(me, "POST", f"/applications/{pending}/refresh", status=409)
+    for number in range(60):
+        me.routes.edit(Change(STRANGER, {"url": f"http://192.0.2.{number}"}), "admin")
+    person(me, "POST", f"/applications/{pending}/refresh", status=409)
+
+    def strict(text: str) -> RouteTable:  # as a later release may be
+        if parse(text).knows(PEER):
+            raise InvalidRoutes(())
+        return parse(text)
+
+    monkeypatch.setattr(contracts, "parse", strict)
+    person(me, "POST", f"/applications/{pending}/refresh", status=409)
+    assert state(me, pending) == "APPLIED" and not me.routes.table.knows(PEER)
 
 
 def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(nodes: Nodes):
