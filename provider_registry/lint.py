@@ -76,7 +76,7 @@ def of_component(read: Component, document: Mapping[str, Any], path: str) -> Ite
 def of_image(name: str, path: str) -> Iterator[Problem]:
     """Say where no registry and no container engine can have an image of that name."""
     if name and not _IMAGE.fullmatch(name):
-        rule = "is not a valid image name: it reads registry.example.com/vendor/image:1.0.0, in lower case"
+        rule = "is not a valid image name, such as registry.example.com/vendor/image:1.0.0 (lower case)"
         yield Problem(path, rule, name, name.lower() if _IMAGE.fullmatch(name.lower()) else "")
 
 

@@ -124,7 +124,7 @@ def hello(peer: Peer, me: NodeId, padding: int = 0, *, call_back: bool = False) 
 def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
     """Say hello to the node that asked for it; return how that went.
 
-    Of a failure it learns the step alone: its address may be changed by it to that of a service in this network.
+    It learns which step failed and nothing else: it could point its own address at a service inside this network.
     """
     began = time.monotonic()
     try:

@@ -81,11 +81,16 @@ LARGEST_NAME = 255
 """bytes of one path segment"""
 
 
+def unprintable(text: str) -> bool:
+    """Tell whether a text holds control characters or broken Unicode."""
+    return any(unicodedata.category(c) in ("Cc", "Cs") for c in text)
+
+
 def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
     """Return the rule that a namespace or a name breaks, None where it may name a folder."""
     if not text:
         return "must not be empty"
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in text):
+    if unprintable(text):
         return "must not hold control characters or broken Unicode"
     if "/" in text or "\\" in text:
         return "must not hold / or \\"

@@ -17,7 +17,7 @@ from typing import Any
 from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule, unprintable
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overlay
 
 MOST_WARNINGS = 100
@@ -81,7 +81,7 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
     for at, name in (("job_id", spec.job_id), *((f"config.role.{p.role}", p.role) for p in spec.parties)):
         if rule := name_rule(name, LARGEST_NAME // 3):
             yield Problem(at, rule, name)
-    if re.search(r"[\x00-\x1f\x7f]", spec.flow_id):
+    if unprintable(spec.flow_id):
         yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
     for role in dict.fromkeys(p.role for p in spec.parties if "," in p.role):
         rule = "must be one role, with the nodes that play it"

@@ -172,12 +172,12 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) 
     if unstarted:
         return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at)
     refused = [
-        f"{n}: {part.poll.message}"
+        f"{n} refuses to tell the task's state and is asked again: {part.poll.message}"
         for n, part in task.nodes.items()
         if part.denials and not ended(TASK, part.status)
     ]
     if refused:
-        return Waiting("POLL_REFUSED", f"asked again how the task is at {'; '.join(refused)}", task.started_at)
+        return Waiting("POLL_REFUSED", "; ".join(refused), task.started_at)
     reported = [part.reported_at for part in task.nodes.values() if part.reported_at]
     where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
     return Waiting("RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at))

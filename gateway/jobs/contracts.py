@@ -269,7 +269,7 @@ def _check_same(before: Route, known: Application, key: str | None) -> None:
 
 
 def _unusual(url: str) -> set[str]:
-    """Return what another node's address must not be: this machine's, whose services are not for partners."""
+    """Return the rules that an address chosen by a partner breaks."""
     found = set[str]()
     with suppress(OSError, ValueError):  # of a name that leads nowhere
         parts = urlsplit(url)

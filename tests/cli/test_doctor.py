@@ -215,7 +215,7 @@ def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(con
         return next(step.remedy for step in steps if step.name == "isolation")
 
     assert remedy() == "nothing before the first start; afterwards close the gaps, or accept them"
-    assert translate(remedy(), "zh").startswith("首次启动前无须处理")
+    assert translate(remedy(), "zh").startswith("首次启动前无需处理")
     (state := config.parent / "state").mkdir()
     with claimed(state, []):
         assert remedy() == "close the gaps, or accept them"

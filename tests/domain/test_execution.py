@@ -307,6 +307,7 @@ def test_a_node_may_count_silence_as_a_failure():
         ([said(TaskStatus.RUNNING, result_code="17"), exited(3)], "; result code 17", 3),
         ([said(TaskStatus.RUNNING, result_code="7"), said(TaskStatus.FAILED, 2)], "result code 7", None),
         ([said(TaskStatus.FAILED, result_message="no rows")], "no rows", None),
+        ([said(TaskStatus.FAILED)], f"job logs {a_local_job(NEW).id} --task a --party guest.0", None),
         ([exited(0, missing=("data", "model")), 9], "data, model", 0),
         ([exited(0, 1), stopped(1.5)], "stopped", 0),
     ],

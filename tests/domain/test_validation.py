@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     "what no container can get": (
         a_spec(
             "a",
-            flow_id="a\0",
+            flow_id="a\ud800",
             task_params={"common": {"a": {"x": "\0", "y": "z" * 2**17}}, "guest": {"0": {"a": {"=": 1}}}},
         ),
         [

@@ -85,7 +85,7 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
         after(UNDER_WAY, 10, no(POLL_2, 13, Failure("STATUS_UNKNOWN", "must be one of READY"))),
         "a",
         "POLL_REFUSED",
-        "at n2: must be one of READY",
+        "n2 refuses to tell the task's state and is asked again: must be one of READY",
     ),
     "its start is not answered": (after(a_job("a -> b", RUNNING), 1), "a", "STARTING", "n1, n2"),
     "it is about to start": (a_job("a -> b", RUNNING), "a", "STARTING", "due"),

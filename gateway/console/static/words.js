@@ -676,6 +676,6 @@ export const words = {
     "=off": "关闭",
     "=APPLIED": "申请中",
     "=waits": "等待中",
-    "=problem": "障碍",
+    "=problem": "有障碍",
   },
 };

@@ -139,7 +139,7 @@ def step(
 def _decided(local: LocalJob, command: messages.Command, now: datetime, timing: RunTiming) -> LocalJob:
     match command:
         case messages.Conclude():
-            return with_run(local, command.run, lambda run: runs.conclude(run, now, timing, last=True))
+            return with_run(local, command.run, lambda run: runs.conclude(run, now, timing, local.id, last=True))
         case messages.Expire():
             return approval.expired(local, now, _ended_by)
         case messages.Abandon():
@@ -202,7 +202,7 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
         case messages.Misreported():
             return _misreported(local, event)
         case messages.RunEvent():
-            local = with_run(local, event.run, lambda run: runs.apply(run, event, timing), at=event.at)
+            local = with_run(local, event.run, lambda run: runs.apply(run, event, timing, local.id), at=event.at)
             if isinstance(event, messages.LaunchFailed) and event.engine_message:
                 run = next((r for r in local.runs if r.run_id == event.run), None)
                 who = {"task": run.task_name, "role": run.party.label} if run else {}

@@ -63,12 +63,12 @@ def merge_runs(runs: Iterable[Run]) -> TaskStatus:
     return merge(run.reported_status for run in runs)
 
 
-def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
+def apply(run: Run, event: messages.OfRun, timing: RunTiming, job_id: str) -> Run:
     """Return the run after an event; a late or repeated one changes nothing."""
     probe_at = event.at + timedelta(seconds=timing.probe_every)
     match event:
         case messages.Launched():
-            return _launched(run, event, timing, probe_at)
+            return _launched(run, event, timing, probe_at, job_id)
         case messages.LaunchFailed() if run.status is RunStatus.LAUNCHING:
             return _not_launched(run, event, timing)
         case messages.EngineSilent() if not run.over:
@@ -92,7 +92,7 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
                 return run
             code, message = run.result_code or event.result_code, run.result_message or event.result_message
             run = replace(run, exit=event.exit, result_code=code, result_message=message)
-            return conclude(run, event.at, timing, last=False, cause=event.cause)
+            return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
         case messages.Reported():
             if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
                 return run
@@ -102,7 +102,7 @@ def apply(run: Run, event: messages.OfRun, timing: RunTiming) -> Run:
             )
             if run.status is not RunStatus.RUNNING:
                 return run
-            return conclude(run, event.at, timing, last=False, cause=event.cause)
+            return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
         case messages.Sealed():
             return _sealed(run, event, timing)
         case _:
@@ -117,7 +117,7 @@ def probed(run: Run, now: datetime, timing: RunTiming) -> Run:
     return replace(run, probe_at=now + timedelta(seconds=pause))
 
 
-def _launched(run: Run, event: messages.Launched, timing: RunTiming, probe_at: datetime) -> Run:
+def _launched(run: Run, event: messages.Launched, timing: RunTiming, probe_at: datetime, job_id: str) -> Run:
     if run.over and run.collect.state is not CallState.IDLE:  # by a gateway that was frozen meanwhile
         return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
@@ -132,7 +132,7 @@ def _launched(run: Run, event: messages.Launched, timing: RunTiming, probe_at: d
         granted=event.granted,
         away_at=None,
     )
-    return conclude(run, event.at, timing, last=False)
+    return conclude(run, event.at, timing, job_id, last=False)
 
 
 def _not_launched(run: Run, event: messages.LaunchFailed, timing: RunTiming) -> Run:
@@ -161,7 +161,9 @@ def _sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
     return _with_news(run)
 
 
-def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: Failure | None = None) -> Run:
+def conclude(
+    run: Run, now: datetime, timing: RunTiming, job_id: str, *, last: bool, cause: Failure | None = None
+) -> Run:
     """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes.
 
     ``cause``: what is the matter with its storage; the failure's reason then, beside the container's own words.
@@ -171,7 +173,7 @@ def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: F
     if run.status is not RunStatus.RUNNING:
         return run
     if run.reported is TaskStatus.FAILED:
-        return finished(run, now, _caused(exit_failure(run), cause))
+        return finished(run, now, _caused(exit_failure(run, job_id), cause))
     if run.exit is None:
         if last and run.reported is TaskStatus.SUCCESS:
             return finished(run, now)
@@ -182,7 +184,7 @@ def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: F
             )
         return run
     if run.exit.code != 0:
-        return finished(run, now, _caused(exit_failure(run), cause))
+        return finished(run, now, _caused(exit_failure(run, job_id), cause))
     if run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if not last:
@@ -198,14 +200,14 @@ def conclude(run: Run, now: datetime, timing: RunTiming, *, last: bool, cause: F
     return finished(replace(run, no_callback=True), now)
 
 
-def exit_failure(run: Run) -> Failure:
+def exit_failure(run: Run, job_id: str) -> Failure:
     """Name why the container failed: its engine, out of memory, its exit code, or what it reported itself."""
     exit_ = run.exit
     text = run.result_message or run.results.get(run.result_code, "")
     if run.result_code:
         text = f"result code {run.result_code}" + (f": {text}" if text else "")
     if exit_ is None or exit_.code == 0:
-        look = f"bfia-gateway job logs JOB --task {run.task_name} --party {run.party.label}"
+        look = f"bfia-gateway job logs {job_id} --task {run.task_name} --party {run.party.label}"
         text = text or f"the container reported FAILED; its node has the log: {look}"
         return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
     if exit_.oom_killed:
