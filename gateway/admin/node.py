@@ -60,7 +60,10 @@ class DrainOrder(Input):
     """whether the process exits once nothing is under way"""
 
 
-_COMMANDS = ("token create", "token revoke", "identity rotate", "restore", "login", HEAD)
+_COMMANDS = (
+    *("token create", "token revoke", "identity rotate", "restore", "login", HEAD),
+    *("application changed by a partner", "route changed by a contract"),
+)
 """actions in the audit log that are not requests"""
 _CLEAN = {"only look": Example(value={"dry_run": True}), "clean": Example(value={})}
 _DRAIN = {

@@ -163,8 +163,9 @@ class Applications:
         else:
             changed = replace(known, answer={**known.answer, **values}, url=values["address"])
         self._effects[Kind.CONTRACT].begin(changed, partner)
-        values = {name: getattr(changed, name) for name in ("request", "answer", "url")}
-        self._noted(known, self._change(known, lambda one: replace(one, **values)))
+        request, answer, url = changed.request, changed.answer, changed.url
+        after = self._change(known, lambda one: replace(one, request=request, answer=answer, url=url))
+        self._noted(known, after)
 
     # ------------------------------------------------------------ for people here
 
@@ -243,7 +244,7 @@ class Applications:
         if not known.notice:
             answer = self._calls.query(known)
             if answer.status is not APPLIED:
-                self._answered(known, answer)
+                self._noted(known, self._answered(known, answer))
             return
         self._calls.deliver(known)
         self.kept.change(known.number, lambda one: applications.delivered(one) if _same(one, known) else one)
@@ -272,7 +273,8 @@ class Applications:
 
         self._may(change, known)
         # once only: an answer that comes again must not enable a route that people here have disabled since
-        if answer.status is APPROVED is not known.status and (effect := self._effects.get(known.kind)):
+        new = answer.status is APPROVED and known.status is not APPROVED
+        if new and (effect := self._effects.get(known.kind)):
             effect.begin(change(known), known.partner)
         return self._change(known, change)
 

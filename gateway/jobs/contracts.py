@@ -271,22 +271,25 @@ def _check_same(before: Route, known: Application, key: str | None) -> None:
 def _unusual(url: str) -> set[str]:
     """Return the rules that an address chosen by a partner breaks."""
     found = set[str]()
-    with suppress(OSError, ValueError):  # of a name that leads nowhere
+    try:
         parts = urlsplit(url)
-        if parts.path.strip("/") or parts.query or "@" in parts.netloc:
-            found.add("must not have a path, query or user name, unless the present address of the route has")
-        for family, _, _, _, at in socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM):
-            ip = ipaddress.ip_address(str(at[0]).partition("%")[0])
-            ip = getattr(ip, "ipv4_mapped", None) or ip
-            if ip.is_loopback or ip.is_unspecified:
-                found.add("must not be a loopback address, unless the present address of the route is")
-            elif ip.is_link_local:
-                found.add("must not be a link-local address, unless the present address of the route is")
-            else:
-                with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                    probe.connect(at)  # sends nothing
-                    if probe.getsockname()[0] == at[0]:
-                        found.add("must not be an address of this machine, unless that of the route is")
+        reached = socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM)
+    except (OSError, ValueError):
+        return {"must have a host name that is found from here, unless that of the route is not"}
+    if parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        found.add("must not have a path, query or user name, unless the present address of the route has")
+    for family, _, _, _, at in reached:
+        ip = ipaddress.ip_address(str(at[0]).partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if ip.is_loopback or ip.is_unspecified:
+            found.add("must not be a loopback address, unless the present address of the route is")
+        elif ip.is_link_local:
+            found.add("must not be a link-local address, unless the present address of the route is")
+        else:
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:  # of one without a way
+                probe.connect(at)  # sends nothing
+                if probe.getsockname()[0] == at[0]:
+                    found.add("must not be an address of this machine, unless that of the route is")
     return found
 
 

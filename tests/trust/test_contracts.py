@@ -27,7 +27,7 @@ from route_table.model import InvalidRoutes, RouteTable
 from tests.builders import a_local_job, a_spec
 from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER
+from tests.inprocess import ME, PEER, STRANGER, ask
 from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
 from tests.trust.agreeing import applied, becomes, contract, person, requested, route, state, two_nodes, waiting
 
@@ -90,6 +90,9 @@ def test_an_answer_that_was_lost_is_found_by_a_query(nodes: Nodes, monkeypatch: 
     assert state(me, mine) == "APPLIED"
     assert person(me, "POST", f"/applications/{mine}/refresh")["status"] == "APPROVED"
     assert me.routes.table.routes[PEER].keys == (peer.card.credentials()["auth_credential"],)
+    meant = "/audit?action=合作方变更申请&limit=1"
+    found = ask(me, "operator", "GET", f"/api/v1{meant}", headers={"accept-language": "zh-CN"}).json()["audit"]
+    assert [(one["who"], one["detail"]["after"]["application"]) for one in found] == [(f"node {PEER}", mine)]
 
 
 def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
@@ -256,6 +259,36 @@ def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_
         assert update(me, mine, address=address) == "INVALID", address
     assert peer.routes.table.routes[ME] == before
     assert update(me, mine, address="https://192.0.2.8:7380") == ""
+
+
+def failing(error: Exception) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
+def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    at = [(socket.AF_INET, None, None, "", (ip, 1)) for ip in ("255.255.255.255", "127.0.0.1")]
+    with monkeypatch.context() as patched:
+        patched.setattr(contracts.socket, "getaddrinfo", lambda *_, **__: at)  # the first raises
+        [rule] = contracts._unusual("http://gw.bank.example")
+        assert rule.startswith("must not be a loopback address")
+        patched.setattr(contracts.socket, "getaddrinfo", failing(socket.gaierror("no such name")))
+        [rule] = contracts._unusual("http://gw.bank.example")
+        assert "found from here" in rule and "解析" in translate(rule, "zh")
+    me, peer = nodes
+    mine, _ = contract(me, peer)
+    taken: list[float] = []
+
+    def unusual(_: str) -> set[str]:
+        taken.append(peer.limiters.peers.borrowed_tokens)
+        return set()
+
+    monkeypatch.setattr(contracts, "_unusual", unusual)
+    assert update(me, mine) == "" and taken == [1, 1]
 
 
 def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):

@@ -83,7 +83,10 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
     async def health(sender: Sender) -> Answer[wire.StatusData]:
         return ok(wire.StatusData(status="ok"), peers.profile_of(sender.source))
 
-    @Paths(router, peers, _NODE)("/update", "A partner changes its address or key (management, node)")
+    # it looks a name up, which may take long: not among those that check signatures
+    threads = peers.limiters.peers
+
+    @Paths(router, peers, _NODE)("/update", "A partner changes its address or key (management, node)", threads)
     def update(
         body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])], caller: Caller
     ) -> None:
