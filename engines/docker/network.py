@@ -62,7 +62,7 @@ class NodeNetwork:
         self._firewall = Firewall(self.bridge, owner)
         self._refused = ""
         self._doors: tuple[int, ...] | None = None
-        """ports of this host that stay open, once it was closed"""
+        """ports of this host that stay open, once it was to be closed"""
         self._checked = 0.0
         self._rules = threading.Lock()
         self._lock = threading.Lock()
@@ -116,8 +116,8 @@ class NodeNetwork:
             ours, _, _ = self.holds()
             if ours and self._client.is_here():
                 with self._rules:
+                    self._doors = tuple(ports)  # also where it fails: `stay_closed` tries again
                     self._firewall.close_except(ports)
-                    self._doors = tuple(ports)
             self._refused = ""
         except EngineError as error:
             self._refused = str(error)
@@ -133,12 +133,15 @@ class NodeNetwork:
             if not at_once and time.monotonic() - self._checked < _CHECK_EVERY:
                 return
             if not self._firewall.holds(self._doors) and (gap := self._firewall.gap(self._doors)):
+                before = self._refused
                 try:
                     self._firewall.close_except(self._doors)
                     self._refused, done = "", "made anew"
                 except EngineError as error:
                     self._refused = done = str(error)
-                log.warning("containers reached this host: rules of the network %s: %s: %s", self.name, gap, done)
+                if done != before:
+                    text = "containers could reach this host: rules of the network %s: %s: %s"
+                    log.warning(text, self.name, gap, done)
             self._checked = time.monotonic()
 
     def isolation(self) -> Isolation:

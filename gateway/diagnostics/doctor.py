@@ -295,7 +295,7 @@ def _engine(node: Installation) -> Step:
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
             remedies.append(error.remedy or "start that engine, or check its entry and certificates")
-    for name in (name for name, has in totals.items() if not (has.cpu and has.memory)):
+    for name in (name for name, has in totals.items() if min(has.cpu, has.memory) <= 0):
         away.append(f"{name}: it has no cpu or no memory for runs")
         remedies.append("raise the ResourceQuota of its namespace, or have a machine take runs")
     found = f"{node.engine.kind} with gpu {main.gpu}" if main.gpu else node.engine.kind

@@ -504,9 +504,9 @@ def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
 
 def nothing_at(engines: Iterable[str], means: NodeCapacity) -> str:
     """Say which of these engines, or else the main one, has no cpu or memory for any container; empty for none."""
-    for engine in {*engines} or {""}:
+    for engine in [*dict.fromkeys(engines)] or [""]:
         total = means.of(engine).total
-        if total is not None and not (total.cpu and total.memory):
+        if total is not None and min(total.cpu, total.memory) <= 0:
             has = total.text(["cpu", "memory"])
             why = "the ResourceQuota of its namespace allows no run, or no machine takes one"
             return f"{means.named(engine)} has {has}: {why}"

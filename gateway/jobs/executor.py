@@ -378,7 +378,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
         code, message = ("", "") if run.result_code else self._last_words(run)
         cause = self.cause(run, message) if probe.code else None
-        if probe.cut_off and run.reported is None and run.stop_at is None:
+        alive = run.reported is None and run.stop_at is None
+        if cause is None and probe.cut_off and not probe.oom_killed and alive:
             cause = _network_lost(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
 

@@ -436,7 +436,7 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     def engine_of(settings: Any) -> Engine:
         def one(name: str, *images: str) -> Engine:
             scripts = {image: Script() for image in images}
-            has = Capacity(0 if name == GONE and not worlds[GONE].down else 3, 8 * GIB, 0 if name else 2)
+            has = Capacity(3, -GIB if name == GONE and not worlds[GONE].down else 8 * GIB, 0 if name else 2)
             return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name], capacity=has)
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})

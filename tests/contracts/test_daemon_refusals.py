@@ -198,7 +198,7 @@ class Ran:
     ],
 )
 def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
-    monkeypatch: pytest.MonkeyPatch, path: str | None, ran: Ran, why: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str | None, ran: Ran, why: str
 ):
     monkeypatch.setattr(network.shutil, "which", lambda *_, **__: path)
     monkeypatch.setattr(network.subprocess, "run", ran)
@@ -209,6 +209,15 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     found, _ = a_network(inspect_network=[{**ours, "IPAM": POOL}], remove_network=[says(403)])
     found.close_host([1])
     assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
+    monkeypatch.setattr(network, "_CHECK_EVERY", 0.0)
+    with monkeypatch.context() as again:
+        again.setattr(Firewall, "close_except", lambda *_: None)  # it can be used again
+        for _ in range(2):
+            found.stay_closed()
+        assert caplog.text.count("made anew") == 2
+    for _ in range(3):
+        found.stay_closed()
+    assert caplog.text.count("could reach this host") == 3, "and once that it cannot be"
     services = ServiceNetworks(Daemon(), "net", {}, "o")
     assert "iptables cannot be used" in services.lacks()
     with pytest.raises(CreateFailed, match=r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"):

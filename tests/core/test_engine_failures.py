@@ -35,7 +35,7 @@ from gateway.domain.execution.messages import (
     StopRun,
 )
 from gateway.domain.run import Address, Preparation
-from gateway.domain.spec import Call
+from gateway.domain.spec import Call, Failure
 from gateway.domain.states import TaskStatus
 from gateway.errors import StorageAway, StorageFailed
 from tests.builders import T0
@@ -239,6 +239,10 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
     assert isinstance(seen(Exited(0), AWAY), Inspected)
     assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "NETWORK_LOST"
+    assert seen(Exited(137, oom_killed=True, cut_off=True), AWAY).cause is None
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "cause", lambda *_: Failure("STORAGE_DENIED", "the cause"))
+        assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "STORAGE_DENIED"
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
     sealed = executor._seal(replace(run, to_seal=("out",)))

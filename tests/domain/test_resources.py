@@ -214,6 +214,9 @@ def test_what_an_engine_no_longer_has_is_said(cores: float, has: NodeCapacity, s
         ([FAR], means(0, far=16), ""),
         ([""], means(0, far=16), "node n1 has cpu 0, memory 64 GiB: the ResourceQuota"),
         ([], means(memory=0), "node n1 has cpu 8, memory 0 GiB: the ResourceQuota"),
+        ([], means(memory=-1), "node n1 has cpu 8, memory -"),
+        ([FAR, ""], means(0, far=-1), f"engine {FAR} of node n1 has cpu -"),
+        (["", FAR], means(0, far=-1), "node n1 has cpu 0"),
     ],
 )
 def test_an_engine_that_has_nothing_for_any_run_is_named(engines: list[str], has: NodeCapacity, says: str):
