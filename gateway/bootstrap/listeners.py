@@ -161,27 +161,40 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         return address_of(scope) if scope["path"] in requests.OPEN else None
 
     # Everything further in may ask who an unknown sender is, without waiting for the database.
-    looked_up: Layer = lambda app: with_lookup(app, peer_table.is_unknown, peer_table.look, asking)  # noqa: E731
-    no_browser: Layer = lambda app: without_foreign(app, from_browser)  # noqa: E731
+    looked_up = partial(with_lookup, is_unknown=peer_table.is_unknown, look_up=peer_table.look, limiter=asking)
+    no_browser = partial(without_foreign, foreign=from_browser)
+    noting_own = partial(noting_refusals, refusals=refusals, claimed=_claimed, limiter=noting)
     peer: list[Layer] = [
         # Signs what the paths answer; what is refused further out proves nothing and is not signed.
-        lambda app: requests.signing_answers(app, node.protocol.key, peer_table.entry, node.limiters.rest),
+        partial(
+            requests.signing_answers,
+            key=node.protocol.key,
+            entry_of=peer_table.entry,
+            limiter=node.limiters.rest,
+        ),
         # Notes what the paths refuse; a relay and the check of identity note their own refusals.
-        lambda app: noting_refusals(app, refusals, _claimed, noting, partners),
+        partial(noting_own, partners=partners),
         # Hands on what is for another node: it needs an identity and counts, but meets no path of this node.
-        lambda app: relay.Relay(app, here, lambda: node.routes.table, node.courier, largest, refusals.relay),
+        partial(
+            relay.Relay,
+            node=here,
+            table=lambda: node.routes.table,
+            courier=node.courier,
+            limits=largest,
+            refused=refusals.relay,
+        ),
         # Counts by sender, so behind the check of who that is.
-        lambda app: with_quota(app, settings.limits.partner_requests_per_minute, counted),
-        lambda app: with_quota(app, OPEN_PER_MINUTE, open_to_all),
+        partial(with_quota, per_minute=settings.limits.partner_requests_per_minute, sender=counted),
+        partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=open_to_all),
         # Before anything is read or done for a sender: it is who it claims to be.
-        lambda app: with_identity(
-            app,
-            _identity(node),
-            lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
-            lambda scope: known_first(scope, peer_table.knows, here),
-            lambda scope, error: envelope.denial(scope, error, node.fate.elsewhere),
-            refusals.denied,
-            noting,
+        partial(
+            with_identity,
+            identity=_identity(node),
+            claimed=lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
+            unknown=partial(known_first, knows=peer_table.knows, here=here),
+            denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
+            noted=refusals.denied,
+            limiter=noting,
         ),
         looked_up,
         no_browser,
@@ -192,19 +205,19 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
     signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
     operator: list[Layer] = [
         looked_up,
-        lambda app: Guard(
-            app,
-            access,
-            node.audit.add,
-            node.clock,
-            CapacityLimiter(4),
-            signer,
-            node.fate.elsewhere,
-            cookie_name(here),
+        partial(
+            Guard,
+            access=access,
+            record=node.audit.add,
+            clock=node.clock,
+            limiter=CapacityLimiter(4),
+            signed=signer,
+            elsewhere=node.fate.elsewhere,
+            cookie=cookie_name(here),
         ),
         # Without tokens nothing but the address tells who may.
-        *([] if guarded else [lambda app: without_foreign(app, from_elsewhere)]),
-        lambda app: noting_refusals(app, refusals, _claimed, noting),  # those of the layers above, too
+        *([] if guarded else [partial(without_foreign, foreign=from_elsewhere)]),
+        noting_own,  # those of the layers above, too
     ]
     return {"operator": operator, "peer": peer, "container": [looked_up, no_browser]}
 
