@@ -155,7 +155,8 @@ def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway
 def test_only_nodes_of_the_job_are_told_whatever_is_granted(nodes: tuple[Gateway, Gateway]):
     granted(nodes[0], "out", STRANGER)
     said = by_peer(nodes[0], STRANGER)
-    assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED") and "no part" in said["msg"]
+    assert (said["code"], said["data"]["reason"]) == (404, "JOB_UNKNOWN")
+    assert said["msg"].replace(JOB, "none") == by_peer(nodes[0], STRANGER, job_id="none")["msg"]
 
 
 def test_a_disabled_output_is_closed_to_those_who_had_it_granted(
