@@ -111,7 +111,7 @@ def test_a_container_that_sends_no_token_is_recognised_by_its_address(site: Site
 
 
 def test_what_came_before_the_job_from_a_node_outside_it_is_not_read(site: Site):
-    for peer in (KUSCIA, SPEC):
+    for peer in (SPEC, KUSCIA):
         headers = {"x-ptp-version": "1", "x-ptp-source-node-id": peer, "x-ptp-session-id": "session_job-foretold"}
         assert code(site.node, "invoke", headers, "peer") == OK
     own = containers(site.node, "job-foretold", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
