@@ -216,7 +216,7 @@ class Exited:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     cut_off: bool = False
-    """it failed, and the network that it was in is no longer there for it"""
+    """it failed, and its network or sandbox had been removed"""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def listing(
 ) -> None:
     """Print one page of a list as a table, and how to get the next page; of an empty list what to do next.
 
-    ``spare``: columns that are left out, the first before others, where there is no room for all.
+    ``spare``: columns to leave out, in this order, until the rest fits.
     """
     entries = found[key]
     if not title:
@@ -229,7 +229,7 @@ _OWN = frozenset({"somebody", "operator", "file", "invitation accepted"})
 
 
 def own(text: str) -> str:
-    """Return a word that this program keeps in the place of a name or reason; what people wrote stays as it is."""
+    """Return a word that this program keeps in the place of a name or reason; what people wrote is kept."""
     return t(text) if text in _OWN or text.endswith(" (command line)") else text
 
 

@@ -1,4 +1,4 @@
-"""A job as it is shown: what the scheduling node knows of it, and what a party knows by itself."""
+"""Views of a job for people and peers: what the scheduling node knows, and what a party knows by itself."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from gateway.ports import JobView, TaskView
 
 
 def view(job: Job, timing: Timing) -> JobView:
-    """Return the job as it is shown."""
+    """Return the view of a job."""
     reasons = waiting.of_tasks(job, timing)
     return JobView(
         job.id,

@@ -108,7 +108,7 @@ def translate(text: str, language: str) -> str:
 def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
     """Return an error's body: its message begins with what the reason means, and ends with the next step.
 
-    What is said about this one case stays English where nobody has translated it; so do problems, one by one.
+    What is said about this one case stays English where it has no translation; so do problems, one by one.
     """
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
     known = reason_of(reason)

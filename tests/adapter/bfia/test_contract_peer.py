@@ -282,9 +282,9 @@ def test_answers_that_cannot_be_taken(audits: Caller, stage: Stage):
         said = refused(audits("/confirm", mine | {"status": word}), 400, "STATUS_UNKNOWN")
         assert [p["path"] for p in said["data"]["problems"]] == ["status"]
     refused(audits("/confirm", mine | {"status": "REJECTED"}), 409, "ALREADY_DECIDED")  # it runs
-    stranger = {"x-source-node-id": KUSCIA}
-    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=stranger), 404, "JOB_UNKNOWN")
-    refused(audits("/terminate", mine, headers=stranger), 404, "JOB_UNKNOWN")
+    outsider = {"x-source-node-id": KUSCIA}
+    refused(audits("/confirm", mine | {"status": "APPROVED"}, headers=outsider), 404, "JOB_UNKNOWN")
+    refused(audits("/terminate", mine, headers=outsider), 404, "JOB_UNKNOWN")
     assert stage.site.node.store.jobs.get(stage.own.job_id).status is JobStatus.RUNNING
 
 
