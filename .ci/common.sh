@@ -6,10 +6,10 @@ mkdir -p "$rt"; chmod 755 "$rt"
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
 die() { say "FATAL: $*"; exit 1; }
 
-alive() { # a pid file whose process runs; a zombie does not count
-  local pid; [ -s "$1" ] || return 1
+alive() { # FILE with the pid of a process that runs and names the file's folder of $rt in its command line; another took the number over else
+  local pid folder=${1#"$rt/"}; [ -s "$1" ] || return 1
   pid=$(cat "$1" 2>/dev/null) || return 1 # some remove it when they end
-  [ -r "/proc/$pid/status" ] && ! grep -q '^State:.[ZX]' "/proc/$pid/status"
+  tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$rt/${folder%%/*}/" # a zombie has none
 }
 
 wait_for() { # NAME SECONDS COMMAND...

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # hdfs.sh install|start|stop [nn|dn] [-SIGNAL]|status|wipe|quota PATH BYTES: a real HDFS 2.7 (NameNode, DataNode, WebHDFS) for the test suite.
 # Its classes come with an old pyspark of PyPI, the rest from Debian. `start` returns once a file could be written.
-# Set by the environment: HDFS_HOME, HDFS_HOST, HDFS_PORT (rpc; then the NameNode's http and the DataNode's three).
+# Set by the environment: HDFS_HOST, HDFS_PORT (rpc; then the NameNode's http and the DataNode's three).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC1091
 source "$here/common.sh"
-home=${HDFS_HOME:-$rt/hdfs}
+home=$rt/hdfs
 host=${HDFS_HOST:-127.0.0.1}; port=${HDFS_PORT:-28020}; web=http://$host:$((port + 1))
 packages=(openjdk-17-jdk-headless curl)
 pyspark='pyspark==2.2.3 --hash=sha256:fdce24678da3b662d53e4605b4c1b0870d0c2a505158eec0286e138f90eba5c5'

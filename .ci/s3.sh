@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # s3.sh install|start|stop|status|quota BUCKET BYTES: an S3 server with STS for the test suite, Ceph's gateway on one monitor and one OSD.
 # Its user may assume the role bfia-run, which allows all of S3, so that a session's policy narrows it.
-# Set by the environment: S3_HOME, S3_HOST, S3_PORT (the monitor takes the next one).
+# Set by the environment: S3_HOST, S3_PORT (the monitor takes the next one).
 set -euo pipefail
 # shellcheck disable=SC1091
 source "$(dirname "$0")/common.sh"
-home=${S3_HOME:-$rt/s3}
+home=$rt/s3
 host=${S3_HOST:-127.0.0.1}; port=${S3_PORT:-17480}; monitor=$((port + 1))
 key=bfia-root-key; secret=bfia-root-secret
 packages=(radosgw ceph-mon ceph-osd ceph-common curl uuid-runtime)

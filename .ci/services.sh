@@ -9,6 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck disable=SC1091
 source "$here/common.sh"
 sock=${BFIA_DOCKER_SOCK:-/var/run/docker.sock}
+dockerd=$rt/docker-exec/pid
+db=$rt/db/pid
 dbport=${BFIA_DB_PORT:-13306}
 dbdata=$rt/db/data
 [ "$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && dbdata=/dev/shm/bfia-db$rt # every test makes its own tables
@@ -32,20 +34,21 @@ mount_cgroups() { # a container without systemd may have none mounted
 docker_up() {
   docker info >/dev/null 2>&1 && return
   mount_cgroups
-  if ! alive "$rt/dockerd.pid"; then # what a killed daemon left behind
-    rm -f "$rt/dockerd.pid" "$sock"
+  if ! alive "$dockerd"; then # what a killed daemon left behind
+    rm -f "$dockerd" "$sock"
     if alive "$rt/docker-exec/containerd/containerd.pid"; then
       kill -9 "$(cat "$rt/docker-exec/containerd/containerd.pid")"; sleep 0.3
     fi
     rm -rf "$rt/docker-exec/containerd"
   fi
+  mkdir -p "$rt/docker-exec"
   nohup setsid /usr/sbin/dockerd --data-root "$rt/docker" --exec-root "$rt/docker-exec" -H "unix://$sock" \
-    --pidfile "$rt/dockerd.pid" --log-level warn >"$rt/dockerd.log" 2>&1 </dev/null &
+    --pidfile "$dockerd" --log-level warn >"$rt/dockerd.log" 2>&1 </dev/null &
   wait_for dockerd 60 docker info
 }
 
 mariadb_up() {
-  alive "$rt/db.pid" && return
+  alive "$db" && return
   mkdir -p "$rt/db"; chown mysql "$rt/db"
   mkdir -p "$(dirname "$dbdata")"
   [ -d "$dbdata/mysql" ] || mariadb-install-db --no-defaults --user=mysql --datadir="$dbdata" \
@@ -53,7 +56,7 @@ mariadb_up() {
   nohup setsid /usr/sbin/mariadbd --no-defaults --user=mysql --datadir="$dbdata" --socket="$rt/db/s.sock" \
     --pid-file="$rt/db/m.pid" --bind-address=127.0.0.1 --port="$dbport" --skip-name-resolve --max-connections=500 \
     --character-set-server=utf8mb4 --collation-server=utf8mb4_bin >"$rt/db.log" 2>&1 </dev/null &
-  echo $! >"$rt/db.pid"
+  echo $! >"$db"
   wait_for mariadb 30 mariadb-admin --no-defaults -uroot -S "$rt/db/s.sock" ping
   mariadb --no-defaults -uroot -S "$rt/db/s.sock" -e \
     "create user if not exists bfia@'127.0.0.1' identified by 'bfia'; grant all on \`bfia\\_%\`.* to bfia@'127.0.0.1'"
@@ -66,7 +69,7 @@ base_is_there() { # made by the script as it is now
 }
 
 kubernetes_up() {
-  while alive "$rt/kubernetes.pid"; do sleep 0.2; done
+  while grep -qs services.sh "/proc/$(cat "$rt/kubernetes.pid")/cmdline"; do sleep 0.2; done
   bash "$here/kubernetes.sh" status >/dev/null || { tail "$rt/kubernetes.log" >&2; die "kubernetes is not ready"; }
 }
 
@@ -105,9 +108,9 @@ case $1 in
   python) python_up ;;
   down)
     bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
-    for f in "$rt/db.pid" "$rt/dockerd.pid"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
+    for f in "$db" "$dockerd"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
   status)
-    if alive "$rt/db.pid"; then echo "mariadb up"; else echo "mariadb down"; fi
+    if alive "$db"; then echo "mariadb up"; else echo "mariadb down"; fi
     if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi
     bash "$here/swarm.sh" status || true
     bash "$here/kubernetes.sh" status || true
