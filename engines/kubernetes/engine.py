@@ -125,6 +125,8 @@ class KubernetesEngine(Engine):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
             beside, there = self._others(machines or {})
+        if machines == {}:
+            raise EngineDown("none of the cluster's machines that may take runs is ready")
         gpu = self._options.form.gpu
 
         def bounds(kind: str) -> Iterator[tuple[float, float]]:

@@ -91,7 +91,8 @@ class SwarmEngine(DaemonEngine):
             raise EngineDown("the daemon is not a manager of a Swarm: docker swarm init, or name one that is")
 
     def capacity(self) -> Capacity:
-        machines = self._machines()
+        if not (machines := self._machines()):
+            raise EngineDown("none of the Swarm's machines takes runs: all are away or drained")
         return replace(_sum(machines.values()), others=_sum(self._others(machines)))
 
     def isolation(self) -> Isolation:

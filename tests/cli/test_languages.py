@@ -16,6 +16,7 @@ import yaml
 
 from adapter.bfia import route_test
 from adapter.fate.tools.rows import NOTED
+from engines.base import EngineError
 from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
@@ -29,6 +30,7 @@ from gateway.domain.dry_run import CHECKS
 from gateway.domain.events import NAME_OF
 from gateway.domain.scheduling import messages
 from gateway.domain.states import JOB, RUN, TASK, Outcome
+from gateway.errors import GatewayError
 from gateway.identity.statements import HEAD
 from gateway.language import catalogue
 from gateway.runtime.checks import Result
@@ -434,11 +436,17 @@ def rules(rooms: str) -> set[str]:
     return found
 
 
+def errors(kind: type) -> Iterator[str]:
+    """Yield the names of an error and of those derived from it."""
+    yield kind.__name__
+    for one in kind.__subclasses__():
+        yield from errors(one)
+
+
 def test_every_rule_and_every_refusal_is_there_in_chinese():
-    refusals = {"NotFound", "Conflict", "NotAllowed", "Refused", "Busy", "TooLarge", "EngineFailed"}
     rooms = "gateway adapter engines provider_registry route_table"
-    wanted = {*texts_of(rooms, refusals | {"PeerUnreachable"}, 0, 2), *texts_of(rooms, {"Failure"}, 1, 1)}
-    wanted |= {*texts_of("adapter/bfia", {"Refused"}, 1, 2), *rules(rooms)}
+    wanted = {*texts_of(rooms, {*errors(GatewayError), *errors(EngineError)}, 0, 2)}
+    wanted |= {*texts_of(rooms, {"Failure"}, 1, 1), *texts_of("adapter/bfia", {"Refused"}, 1, 2), *rules(rooms)}
     wanted |= {case["rule"] for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]}
     for schema in (ROOT / "provider_registry/schemas").iterdir():
         wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}

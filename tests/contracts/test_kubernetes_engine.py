@@ -340,6 +340,8 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     with pytest.raises(EngineDown, match="may not list its nodes") as refused:
         unknown.capacity()
     assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
+    with pytest.raises(EngineDown, match="none of the cluster's machines"):  # jobs wait for them
+        harness.engine(**options, form=Form(node_selector={"machine": "none"})).capacity()
     hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
     admin.create(quota, namespace=space)

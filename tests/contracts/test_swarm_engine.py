@@ -101,6 +101,10 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     assert resources["Reservations"] == {"MemoryBytes": 64 << 20}
     assert engine.capacity().cpu == 3 * machine / 1e9
     theirs = harness.engine(node="beta")
+    theirs._machines = dict  # type: ignore[method-assign]
+    with pytest.raises(EngineDown, match="all are away or drained"):  # jobs wait for them
+        theirs.capacity()
+    del theirs._machines
     wait_for(lambda: others(theirs).memory - others(engine).memory == 64 << 20, "only another node counts it")
 
 
