@@ -24,6 +24,25 @@ def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, 
     assert shown.group(1).splitlines() == ["stateDiagram-v2", *moves]
 
 
+def test_what_the_architecture_says_is_where_is_there():
+    """A module by its path, and in parentheses behind it names that it defines."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    cells = [line.split(" | ", 1)[1] for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)]
+    named = [one for cell in cells for one in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", cell)]
+    assert len(named) > 60 and sum(bool(names) for _, names in named) > 20
+    gone = []
+    for path, names in named:
+        place = ROOT / path.replace("domain/", "gateway/domain/").replace("store/m", "gateway/store/m")
+        code = place.with_suffix(".py") if not place.exists() else place
+        if not code.exists():
+            gone.append(path)
+            continue
+        written = code.read_text(encoding="utf-8") if code.is_file() else ""
+        there = set(re.findall(r"(?:def|class) (\w+)", written)) | set(re.findall(r"^(\w+) = ", written, re.M))
+        gone += [f"{path} ({name})" for name in re.findall(r"\w+", names) if name not in there]
+    assert gone == []
+
+
 def test_no_file_names_a_package_index_or_a_local_path():
     files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
