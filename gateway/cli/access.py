@@ -14,17 +14,15 @@ import typer
 from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
 from gateway.cli.command import (
-    After,
-    AfterNumber,
     Columns,
     Config,
-    Limit,
     Output,
     command,
     compact,
     difference,
     listing,
     own,
+    paged,
     say,
     when,
 )
@@ -70,15 +68,15 @@ def create_token(
     say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
 
 
-@command(tokens, "list")
-def list_tokens(after: After = "", limit: Limit = 100, config: Config = DEFAULT_CONFIG) -> Output:
+@command(tokens, "list", options=paged())
+def list_tokens(config: Config = DEFAULT_CONFIG, **page: Any) -> Output:
     """List the tokens; their text is not kept."""
     from gateway.http.pagination import page_of
     from gateway.store.repositories import SqlTokens
 
     with closing(store_of(config)) as store:
-        page = page_of("tokens", SqlTokens(store).list(), token_place, after, limit)
-    found = page | {"tokens": [_listed(token) for token in page["tokens"]]}
+        found = page_of("tokens", SqlTokens(store).list(), token_place, **page)
+    found["tokens"] = [_listed(token) for token in found["tokens"]]
     yield found
     listing(found, "tokens", "token", {key: key for key in ("id", "name", "role", "created", "expires", "state")})
 
@@ -184,7 +182,7 @@ def _identity(config: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------- the audit log
 
 
-@command(audit, "list", "--action grants --since 2026-11-01")
+@command(audit, "list", "--action grants --since 2026-11-01", options=paged(20))
 def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
@@ -194,12 +192,11 @@ def list_entries(
     since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
-    after: AfterNumber = 0,
-    limit: Limit = 20,
+    **page: Any,
 ) -> Output:
     """Show who requested which change, with what was there before and after."""
     narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
-    found = node.get("/api/v1/audit", limit=limit, after=after or None, **narrow)
+    found = node.get("/api/v1/audit", **narrow, **page)
     yield found
     columns: Columns = {
         "": "id",

@@ -216,8 +216,8 @@ def content(file: Path) -> bytes:
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a file that is sent in pieces (``-``: standard input); give it and its size. Raises `NotFit`."""
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """Open a file that is sent in pieces (``-``: standard input). Raises `NotFit`."""
     with _readable(file):
         if str(file) != "-":
             check_readable(file)
@@ -226,7 +226,7 @@ def opened(file: Path) -> Iterator[tuple[BinaryIO, int]]:
         if str(file) == "-":
             copyfileobj(sys.stdin.buffer, source)
             source.seek(0)
-        yield source, source.seek(0, 2) - source.seek(0)
+        yield source
 
 
 @contextmanager

@@ -388,19 +388,19 @@ def command(
     example: str = "",
     *,
     timeout: float = 60.0,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as a command; its help is the function's docstring and an example of its arguments.
 
     Where its first parameter is a `Client`, ``--config`` and ``--url`` are added; where it is a generator, also
-    ``--json``. ``options`` (name -> type) are passed as keyword arguments, None where they were not given.
+    ``--json``. ``options`` (name -> type and default) are passed as further keyword arguments.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
         needs_node = bool(own) and own[0].annotation is Client
         parameters = {p.name: (p.annotation, p.default) for p in own[needs_node:]}
-        parameters |= {key: (annotation, None) for key, annotation in (options or {}).items()}
+        parameters |= options or {}
         prints_json = "as_json" not in parameters and inspect.isgeneratorfunction(function)
         if needs_node:
             parameters |= {"config": (Config, DEFAULT_CONFIG), "url": (Url, "")}
@@ -433,6 +433,14 @@ def command(
         return function
 
     return register
+
+
+def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
+    """Return the options of a list that comes in pages."""
+    return {
+        "after": (Annotated[str, typer.Option(help="The next page: what the last one ended with.")], ""),
+        "limit": (Annotated[int, typer.Option(min=1, max=1000, help="How many.")], limit),
+    }
 
 
 def whole_id(node: Client, given: str) -> str:
@@ -555,9 +563,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
-After = Annotated[str, typer.Option("--after", help="The next page: what the last one ended with.")]
-AfterNumber = Annotated[int, typer.Option("--after", min=0, help="The next page: what the last one ended with.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many.")]
 JobId = Annotated[
     str, typer.Argument(help="The job's id or its beginning; last: the newest job.", autocompletion=_jobs)
 ]

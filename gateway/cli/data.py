@@ -11,11 +11,9 @@ import typer
 from bfia_gateway_client.calls import segment
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
 from gateway.cli.command import (
-    After,
     AsJson,
     Columns,
     Force,
-    Limit,
     NodeId,
     Output,
     Reason,
@@ -25,6 +23,7 @@ from gateway.cli.command import (
     excerpt,
     listing,
     nodes,
+    paged,
     print_json,
     save,
     say,
@@ -42,19 +41,28 @@ commands = typer.Typer(name="data")
 DatasetId = Annotated[
     str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
 ]
-
-Namespace = Annotated[str, typer.Option(help="First part of the dataset's id.")]
-Name = Annotated[str, typer.Option(help="Second part.")]
-MatchId = Annotated[str, typer.Option(help="Column with the ids to match with other parties.")]
-Label = Annotated[str, typer.Option(help="Column with the label.")]
-Partitions = Annotated[int, typer.Option(help="Into how many files it is divided, by match id.")]
-ExtendSid = Annotated[bool, typer.Option("--extend-sid", help="Put a unique column sid first.")]
-Description = Annotated[str, typer.Option(help="Free text.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset of the same id.")]
-StorageName = Annotated[
-    str, typer.Option(help="Which of the node's storages, `file` for its folder; else the first.")
-]
 SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
+
+
+def _option(kind: type, default: Any, text: str, *names: str) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(*names, help=text)], default
+
+
+_TABLE = {
+    "namespace": _option(str, ..., "First part of the dataset's id."),
+    "name": _option(str, ..., "Second part."),
+    "match_id": _option(str, "", "Column with the ids to match with other parties."),
+    "label": _option(str, "", "Column with the label."),
+    "description": _option(str, "", "Free text."),
+}
+"""options of every way to a dataset"""
+_SENT = _TABLE | {
+    "partitions": _option(int, 1, "Into how many files it is divided, by match id."),
+    "extend_sid": _option(bool, False, "Put a unique column sid first.", "--extend-sid"),
+    "overwrite": _option(bool, False, "Replace a dataset of the same id.", "--overwrite"),
+    "storage": _option(str, "", "Which of the node's storages, `file` for its folder; else the first."),
+}
+"""options of a table that is sent"""
 
 
 def _path(dataset: str, rest: str = "") -> str:
@@ -65,14 +73,15 @@ def _path(dataset: str, rest: str = "") -> str:
     return f"/api/v1/datasets/{segment(namespace)}/{segment(name)}{rest}"
 
 
-@command(commands, "upload", "breast_guest.csv --namespace experiment --name guest --match-id id --label y")
+@command(
+    commands,
+    "upload",
+    "breast_guest.csv --namespace experiment --name guest --match-id id --label y",
+    options=_SENT,
+)
 def upload(
     node: Client,
     file: Annotated[Path, typer.Argument(help="A table as CSV; - reads standard input.")],
-    namespace: Namespace,
-    name: Name,
-    match_id: MatchId = "",
-    label: Label = "",
     delimiter: Annotated[
         str, typer.Option(help="Character between the cells; recognised where none is given.", show_default=False)
     ] = "",
@@ -80,28 +89,21 @@ def upload(
         str, typer.Option(help="Such as utf-8 or gbk; auto, or none: recognised.", show_default=False)
     ] = "",
     head: Annotated[bool, typer.Option("--head/--no-head", help="The first line names the columns.")] = True,
-    partitions: Partitions = 1,
-    extend_sid: ExtendSid = False,
-    description: Description = "",
-    overwrite: Overwrite = False,
-    storage: StorageName = "",
+    **table: Any,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
     from bfia_gateway_client.transfers import Watched
 
     encoding = "" if encoding == "auto" else encoding
-    meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
-    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
-    fields |= {"head": head, "partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     sent_as = "stdin.csv" if str(file) == "-" else file.name
-    with opened(file) as (source, _), transfer(f"sending {sent_as}") as (progress, task):
+    with opened(file) as source, transfer(f"sending {sent_as}") as (progress, task):
 
         def moved(count: int, total: int | None) -> None:
             progress.update(task, advance=count, total=total)
             if not count:
                 progress.update(task, description=t("the node checks the table"), total=None)
 
-        found = _sent(node, sent_as, Watched(source, moved), fields, meta)
+        found = _sent(node, sent_as, Watched(source, moved), table | {"head": head}, delimiter, encoding)
     yield found
     _print_stored(found)
     say(_read_as(found))
@@ -112,23 +114,16 @@ def upload(
     "import",
     '--from mysql+pymysql://reader@10.0.0.9/crm --query "select id, y, income from customers"'
     " --namespace experiment --name guest --match-id id --label y --password-file crm.password",
+    options=_SENT,
 )
 def import_dataset(
     node: Client,
     source: Annotated[str, typer.Option("--from", help="The database, without a password.")],
     query: Annotated[str, typer.Option(help="A SELECT; its columns are the table's.")],
-    namespace: Namespace,
-    name: Name,
     password_file: Annotated[
         Path | None, typer.Option(help=f"File with the password; without it, {SOURCE_PASSWORD} is used.")
     ] = None,
-    match_id: MatchId = "",
-    label: Label = "",
-    partitions: Partitions = 1,
-    extend_sid: ExtendSid = False,
-    description: Description = "",
-    overwrite: Overwrite = False,
-    storage: StorageName = "",
+    **table: Any,
 ) -> Output:
     """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
     from gateway.data.table_reader import UTF8
@@ -137,27 +132,26 @@ def import_dataset(
     word = os.environ.get(SOURCE_PASSWORD, "")
     if password_file is not None:
         word = content(password_file).decode(errors="replace")
-    meta = {"delimiter": ",", "encoding": UTF8, "match_id_name": match_id, "label_name": label}
-    fields: dict[str, Any] = {"namespace": namespace, "name": name, "description": description, "storage": storage}
-    fields |= {"partitions": partitions, "extend_sid": extend_sid, "overwrite": overwrite}
     database = Source(source, word.rstrip("\r\n"))
     with database.selected(query) as rows:
-        found = _sent(node, database.name, rows, fields, meta)
+        found = _sent(node, database.name, rows, table, ",", UTF8)
     yield found
     _print_stored(found)
 
 
 def _sent(
-    node: Client, sent_as: str, file: Any, fields: Mapping[str, Any], meta: Mapping[str, str]
+    node: Client, sent_as: str, file: Any, table: dict[str, Any], delimiter: str, encoding: str
 ) -> dict[str, Any]:
     from bfia_gateway_client.transfers import send_table
 
+    meta = {"match_id_name": table.pop("match_id"), "label_name": table.pop("label")}
+    meta |= {"delimiter": delimiter, "encoding": encoding}
     try:
-        return node.done(send_table(node.wire, sent_as, file, fields, meta))
+        return node.done(send_table(node.wire, sent_as, file, table, meta))
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise
-        text = f"DATASET_EXISTS: {fields['namespace']}#{fields['name']} exists; to replace it: --overwrite"
+        text = f"DATASET_EXISTS: {table['namespace']}#{table['name']} exists; to replace it: --overwrite"
         raise CallFailed(text, error.code, error.reason, error.data) from None
 
 
@@ -173,30 +167,31 @@ def _read_as(found: Mapping[str, Any]) -> str:
     return f"read as {shown(found['encoding'])}, delimiter {delimiter}"
 
 
-@command(commands, "register", "s3://joint/warehouse/customers --namespace experiment --name guest --match-id id")
+@command(
+    commands,
+    "register",
+    "s3://joint/warehouse/customers --namespace experiment --name guest --match-id id",
+    options=_TABLE,
+)
 def register(
     node: Client,
     place: Annotated[str, typer.Argument(help="Such as s3://bucket/path, file:///path or lake:path.")],
-    namespace: Namespace,
-    name: Name,
-    match_id: MatchId = "",
-    label: Label = "",
     count: Annotated[
         bool, typer.Option("--count", help="Read all of it: count rows, check that no id repeats.")
     ] = False,
-    description: Description = "",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Register it again, as its files changed.")
     ] = False,
     reason: Reason = "",
+    **table: Any,
 ) -> Output:
     """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a folder.
 
     Nothing is copied, and `data delete` leaves the files.
     """
-    body: dict[str, Any] = {"place": place, "namespace": namespace, "name": name, "match_id_name": match_id}
-    body |= {"label_name": label, "description": description, "overwrite": overwrite, "count": count}
-    found = node.call("POST", "/api/v1/datasets", {**body, "reason": reason}, timeout=None)
+    body = {"place": place, "count": count, "overwrite": overwrite, "reason": reason}
+    body |= {"match_id_name": table.pop("match_id"), "label_name": table.pop("label"), **table}
+    found = node.call("POST", "/api/v1/datasets", body, timeout=None)
     yield found
     columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
     rows = "rows not counted" if found["count"] is None else counted(found["count"], "row")
@@ -204,15 +199,14 @@ def register(
     warn(found["warnings"])
 
 
-@command(commands, "list", "--namespace experiment")
+@command(commands, "list", "--namespace experiment", options=paged())
 def list_datasets(
     node: Client,
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
-    after: After = "",
-    limit: Limit = 100,
+    **page: Any,
 ) -> Output:
     """List the datasets that were uploaded here."""
-    found = node.get("/api/v1/datasets", namespace=namespace, after=after, limit=limit)
+    found = node.get("/api/v1/datasets", namespace=namespace, **page)
     yield found
     columns = {"dataset": "dataset_id", "rows": "count", "columns": "columns", "size": size("size")}
     place: Columns = {"storage": lambda one: one["storage"].removeprefix("file")}
@@ -394,18 +388,17 @@ def revoke(node: Client, dataset: DatasetId, node_id: NodeId) -> Output:
     say(f"{dataset} is no longer granted to {node_id}")
 
 
-@command(commands, "grants", "--node JG0100002200000020")
+@command(commands, "grants", "--node JG0100002200000020", options=paged())
 def grants(
     node: Client,
     dataset: Annotated[
         str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=datasets)
     ] = "",
     node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=nodes)] = "",
-    after: After = "",
-    limit: Limit = 100,
+    **page: Any,
 ) -> Output:
     """List what was granted to whom, until when; ended grants too."""
-    found = node.get("/api/v1/dataset-grants", node=node_id, dataset_id=dataset, after=after, limit=limit)
+    found = node.get("/api/v1/dataset-grants", node=node_id, dataset_id=dataset, **page)
     yield found
     _print_grants(found)
     say(_ungranted(found["default"]))

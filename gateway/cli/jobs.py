@@ -19,13 +19,11 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import (
-    After,
     AsJson,
     Column,
     Columns,
     DryRun,
     JobId,
-    Limit,
     Output,
     cell,
     command,
@@ -34,6 +32,7 @@ from gateway.cli.command import (
     lasted,
     listing,
     nodes,
+    paged,
     print_json,
     say,
     short,
@@ -166,7 +165,7 @@ def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None
         warn(notes)
 
 
-@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50")
+@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=paged(20))
 def list_jobs(
     node: Client,
     status: Annotated[str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")] = "",
@@ -175,12 +174,11 @@ def list_jobs(
     partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
     since: Annotated[str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
-    after: After = "",
-    limit: Limit = 20,
+    **page: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
     narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner}
-    found = node.get("/api/v1/jobs", limit=limit, after=after, since=since, until=until, **narrow)
+    found = node.get("/api/v1/jobs", since=since, until=until, **narrow, **page)
     yield found
     whole = [job["job_id"] for job in found["jobs"]]
     ids = dict(zip(whole, short(whole), strict=True))
@@ -323,10 +321,10 @@ def resume(node: Client, job_id: JobId) -> Output:
     say(f"{job_id} continues")
 
 
-@command(commands, "approvals")
-def approvals(node: Client, after: After = "", limit: Limit = 100) -> Output:
+@command(commands, "approvals", options=paged())
+def approvals(node: Client, **page: Any) -> Output:
     """List the jobs that wait for a person's approval at this node."""
-    found = node.get("/api/v1/approvals", after=after, limit=limit)
+    found = node.get("/api/v1/approvals", **page)
     yield found
     columns: Columns = {
         "job": "job_id",

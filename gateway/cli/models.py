@@ -9,16 +9,15 @@ import typer
 from bfia_gateway_client.calls import path_of
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
 from gateway.cli.command import (
-    After,
     AsJson,
     DryRun,
     Force,
-    Limit,
     Output,
     amount,
     command,
     compact,
     listing,
+    paged,
     print_json,
     save,
     say,
@@ -34,14 +33,10 @@ ModelId = Annotated[str, typer.Argument(help="Id of the model.")]
 Version = Annotated[str, typer.Argument(help="Its version.")]
 
 
-@command(commands, "list")
-def list_models(
-    node: Client,
-    after: After = "",
-    limit: Limit = 100,
-) -> Output:
+@command(commands, "list", options=paged())
+def list_models(node: Client, **page: Any) -> Output:
     """List the versions stored here, the newest first."""
-    found = node.get("/api/v1/models", after=after, limit=limit)
+    found = node.get("/api/v1/models", **page)
     yield found
     columns = {"model": "model_id", "version": "version", "parties here": "here", "deployed": "deployed"}
     jobs = [one["job_id"] for one in found["models"]]
@@ -160,7 +155,7 @@ def import_model(
     """Add the version that an archive holds; nothing is kept unless every checksum is right."""
     from bfia_gateway_client.wire import File
 
-    with opened(archive) as (file, _):
+    with opened(archive) as file:
         found = node.call(
             "POST", "/api/v1/models/import", file=File(archive.name, file, "application/zip"), timeout=None
         )

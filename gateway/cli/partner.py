@@ -20,17 +20,16 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import (
-    AfterNumber,
     Column,
     Columns,
     Config,
-    Limit,
     NodeId,
     Output,
     Reason,
     command,
     listing,
     nodes,
+    paged,
     print_json,
     say,
     warn,
@@ -160,17 +159,16 @@ def apply(
     say(f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications")
 
 
-@command(commands, "applications", "--waiting")
+@command(commands, "applications", "--waiting", options=paged())
 def applications(
     node: Client,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only what waits for a decision here.")] = False,
     partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
-    after: AfterNumber = 0,
-    limit: Limit = 100,
+    **page: Any,
 ) -> Output:
     """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
     narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
-    found = node.get("/api/v1/applications", **narrow, partner=partner, after=after or None, limit=limit)
+    found = node.get("/api/v1/applications", **narrow, partner=partner, **page)
     yield found
     more = {"state": "status", "since (UTC)": when("at", 16), "until": when("expires_at", 16), "key id": "key"}
     listing(found, "applications", "application", {**_COLUMNS, **more, "trouble": "trouble"})

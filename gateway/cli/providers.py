@@ -19,17 +19,15 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import (
-    After,
-    AfterNumber,
     Columns,
     Config,
-    Limit,
     Output,
     Reason,
     Url,
     command,
     difference,
     listing,
+    paged,
     providers,
     say,
     table,
@@ -74,19 +72,18 @@ def register(
     _print_warnings(found)
 
 
-@command(commands, "list", "--component HeteroLR")
+@command(commands, "list", "--component HeteroLR", options=paged())
 def list_providers(
     node: Client,
     name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
     component: Annotated[str, typer.Option(help="Only images with this component.")] = "",
     owner: Annotated[str, typer.Option(help="Only the providers of this vendor.")] = "",
     in_use: Annotated[bool, typer.Option("--in-use", help="Without retired ones.")] = False,
-    after: After = "",
-    limit: Limit = 100,
+    **page: Any,
 ) -> Output:
     """List what is registered."""
     narrow = {"name": name, "component": component, "owner": owner}
-    found = node.get("/api/v1/providers", **narrow, after=after, retired="false" if in_use else None, limit=limit)
+    found = node.get("/api/v1/providers", **narrow, retired="false" if in_use else None, **page)
     yield found
     columns: Columns = {
         "provider": "provider_name",
@@ -118,15 +115,10 @@ def show_provider(node: Client, name: Name) -> Output:
     _print_warnings(found)
 
 
-@command(commands, "history", "unionpay:2.0.0@docker")
-def history(
-    node: Client,
-    name: Name,
-    limit: Limit = 20,
-    after: AfterNumber = 0,
-) -> Output:
+@command(commands, "history", "unionpay:2.0.0@docker", options=paged(20))
+def history(node: Client, name: Name, **page: Any) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
-    found = node.get(_path(node, name, "history"), limit=limit, after=after or None)
+    found = node.get(_path(node, name, "history"), **page)
     yield found
     columns: Columns = {"revision": "revision", "at (UTC)": when("at"), "by": "author", "what": "action"}
     listing(found, "history", "", {**columns, "why": "reason"}, "revisions")

@@ -9,10 +9,7 @@ import typer
 from bfia_gateway_client.calls import path_of
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
 from gateway.cli.command import (
-    After,
-    AfterNumber,
     Columns,
-    Limit,
     NodeId,
     Output,
     Reason,
@@ -20,6 +17,7 @@ from gateway.cli.command import (
     difference,
     listing,
     own,
+    paged,
     print_steps,
     say,
     when,
@@ -29,42 +27,38 @@ from route_table.model import PROFILES
 commands = typer.Typer(name="route")
 
 
-def _text(help_text: str, *names: str) -> Any:
-    return Annotated[str | None, typer.Option(*names, help=help_text)]
+def _key(help_text: str, kind: Any = str, **more: Any) -> tuple[Any, None]:
+    return Annotated[kind | None, typer.Option(help=help_text, **more)], None
 
 
-_ENTRY: dict[str, Any] = {
-    "to": _text("Address of its gateway, such as https://gw.example:7380.", "--to"),
-    "via": _text("In place of an address: id of the node that relays requests."),
-    "relay": Annotated[
-        bool | None, typer.Option("--relay/--no-relay", help="Whether this node relays requests from it or to it.")
-    ],
-    "transport": _text("Address of its transport layer (messages of containers), if that is another one."),
-    "profile": _text(f"Its dialect: {', '.join(PROFILES)}."),
-    "institution": _text("Its owner."),
-    "deadline": Annotated[
-        float | None, typer.Option(min=0, help="Seconds that one request may take; default: as it was, or 10.")
-    ],
-    "ca": _text("PEM file on the node's machine: authorities of its certificate."),
-    "certificate": _text("PEM file on the node's machine: the certificate presented to it."),
-    "key": _text("PEM file on the node's machine: the key of that certificate."),
-    "server_name": _text("Name that its certificate must have, where that is not the host."),
-    "peer_certificate": _text(
+_ENTRY: dict[str, tuple[Any, Any]] = {
+    "to": _key("Address of its gateway, such as https://gw.example:7380."),
+    "via": _key("In place of an address: id of the node that relays requests."),
+    "relay": _key("Whether this node relays requests from it or to it.", bool),
+    "transport": _key("Address of its transport layer (messages of containers), if that is another one."),
+    "profile": _key(f"Its dialect: {', '.join(PROFILES)}."),
+    "institution": _key("Its owner."),
+    "deadline": _key("Seconds that one request may take; default: as it was, or 10.", float, min=0),
+    "ca": _key("PEM file on the node's machine: authorities of its certificate."),
+    "certificate": _key("PEM file on the node's machine: the certificate presented to it."),
+    "key": _key("PEM file on the node's machine: the key of that certificate."),
+    "server_name": _key("Name that its certificate must have, where that is not the host."),
+    "peer_certificate": _key(
         "What the certificate that it connects with must have: a subject alternative name, or sha256:DIGEST of "
         "its public key; default: its node id."
     ),
-    "keys": _text('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
-    "signing": _text("required, accepted or off; default: required with keys, else accepted."),
-    "bundles": _text("required or accepted (default): whether its jobs need a signed bundle."),
-    "components": _text('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
+    "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
+    "signing": _key("required, accepted or off; default: required with keys, else accepted."),
+    "bundles": _key("required or accepted (default): whether its jobs need a signed bundle."),
+    "components": _key('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
 }
 """options of `add` and `edit`: the keys of a route"""
 
 
-@command(commands, "list")
-def list_routes(node: Client, after: After = "", limit: Limit = 100) -> Output:
+@command(commands, "list", options=paged())
+def list_routes(node: Client, **page: Any) -> Output:
     """List the routes in force."""
-    found = node.get("/api/v1/routes", after=after, limit=limit)
+    found = node.get("/api/v1/routes", **page)
     yield found
     columns: Columns = {
         "node": "node",
@@ -130,10 +124,10 @@ def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
     yield from _changed(node.delete(path_of("routes", node_id), reason=reason, author=who()))
 
 
-@command(commands, "history", "--limit 5")
-def history(node: Client, limit: Limit = 20, after: AfterNumber = 0) -> Output:
+@command(commands, "history", "--limit 5", options=paged(20))
+def history(node: Client, **page: Any) -> Output:
     """Show who changed the routes, when and why."""
-    found = node.get("/api/v1/route-versions", limit=limit, after=after or None)
+    found = node.get("/api/v1/route-versions", **page)
     yield found
     columns: Columns = {"version": "version", "at (UTC)": when("at"), "by": lambda v: own(v["author"])}
     more: Columns = {"changed": _changes, "why": lambda v: own(v["reason"])}
