@@ -12,18 +12,19 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from bfia_gateway_client.progress import Progress
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXIT_BAD_INPUT,
@@ -40,9 +41,6 @@ from gateway.cli.language import spoken, t, translated
 from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
 from gateway.language.catalogue import CHINESE
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _NARROW = 80
@@ -115,10 +113,7 @@ _WORDED = frozenset({"state", "until", "result", "seen", "what", _REMEDY, "repor
 def listing(
     found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "", spare: Sequence[str] = ()
 ) -> None:
-    """Print one page of a list as a table, and how to get the next page; of an empty list what to do next.
-
-    ``spare``: columns to leave out, in this order, until the rest fits.
-    """
+    """Print one page of a list as a `table`, and how to get the next page; of an empty list what to do next."""
     entries = found[key]
     if not title:
         total = int(found.get("total", len(entries)))
@@ -128,15 +123,12 @@ def listing(
         say(title)
         say(_NEXT[key])
         return
-    spared = _spared(columns, rows, spare) if spare else []
-    kept = [n for n, name in enumerate(columns) if name not in spared]
-    table(title, [list(columns)[n] for n in kept], [[row[n] for n in kept] for row in rows])
-    _say_left_out(len(spared))
+    table(title, list(columns), rows, spare)
     if found.get("next"):
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)
 
 
-def _spared(columns: Iterable[str], rows: list[list[Any]], spare: Sequence[str]) -> list[str]:
+def _spared(columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str]) -> list[str]:
     """Return which columns that hold something are left out, so that the others have room."""
     shown = {name: [cell(row[n]) for row in rows] for n, name in enumerate(columns)}
     widths = {name: 3 + _width([t(name), *of]) for name, of in shown.items() if any(of)}
@@ -149,20 +141,25 @@ def _spared(columns: Iterable[str], rows: list[list[Any]], spare: Sequence[str])
     return spared
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str] = ()) -> None:
     """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
 
     Long cells are folded; headings and ids of nodes stay whole, other words as far as there is room. Where that is
     too little, each row becomes a table of its own. What is to be done stands below, as it may be a command.
+    ``spare``: columns to leave out, in this order, until the rest fits.
     """
     from rich.table import Table
     from rich.text import Text
 
+    if spared := _spared(columns, rows, spare):
+        kept = [n for n, name in enumerate(columns) if name not in spared]
+        table(title, [columns[n] for n in kept], [[row[n] for n in kept] for row in rows])
+        say(f"and {counted(len(spared), 'column')} more: --json has all", err=True)
+        return
     console = _console()
     if title:
         say(title)
     worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
-    rows = list(rows)
     lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
@@ -189,24 +186,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     for row in zip(*(column[1:] for column in shown), strict=True):
         made.add_row(*map(Text, row))
     console.print(made)
-
-
-def excerpt(columns: Sequence[str], rows: Sequence[Sequence[Any]], first: Collection[str]) -> None:
-    """Print the columns of a table that fit whole, those named ``first`` before others; say how many more."""
-    room, kept = _console().width + 1, list[int]()
-    for n in sorted(range(len(columns)), key=lambda n: columns[n] not in first):
-        room -= _width([columns[n], *(cell(row[n]) for row in rows)]) + 3
-        if room < 0 and kept:
-            break
-        kept.append(n)
-    kept.sort()
-    table("", [columns[n] for n in kept], [[row[n] for n in kept] for row in rows])
-    _say_left_out(len(columns) - len(kept))
-
-
-def _say_left_out(columns: int) -> None:
-    if columns:
-        say(f"and {counted(columns, 'column')} more: --json has all", err=True)
 
 
 def _console() -> Any:
@@ -340,18 +319,6 @@ def difference(change: Mapping[str, Any]) -> str:
 def _key_ids(keys: Sequence[str] | None) -> set[str]:
     """Return the beginnings of public keys' ids."""
     return {f"sha256:{hashlib.sha256(base64.b64decode(key)).hexdigest()[:12]}…" for key in keys or ()}
-
-
-@contextmanager
-def transfer(text: str) -> "Iterator[tuple[Progress, TaskID]]":
-    """Show a progress bar on standard error, if that is a terminal, while bytes are moved."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task(harmless(text).replace("[", r"\["), total=None)
 
 
 Output = Iterator[Any]
@@ -522,8 +489,8 @@ def reporting(as_json: bool = False) -> Iterator[None]:
 def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Output:
     """Download into a new file, and print its name and size."""
     new_file(target, force)
-    with transfer(f"fetching {target.name}") as (progress, task):
-        length = node.download(path, target, lambda n, all_: progress.update(task, advance=n, total=all_), **query)
+    with Progress(f"fetching {target.name}") as shown:
+        length = node.download(path, target, shown.moved, **query)
     yield {"file": str(target), "bytes": length}
     say(f"wrote {target} ({amount(length)})")
 

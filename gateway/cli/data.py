@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import segment
+from bfia_gateway_client.progress import Progress
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
 from gateway.cli.command import (
     AsJson,
@@ -20,7 +21,6 @@ from gateway.cli.command import (
     amount,
     command,
     datasets,
-    excerpt,
     listing,
     nodes,
     paged,
@@ -29,7 +29,6 @@ from gateway.cli.command import (
     say,
     size,
     table,
-    transfer,
     warn,
     when,
 )
@@ -96,14 +95,9 @@ def upload(
 
     encoding = "" if encoding == "auto" else encoding
     sent_as = "stdin.csv" if str(file) == "-" else file.name
-    with opened(file) as source, transfer(f"sending {sent_as}") as (progress, task):
-
-        def moved(count: int, total: int | None) -> None:
-            progress.update(task, advance=count, total=total)
-            if not count:
-                progress.update(task, description=t("the node checks the table"), total=None)
-
-        found = _sent(node, sent_as, Watched(source, moved), table | {"head": head}, delimiter, encoding)
+    with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as shown:
+        watched = Watched(source, shown.moved)
+        found = _sent(node, sent_as, watched, table | {"head": head}, delimiter, encoding)
     yield found
     _print_stored(found)
     say(_read_as(found))
@@ -284,7 +278,8 @@ def preview(
     found = node.get(_path(dataset, "/preview"), rows=rows)
     yield found
     about = node.get(_path(dataset))
-    excerpt(found["columns"], found["rows"], [about["match_id_name"], about["label_name"]])
+    keys = (about["match_id_name"], about["label_name"])
+    table("", found["columns"], found["rows"], [one for one in reversed(found["columns"]) if one not in keys])
     if found["left_out"]:
         say(f"not shown: {found['left_out']}", err=True)
     if found["changed"]:

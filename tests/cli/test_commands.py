@@ -16,7 +16,7 @@ from rich.console import Console
 
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
-from gateway.cli.command import excerpt, lasted, listing, print_json, reporting, say, short, table
+from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _tree
 from gateway.config.loader import load
@@ -270,7 +270,7 @@ def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_its
 ):
     columns, id_ = [*(f"area_error_{n}" for n in range(10)), "id", "y"], "JG0100001100000010"
     monkeypatch.delenv("COLUMNS")
-    excerpt(columns, [[*["0.123456789012345678"] * 10, id_, 1]] * 2, ["id", "y"])
+    table("", columns, [[*["0.123456789012345678"] * 10, id_, 1]] * 2, columns[-3::-1])
     shown = capsys.readouterr()
     heading, _, *lines = shown.out.splitlines()
     assert re.findall("[a-z_0-9]+", heading) == ["area_error_0", "area_error_1", "id", "y"]

@@ -32,13 +32,13 @@ class Cell:
 
 def test_a_terminal_shows_one_line_and_no_text_of_others_steers_it():
     screen = Screen()
-    with Progress("job-1", screen=screen) as shown:
+    with Progress("job-1\x07", screen=screen) as shown:
         shown.show(0.0, "PENDING")
         shown.show(0.5, "RUNNING \x1b[2J")
         shown.show(0.5, "RUNNING \x1b[2J")
     lines = screen.getvalue().split("\r")
     assert len(lines) == 3 and "\x1b[2J" not in lines[2]
-    assert lines[2] == "\x1b[Kjob-1: [###############...............]  50% RUNNING ?[2J\n"
+    assert lines[2] == "\x1b[Kjob-1?: [###############...............]  50% RUNNING ?[2J\n"
 
 
 def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
@@ -50,9 +50,9 @@ def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():
         shown.moved(0, 4 * 2**20)
     assert cell.shown == [
         "<div>&lt;b&gt; <progress></progress> waiting</div>",
-        '<div>&lt;b&gt; <progress value="0.250"></progress> 1.0 MiB of 4.0 MiB</div>',
-        '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB of 4.0 MiB</div>',
-        '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB of 4.0 MiB, checked by the node</div>',
+        '<div>&lt;b&gt; <progress value="0.250"></progress> 1.0 MiB / 4.0 MiB</div>',
+        '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB / 4.0 MiB</div>',
+        '<div>&lt;b&gt; <progress value="1.000"></progress> 4.0 MiB / 4.0 MiB, checked by the node</div>',
     ]
 
 

@@ -21,9 +21,18 @@ OVER = ("FINISHED", "REJECTED")
 class Progress:
     """How far something is. Use as a context."""
 
-    def __init__(self, title: str, *, shown: bool = True, screen: TextIO | None = None, page: Any = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        *,
+        shown: bool = True,
+        screen: TextIO | None = None,
+        page: Any = None,
+        translate: Callable[[str], str] = str,
+    ) -> None:
         """``page``: IPython's ``display``, in whose cell it stands; default: that of the notebook this runs in."""
-        self._title = title
+        self._title = _harmless(title)
+        self._translate = translate
         self._screen = screen or sys.stderr
         self._page: Any = (page or _notebook()) if shown else None
         self._on_screen = shown and self._page is None and self._screen.isatty()
@@ -42,8 +51,9 @@ class Progress:
     def moved(self, length: int, total: int | None) -> None:
         """Show that so many more bytes of a total were moved; none: all are sent, and the node checks them."""
         self._done += length
-        text = f"{_amount(self._done)} of {_amount(total)}" if total else _amount(self._done)
-        self.show(self._done / total if total else None, text if length else f"{text}, checked by the node")
+        text = f"{_amount(self._done)} / {_amount(total)}" if total else _amount(self._done)
+        text = text if length else self._translate(f"{text}, checked by the node")
+        self.show(self._done / total if total else None, text)
 
     def show(self, part: float | None, text: str) -> None:
         """Show which part is done, 0 to 1, None where that is not known, and a text beside it."""
@@ -51,7 +61,7 @@ class Progress:
         if line == self._last:
             return
         self._last = line
-        clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+        clean = _harmless(text)
         if self._page is not None:
             self._on_page(part, clean)
         elif self._on_screen:
@@ -69,6 +79,10 @@ class Progress:
             self._handle = self._page(shown, display_id=True)
         else:
             self._handle.update(shown)
+
+
+def _harmless(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _amount(count: int) -> str:
