@@ -11,10 +11,8 @@ import platform
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import yaml
 
 from adapter.bfia.examples import A_PROVIDER
 from tests import storages as real
 from tests.conftest import remove_networks
 from tests.e2e.nodes import ROOT, Federation, Node, wait_for
-from tests.plain import NO_TLS
 from tests.services.browser import PROGRAM
 from tools.bench import channel as ways
 from tools.bench import clusters, console, load, readme, requests
@@ -41,12 +37,34 @@ from tools.bench.training import trainings
 from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, send, timed, write_table
 
 A, B = "JG0100001100000010", "JG0100002200000020"
-
-
 _TOGETHER = 50
 """jobs that are submitted together under Docker"""
 _ENDED = 10_000
 """ended jobs in the database"""
+
+Rows = Iterable[list[Any]]
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {}
+SHOWN: dict[str, list[list[Any]]] = {}
+"""the rows of each table that was printed, by the name of its part"""
+
+
+def part(name: str, title: str, heads: Sequence[str]) -> Callable[[Callable[[argparse.Namespace], Rows]], None]:
+    """Register what yields the rows of a part's table; its title may name what was asked for."""
+
+    def register(measure: Callable[[argparse.Namespace], Rows]) -> None:
+        PARTS[name] = lambda asked: table(name, title.format_map(vars(asked)), heads, list(measure(asked)))
+
+    return register
+
+
+def table(part: str, title: str, heads: Sequence[str], rows: list[list[Any]]) -> None:
+    if not rows:
+        return  # it said why
+    SHOWN[part] = rows
+    print(f"**{title}**\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+    print(flush=True)
 
 
 def main() -> None:
@@ -61,10 +79,10 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true", help="measure what both READMEs show and write it there")
     asked = parser.parse_args()
     print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
-    for name, part in PARTS.items():
+    for name, measure in PARTS.items():
         wanted = name in readme.NEEDED if asked.readme else name not in ("thousand", "soak", "training")
         if asked.only == name or (asked.only is None and wanted):
-            part(asked)
+            measure(asked)
     if asked.readme:
         docker = subprocess.run(
             ["docker", "version", "-f", "{{.Server.Version}}"], capture_output=True, text=True, check=True
@@ -126,11 +144,23 @@ def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
     }
 
 
-def makespan(asked: argparse.Namespace) -> None:
+@part(
+    "makespan",
+    "Makespan of a job at two nodes under Docker",
+    (
+        "tasks in a chain",
+        "job, poll",
+        "job, callback",
+        "bare, engine's API",
+        "on the host's network",
+        "ratio",
+        "to the host's network",
+    ),
+)
+def makespan(asked: argparse.Namespace) -> Rows:
     build()
-    rows = []
     with Floor() as floor, two_nodes({"kind": "docker"}) as (node, _):
-        run_job(node, chain(1))  # warm: image known, network there
+        load.run(node, chain(1))  # warm: image known, network there
         floor.chain(1)
         for tasks in (1, 3, 10):
             ours: dict[str, list[float]] = {"poll": [], "callback": []}
@@ -139,24 +169,26 @@ def makespan(asked: argparse.Namespace) -> None:
                 api.append(floor.chain(tasks))
                 on_host.append(floor.chain(tasks, "host"))
                 for mode, times in ours.items():
-                    times.append(run_job(node, chain(tasks, mode)))
+                    times.append(load.run(node, chain(tasks, mode)))
             poll, callback = (statistics.median(ours[m]) for m in ("poll", "callback"))
             bare, host = statistics.median(api), statistics.median(on_host)
             ratios = [f"{poll / bare:.2f}", f"{poll / host:.2f}"]
-            rows.append([tasks, f"{poll:.2f} s", f"{callback:.2f} s", f"{bare:.2f} s", f"{host:.2f} s", *ratios])
+            yield [tasks, f"{poll:.2f} s", f"{callback:.2f} s", f"{bare:.2f} s", f"{host:.2f} s", *ratios]
     remove_networks()
-    floors = ["bare, engine's API", "on the host's network", "ratio", "to the host's network"]
-    heads = ["tasks in a chain", "job, poll", "job, callback", *floors]
-    table("makespan", "Makespan of a job at two nodes under Docker", heads, rows)
 
 
-def together(asked: argparse.Namespace) -> None:
+@part(
+    "together",
+    "Jobs submitted together at two nodes under Docker",
+    ("jobs of one task", "jobs", "bare, on the host's network", "concurrent containers", "ratio"),
+)
+def together(asked: argparse.Namespace) -> Rows:
     """Compare many jobs with their containers on the host's network, as many concurrently as is best."""
     build()
     ours: list[float] = []
     bare: dict[int, list[float]] = {2: [], 4: [], 8: []}
     with Floor() as floor, two_nodes({"kind": "docker"}) as (node, _):
-        run_job(node, chain(1))  # warm: image known, network there
+        load.run(node, chain(1))  # warm: image known, network there
         for _ in range(asked.rounds):
             for at_once, times in bare.items():
                 times.append(floor.together(_TOGETHER, at_once))
@@ -167,9 +199,7 @@ def together(asked: argparse.Namespace) -> None:
     remove_networks()
     jobs = statistics.median(ours)
     at_once, best = min(((n, statistics.median(times)) for n, times in bare.items()), key=lambda pair: pair[1])
-    row = [_TOGETHER, f"{jobs:.1f} s", f"{best:.1f} s", at_once, f"{jobs / best:.2f}"]
-    heads = ["jobs of one task", "jobs", "bare, on the host's network", "concurrent containers", "ratio"]
-    table("together", "Jobs submitted together at two nodes under Docker", heads, [row])
+    yield [_TOGETHER, f"{jobs:.1f} s", f"{best:.1f} s", at_once, f"{jobs / best:.2f}"]
 
 
 def on_clusters(asked: argparse.Namespace) -> None:
@@ -183,78 +213,50 @@ def on_clusters(asked: argparse.Namespace) -> None:
         table(kind, f"A job at one node against the same containers bare ({kind})", clusters.HEADS, rows)
 
 
-def by_fates_protocol(asked: argparse.Namespace) -> None:
+PARTS["clusters"] = on_clusters
+
+
+@part(
+    "fate",
+    "Makespan of a job at two nodes under Docker, by protocol",
+    ("tasks in a chain", "the standard's, poll", "FATE's, poll", "ratio"),
+)
+def by_fates_protocol(asked: argparse.Namespace) -> Rows:
     build()
     found: dict[bool, dict[int, float]] = {}
     for by_fate in (False, True):
         with two_nodes({"kind": "docker"}, by_fate) as (node, _):
-            run_job(node, chain(1))  # warm: image known, network there
+            load.run(node, chain(1))  # warm: image known, network there
             found[by_fate] = {
-                tasks: statistics.median(run_job(node, chain(tasks)) for _ in range(asked.rounds))
+                tasks: statistics.median(load.run(node, chain(tasks)) for _ in range(asked.rounds))
                 for tasks in (1, 3, 10)
             }
     remove_networks()
-    pairs = [(tasks, standard, found[True][tasks]) for tasks, standard in found[False].items()]
-    rows = [[n, f"{standard:.2f} s", f"{fate:.2f} s", f"{fate / standard:.2f}"] for n, standard, fate in pairs]
-    heads = ["tasks in a chain", "the standard's, poll", "FATE's, poll", "ratio"]
-    table("fate", "Makespan of a job at two nodes under Docker, by protocol", heads, rows)
+    for tasks, standard in found[False].items():
+        fate = found[True][tasks]
+        yield [tasks, f"{standard:.2f} s", f"{fate:.2f} s", f"{fate / standard:.2f}"]
 
 
-def run_job(node: Node, body: dict[str, Any]) -> float:
-    """Return the seconds from before create_all to the job's FINISHED."""
-    began = time.perf_counter()
-    job_id = node.submit(body)
-    with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS) as client:
-        while True:
-            params = {"job_id": job_id}
-            data = client.get("/v1/platform/schedule/job/status_all", params=params).json()["data"]
-            if data["job_status"] == "FINISHED":
-                assert data["outcome"] == "SUCCEEDED", data
-                return time.perf_counter() - began
-            time.sleep(0.02)
-
-
-def create_all(asked: argparse.Namespace) -> None:
-    rows = []
+@part(
+    "create",
+    "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
+    ("clients", "throughput", "p50", "p95"),
+)
+def create_all(asked: argparse.Namespace) -> Rows:
     body = json.dumps(chain(1)).encode()
     with two_nodes({"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/true"]}}}}) as (node, _):
-        url = node.operator + "/v1/platform/schedule/job/create_all"
-        for clients, count, rest in ((1, 30, 0.7), (1, 60, 0.0), (8, 160, 0.0), (32, 320, 0.0)):
-            times: list[float] = []
-            local = threading.local()
-
-            def one(_: int, local: Any = local, times: list[float] = times, rest: float = rest) -> None:
-                time.sleep(rest)
-                if not hasattr(local, "client"):
-                    local.client = httpx.Client(trust_env=False, verify=NO_TLS, timeout=60)
-                began = time.perf_counter()
-                answer = local.client.post(url, content=body, headers={"content-type": "application/json"}).json()
-                times.append(time.perf_counter() - began)
-                assert answer["code"] == 0, answer
-
-            began = time.perf_counter()
-            with ThreadPoolExecutor(clients) as pool:
-                list(pool.map(one, range(count)))
-            whole = time.perf_counter() - began
-            times.sort()
-            rows.append(
-                [
-                    f"{clients}, each job after the last" if rest else clients,
-                    "" if rest else f"{count / whole:.0f}/s",
-                    f"{times[len(times) // 2] * 1000:.1f} ms",
-                    f"{times[int(len(times) * 0.95)] * 1000:.1f} ms",
-                ]
-            )
+        for clients, seconds, rest in ((1, 25.0, 0.7), (1, 3.0, 0.0), (8, 6.0, 0.0), (32, 10.0, 0.0)):
+            sent = requests.Sent(node.operator, requests.CREATE, clients, body, seconds, rest)
+            yield [
+                f"{clients}, each job after the last" if rest else clients,
+                "" if rest else f"{sent.rate:.0f}/s",
+                *(f"{sent.within(share) * 1000:.1f} ms" for share in (0.5, 0.95)),
+            ]
             time.sleep(5)
-    table(
-        "create",
-        "create_all at two nodes (whole jobs: their tasks start and end meanwhile on the same cores)",
-        ["clients", "throughput", "p50", "p95"],
-        rows,
-    )
 
 
-def request_path(asked: argparse.Namespace) -> None:
+@part("requests", "Requests without containers (memory engine), and commands", ("what", "median"))
+def request_path(asked: argparse.Namespace) -> Rows:
     """Without containers: what requests to a node cost by themselves."""
     job = chain(1)
     job["dag"]["components"][0]["output"] = []  # nothing runs that could write it
@@ -265,20 +267,15 @@ def request_path(asked: argparse.Namespace) -> None:
         assert load.until_over(node, first)["outcome"] == "SUCCEEDED"
         bare, status, listed = requests.reads(node, first, Path(folder), asked.rounds)
         commands = requests.starts(node, asked.rounds)
-        rows = [
-            ["status_all, 8 clients", f"{status:.0f}/s"],
-            ["a bare path with one indexed SELECT, 8 clients", f"{bare:.0f}/s"],
-            ["status_all by the bare path", f"{status / bare:.2f}"],
-            ["query_job_list of 200 jobs, 8 clients", f"{listed:.0f}/s"],
-            *([f"command: {name}", f"{seconds:.2f} s"] for name, seconds in commands),
-        ]
+        yield ["status_all, 8 clients", f"{status:.0f}/s"]
+        yield ["a bare path with one indexed SELECT, 8 clients", f"{bare:.0f}/s"]
+        yield ["status_all by the bare path", f"{status / bare:.2f}"]
+        yield ["query_job_list of 200 jobs, 8 clients", f"{listed:.0f}/s"]
+        yield from ([f"command: {name}", f"{seconds:.2f} s"] for name, seconds in commands)
         for clients in (1, 8, 32):
             over = partial(load.until_none_left, (node, other), 600)
             rate, median = requests.creates(node, body, over, asked.rounds, clients)
-            rows.append(
-                [f"create_all at two nodes, {clients} clients", f"{rate:.0f}/s, p50 {median * 1000:.0f} ms"]
-            )
-    table("requests", "Requests without containers (memory engine), and commands", ["what", "median"], rows)
+            yield [f"create_all at two nodes, {clients} clients", f"{rate:.0f}/s, p50 {median * 1000:.0f} ms"]
 
 
 def memory_node() -> list[str]:
@@ -305,6 +302,9 @@ def channel(asked: argparse.Namespace) -> None:
                 _channel(way, ours, floor, asked.rounds, one, other)
 
 
+PARTS["channel"] = channel
+
+
 def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node, other: Node) -> None:
     """Print the figures of one way."""
     part = "" if way == "HTTP" else f" {way}"
@@ -328,35 +328,41 @@ def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node
     table(f"pairs{part}", f"Channel by {way}: eight pairs together", heads, [row])
 
 
-def trained(asked: argparse.Namespace) -> None:
+@part(
+    "training",
+    "Training on {rows} rows, 100 columns at two parties: what the channel takes (at most)",
+    ("task", "time", "messages", "in the channel", "share"),
+)
+def trained(asked: argparse.Namespace) -> Rows:
     with TemporaryDirectory() as home:
-        found = list(trainings(Path(home), asked.rows, 100))
-    rows = [
-        [component, f"{lasted:.1f} s", messages, f"{inside:.2f} s", f"{inside / lasted:.1%}"]
-        for component, lasted, inside, messages in found
-    ]
-    title = f"Training on {asked.rows} rows, 100 columns at two parties: what the channel takes (at most)"
-    table("training", title, ["task", "time", "messages", "in the channel", "share"], rows)
+        for component, lasted, inside, messages in trainings(Path(home), asked.rows, 100):
+            yield [component, f"{lasted:.1f} s", messages, f"{inside:.2f} s", f"{inside / lasted:.1%}"]
 
 
-def memory(asked: argparse.Namespace) -> None:
+@part("memory", "An idle node", ("resident memory",))
+def memory(asked: argparse.Namespace) -> Rows:
     with two_nodes({"kind": "process"}) as (node, _):
         time.sleep(2)
-        table("memory", "An idle node", ["resident memory"], [[f"{resident(node) / 2**20:.0f} MB"]])
+        yield [f"{resident(node) / 2**20:.0f} MB"]
 
 
-def upload(asked: argparse.Namespace) -> None:
+@part("upload", "Upload of a table", ("size", "time", "rate", "growth of the node's memory"))
+def upload(asked: argparse.Namespace) -> Rows:
     with TemporaryDirectory() as folder, two_nodes({"kind": "process"}) as (node, _):
         file = Path(folder) / "table.csv"
         write_table(file, int(asked.upload_gib * 2**30))
         work = partial(node.upload, file, "bench", "table", partitions=4)
         seconds, grown = peak_growth(node, lambda: timed(work))
         rate = file.stat().st_size / seconds / 1e6
-        row = [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
-        table("upload", "Upload of a table", ["size", "time", "rate", "growth of the node's memory"], [row])
+        yield [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
 
 
-def at_s3(asked: argparse.Namespace) -> None:
+@part(
+    "storage",
+    "A table at S3",
+    ("what", "size", "gateway", "bare library", "share of it", "growth of the node's memory"),
+)
+def at_s3(asked: argparse.Namespace) -> Rows:
     """Compare a node whose data is at S3 with the bare library, in turn; needs the server of `.ci/services.sh`."""
     with real.bucket() as place, TemporaryDirectory() as folder:
         file, key = Path(folder) / "table.csv", {"username": os.environ["BFIA_TEST_S3_KEY"]}
@@ -366,7 +372,7 @@ def at_s3(asked: argparse.Namespace) -> None:
         lake = {"url": f"s3://{url.netloc}/{place.name}", **key}
         engine = {"kind": "process"}
         with Federation(Path(folder) / "n", [A], engine, fresh=True, storages={"lake": lake}) as nodes:
-            rows, node, size = [], nodes[A], file.stat().st_size / 1e6
+            node, size = nodes[A], file.stat().st_size / 1e6
             for name, ours, bare in (
                 ("upload", partial(send, node, file, "bench"), partial(bare_write, place.operator, file)),
                 ("download", partial(fetch, node, "bench"), partial(bare_read, place.operator)),
@@ -379,9 +385,7 @@ def at_s3(asked: argparse.Namespace) -> None:
                 share = statistics.median(floor / seconds for seconds, floor, _ in found)
                 rate = [f"{size / seconds:.0f} MB/s", f"{size / floor:.0f} MB/s", f"{share:.2f}"]
                 grown = max(one[2] for one in found)
-                rows.append([name, f"{asked.upload_gib:g} GiB", *rate, f"{grown / 2**20:.0f} MB"])
-    heads = ["what", "size", "gateway", "bare library", "share of it", "growth of the node's memory"]
-    table("storage", "A table at S3", heads, rows)
+                yield [name, f"{asked.upload_gib:g} GiB", *rate, f"{grown / 2**20:.0f} MB"]
 
 
 def by_process() -> dict[str, Any]:
@@ -390,16 +394,23 @@ def by_process() -> dict[str, Any]:
     return {"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/bash", str(noop)]}}}}
 
 
-def beside(asked: argparse.Namespace) -> None:
+@part(
+    "beside",
+    "A small job beside a large one (process engine, all on the same cores)",
+    ("tasks of the large job", "chain of 3 alone", "beside the large job", "ratio", "the large job"),
+)
+def beside(asked: argparse.Namespace) -> Rows:
     with two_nodes(by_process()) as (node, _):
         alone, together, large = load.beside(node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds)
-    row = [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
-    heads = ["tasks of the large job", "chain of 3 alone", "beside the large job", "ratio", "the large job"]
-    table("beside", "A small job beside a large one (process engine, all on the same cores)", heads, [row])
+    yield [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
 
 
-def under_load(asked: argparse.Namespace) -> None:
-    rows = []
+@part(
+    "load",
+    "Concurrent one-task jobs at two nodes, and status_all meanwhile (process engine)",
+    ("jobs", "all ended after", "jobs", "status_all p50", "status_all p99"),
+)
+def under_load(asked: argparse.Namespace) -> Rows:
     with two_nodes(by_process()) as (node, _):
         for count in (1, 10, 50, 200):
             first = node.submit(chain(1))
@@ -415,45 +426,42 @@ def under_load(asked: argparse.Namespace) -> None:
             whole = time.perf_counter() - began
             assert len(set(ids)) == count
             p50, p99 = (load.quantile(times, q) * 1000 if times else 0.0 for q in (0.5, 0.99))
-            rows.append([count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"])
-    table(
-        "load",
-        "Concurrent one-task jobs at two nodes, and status_all meanwhile (process engine)",
-        ["jobs", "all ended after", "jobs", "status_all p50", "status_all p99"],
-        rows,
-    )
+            yield [count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"]
 
 
-def thousand(asked: argparse.Namespace) -> None:
+@part(
+    "thousand",
+    "Jobs of one task, all submitted together, at two nodes (process engine)",
+    ("jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"),
+)
+def thousand(asked: argparse.Namespace) -> Rows:
     """A thousand concurrent jobs: each ends and none starts anything twice, while the node answers."""
     with two_nodes(by_process()) as (node, other):
-        row = load.many(node, other, chain(1), 1000)
-    heads = ["jobs", "succeeded", "tasks started twice", "jobs", "status_all p50", "status_all p99"]
-    table("thousand", "Jobs of one task, all submitted together, at two nodes (process engine)", heads, [row])
+        yield load.many(node, other, chain(1), 1000)
 
 
-def beside_ended(asked: argparse.Namespace) -> None:
+@part(
+    "ended",
+    "A chain of 3 beside ended jobs in the database (SQLite)",
+    ("ended jobs", "without", "with", "ratio"),
+)
+def beside_ended(asked: argparse.Namespace) -> Rows:
     with two_nodes(by_process()) as (node, other):
-        run_job(node, chain(3))
-        before = statistics.median(run_job(node, chain(3)) for _ in range(2 * asked.rounds + 1))
+        load.run(node, chain(3))
+        before = statistics.median(load.run(node, chain(3)) for _ in range(2 * asked.rounds + 1))
         job_id = node.submit(chain(3))
         load.until_over(node, job_id)
         for one in (node, other):
             one.stop()
             load.copy_ended(one, job_id, _ENDED)
             one.start()
-        run_job(node, chain(3))
-        after = statistics.median(run_job(node, chain(3)) for _ in range(2 * asked.rounds + 1))
-    row = [_ENDED, f"{before:.2f} s", f"{after:.2f} s", f"{after / before:.2f}"]
-    table(
-        "ended",
-        "A chain of 3 beside ended jobs in the database (SQLite)",
-        ["ended jobs", "without", "with", "ratio"],
-        [row],
-    )
+        load.run(node, chain(3))
+        after = statistics.median(load.run(node, chain(3)) for _ in range(2 * asked.rounds + 1))
+    yield [_ENDED, f"{before:.2f} s", f"{after:.2f} s", f"{after / before:.2f}"]
 
 
-def in_the_browser(asked: argparse.Namespace) -> None:
+@part("console", f"Pages of the console beside {_ENDED} ended jobs (SQLite)", console.HEADS)
+def in_the_browser(asked: argparse.Namespace) -> Rows:
     if not Path(PROGRAM).exists():
         print(f"Pages are not measured: there is no {PROGRAM}\n")
         return
@@ -463,68 +471,35 @@ def in_the_browser(asked: argparse.Namespace) -> None:
         node.stop()
         load.copy_ended(node, job_id, _ENDED)
         node.start()
-        rows = list(console.visits(node, job_id, 2 * asked.rounds + 1))
-    table("console", f"Pages of the console beside {_ENDED} ended jobs (SQLite)", console.HEADS, rows)
+        yield from console.visits(node, job_id, 2 * asked.rounds + 1)
 
 
-def failing_over(asked: argparse.Namespace) -> None:
+@part(
+    "failover",
+    "Two gateways on one database: from the death of one until the other starts the next task",
+    ("seconds",),
+)
+def failing_over(asked: argparse.Namespace) -> Rows:
     if "BFIA_TEST_DB_URL" not in os.environ:
         print("Failover is not measured: it needs MariaDB (BFIA_TEST_DB_URL)\n")
         return
-    rows = [[f"{failover():.1f} s"] for _ in range(asked.rounds)]
-    table(
-        "failover",
-        "Two gateways on one database: from the death of one until the other starts the next task",
-        ["seconds"],
-        rows,
-    )
+    for _ in range(asked.rounds):
+        yield [f"{failover():.1f} s"]
 
 
-def signatures(asked: argparse.Namespace) -> None:
-    table("signing", "Signature of a control request", ["algorithm", "sign", "check, nonce kept"], signing())
+@part("signing", "Signature of a control request", ("algorithm", "sign", "check, nonce kept"))
+def signatures(asked: argparse.Namespace) -> Rows:
+    return signing()
 
 
-def soaking(asked: argparse.Namespace) -> None:
+@part("soak", "Jobs in progress on three gateways with one MariaDB", HEADS)
+def soaking(asked: argparse.Namespace) -> Rows:
     """Three gateways, one database, and more and more jobs whose containers stay."""
     job = chain(1)
     job["dag"]["components"][0]["output"] = []
     job["config"]["role"]["host"] = [A]
-    table("soak", "Jobs in progress on three gateways with one MariaDB", HEADS, list(soak(job, asked.soak)))
+    return soak(job, asked.soak)
 
-
-SHOWN: dict[str, list[list[Any]]] = {}
-"""the rows of each table that was printed, by the name of its part"""
-
-
-def table(part: str, title: str, heads: list[str], rows: list[list[Any]]) -> None:
-    SHOWN[part] = rows
-    print(f"**{title}**\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row))} |")
-    print(flush=True)
-
-
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "makespan": makespan,
-    "together": together,
-    "clusters": on_clusters,
-    "fate": by_fates_protocol,
-    "create": create_all,
-    "requests": request_path,
-    "channel": channel,
-    "training": trained,
-    "memory": memory,
-    "upload": upload,
-    "storage": at_s3,
-    "beside": beside,
-    "load": under_load,
-    "thousand": thousand,
-    "ended": beside_ended,
-    "console": in_the_browser,
-    "failover": failing_over,
-    "signing": signatures,
-    "soak": soaking,
-}
 
 if __name__ == "__main__":
     main()

@@ -53,29 +53,22 @@ def rows(kind: str, node_id: str, body: dict[str, Any], tasks: int, rounds: int)
         body = copy.deepcopy(body)
         body["config"]["role"] = {"guest": [node_id]}
         body["dag"]["components"][0]["output"] = []
-        _job(node, body)  # warm: each machine has the image
+        load.run(node, body)  # warm: each machine has the image
         _together(bare, 8, 8)
         ours, theirs = [], []
         for _ in range(2 * rounds + 1):
-            ours.append(_job(node, body))
+            ours.append(load.run(node, body))
             theirs.append(_together(bare, 1, 1))
         yield _row(1, statistics.median(ours), statistics.median(theirs), 1)
         many = load.independent(body, tasks)
         abreast = {at_once: _together(bare, max(tasks // 5, 1), at_once) for at_once in _ABREAST}
         at_once = min(abreast, key=lambda n: abreast[n])
-        whole = _job(node, many)
+        whole = load.run(node, many)
         yield _row(tasks, whole, _together(bare, tasks, at_once), at_once)
 
 
 def _row(tasks: int, ours: float, bare: float, at_once: int) -> list[Any]:
     return [tasks, f"{ours:.2f} s", f"{bare:.2f} s", at_once, f"{ours / bare:.2f}"]
-
-
-def _job(node: Node, body: dict[str, Any]) -> float:
-    began = time.perf_counter()
-    state = load.until_over(node, node.submit(body))
-    assert state["outcome"] == "SUCCEEDED", state
-    return time.perf_counter() - began
 
 
 def _together(run: Run, count: int, at_once: int) -> float:

@@ -41,21 +41,22 @@ def until_over(node: Node, job_id: str) -> dict[str, Any]:
             time.sleep(0.02)
 
 
+def run(node: Node, body: dict[str, Any]) -> float:
+    """Return the seconds from before create_all to the job's FINISHED."""
+    began = time.perf_counter()
+    state = until_over(node, node.submit(body))
+    assert state["outcome"] == "SUCCEEDED", state
+    return time.perf_counter() - began
+
+
 def beside(node: Node, small: dict[str, Any], large: dict[str, Any], rounds: int) -> tuple[float, float, float]:
     """Return the seconds of a small job alone, of one beside a large job, and of the large job."""
-
-    def one() -> float:
-        began = time.perf_counter()
-        job_id = node.submit(small)
-        assert until_over(node, job_id)["outcome"] == "SUCCEEDED"
-        return time.perf_counter() - began
-
-    one()
-    alone = statistics.median(one() for _ in range(rounds))
+    run(node, small)
+    alone = statistics.median(run(node, small) for _ in range(rounds))
     began = time.perf_counter()
     job_id = node.submit(large)
     time.sleep(2.0)
-    together = statistics.median(one() for _ in range(rounds))
+    together = statistics.median(run(node, small) for _ in range(rounds))
     assert node.job(job_id)["status"] == "RUNNING", "the large job was over too early"
     state = until_over(node, job_id)
     assert state["outcome"] == "SUCCEEDED", state

@@ -24,14 +24,17 @@ SECONDS = 3.0
 class Sent:
     """What some clients measured, each sending its next request once the one before was answered."""
 
-    def __init__(self, url: str, path: str, clients: int, body: bytes = b"", seconds: float = SECONDS) -> None:
+    def __init__(
+        self, url: str, path: str, clients: int, body: bytes = b"", seconds: float = SECONDS, rest: float = 0.0
+    ) -> None:
+        """``rest``: seconds before each request."""
         at = urlsplit(url)
         method, length = ("POST", f"content-length: {len(body)}\r\n") if body else ("GET", "")
         head = f"{method} {path} HTTP/1.1\r\nhost: {at.netloc}\r\ncontent-type: application/json\r\n{length}\r\n"
         self._request = head.encode() + body
         self._address = (at.hostname or "", at.port or 0)
         self._end = time.perf_counter() + seconds
-        self._seconds = seconds
+        self._seconds, self._rest = seconds, rest
         self._times: list[float] = []
         threads = [threading.Thread(target=self._ask) for _ in range(clients)]
         for thread in threads:
@@ -45,15 +48,16 @@ class Sent:
         """Answers per second."""
         return len(self._times) / self._seconds
 
-    @property
-    def median(self) -> float:
-        """Seconds from a request to its whole answer."""
-        return quantile(self._times, 0.5)
+    def within(self, share: float) -> float:
+        """Return the seconds within which that share of the requests had its whole answer."""
+        return quantile(self._times, share)
 
     def _ask(self) -> None:
         with socket.create_connection(self._address, 60) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while (began := time.perf_counter()) < self._end:
+            while time.perf_counter() < self._end:
+                time.sleep(self._rest)
+                began = time.perf_counter()
                 connection.sendall(self._request)
                 answer = _answer(connection)
                 self._times.append(time.perf_counter() - began)
@@ -108,7 +112,7 @@ def creates(node: Node, body: bytes, over: Callable[[], None], rounds: int, clie
     found = []
     for _ in range(rounds):
         sent = Sent(node.operator, CREATE, clients, body)
-        found.append((sent.rate, sent.median))
+        found.append((sent.rate, sent.within(0.5)))
         over()
     rate, median = map(statistics.median, zip(*found, strict=True))
     return rate, median
