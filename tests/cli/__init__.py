@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -22,6 +23,15 @@ def everything(command: Any = None, *words: str) -> dict[str, Any]:
 def call(*words: str, **more: Any) -> Result:
     """Run a command in this process."""
     return CliRunner().invoke(app, list(words), **more)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return what raises an error, whatever it is called with."""
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raises
 
 
 def asking(group: str, gateway: Gateway, *words: str) -> Result:

@@ -26,7 +26,7 @@ from gateway.errors import Invalid
 from gateway.language.catalogue import translate
 from tests.certificates import Authority
 from tests.cleaning.ended import left_behind
-from tests.cli import NOBODY, asking, call, everything, written
+from tests.cli import NOBODY, asking, call, everything, raising, written
 from tests.e2e.nodes import ROOT, free_ports
 from tests.inprocess import running
 
@@ -150,10 +150,8 @@ def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(monkeypatch:
 
 
 def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.MonkeyPatch):
-    def fails(*_: object, **__: object) -> None:
-        raise httpx.LocalProtocolError(f"Illegal header value b'Bearer {SECRET}'")
-
-    monkeypatch.setattr(httpx.Client, "request", fails)
+    error = httpx.LocalProtocolError(f"Illegal header value b'Bearer {SECRET}'")
+    monkeypatch.setattr(httpx.Client, "request", raising(error))
     with Client(NOBODY, SECRET) as node, pytest.raises(CallFailed) as caught:
         node.get("/health/live")
     assert SECRET not in str(caught.value) and "Bearer …" in str(caught.value)

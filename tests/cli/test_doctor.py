@@ -44,7 +44,7 @@ from provider_registry.registration import provider_from_request
 from provider_registry.registry import Registry
 from route_table.live import Export, Version
 from tests.certificates import Authority
-from tests.cli import call
+from tests.cli import call, raising
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, ask, running, settings
 from tests.memory_engine import MemoryEngine, MemoryWorld, Script
@@ -271,13 +271,6 @@ def test_a_certificate_for_partners_without_the_nodes_id_is_named(tmp_path: Path
         if result is Result.WARNING:
             assert step.cause == f"the certificate for partners lacks this node's id: {own.certificate}"
             assert "peer_certificate" in step.remedy and "请合作方设置" in translate(step.remedy, "zh")
-
-
-def raising(error: Exception) -> Callable[..., Any]:
-    def raises(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return raises
 
 
 def looked(step: Callable[..., Step], **about: Any) -> tuple[Result, str]:

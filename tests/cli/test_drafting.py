@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from gateway.cli.main import app
+from tests.cli import call
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 
@@ -38,7 +37,7 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
         "host=H",
     ]
     words += ["--party", "arbiter=G", "--data", "guest=bank#all"]
-    done = CliRunner().invoke(app, [*words, "--url", "http://127.0.0.1:9"])
+    done = call(*words, "--url", "http://127.0.0.1:9")
     job = yaml.safe_load(done.stdout)
     assert [
         (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]]) for c in job["dag"]["components"]
@@ -66,7 +65,7 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     hint = "# change this: the node of this role"
     assert hint not in done.stdout
     (tmp_path / "node.yml").write_text("node: {id: JG1}\nengine: {kind: process}\n")
-    own = CliRunner().invoke(app, [*words[:5], "--party", "arbiter=G", "--config", str(tmp_path / "node.yml")])
+    own = call(*words[:5], "--party", "arbiter=G", "--config", str(tmp_path / "node.yml"))
     assert f"    guest: [JG1]\n    host: [JG1]  {hint}\n    arbiter: [G]\n" in own.stdout
     all_set = done.stdout.replace('# word: "no"', 'word: "no"')
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
@@ -78,7 +77,7 @@ def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
     parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
 
     def told(*components: str) -> dict[str, object]:
-        done = CliRunner().invoke(app, ["job", "draft", *(f"{file}/{c}" for c in components), *parties])
+        done = call("job", "draft", *(f"{file}/{c}" for c in components), *parties)
         assert done.exit_code == 0, done.output
         return dict(yaml.safe_load(done.stdout)["config"]["task_params"]["common"])
 
@@ -92,7 +91,7 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path
     file.write_text(
         json.dumps(a_request(a_description(inputParam=[described, a_parameter("depth", title="Depth")])))
     )
-    shown = CliRunner().invoke(app, ["provider", "parameters", str(file)]).stdout
+    shown = call("provider", "parameters", str(file)).stdout
     assert "how fast it learns" in shown and "Rate" not in shown and "Depth" in shown
 
 
@@ -110,5 +109,5 @@ def test_what_a_draft_cannot_be_made_of_is_said(tmp_path: Path, words: list[str]
     file = tmp_path / "register.json"
     file.write_text(json.dumps(a_request()))
     words = [word.replace("FILE", str(file)) for word in words]
-    done = CliRunner().invoke(app, ["job", "draft", *words, "--url", "http://127.0.0.1:9"])
+    done = call("job", "draft", *words, "--url", "http://127.0.0.1:9")
     assert done.exit_code == 2 and says in done.stderr

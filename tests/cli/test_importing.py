@@ -10,14 +10,14 @@ from typing import Any
 import pymysql
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.data import SOURCE_PASSWORD
-from gateway.cli.main import app
 from gateway.domain.run import Address
 from gateway.errors import Invalid
 from gateway.store.source import Source
+from tests.cli import call
 from tests.contracts.databases import careless_database
 from tests.e2e.nodes import free_ports
 from tests.inprocess import running
@@ -66,7 +66,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def imported(node: Gateway, crm: str, password: str, query: str, *more: str) -> Result:
     words = ["data", "import", "--from", crm, "--query", query, "--namespace", "ns", "--name", "t", *more]
     env = {SOURCE_PASSWORD: password}
-    return CliRunner().invoke(app, [*words, "--url", node.addresses()["operator"]], env=env)
+    return call(*words, "--url", node.addresses()["operator"], env=env)
 
 
 def test_the_rows_of_a_query_become_a_table(node: Gateway, crm: str, password: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from gateway.data.reading import NotFit
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.identity.keys import Keyring
-from tests.cli import NOBODY, call
+from tests.cli import NOBODY, call, raising
 from tests.registry.builders import a_request
 
 AMOUNTS = {"cpu": 4, "memory_gib": 8, "disk_gib": 9, "gpu": 0}
@@ -289,13 +289,6 @@ def test_what_the_configuration_leaves_open_or_lacks_is_said(config: Path):
     config.write_text(yaml.safe_dump(state))
     shown = call("identity", "show", "--config", str(config))
     assert shown.exit_code == 0 and "ed25519" in shown.stdout and "use" in shown.stdout
-
-
-def raising(error: BaseException) -> Callable[..., Any]:
-    def raises(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return raises
 
 
 def test_what_cannot_be_written_or_read_is_a_sentence(

@@ -10,10 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from typer.testing import CliRunner
 
-from gateway.cli.main import app
 from gateway.conformance.clauses import CLAUSES
+from tests.cli import call
 from tests.e2e.nodes import wait_for
 from tests.services.own_docker import Daemon
 
@@ -22,7 +21,7 @@ SHELL = ROOT / "examples" / "shell_vendor"
 
 
 def check(*words: str) -> tuple[int, dict[str, Any]]:
-    done = CliRunner().invoke(app, ["provider", "check", *words, "--json"])
+    done = call("provider", "check", *words, "--json")
     assert done.stdout, done.stderr
     return done.exit_code, json.loads(done.stdout)
 
@@ -97,7 +96,7 @@ def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
     words = ["provider", "check", str(SHELL / "register.json"), "--command", str(script)]
-    done = CliRunner().invoke(app, words)
+    done = call(*words)
     assert done.exit_code == 1 and "COMMAND_NOT_FOUND" in done.stdout
     assert "Echo: together\n" in done.stderr, "in a pipe, what is being done is a line each"
     others = f"{len(CLAUSES) - 1} of {len(CLAUSES)} clauses not shown"
@@ -139,6 +138,6 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
 def test_a_wrong_option_is_named(monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
     monkeypatch.chdir(SHELL)
     command = [] if "process" in words else ["--command", sys.executable]
-    done = CliRunner().invoke(app, ["provider", "check", str(SHELL / "register.json"), *command, *words])
+    done = call("provider", "check", str(SHELL / "register.json"), *command, *words)
     assert done.exit_code == 2
     assert says in done.stderr and "together" not in done.stderr, "before anything is started"

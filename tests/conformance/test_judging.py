@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from gateway.errors import NotFound
 from gateway.language.catalogue import translate
 from gateway.ports import Callback
 from provider_registry.model import Component, DataSpec
+from tests.cli import raising
 from tests.conformance.conftest import count
 from tests.registry.builders import a_data
 
@@ -320,7 +320,7 @@ def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_p
     removed: list[str] = []
     engine = SimpleNamespace(
         capabilities=(),
-        image_facts=failing(ImageNotFound("no such image")),
+        image_facts=raising(ImageNotFound("no such image")),
         list=lambda: [SimpleNamespace(name="left")],
         remove=removed.append,
         close=lambda: None,
@@ -329,13 +329,6 @@ def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_p
     assert box.labels() == {}
     box.close()
     assert removed == ["left"]
-
-
-def failing(error: Exception) -> Callable[..., Any]:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fails
 
 
 def test_the_pages_have_the_clauses_of_the_code() -> None:

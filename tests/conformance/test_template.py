@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gateway.cli.main import app
 from tests import forks
+from tests.cli import call
 from tests.e2e.nodes import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +17,7 @@ TEMPLATE = ROOT / "gateway" / "conformance" / "template"
 
 
 def init(folder: Path, *words: str) -> list[str]:
-    done = CliRunner().invoke(app, ["provider", "init", "my-overlap", "-o", str(folder), "--json", *words])
+    done = call("provider", "init", "my-overlap", "-o", str(folder), "--json", *words)
     assert done.exit_code == 0, done.stderr
     return list(json.loads(done.stdout)["files"])
 
@@ -28,7 +27,7 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     written = init(tmp_path / "new")
     assert {Path(f).stat().st_mode & 0o777 for f in written} == {0o644}, "an image's own user reads them"
     assert [Path(f).name for f in written] == ["Dockerfile", "main.py", "register.json", "test_my_overlap.py"]
-    again = CliRunner().invoke(app, ["provider", "init", "my-overlap", "-o", str(tmp_path / "new"), "--force"])
+    again = call("provider", "init", "my-overlap", "-o", str(tmp_path / "new"), "--force")
     assert f'python3) {tmp_path / "new" / "main.py"}"' in again.stdout
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_overlap.py"]
     path = {"PATH": "/usr/bin:/bin"}  # without the command
@@ -45,7 +44,7 @@ def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
 
 def test_what_is_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("mine")
-    refused = CliRunner().invoke(app, ["provider", "init", "mine", "-o", str(tmp_path)])
+    refused = call("provider", "init", "mine", "-o", str(tmp_path))
     assert (refused.exit_code, "main.py" in refused.stderr) == (2, True)
     assert [f.name for f in tmp_path.iterdir()] == ["main.py"]
     assert init(tmp_path, "--force") and (tmp_path / "main.py").read_text() != "mine"
@@ -88,13 +87,13 @@ def test_a_component_is_called_as_is_asked_for_everywhere(tmp_path: Path) -> Non
     assert not any("Overlap" in text for text in texts)
     assert list(json.loads((tmp_path / "new" / "register.json").read_text())["components_description"]) == ["Sum"]
     assert texts and any(text.startswith('"""Sum: two parties') for text in texts)
-    refused = CliRunner().invoke(app, ["provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b'])
+    refused = call("provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b')
     assert refused.exit_code == 2 and "cannot name a component" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
 def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    refused = CliRunner().invoke(app, ["provider", "init", "-o", str(tmp_path), "--", name])
+    refused = call("provider", "init", "-o", str(tmp_path), "--", name)
     assert refused.exit_code == 2 and list(tmp_path.iterdir()) == []
 
 

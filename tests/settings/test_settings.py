@@ -12,11 +12,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import apart, engines_by_place, for_gateways
-from gateway.cli.main import app
 from gateway.config.loader import REMOVED, effective, load
 from gateway.config.schema import Settings
 from gateway.config.tls import problems
@@ -25,6 +23,7 @@ from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.store.database import opened
+from tests.cli import call
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, ask, running, settings
 
@@ -359,15 +358,15 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     assert told["database.url"] == ("environment", "BFIA_GATEWAY__DATABASE__URL")
     assert told["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
     assert told["limits.cpu"] == told["approval.mode"] == ("default", "")
-    shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
+    shown = call("settings", "--file", "--config", str(file), "--changed")
     assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     assert SECRET not in shown.stdout
     older = [{key: of for key, of in entry.items() if key != "changed"} for entry in found.values()]
     monkeypatch.setattr("gateway.config.loader.effective", lambda _: older)
-    shown = CliRunner().invoke(app, ["settings", "--file", "--config", str(file), "--changed"])
+    shown = call("settings", "--file", "--config", str(file), "--changed")
     assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
     monkeypatch.undo()
-    CliRunner().invoke(app, ["init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml")])
+    call("init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml"))
     new = {e["path"]: e for e in effective(load(tmp_path / "new/node.yml"))}
     assert {path for path, e in new.items() if e["origin"] != "default"} == new.keys()  # `init` writes all of them
     changed = {"node.id", "engine.kind", "route_table.file", "data.grants"}
