@@ -14,6 +14,7 @@ from bfia_gateway_client.drafting import (
     chained,
     first_value,
     reader_of,
+    readers_of,
     roles_of,
     switched_off,
 )
@@ -127,10 +128,7 @@ def _drafted(
         *(line for task in tasks for line in _parameters(task, tasks)),
     ]
     for role in nodes:
-        readers = [
-            one for one in tasks if one.reads_datasets and role in one.component.roles and role != "arbiter"
-        ]
-        if readers:
+        if readers := readers_of(tasks, role):
             lines += [f"    {_yaml(role)}:  # {t('for the node of this role alone')}", '      "0":']
         for task in readers:
             dataset = _yaml(datasets.get(role, "namespace#name"))

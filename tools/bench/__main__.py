@@ -103,26 +103,18 @@ def two_nodes(
 ) -> Iterator[tuple[Node, Node]]:
     """Run two nodes; ``linked`` may change their routes and listeners before they start."""
     with TemporaryDirectory() as home:
-        made = _federation(Path(home), engine, by_fate, prefix, settings)
+        made = Federation(Path(home), [A, B], engine, fresh=True, fate={"enabled": by_fate}, **settings)
+        for node in made.nodes.values():
+            node.prefix = list(prefix)
+        for node in made.nodes.values() if by_fate else ():
+            routes = yaml.safe_load((node.home / "routes.yml").read_text())
+            at = {n: f"http://127.0.0.1:{entry['port']}" for n, entry in routes.items()}
+            node.route(**{n: {"url": url, "profile": "fate-partner"} for n, url in at.items()})
         linked(made)
         with made as federation:
             for node in federation.nodes.values():
                 node.register({**A_PROVIDER, "metadata": {**A_PROVIDER["metadata"], "image": IMAGE}})
             yield federation[A], federation[B]
-
-
-def _federation(
-    home: Path, engine: dict[str, Any], by_fate: bool, prefix: Sequence[str], settings: dict[str, Any]
-) -> Federation:
-    federation = Federation(home, [A, B], engine, fresh=True, fate={"enabled": by_fate}, **settings)
-    for node in federation.nodes.values():
-        node.prefix = list(prefix)
-    for node in federation.nodes.values() if by_fate else ():
-        routes = yaml.safe_load((node.home / "routes.yml").read_text())
-        node.route(
-            **{n: {"url": f"http://127.0.0.1:{e['port']}", "profile": "fate-partner"} for n, e in routes.items()}
-        )
-    return federation
 
 
 def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
@@ -193,7 +185,7 @@ def together(asked: argparse.Namespace) -> Rows:
             for at_once, times in bare.items():
                 times.append(floor.together(_TOGETHER, at_once))
             began = time.perf_counter()
-            for job_id in load.at_once(node, chain(1), _TOGETHER, 32):
+            for job_id in load.at_once([node], chain(1), _TOGETHER, 32):
                 assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
             ours.append(time.perf_counter() - began)
     remove_networks()
@@ -246,7 +238,7 @@ def create_all(asked: argparse.Namespace) -> Rows:
     body = json.dumps(chain(1)).encode()
     with two_nodes({"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/true"]}}}}) as (node, _):
         for clients, seconds, rest in ((1, 25.0, 0.7), (1, 3.0, 0.0), (8, 6.0, 0.0), (32, 10.0, 0.0)):
-            sent = requests.Sent(node.operator, requests.CREATE, clients, body, seconds, rest)
+            sent = requests.Sent(node.operator, load.CREATE, clients, body, seconds, rest)
             yield [
                 f"{clients}, each job after the last" if rest else clients,
                 "" if rest else f"{sent.rate:.0f}/s",
@@ -261,8 +253,9 @@ def request_path(asked: argparse.Namespace) -> Rows:
     job = chain(1)
     job["dag"]["components"][0]["output"] = []  # nothing runs that could write it
     body = json.dumps(job).encode()
-    with two_nodes({"kind": "process"}, prefix=memory_node()) as (node, other), TemporaryDirectory() as folder:
-        first = load.at_once(node, job, 200, 8)[0]
+    memory_node = [sys.executable, "-m", "tools.bench.memory_node"]
+    with two_nodes({"kind": "process"}, prefix=memory_node) as (node, other), TemporaryDirectory() as folder:
+        first = load.at_once([node], job, 200, 8)[0]
         load.until_none_left((node, other), 120)
         assert load.until_over(node, first)["outcome"] == "SUCCEEDED"
         bare, status, listed = requests.reads(node, first, Path(folder), asked.rounds)
@@ -276,10 +269,6 @@ def request_path(asked: argparse.Namespace) -> Rows:
             over = partial(load.until_none_left, (node, other), 600)
             rate, median = requests.creates(node, body, over, asked.rounds, clients)
             yield [f"create_all at two nodes, {clients} clients", f"{rate:.0f}/s, p50 {median * 1000:.0f} ms"]
-
-
-def memory_node() -> list[str]:
-    return [sys.executable, "-m", "tools.bench.memory_node"]
 
 
 def channel(asked: argparse.Namespace) -> None:
@@ -417,7 +406,7 @@ def under_load(asked: argparse.Namespace) -> Rows:
             began = time.perf_counter()
 
             def all_of_them(count: int = count) -> list[str]:
-                ids = load.at_once(node, chain(1), count, min(count, 32))
+                ids = load.at_once([node], chain(1), count, min(count, 32))
                 for job_id in ids:
                     assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
                 return ids

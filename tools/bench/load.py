@@ -6,7 +6,7 @@ import sqlite3
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -19,6 +19,7 @@ from tests.e2e.nodes import Node
 from tests.plain import NO_TLS
 
 STATUS = "/v1/platform/schedule/job/status_all"
+CREATE = "/v1/platform/schedule/job/create_all"
 
 
 def independent(body: dict[str, Any], tasks: int) -> dict[str, Any]:
@@ -85,12 +86,13 @@ def asked_meanwhile(node: Node, job_id: str, work: Callable[[], Any]) -> tuple[A
     return result, sorted(times)
 
 
-def at_once(node: Node, body: dict[str, Any], count: int, clients: int) -> list[str]:
-    """Submit so many jobs with so many clients; return their ids."""
-    with httpx.Client(base_url=node.operator, trust_env=False, verify=NO_TLS, timeout=120) as client:
+def at_once(nodes: Sequence[Node], body: dict[str, Any], count: int, clients: int) -> list[str]:
+    """Submit so many jobs with so many clients, to each node in turn; return their ids."""
+    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=120) as client:
 
-        def one(_: int) -> str:
-            answer = client.post("/v1/platform/schedule/job/create_all", json=body).json()
+        def one(number: int) -> str:
+            url = nodes[number % len(nodes)].operator + CREATE
+            answer = client.post(url, json=body).json()
             assert answer["code"] == 0, answer
             return str(answer["data"]["job_id"])
 
@@ -109,7 +111,7 @@ def many(node: Node, other: Node, body: dict[str, Any], count: int) -> list[Any]
     began = time.perf_counter()
 
     def all_of_them() -> list[str]:
-        ids = at_once(node, body, count, 32)
+        ids = at_once([node], body, count, 32)
         until_none_left((node, other), 3600.0)
         return ids
 

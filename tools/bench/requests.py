@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from tests.e2e.nodes import ROOT, Node, free_ports, wait_for
 from tools.bench.bare import PATH
-from tools.bench.load import STATUS, quantile
+from tools.bench.load import CREATE, STATUS, quantile
 
-CREATE = "/v1/platform/schedule/job/create_all"
 LIST = "/v1/platform/schedule/job/query_job_list"
 SECONDS = 3.0
 """of one measurement"""

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +16,7 @@ from tests.contracts.databases import careless_database
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.plain import NO_TLS
 from tools.bench.floor import IMAGE
-from tools.bench.load import STATUS, quantile
-from tools.bench.requests import CREATE
+from tools.bench.load import STATUS, at_once, quantile
 from tools.bench.upload import resident
 
 NODE = "JG0100001100000010"
@@ -48,7 +46,7 @@ def soak(job: dict[str, Any], counts: Sequence[int]) -> Iterator[list[str]]:
             for count in counts:
                 new = count - len(made)
                 before, began = _status(database), time.perf_counter()
-                made += _submit(gateways, job, new)
+                made += at_once(gateways, job, new, _CLIENTS)
                 rate = new / (time.perf_counter() - began)
                 _until(database, "run", "RUNNING", 2 * count)
                 after = _status(database)
@@ -94,21 +92,6 @@ def _gateways(home: Path, end: Path) -> Iterator[tuple[list[Node], sa.Engine]]:
         database = sa.create_engine(url)
         stack.callback(database.dispose)
         yield gateways, database
-
-
-def _submit(gateways: Sequence[Node], job: dict[str, Any], count: int) -> list[str]:
-    clients = [
-        httpx.Client(base_url=one.operator, trust_env=False, verify=NO_TLS, timeout=120)
-        for one, _ in zip(gateways * _CLIENTS, range(_CLIENTS), strict=False)
-    ]
-
-    def one(number: int) -> str:
-        answer = clients[number % _CLIENTS].post(CREATE, json=job).json()
-        assert answer["code"] == 0, answer
-        return str(answer["data"]["job_id"])
-
-    with ThreadPoolExecutor(_CLIENTS) as pool:
-        return list(pool.map(one, range(count)))
 
 
 def _ask(gateways: Sequence[Node], job_ids: Sequence[str]) -> list[float]:

@@ -124,7 +124,7 @@ def job(
     common = {task.name: _preset(task, tasks) | {**parameters.get(task.name, {})} for task in tasks}
     own: dict[str, Any] = {}
     for role in roles:
-        tables = {task.name: {"dataset_id": data[role]} for task in _readers(tasks, role)}
+        tables = {task.name: {"dataset_id": data[role]} for task in readers_of(tasks, role)}
         own |= {role: {"0": tables}} if tables else {}
     return {
         "flow_id": flow,
@@ -139,7 +139,8 @@ def job(
     }
 
 
-def _readers(tasks: Sequence[Task], role: str) -> list[Task]:
+def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
+    """Return the tasks for which a role names a dataset."""
     return [t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"]
 
 
@@ -172,7 +173,7 @@ def _problems(
     for role in roles:
         if not parties.get(role):
             yield Problem(f"parties.{role}", "is missing: the id of the node that plays it")
-        if _readers(tasks, role) and not data.get(role):
+        if readers_of(tasks, role) and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
     for path, given in (("parties", parties), ("data", data)):
         for role in given.keys() - {*roles}:

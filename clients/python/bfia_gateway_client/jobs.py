@@ -204,7 +204,8 @@ class Jobs(Group[W]):
             if drafting.group_of(described["type"]) != "data":
                 raise invalid(Problem("key", f"is a {described['type']}, not a table; there is download", key))
             known = text_columns(described["columns"], described["id_column"])
-            await self._fetch(job_id, task, party, key, reading.file, shown)
+            path = await self._path(job_id, "outputs", task, key, party)
+            await download(self._wire, f"{path}/download", reading.file, shown.moved)
             return reading.frame([*text, *known])
 
     @call
@@ -214,13 +215,9 @@ class Jobs(Group[W]):
         """Write an output as it lies in the storage into a file (default: the key), and return its path."""
         target = Path(file or key)
         with Progress(f"fetching {key}", shown=progress) as shown:
-            party = party or await self._party(job_id, "outputs", task, key)
-            await self._fetch(job_id, task, party, key, target, shown)
+            path = await self._path(job_id, "outputs", task, key, party)
+            await download(self._wire, f"{path}/download", target, shown.moved)
         return target
-
-    async def _fetch(self, job_id: str, task: str, party: str, key: str, file: Path, shown: Progress) -> None:
-        path = path_of("jobs", job_id, "outputs", task, party, key, "download")
-        await download(self._wire, path, file, shown.moved)
 
     @call
     async def reports(self, job_id: str) -> types.Reports:
@@ -230,16 +227,14 @@ class Jobs(Group[W]):
     @call
     async def report(self, job_id: str, task: str, key: str, party: str = "") -> types.Report:
         """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
-        party = party or await self._party(job_id, "reports", task, key)
-        return await self._ask(types.Report, "GET", path_of("jobs", job_id, "reports", task, party, key))
+        return await self._ask(types.Report, "GET", await self._path(job_id, "reports", task, key, party))
 
     @call
     async def curve(
         self, job_id: str, task: str, key: str, party: str = "", *, series: str = "", to: str = ""
     ) -> Any:
         """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
-        party = party or await self._party(job_id, "reports", task, key)
-        found = await self._wire.call("GET", path_of("jobs", job_id, "reports", task, party, key))
+        found = await self._wire.call("GET", await self._path(job_id, "reports", task, key, party))
         if not found["series"]:
             raise invalid(Problem("key", "this report has no tables: report() returns its values", key))
         fits = [one for one in found["series"] if series in ("", one["name"])]
@@ -251,11 +246,14 @@ class Jobs(Group[W]):
     @call
     async def plot(self, job_id: str, task: str, key: str, party: str = "", *, series: str = "") -> Picture:
         """Return a report as a picture, which a notebook shows; ``series``: one of its ``plots``."""
-        party = party or await self._party(job_id, "reports", task, key)
         pieces: Entries[bytes] = []
-        path = path_of("jobs", job_id, "reports", task, party, key, "plot")
-        await self._wire.fetch(path, lambda piece, _: pieces.append(piece), {"series": series})
+        path = await self._path(job_id, "reports", task, key, party)
+        await self._wire.fetch(f"{path}/plot", lambda piece, _: pieces.append(piece), {"series": series})
         return Picture(b"".join(pieces).decode())
+
+    async def _path(self, job_id: str, kind: str, task: str, key: str, party: str) -> str:
+        party = party or await self._party(job_id, kind, task, key)
+        return path_of("jobs", job_id, kind, task, party, key)
 
     async def _party(self, job_id: str, kind: str, task: str, key: str) -> str:
         """Return the one party here that has an output or a report. Raises `Invalid`."""
