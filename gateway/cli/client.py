@@ -68,7 +68,7 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wire.close()
+        completed(self.wire.close())
 
     def get(self, path: str, **query: Any) -> Any:
         """Get JSON; parameters that are None, False or empty are left out."""

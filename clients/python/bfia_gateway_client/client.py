@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Generic, Self
 
 from bfia_gateway_client import types
-from bfia_gateway_client.calls import Group, W, call, path_of
+from bfia_gateway_client.calls import Group, W, call, completed, path_of
 from bfia_gateway_client.data import Data
 from bfia_gateway_client.jobs import Jobs
 from bfia_gateway_client.models import Models
@@ -83,7 +83,7 @@ class Client(_Calls[BlockingWire]):
 
     def close(self) -> None:
         """Close the connections to the node."""
-        self._wire.close()
+        completed(self._wire.close())
 
     def __enter__(self) -> Self:
         return self

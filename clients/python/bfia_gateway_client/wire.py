@@ -1,12 +1,12 @@
 """The one place that sends requests, blocking or with asyncio, and reads responses."""
 
 import asyncio
+import inspect
 import json
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -41,10 +41,11 @@ class File:
             yield piece
 
 
-class Wire(ABC):
+class Wire:
     """Requests to one node. Every method raises `GatewayError`."""
 
     blocks: bool
+    """whether a request blocks, so that nothing here ever suspends"""
 
     def __init__(self, url: str, token: str = "", *, ca: str | PathLike[str] | None = None, language: str = ""):
         """``ca``: a file with the certificate authority of an https address; default: those of this machine."""
@@ -75,25 +76,18 @@ class Wire(ABC):
             except OSError as error:
                 raise invalid(Problem("ca", f"is not a readable file of certificates: {error}", str(ca))) from None
         self.options = {"base_url": self.url, "headers": headers, "trust_env": False, "verify": secure}
+        self._http: Any = (httpx.Client if self.blocks else httpx.AsyncClient)(**self.options)
 
-    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections."""
+        await _done(self._http.close() if self.blocks else self._http.aclose())
+
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-
-    @abstractmethod
-    async def _send(self, **sent: Any) -> "httpx.Response": ...
-
-    @abstractmethod
-    def _open(self, **sent: Any) -> "AbstractAsyncContextManager[httpx.Response]": ...
-
-    @abstractmethod
-    async def _whole(self, response: "httpx.Response") -> None: ...
-
-    @abstractmethod
-    def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]: ...
-
-    @abstractmethod
-    def _body(self, file: File) -> Any: ...
+        if self.blocks:
+            time.sleep(seconds)
+        else:
+            await asyncio.sleep(seconds)
 
     async def call(
         self,
@@ -117,12 +111,13 @@ class Wire(ABC):
             sent["data"] = form
             sent["files"] = {"file": (file.name, file.content, file.media_type)} if file else None
         elif file is not None:
-            sent |= {"content": self._body(file), "headers": {"content-type": file.media_type}}
+            pieces = file.pieces() if self.blocks else _each(file.pieces())
+            sent |= {"content": pieces, "headers": {"content-type": file.media_type}}
         elif body is not None:
             sent |= {"content": _json(body), "headers": {"content-type": "application/json"}}
         _check(path)
         with self._reached(changing=method != "GET" and path != _HARMLESS):
-            response = await self._send(**sent)
+            response = await _done(self._http.request(**sent))
         return self._read(response)
 
     async def fetch(
@@ -139,7 +134,7 @@ class Wire(ABC):
         """Yield the lines of a response, such as a log or events, as they come; only a line feed ends one."""
         rest = b""
         async with self._streamed(path, query) as response:
-            async for piece in self._pieces(response, None):
+            async for piece in self._pieces(response):
                 *whole, rest = (rest + piece).split(b"\n")
                 for line in whole:
                     yield line.decode(errors="replace")
@@ -157,14 +152,17 @@ class Wire(ABC):
             elif line.startswith("data: "):
                 yield kind, line.removeprefix("data: ")
 
+    def _pieces(self, response: "httpx.Response", size: int | None = None) -> AsyncIterator[bytes]:
+        return _each(response.iter_bytes(size) if self.blocks else response.aiter_bytes(size))
+
     @asynccontextmanager
     async def _streamed(self, path: str, query: Mapping[str, Any] | None) -> "AsyncIterator[httpx.Response]":
         _check(path)
         sent = {"method": "GET", "url": path, "params": _given(query or {}), "headers": _WANTED, "timeout": SLOW}
         with self._reached():
-            async with self._open(**sent) as response:
+            async with _entered(self._http.stream(**sent), blocks=self.blocks) as response:
                 if response.status_code >= 400:
-                    await self._whole(response)
+                    await _done(response.read() if self.blocks else response.aread())
                     self._read(response)
                 yield response
 
@@ -231,70 +229,31 @@ class BlockingWire(Wire):
 
     blocks = True
 
-    def __init__(self, url: str, token: str = "", **options: Any) -> None:
-        import httpx
-
-        super().__init__(url, token, **options)
-        self._http = httpx.Client(**self.options)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    async def sleep(self, seconds: float) -> None:
-        """Block for so long."""
-        time.sleep(seconds)
-
-    async def _send(self, **sent: Any) -> "httpx.Response":
-        return self._http.request(**sent)
-
-    @asynccontextmanager
-    async def _open(self, **sent: Any) -> "AsyncIterator[httpx.Response]":
-        with self._http.stream(**sent) as response:
-            yield response
-
-    async def _whole(self, response: "httpx.Response") -> None:
-        response.read()
-
-    async def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]:
-        for piece in response.iter_bytes(size):
-            yield piece
-
-    def _body(self, file: File) -> Iterator[bytes]:
-        return file.pieces()
-
 
 class AsyncWire(Wire):
     """Awaits the response. One event loop uses it."""
 
     blocks = False
 
-    def __init__(self, url: str, token: str = "", **options: Any) -> None:
-        import httpx
 
-        super().__init__(url, token, **options)
-        self._http = httpx.AsyncClient(**self.options)
+async def _done(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
 
-    async def sleep(self, seconds: float) -> None:
-        """Let others work for so long."""
-        await asyncio.sleep(seconds)
+@asynccontextmanager
+async def _entered(context: Any, *, blocks: bool) -> AsyncIterator[Any]:
+    if blocks:
+        with context as found:
+            yield found
+    else:
+        async with context as found:
+            yield found
 
-    async def _send(self, **sent: Any) -> "httpx.Response":
-        return await self._http.request(**sent)
 
-    def _open(self, **sent: Any) -> "AbstractAsyncContextManager[httpx.Response]":
-        return self._http.stream(**sent)
-
-    async def _whole(self, response: "httpx.Response") -> None:
-        await response.aread()
-
-    def _pieces(self, response: "httpx.Response", size: int | None) -> AsyncIterator[bytes]:
-        return response.aiter_bytes(size)
-
-    async def _body(self, file: File) -> AsyncIterator[bytes]:
-        for piece in file.pieces():
+async def _each(pieces: Any) -> AsyncIterator[bytes]:
+    if isinstance(pieces, AsyncIterator):
+        async for piece in pieces:
+            yield piece
+    else:
+        for piece in pieces:
             yield piece
