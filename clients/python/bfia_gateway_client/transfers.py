@@ -61,29 +61,16 @@ async def send_table(
     return dict(found["data"])
 
 
-class Watched(io.RawIOBase):
+class Watched:
     """A file that reports what is read of it."""
 
     def __init__(self, file: BinaryIO, moved: Moved) -> None:
-        super().__init__()
         self._file, self._moved = file, moved
         self._total = file.seek(0, io.SEEK_END) - file.seek(0)
 
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that its length can be found."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in it."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the place where it is."""
-        return self._file.tell()
+    def __getattr__(self, name: str) -> Any:
+        """Be sought in, and have a length, as the file."""
+        return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
         """Return some bytes of it."""
