@@ -68,16 +68,17 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-_EXACT: dict[str, Any] = {
+EXACT: dict[str, Any] = {
     f"{dialect}_{option}": value
     for dialect in ("mysql", "mariadb")
     for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
 }
-"""Whatever the server's default is: every character is kept, and names that differ in case are different."""
+"""Whatever the server's default is: every character is kept, and names that differ in case are different. The
+revisions make their tables so, too."""
 
 
 def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
-    return sa.Table(name, metadata, *items, **_EXACT)
+    return sa.Table(name, metadata, *items, **EXACT)
 
 
 def _job_table(name: str) -> sa.Table:

@@ -1,17 +1,12 @@
 """Each gateway of a node follows a route file of its own; no gateway keeps its own clock's time any more."""
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
 
+from gateway.store.schema import EXACT
+
 revision = "0018_route_files"
 down_revision = "0017_audit_chain"
-_EXACT: Any = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
 
 
 def upgrade() -> None:
@@ -22,7 +17,7 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(128), primary_key=True),
         sa.Column("number", sa.Integer, nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),
-        **_EXACT,
+        **EXACT,
     )
     if "own_time" in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("gateway")}:
         with op.batch_alter_table("gateway") as table:

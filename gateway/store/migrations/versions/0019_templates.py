@@ -1,18 +1,12 @@
 """Jobs that people keep as templates."""
 
-from typing import Any
-
 import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import mysql
+
+from gateway.store.schema import EXACT, LongText
 
 revision = "0019_templates"
 down_revision = "0018_route_files"
-_EXACT: Any = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
 
 
 def upgrade() -> None:
@@ -21,7 +15,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(128), primary_key=True),
         sa.Column("author", sa.String(255), nullable=False),
         sa.Column("saved_at", sa.Double(), nullable=False),
-        sa.Column("job", sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb"), nullable=False),
+        sa.Column("job", LongText, nullable=False),
         if_not_exists=True,
-        **_EXACT,
+        **EXACT,
     )
