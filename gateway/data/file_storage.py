@@ -294,18 +294,11 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file(path: Path) -> bool:
-    return _mode_is(path, stat.S_ISREG)
+    return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _is_folder(path: Path) -> bool:
-    return _mode_is(path, stat.S_ISDIR)
-
-
-def _mode_is(path: Path, kind: Callable[[int], bool]) -> bool:
-    try:
-        return kind(path.lstat().st_mode)
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _opened(path: Path, what: str) -> BufferedReader:
