@@ -30,7 +30,7 @@ from gateway.broker.broker import Broker
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.container_listener import ContainerDoor
-from gateway.data.credentials import RunCredentials
+from gateway.data import credentials
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
 from gateway.data.models import Models
@@ -200,7 +200,6 @@ class Gateway:
     def _build_registries(self) -> None:
         settings, store = self.settings, self.store
         self.storage = parts.storages(settings)
-        self.run_credentials = RunCredentials()
         self.datasets = Datasets(
             self.storage,
             SqlDatasets(store),
@@ -495,7 +494,7 @@ class Gateway:
         job_id = self.store.local_job_of_task(run.task_id)
         limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
         longest = [seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds]
-        return self.run_credentials.of(storage.remote, run, min(longest, default=None))
+        return credentials.of(storage.remote, run, min(longest, default=None))
 
     def _on_channel(self, run: Run) -> str:
         """Report the topic that a run waits for, its unread topics, and the last refused push."""
@@ -513,7 +512,7 @@ class Gateway:
     def _end_credentials(self, run: Run) -> None:
         storage = self.storage.remote_of(run)
         if storage is not None:
-            self.run_credentials.end(storage.remote, run, self.clock())
+            credentials.end(storage.remote, run, self.clock())
 
     def _check_route_file(self) -> None:
         """Refuse a file that differs from another gateway's. It may have edited one that both follow just now."""

@@ -24,69 +24,63 @@ _MOST_ENDED = 150
 """sessions of one day that are denied, the newest: a bucket's policy has 20 KiB"""
 _TRIES, _SETTLES = 10, 0.2
 """times that a change is looked for, and seconds between them: of two at the same time, the last one wins"""
+_ENDING = threading.Lock()
 _READS = ["s3:GetObject"]
 _WRITES = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 
 
-class RunCredentials:
-    """Assumes the role that a storage names, once for each run."""
+def of(remote: Remote, run: Run, longest: float | None = None) -> Remote:
+    """Return a storage as a run may use it, for so many seconds at most.
 
-    def __init__(self) -> None:
-        self._ending = threading.Lock()
+    Raises `StorageFailed` where the role cannot be assumed.
+    """
+    if not remote.role:
+        return remote
+    request = {
+        "RoleArn": remote.role,
+        "RoleSessionName": _session(run),
+        "Policy": json.dumps(policy(remote.folder, run), separators=(",", ":")),
+    }
+    made = _assumed(remote, request, longest or _LONGEST)["Credentials"]
+    key, secret, token = made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"]
+    return replace(remote, username=key, password=secret, token=token)
 
-    def of(self, remote: Remote, run: Run, longest: float | None = None) -> Remote:
-        """Return a storage as a run may use it, for so many seconds at most.
 
-        Raises `StorageFailed` where the role cannot be assumed.
-        """
-        if not remote.role:
-            return remote
-        request = {
-            "RoleArn": remote.role,
-            "RoleSessionName": _session(run),
-            "Policy": json.dumps(policy(remote.folder, run), separators=(",", ":")),
-        }
-        made = self._assumed(remote, request, longest or _LONGEST)["Credentials"]
-        return replace(
-            remote,
-            username=made["AccessKeyId"],
-            password=made["SecretAccessKey"],
-            token=made["SessionToken"],
-        )
+def end(remote: Remote, run: Run, now: datetime) -> None:
+    """Have the bucket deny a run's credentials from now on.
 
-    def end(self, remote: Remote, run: Run, now: datetime) -> None:
-        """Have the bucket deny a run's credentials from now on.
+    Raises `StorageFailed`, where the node's key may not change the policy of the bucket, too.
+    """
+    if not remote.role:
+        return
+    denied = "does not let this node change the policy of its bucket"
+    with remote.client("s3", denied) as client:
+        for _ in range(_TRIES):
+            with _ENDING:
+                if _is_denied(client, remote.folder, f"*:{_session(run)}", now):
+                    return
+            time.sleep(_SETTLES)  # another gateway's change may be on its way, and take this one back
+    raise StorageAway(f"storage {remote.name} does not keep what this node adds to the policy of its bucket")
 
-        Raises `StorageFailed`, where the node's key may not change the policy of the bucket, too.
-        """
-        if not remote.role:
-            return
-        denied = "does not let this node change the policy of its bucket"
-        with remote.client("s3", denied) as client:
-            for _ in range(_TRIES):
-                with self._ending:
-                    if _is_denied(client, remote.folder, f"*:{_session(run)}", now):
-                        return
-                time.sleep(_SETTLES)  # another gateway's change may be on its way, and take this one back
-        raise StorageAway(f"storage {remote.name} does not keep what this node adds to the policy of its bucket")
 
-    def check_end(self, remote: Remote) -> None:
-        """Look whether the node's key may read the policy of the bucket. Raises `StorageFailed`."""
-        with remote.client("s3", "does not let this node read the policy of its bucket") as client:
-            _statements(client, remote.folder)
+def check_end(remote: Remote) -> None:
+    """Look whether the node's key may read the policy of the bucket. Raises `StorageFailed`."""
+    with remote.client("s3", "does not let this node read the policy of its bucket") as client:
+        _statements(client, remote.folder)
 
-    def _assumed(self, remote: Remote, request: Mapping[str, str], longest: float) -> Mapping[str, Any]:
-        """Assume a role for as long as the run may take, or as every role allows."""
-        seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
-        with remote.client("sts", f"does not let this node assume {remote.role}") as client:
-            try:
-                answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
-            except client.exceptions.ClientError as error:
-                code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
-                if seconds <= _ALLOWED or code not in ("ValidationError", "InvalidArgument"):
-                    raise
-                answer = client.assume_role(**request, DurationSeconds=_ALLOWED)
-        return answer
+
+def _assumed(remote: Remote, request: Mapping[str, str], longest: float) -> Mapping[str, Any]:
+    """Assume a role for as long as the run may take, or as every role allows."""
+    seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
+    with remote.client("sts", f"does not let this node assume {remote.role}") as client:
+        try:
+            answer: Mapping[str, Any] = client.assume_role(**request, DurationSeconds=seconds)
+        except client.exceptions.ClientError as error:
+            code = error.response.get("Error", {}).get("Code") or error.response.get("Code", "")
+            if seconds <= _ALLOWED or code not in ("ValidationError", "InvalidArgument"):
+                raise
+            answer = client.assume_role(**request, DurationSeconds=_ALLOWED)
+    return answer
 
 
 def _session(run: Run) -> str:

@@ -23,7 +23,7 @@ from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
-from gateway.data.credentials import RunCredentials
+from gateway.data import credentials
 from gateway.data.reading import nearest
 from gateway.data.remote_storage import HDFS, S3, Remote
 from gateway.data.workspace import full, try_to_write
@@ -171,7 +171,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             shared.append(storage.remote.name)
         if storage.remote.role and not failed:
             try:
-                RunCredentials().check_end(storage.remote)
+                credentials.check_end(storage.remote)
             except StorageFailed as error:
                 lasting.append(error.message)
     if failed:

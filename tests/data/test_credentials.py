@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from gateway.data import credentials
-from gateway.data.credentials import RunCredentials, policy
+from gateway.data.credentials import policy
 from gateway.data.remote_storage import Remote
 from gateway.domain.dag import ComponentRef
 from gateway.domain.run import Address, Run
@@ -57,7 +57,7 @@ def remote(place: real.Place) -> Remote:
 @pytest.fixture(scope="module")
 def client(remote: Remote) -> Any:
     placed = Address("warehouse/2026", "c.csv", "lake", "file")
-    seen = RunCredentials().of(remote, replace(RUN, inputs={**RUN.inputs, "placed": placed}))
+    seen = credentials.of(remote, replace(RUN, inputs={**RUN.inputs, "placed": placed}))
     assert seen.token and seen.username != remote.username and f"token={quote(seen.token, safe='')}" in seen.url()
     return real.client(
         aws_access_key_id=seen.username, aws_secret_access_key=seen.password, aws_session_token=seen.token
@@ -99,7 +99,7 @@ def test_whatever_else_it_tries_the_server_denies(attack: str, client: Any, plac
 
 @pytest.mark.s3
 def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real.Place) -> None:
-    own, credentials, now = real.client(), RunCredentials(), datetime(2026, 11, 23, tzinfo=UTC)
+    own, now = real.client(), datetime(2026, 11, 23, tzinfo=UTC)
     sessions = [credentials.of(remote, replace(RUN, run_id=f"{n}" * 64), 60.0) for n in range(3)]
 
     def reads(one: Remote) -> bool:
@@ -158,12 +158,12 @@ def test_a_change_that_is_always_taken_back_is_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Remote, "client", lambda *_: nullcontext())
     remote = Remote("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
     with pytest.raises(StorageAway, match="does not keep what this node adds to the policy"):
-        RunCredentials().end(remote, RUN, datetime.now(UTC))
+        credentials.end(remote, RUN, datetime.now(UTC))
 
 
 def test_a_change_that_another_gateway_takes_back_is_made_again() -> None:
     raced = Raced("lake", "s3", "h", 1, "joint", role="arn:aws:iam:::role/bfia-run")
-    RunCredentials().end(raced, RUN, datetime.now(UTC))
+    credentials.end(raced, RUN, datetime.now(UTC))
 
 
 @pytest.mark.parametrize(("status", "again"), [(409, True), (503, True), (403, False)])
@@ -179,8 +179,8 @@ def test_what_a_busy_server_refuses_is_tried_again(status: int, again: bool) -> 
 def test_they_last_as_long_as_the_run_may_take(remote: Remote) -> None:
     request = {"RoleArn": remote.role, "RoleSessionName": "bfia-test"}
     for longest, seconds in ((60.0, 900), (1800.5, 1801), (5000.0, 3600), (43200.0, 3600)):
-        credentials = RunCredentials()._assumed(remote, request, longest)["Credentials"]
-        assert abs((credentials["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
+        given = credentials._assumed(remote, request, longest)["Credentials"]
+        assert abs((given["Expiration"] - datetime.now(UTC)).total_seconds() - seconds) < 300
 
 
 @pytest.mark.hdfs
@@ -202,7 +202,7 @@ def test_hdfs_believes_the_name_that_a_client_gives() -> None:
 @pytest.mark.s3
 def test_a_role_that_may_not_be_assumed_is_named(remote: Remote) -> None:
     with pytest.raises(StorageFailed, match="no-such-role") as denied:
-        RunCredentials().of(replace(remote, role="arn:aws:iam:::role/no-such-role"), RUN)
+        credentials.of(replace(remote, role="arn:aws:iam:::role/no-such-role"), RUN)
     assert denied.value.reason == "STORAGE_DENIED" and remote.password not in denied.value.message
 
 
@@ -211,6 +211,6 @@ def test_a_policy_fits_into_what_servers_take_and_a_node_without_role_shares_its
     many = {f"output{n}": Address(OWN, f"task_20260101_{n}-output{n}", "lake") for n in range(4)}
     assert len(json.dumps(policy("joint", replace(RUN, outputs=many)), separators=(",", ":"))) <= 2048
     plain = Remote("lake", "s3", "h", 1, "joint", "key", "a/b&c")
-    assert RunCredentials().of(plain, RUN) is plain
+    assert credentials.of(plain, RUN) is plain
     assert plain.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
     assert Remote("c", "hdfs", "h", 1, "/bfia", "bank").url() == "hdfs://h:1?username=bank&dir=%2Fbfia"
