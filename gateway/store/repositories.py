@@ -215,8 +215,8 @@ class SqlDatasets(InDatabase):
 
     def get(self, namespace: str, name: str) -> Dataset | None:
         """Return what is known of a dataset; None: nothing."""
-        t = schema.dataset
-        text = self._database.value(sa.select(t.c.document).where(t.c.namespace == namespace, t.c.name == name))
+        query = sa.select(schema.dataset.c.document).filter_by(namespace=namespace, name=name)
+        text = self._database.value(query)
         return loads(Dataset, text) if text else None
 
     def put(self, dataset: Dataset) -> None:
@@ -241,8 +241,7 @@ class SqlDatasets(InDatabase):
 
     def delete(self, namespace: str, name: str) -> bool:
         """Forget a dataset; False: it was not known."""
-        t = schema.dataset
-        return bool(self._database.execute(t.delete().where(t.c.namespace == namespace, t.c.name == name)))
+        return bool(self._database.execute(schema.dataset.delete().filter_by(namespace=namespace, name=name)))
 
     def list(self) -> list[Dataset]:
         """Return all of them, by namespace and name."""
@@ -256,8 +255,8 @@ class SqlGrants(InDatabase):
 
     def of(self, dataset: Address) -> list[Grant]:
         """Return the grants of one dataset, by node."""
-        t = schema.dataset_grant
-        return [_grant(row) for row in self._database.rows(sa.select(t).where(*_of(dataset)).order_by(t.c.node))]
+        query = sa.select(schema.dataset_grant).filter_by(**dataset.as_dict()).order_by("node")
+        return [_grant(row) for row in self._database.rows(query)]
 
     def all(self, node: NodeId | None = None) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
@@ -269,20 +268,13 @@ class SqlGrants(InDatabase):
 
     def put(self, grant: Grant) -> None:
         """Write a grant, in place of an earlier one of the same dataset and node."""
-        key = {"namespace": grant.dataset.namespace, "name": grant.dataset.name, "node": grant.node}
+        key = {**grant.dataset.as_dict(), "node": grant.node}
         values = {name: value for name, value in vars(grant).items() if name not in ("dataset", "node")}
         self._database.put(schema.dataset_grant, key, values)
 
-    def forget(self, dataset: Address, node: NodeId | None = None) -> None:
-        """Delete every grant of a dataset, or one node's: a dataset of the same name later is another one."""
-        t = schema.dataset_grant
-        where = _of(dataset) if node is None else (*_of(dataset), t.c.node == node)
-        self._database.execute(t.delete().where(*where))
-
-
-def _of(dataset: Address) -> tuple[sa.ColumnElement[bool], ...]:
-    t = schema.dataset_grant
-    return t.c.namespace == dataset.namespace, t.c.name == dataset.name
+    def forget(self, dataset: Address) -> None:
+        """Delete every grant of a dataset: one of the same name later is another one."""
+        self._database.execute(schema.dataset_grant.delete().filter_by(**dataset.as_dict()))
 
 
 def _grant(row: Any) -> Grant:
@@ -324,11 +316,8 @@ def _token(row: Any) -> Token:
     return Token(id_, name, Role(role), *rest)
 
 
-class SqlTemplates:
+class SqlTemplates(InDatabase):
     """Jobs that people keep under a name to begin further ones with."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list(self) -> list[Any]:
         """Return name, author and time of each."""
@@ -464,8 +453,7 @@ class SqlJobAudits(InDatabase):
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
         """Return the job that an audit is about; None: that node has requested no such audit."""
-        t = schema.job_audit
-        query = sa.select(t.c.job_id).where(t.c.sender == sender, t.c.audit_id == audit_id)
+        query = sa.select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
         return self._database.text(query)
 
     def add(self, sender: str, audit_id: str, job_id: str) -> str:
