@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gateway.data.storage import LARGEST_JSON, METADATA, PARTITION, Storage
+from gateway.data.storage import LARGEST_JSON, METADATA, Storage, number_of
 from gateway.domain.dag import group
 from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
@@ -182,8 +182,9 @@ def _warnings(storage: Storage, spec: JobSpec, run: Run) -> Iterator[str]:
             yield f"report {key} {problem}"
         if problem := _metadata_problem(storage, address):
             yield f"metadata of output {key}: {problem}"
-        for extra in _beside(storage, address):
-            yield f"output {key} holds {extra!r}, which is not part of it"
+        for extra in sorted(storage.files(address)):
+            if extra[0] != "." and extra != METADATA and number_of(extra) is None:
+                yield f"output {key} holds {extra!r}, which is not part of it"
     declared = {address.name for address in run.outputs.values()}
     for namespace, at in {(address.namespace, address.storage) for address in run.outputs.values()}:
         for entry in storage.names(namespace, at):
@@ -198,11 +199,3 @@ def _metadata_problem(storage: Storage, address: Address) -> str:
     except GatewayError as error:
         return error.message
     return ""
-
-
-def _beside(storage: Storage, address: Address) -> list[str]:
-    """Return the names in an output's folder that are neither its parts nor its metadata."""
-    names = sorted(name for name in storage.files(address) if not name.startswith("."))
-    return [
-        n for n in names if n != METADATA and not (n.startswith(PARTITION) and n[len(PARTITION) :].isdecimal())
-    ]

@@ -114,7 +114,7 @@ class Storage(ABC):
                 raise missing(address)
             return lying
         files = self.files(address)
-        found = sorted(number for name in files if (number := _number(name)) is not None)
+        found = sorted(number for name in files if (number := number_of(name)) is not None)
         for expected, there in enumerate(found):
             if there != expected:
                 raise NotFound(f"{address.dataset_id} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
@@ -126,7 +126,7 @@ class Storage(ABC):
         """Return the files of a table that was registered where it lies, but hidden and empty ones."""
         files = self.files(address).values()
         shown = [file for file in files if file.size and file.name != METADATA and file.name[0] not in "._"]
-        return sorted(shown, key=lambda file: (_number(file.name) is None, _number(file.name) or 0, file.name))
+        return sorted(shown, key=lambda file: (number_of(file.name) is None, number_of(file.name) or 0, file.name))
 
     def metadata(self, address: Address) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
@@ -271,7 +271,7 @@ class _Part(NamedTuple):
     """whether a line end is given after it, which it lacks"""
 
 
-def _number(name: str) -> int | None:
+def number_of(name: str) -> int | None:
     """Return n of ``data_<n>``, None for another name."""
     text = name.removeprefix(PARTITION)
     return int(text) if name == f"{PARTITION}{text}" and text.isascii() and text.isdigit() else None

@@ -33,7 +33,7 @@ class SqlModels(InDatabase):
 
     def find(self, model_id: str, version: str) -> list[Kept]:
         """Return the parts of one version, by role and index; empty where there is none."""
-        query = sa.select(_T).where(*_version(model_id, version)).order_by(_T.c.role, _T.c.idx)
+        query = sa.select(_T).filter_by(model_id=model_id, version=version).order_by("role", "idx")
         return [_kept(row) for row in self._database.rows(query)]
 
     def addresses(self) -> dict[Address, str]:
@@ -46,7 +46,8 @@ class SqlModels(InDatabase):
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
             values["granted"] = sorted(granted)
-        return bool(self._database.execute(_T.update().where(*_version(model_id, version)).values(**values)))
+        here = _T.update().filter_by(model_id=model_id, version=version)
+        return bool(self._database.execute(here.values(**values)))
 
     def add(
         self,
@@ -66,8 +67,8 @@ class SqlModels(InDatabase):
 
     def delete(self, model_id: str, version: str) -> bool:
         """Forget a version that is not deployed; False where there is none, or it is deployed by now."""
-        undeployed = _T.c.deployed_at.is_(None)
-        return bool(self._database.execute(_T.delete().where(*_version(model_id, version), undeployed)))
+        here = _T.delete().filter_by(model_id=model_id, version=version, deployed_at=None)
+        return bool(self._database.execute(here))
 
 
 def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> None:
@@ -75,16 +76,12 @@ def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> N
     if not new.model_saved or (old is not None and old.model_saved):
         return
     for model in models.left_by(new):
-        party = (_T.c.role == model.party.role, _T.c.idx == model.party.index)
-        here = sa.select(_T.c.job_id).where(*_version(model.model_id, model.version), *party)
+        names = {"model_id": model.model_id, "version": model.version}
+        here = sa.select(_T.c.job_id).filter_by(**names, role=model.party.role, idx=model.party.index)
         if connection.execute(here).first() is None:
             connection.execute(_T.insert().values(**_row(Kept(model))))
         else:
             log.warning("the model was there before", job=new.id, model_id=model.model_id, version=model.version)
-
-
-def _version(model_id: str, version: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return _T.c.model_id == model_id, _T.c.version == version
 
 
 def _row(kept: Kept) -> dict[str, Any]:
