@@ -121,19 +121,12 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
     assert site.datasets.get("testspace#test_guest") == dataset
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_line_ends_and_byte_order_mark_are_of_no_meaning(site: Site, mark: bytes, end: bytes) -> None:
-    site.store(mark + end.join([b"id,x", b"", b"1,2", "é,3".encode()]), match_id_name="id")
-    assert site.parts() == ["id,x\n1,2\né,3\n"]
-
-
 @pytest.mark.parametrize(
     ("content", "encoding", "delimiter"),
     [
         ("编号,姓名\n007,王芳\n".encode("gbk"), "gb18030", ","),
         ("编号;姓名\n007;王芳\n".encode("gb18030"), "gb18030", ";"),
-        ("编号\t姓名\n007\t王芳\n".encode("utf-8-sig"), "utf-8-sig", "\t"),
+        ("编号\t姓名\r\n\r\n007\t王芳".encode("utf-8-sig"), "utf-8-sig", "\t"),
         ('编号|"姓名"\n007|"王芳"\n'.encode(), "utf-8", "|"),
         ('\r\n编号,"姓名"\r\n007,"王芳"\r\n'.encode(), "utf-8", ","),
     ],
