@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -132,20 +131,12 @@ def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
     with pytest.raises(PermissionError), lake._named():
         raise PermissionError(13, "of a file here")
 
-    @contextlib.contextmanager
-    def denied(service: str) -> Iterator[None]:
-        raise StorageFailed("storage lake denies access")
-        yield
+    def failing(*_: Any) -> None:
+        raise failures.pop()
 
-    monkeypatch.setattr(lake, "remote", SimpleNamespace(client=denied, name="lake", folder="joint", kind="s3"))
+    failures = [StorageAway("storage lake cannot be reached"), StorageFailed("storage lake denies access")]
+    monkeypatch.setattr(Remote, "client", failing)
     lake._give_up("bank/t/")  # a bucket's own rule deletes what was not sent whole
-
-    @contextlib.contextmanager
-    def away(service: str) -> Iterator[None]:
-        raise StorageAway("storage lake cannot be reached")
-        yield
-
-    monkeypatch.setattr(lake, "remote", SimpleNamespace(client=away, name="lake", folder="joint", kind="s3"))
     with pytest.raises(StorageAway):
         lake._give_up("bank/t/")
 
