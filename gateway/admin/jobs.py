@@ -52,8 +52,7 @@ from gateway.http.pagination import page_of
 from gateway.jobs.bundles import document
 from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
 from gateway.ports import Clock, JobView, Limiters
-from gateway.store.queries import Place, Wanted, is_known, page
-from gateway.store.records import Listed
+from gateway.store.queries import Listed, Place, Wanted, is_known, page
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry

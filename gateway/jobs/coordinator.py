@@ -353,7 +353,7 @@ class Coordinator:
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
         """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
-        waiting = queries.waiting(self._store)
+        waiting = self._store.jobs.in_state(*queries.WAITING)
         return waiting if dry_run else [job_id for job_id in waiting if self._cancelled(job_id, by)]
 
     def _cancelled(self, job_id: str, by: str) -> bool:

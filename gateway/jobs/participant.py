@@ -132,8 +132,7 @@ class Participant:
 
     def waiting(self) -> list[LocalJob]:
         """Return the jobs here that wait for a person, the oldest first."""
-        found = self._store.local_jobs.list(status=JobStatus.PENDING)
-        jobs = [self._store.local_jobs.get(one.job_id) for one in reversed(found)]
+        jobs = map(self._store.local_jobs.get, self._store.local_jobs.in_state(JobStatus.PENDING))
         return [local for local in jobs if approval.asks_person(local)]
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:

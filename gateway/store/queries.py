@@ -12,13 +12,13 @@ from gateway.auth import proven
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
 from gateway.store import schema
-from gateway.store.records import Listed
 from gateway.store.serialization import as_time, dumps, loads
 from gateway.store.store import RUN_COLUMNS, KnownRun, Store
 from gateway.store.timeline import add_notes
 
 _OVER = ("FINISHED", "REJECTED")
-_WAITING = ("PENDING", "READY")
+WAITING = ("PENDING", "READY")
+"""of which nothing runs yet"""
 _MANY = 500
 """values in one ``in (…)``, rows read in one go"""
 _STATUSES = {str(status): status for status in JobStatus}
@@ -98,12 +98,6 @@ def is_known(store: Store, job_id: str) -> bool:
         return _is_known(connection, job_id)
 
 
-def waiting(store: Store) -> list[str]:
-    """Return the jobs scheduled here of which nothing runs yet, the oldest first."""
-    c = schema.job.c
-    return store.values(sa.select(c.job_id).where(c.status.in_(_WAITING)).order_by(c.created_at))
-
-
 def under_way(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs of which something is still to be done here, late calls to others apart."""
     found: dict[str, str] = {}
@@ -174,6 +168,24 @@ class Wanted:
     """a node that plays a role in the job"""
     since: datetime | None = None
     before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job as lists show it."""
+
+    job_id: str
+    flow_id: str
+    status: str
+    outcome: str | None
+    created_at: datetime
+    sides: tuple[str, ...] = ()
+    """scheduler, participant: what this node is to the job; the state is that of the first"""
+    ended_at: datetime | None = None
+    user: str = ""
+    """who submitted it at this node, where people say who they are"""
+    progress: int = 0
+    """per cent"""
 
 
 class Page(NamedTuple):
@@ -308,7 +320,7 @@ def count(store: Store) -> Counts:
         query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
         jobs |= {(side, status, outcome or ""): number for status, outcome, number in store.rows(query)}
     c = schema.job.c
-    oldest = store.value(sa.select(sa.func.min(c.created_at)).where(c.status.in_(_WAITING)))
+    oldest = store.value(sa.select(sa.func.min(c.created_at)).where(c.status.in_(WAITING)))
     of = schema.task.c
     live = sa.select(of.status, sa.func.count()).join_from(schema.task, schema.job, of.job_id == c.job_id)
     tasks = live.where(c.status.not_in(_OVER)).group_by(of.status)

@@ -21,7 +21,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import TaskStatus, replace
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeating
-from gateway.store.serialization import as_time, dumps, loads, record
+from gateway.store.serialization import dumps, loads, record
 from gateway.store.timeline import add_notes, log_notes
 
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
@@ -34,24 +34,6 @@ X = TypeVar("X")
 def job_unknown(job_id: str) -> NotFound:
     """Return the refusal of a job that is not here, or of whose being here the asking node learns nothing."""
     return NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A job as lists show it."""
-
-    job_id: str
-    flow_id: str
-    status: str
-    outcome: str | None
-    created_at: datetime
-    sides: tuple[str, ...] = ()
-    """scheduler, participant: what this node is to the job; the state is that of the first"""
-    ended_at: datetime | None = None
-    user: str = ""
-    """who submitted it at this node, where people say who they are"""
-    progress: int = 0
-    """per cent"""
 
 
 class Records(Generic[R]):
@@ -175,19 +157,10 @@ class Records(Generic[R]):
         query = sa.select(c.job_id).where(c.due_at <= now.timestamp()).order_by(c.due_at).limit(limit)
         return self._database.values(query)
 
-    def list(
-        self, flow_id: str | None = None, limit: int | None = None, status: str | None = None
-    ) -> list[Listed]:
-        """Return the jobs, newest first; with ``status`` those that are in it."""
+    def in_state(self, *statuses: str) -> list[str]:
+        """Return the jobs that are in one of these states, the oldest first."""
         c = self._table.c
-        query = sa.select(c.job_id, c.flow_id, c.status, c.outcome, c.created_at)
-        query = query.order_by(c.created_at.desc()).limit(limit)
-        if flow_id is not None:
-            query = query.where(c.flow_id == flow_id)
-        if status is not None:
-            query = query.where(c.status == status)
-        rows = self._database.rows(query)
-        return [Listed(r.job_id, r.flow_id, r.status, r.outcome, as_time(r.created_at)) for r in rows]
+        return self._database.values(sa.select(c.job_id).where(c.status.in_(statuses)).order_by(c.created_at))
 
     def unfinished(self) -> Iterable[str]:
         """Return the jobs that news or time can still change."""

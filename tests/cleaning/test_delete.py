@@ -12,7 +12,6 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
 from gateway.jobs import coordinator
 from gateway.jobs.planner import Offer
-from gateway.store import queries
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_job, a_local_job
 from tests.cleaning.ended import a_spec_of, ago, left_behind, logs_of, played, under_way
@@ -182,7 +181,7 @@ def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway, monkeypatch: pyte
         return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
 
     with monkeypatch.context() as patch:
-        patch.setattr(queries, "waiting", lambda store: ["job-deleted-meanwhile"])
+        patch.setattr(node.store.jobs, "in_state", lambda *_: ["job-deleted-meanwhile"])
         assert cancel() == []
     waiting = ["job-1", "job-2", "job-4"]
     assert cancel(dry_run=True) == waiting and node.store.jobs.get("job-4").ending is None

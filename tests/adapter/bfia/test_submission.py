@@ -10,6 +10,7 @@ import pytest
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
+from gateway.store import queries
 from tests.adapter.bfia.contract import Caller, envelope, paths, refused
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, PEER, ask, pair
@@ -60,7 +61,7 @@ def test_unknown_keys_and_roles_are_warnings_or_refused(node: Gateway):
 
 def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing_is_stored(node: Gateway):
     """Required keys, the initiator's role and the flow in one answer, each with what was got."""
-    before = [one.job_id for one in node.store.jobs.list()]
+    before = queries.statuses(node.store, None)
     body = job_body(flow_id=["x"])
     body["dag"]["components"][0]["input"] = [{"type": "dataset", "key": "nobody.out"}]
     body["config"] |= {"task_params": 7, "initiator": {"role": "arbiter", "node_id": ME}}
@@ -78,7 +79,7 @@ def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing
         *("flow_id", "dag.components[0].version", "config.initiator.node_id"),
         *("config.role.host[0]", "config.task_params"),
     }
-    assert [one.job_id for one in node.store.jobs.list()] == before
+    assert queries.statuses(node.store, None) == before
 
 
 def test_a_strict_job_is_refused_with_every_unknown_parameter(node: Gateway):
