@@ -1,13 +1,11 @@
 """Many jobs in a row leave nothing that grows: no open files, threads, containers, folders, memory."""
 
-import copy
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from adapter.bfia.examples import A_JOB, A_PROVIDER
+from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
@@ -16,21 +14,11 @@ MOST = {"files": 10, "threads": 16, "children": 0, "memory": 30 * 1024, "folders
 """by how much what a node holds may have grown; memory in KiB"""
 
 
-def body(number: int, host: str) -> Any:
-    """Return a job of one task at both roles that ends at once and writes nothing."""
-    found = copy.deepcopy(A_JOB)
-    found["flow_id"] = f"flow-{number}"
-    found["dag"]["components"] = [found["dag"]["components"][0] | {"input": [], "output": []}]
-    found["config"]["initiator"] = {"role": "guest", "node_id": jobs.GUEST}
-    found["config"]["role"] = {"guest": [jobs.GUEST], "host": [host]}
-    return found
-
-
 def run(federation: Federation, count: int) -> None:
     guest, host = federation.nodes.values()
     for start in range(0, count, AT_ONCE):
         for number in range(start, start + AT_ONCE):
-            guest.submit(body(number, host.id))
+            guest.submit(jobs.echo_job(guest.id, host.id) | {"flow_id": f"flow-{number}"})
         for node in (guest, host):
             wait_for(lambda node=node: node.get("/api/v1/drain")["jobs"] == [], 60, about="all is tidied up")
 

@@ -1,11 +1,13 @@
 """A node whose runs say what the test tells them to, when it tells them to."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapter.bfia.examples import A_JOB
 from gateway.bootstrap.node import Gateway
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, ask, running
@@ -21,31 +23,16 @@ def registration(image: str = IMAGE) -> dict[str, Any]:
     return a_request(talk, metadata={"base_url": "", "image": image})
 
 
-def job(*roles: str, node: str = ME) -> dict[str, Any]:
+def job(*roles: str) -> dict[str, Any]:
     """Return a job of one task in which this node plays each role once."""
-    return {
-        "flow_id": "",
-        "dag": {
-            "version": "2.0",
-            "components": [
-                {
-                    "name": "talk_1",
-                    "componentName": "Talk",
-                    "provider": "acme",
-                    "version": "1.0.0",
-                    "input": [],
-                    "output": [],
-                }
-            ],
-        },
-        "config": {
-            "version": "2.0.0",
-            "initiator": {"role": roles[0], "node_id": node},
-            "role": {role: [node] for role in roles},
-            "job_params": {"common": {"sync_type": "callback"}},
-            "task_params": {"common": {}},
-        },
+    body = copy.deepcopy(A_JOB)
+    body["dag"]["components"][0] |= {"name": "talk_1", "componentName": "Talk", "provider": "acme", "output": []}
+    body["config"] |= {
+        "initiator": {"role": roles[0], "node_id": ME},
+        "role": {role: [ME] for role in roles},
+        "job_params": {"common": {"sync_type": "callback"}},
     }
+    return body
 
 
 @dataclass
