@@ -24,6 +24,7 @@ from provider_registry.model import (
     bounded,
     encodable,
     join,
+    texts,
 )
 from provider_registry.values import flaw, json_of, number
 
@@ -43,12 +44,6 @@ _UNBOUNDED = ("", "inf", "-inf", "+inf", "∞", "-∞", "+∞", "sup")
 def text(value: Any) -> str:
     """Return display text: absent is empty."""
     return value if isinstance(value, str) else ""
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    """Read a list of texts, or one text for a list of one; blanks are left out."""
-    values = [value] if isinstance(value, str) else value or []
-    return tuple(v.strip() for v in values if v.strip())
 
 
 def _is_optional(value: Any) -> tuple[bool, str]:
@@ -173,7 +168,6 @@ def from_valid(
         version=version or text(document.get("version")),
         description=text(document.get("description")),
         roles=tuple(dict.fromkeys(document["roleList"])),
-        description_version=text(document.get("desVersion")),
         storage_engines=texts(document.get("storageEngine")),
         parameters=parameters,
         inputs=_data(document["inputData"]),

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from provider_registry import description
-from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten
+from provider_registry.model import Problem, Provider, as_text, bounded, join, shorten, texts
 from provider_registry.registry import parts
 from provider_registry.values import json_of
 
@@ -88,7 +87,7 @@ def _numbered(labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = json_of(value) if isinstance(json_of(value), list) else value.split(",")
-    return description.texts([v for v in value or () if isinstance(v, str)])
+    return texts([v for v in value or () if isinstance(v, str)])
 
 
 def _plain(value: Any) -> str:

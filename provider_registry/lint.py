@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from provider_registry import schema
-from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near
+from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near, texts
 from provider_registry.values import NAMES, Kind, full_match, kind_of, listed, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
@@ -104,12 +104,10 @@ def _of_result(item: Mapping[str, Any], at: str) -> Iterator[Problem]:
 def _of_input(item: Mapping[str, Any], at: str, usual: Sequence[str] = INPUTS) -> Iterator[Problem]:
     category = item["category"]
     yield from none_of(category, usual, join(at, "category"), f"is none of {{}}; treated as {group_of(category)}")
-    place, formats = join(at, "dataFormat"), item.get("dataFormat")
-    formats = [formats] if isinstance(formats, str) else formats or []
+    place, formats = join(at, "dataFormat"), texts(item.get("dataFormat"))
     for name in formats:
-        if name.strip():
-            yield from none_of(name, FORMATS, place)
-    if not any(name.strip() for name in formats):
+        yield from none_of(name, FORMATS, place)
+    if not formats:
         yield Problem(place, "is missing")
 
 

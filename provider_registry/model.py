@@ -103,7 +103,6 @@ class Component:
     version: str
     description: str
     roles: tuple[str, ...]
-    description_version: str
     storage_engines: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     inputs: tuple[DataSpec, ...]
@@ -281,6 +280,12 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (RecursionError, ValueError, TypeError):
         return ""
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Read a list of texts, or one text for a list of one; blanks are left out."""
+    values = [value] if isinstance(value, str) else value or []
+    return tuple(v.strip() for v in values if v.strip())
 
 
 def join(path: str, *steps: str | int) -> str:

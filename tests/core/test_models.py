@@ -86,7 +86,7 @@ def test_the_models_address_goes_to_the_model_input_or_the_one_named_like_the_ou
     trees = FLOW.nodes[0]
 
     def inputs(*specs: DataSpec) -> dict[str, Any]:
-        component = Component("Thing", "", "v", "1", "", ("guest",), "1", (), (), specs, (), (), {})
+        component = Component("Thing", "", "v", "1", "", ("guest",), (), (), specs, (), (), {})
         return node.models.inputs(spec, spec.parties[0], trees, component)
 
     assert inputs(DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")) == {"weights": PLACE}

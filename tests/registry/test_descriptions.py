@@ -102,7 +102,6 @@ def test_a_description_is_read_into_a_component():
     assert (component.name, component.provider, component.version) == ("HeteroLR", "acme", "1.0.0")
     assert component.description == "regression"
     assert component.roles == ("guest", "host")
-    assert component.description_version == "1.2.0"
     assert component.storage_engines == ("s3",)
     assert component.results == {"0": "ok"}
     assert component.document == document
