@@ -57,14 +57,32 @@ class SqlAudit:
         """number and hash of the last line; None: to be read"""
 
     def add(
-        self, at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]
+        self,
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        code: int | None,
+        detail: Mapping[str, Any] | Callable[[int, str], Mapping[str, Any]],
     ) -> None:
-        """Write one line; texts are cut to what the columns hold."""
-        self._append(at, who, action, status, code, lambda *_: detail)
+        """Write one line; texts are cut to what the columns hold. ``detail`` may be made of the line before."""
+
+        def work() -> None:
+            number, hashed = self._last or self._newest()
+            self._last = None
+            told = to_plain(detail(number, hashed) if callable(detail) else detail)
+            kept = (as_time(at.timestamp()), who[:255], action[:1000], status, code, told)
+            entry = AuditEntry(number + 1, *kept, hash=None)
+            made = hash_of(entry.line(), hashed)
+            self._database.execute(_INSERT, **vars(entry) | {"hash": made})
+            self._last = number + 1, made
+
+        with self._alone:
+            repeating(work, _RACES)
 
     def sign(self, node: str, pair: KeyPair, at: datetime) -> None:
         """Write a line that signs the one before."""
-        self._append(at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)})
+        self.add(at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)})
 
     def sign_daily(self, node: str, pair: KeyPair | None, at: datetime) -> None:
         """Write such a line where there is none yet, or the newest is a day old and others follow it."""
@@ -76,34 +94,6 @@ class SqlAudit:
         )
         if newest is None or (newest.id != number and at - newest.at >= _HEAD_EVERY):
             self.sign(node, pair, at)
-
-    def _append(
-        self,
-        at: datetime,
-        who: str,
-        action: str,
-        status: int,
-        code: int | None,
-        detail: Callable[[int, str], Mapping[str, Any]],
-    ) -> None:
-        def work() -> None:
-            number, hashed = self._last or self._newest()
-            self._last = None
-            kept = (
-                as_time(at.timestamp()),
-                who[:255],
-                action[:1000],
-                status,
-                code,
-                to_plain(detail(number, hashed)),
-            )
-            entry = AuditEntry(number + 1, *kept, hash=None)
-            made = hash_of(entry.line(), hashed)
-            self._database.execute(_INSERT, **vars(entry) | {"hash": made})
-            self._last = number + 1, made
-
-        with self._alone:
-            repeating(work, _RACES)
 
     def _newest(self) -> tuple[int, str]:
         found = self.list(limit=1)
