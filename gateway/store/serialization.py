@@ -8,7 +8,7 @@ keeps its stored name by ``field(metadata={"stored": "old"})``.
 import json
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -81,17 +81,13 @@ def stored_names(cls: type) -> dict[str, str]:
 
 
 @cache
-def _writer(cls: type, sparse: bool) -> Convert:
-    if is_dataclass(cls):
-        return _dataclass_writer(cls, sparse)
+def _writer(cls: Any, sparse: bool) -> Convert:
     if issubclass(cls, datetime):
         return datetime.isoformat
-    raise TypeError(f"cannot store a {cls.__name__}")
-
-
-def _dataclass_writer(cls: Any, sparse: bool) -> Convert:
+    if not is_dataclass(cls):
+        raise TypeError(f"cannot store a {cls.__name__}")
     names = stored_names(cls)
-    defaults = {f.name: _default(f) for f in fields(cls)}
+    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}
     columns = [(key, attrgetter(name), defaults[name] if sparse else MISSING) for name, key in names.items()]
     return lambda value: {
         key: kept
@@ -100,15 +96,13 @@ def _dataclass_writer(cls: Any, sparse: bool) -> Convert:
     }
 
 
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
 @cache
 def _reader(annotation: Any) -> Convert:
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        return _optional(annotation)
+        inner = [a for a in get_args(annotation) if a is not type(None)]
+        convert = _reader(inner[0]) if len(inner) == 1 else _same
+        return _same if convert is _same else lambda value: None if value is None else convert(value)
     if origin is tuple:
         item = _reader(get_args(annotation)[0])
         return lambda values: tuple(map(item, values))
@@ -128,12 +122,6 @@ def _reader(annotation: Any) -> Convert:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _optional(annotation: Any) -> Convert:
-    inner = [a for a in get_args(annotation) if a is not type(None)]
-    convert = _reader(inner[0]) if len(inner) == 1 else _same
-    return _same if convert is _same else lambda value: None if value is None else convert(value)
 
 
 @cache
