@@ -68,7 +68,7 @@ def followed(steps: Iterator[Step], leaving: Event) -> EventSourceResponse:
     return EventSourceResponse(sent(), headers={"cache-control": "no-cache"})
 
 
-def events_router(node: str, feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
+def events_router(feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
     """Return the paths of events."""
     paths = Paths()
 
@@ -93,15 +93,15 @@ def events_router(node: str, feed: Feed, webhooks: Webhooks, leaving: Event) -> 
         page_after = partial(feed.after, names=names, job_id=job_id, limit=_MOST)
         if follow == "0":
             page = page_after(start)
-            return Reply({"events": [e.as_dict(node) for e in page.events], "next": page.next})
+            return Reply({"events": [vars(e) for e in page.events], "next": page.next})
 
         def steps(number: int) -> Iterator[Step]:
             yield [format_sse_event(data_str="{}", event="connected", id=str(number))], False
             while True:
                 page = page_after(number)
                 number = page.next
-                shown = ((json.dumps(e.as_dict(node), ensure_ascii=False), e) for e in page.events)
-                found = [format_sse_event(data_str=data, event=e.name, id=str(e.id)) for data, e in shown]
+                shown = ((json.dumps(vars(e), ensure_ascii=False), e) for e in page.events)
+                found = [format_sse_event(data_str=data, event=e.event, id=str(e.id)) for data, e in shown]
                 yield found, len(found) < _MOST
 
         return followed(steps(start), leaving)

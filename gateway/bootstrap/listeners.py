@@ -289,7 +289,7 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
     small = [
         streams.logs_router(node.run_logs, node.leaving),
-        streams.events_router(settings.node.id, node.feed, node.webhooks, node.leaving),
+        streams.events_router(node.feed, node.webhooks, node.leaving),
         jobs.deletion_router(node, node.deleting, limiters.peers),
         jobs.archive_router(node),
         admin_node.router(node, node.cleaner, node.drain),

@@ -227,9 +227,9 @@ class Gateway:
         self.trust = Trust(
             node, self.kept_applications, settings.trust.level, partial(roles_of, self.registry), self.clock
         )
-        self.feed = Feed(store)
+        self.feed = Feed(store, node)
         hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
-        self.webhooks = Webhooks(hooks, store, self.feed, node, self.owner, self.clock)
+        self.webhooks = Webhooks(hooks, store, self.feed, self.owner, self.clock)
 
     def _build_engine(self, engine: Callable[[Settings, str], Engine]) -> None:
         settings = self.settings

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from gateway.domain.events import NAME_OF, entries
@@ -16,35 +15,27 @@ from gateway.store import events as stored
 from gateway.store.serialization import as_time, loads
 from gateway.store.store import Store
 
+_TIMEOUT = 10.0
+"""seconds for which a number that is missing is waited for"""
+
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to a job at this node."""
+    """One thing that happened to a job at this node, as receivers get it."""
 
     id: int
-    name: str
+    event: str
+    """its name"""
     job_id: str
-    at: datetime
+    node: str
+    """where it happened"""
+    at: str
     side: str
     """scheduler: the node that schedules the job; participant: this node's own part; operator: asked for here"""
     by: str
-    entry: str
+    status: str
     """the timeline's words"""
     detail: Mapping[str, Any]
-
-    def as_dict(self, node: str) -> dict[str, Any]:
-        """Return it as receivers get it; ``node`` is where it happened."""
-        return {
-            "id": self.id,
-            "event": self.name,
-            "job_id": self.job_id,
-            "node": node,
-            "at": self.at.isoformat(),
-            "side": self.side,
-            "by": self.by,
-            "status": self.entry,
-            "detail": dict(self.detail),
-        }
 
 
 @dataclass(frozen=True)
@@ -62,11 +53,10 @@ class Feed:
     among new numbers is therefore waited for, but not for ever: numbers of writes that failed are never used.
     """
 
-    def __init__(
-        self, store: Store, *, timeout: float = 10.0, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, node: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._timeout = timeout if stored.has_many_writers(store) else 0.0
+        self._node = node
+        self._timeout = _TIMEOUT if stored.has_many_writers(store) else 0.0
         self._monotonic = monotonic
         self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
 
@@ -82,7 +72,8 @@ class Feed:
                 row.id,
                 NAME_OF[row.event],
                 row.job_id,
-                as_time(row.at),
+                self._node,
+                as_time(row.at).isoformat(),
                 row.side,
                 row.actor,
                 row.event,

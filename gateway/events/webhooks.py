@@ -70,7 +70,6 @@ class Webhooks:
         hooks: Sequence[Hook],
         store: Store,
         feed: Feed,
-        node: str,
         holder: str,
         clock: Clock,
         pace: Pace = Pace(),
@@ -79,7 +78,6 @@ class Webhooks:
         self._hooks = hooks
         self._store = store
         self._feed = feed
-        self._node = node
         self._holder = holder
         self._clock = clock
         self._pace = pace
@@ -160,11 +158,11 @@ class Webhooks:
     def _send(self, hook: Hook, event: Event, http: httpx.Client) -> str:
         """Make one request; return why it counts as not taken, or nothing."""
         outside_transaction()
-        body = json.dumps(event.as_dict(self._node), ensure_ascii=False).encode()
+        body = json.dumps(vars(event), ensure_ascii=False).encode()
         timestamp = str(int(self._clock().timestamp()))
         headers = {
             "content-type": "application/json",
-            "x-bfia-event": event.name,
+            "x-bfia-event": event.event,
             "x-bfia-event-id": str(event.id),
             "x-bfia-timestamp": timestamp,
         }

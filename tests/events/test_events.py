@@ -58,11 +58,11 @@ def inserted(connection: Any, job: str, event: str, **more: Any) -> None:
 
 
 def names(page: Page) -> list[str]:
-    return [e.name for e in page.events]
+    return [e.event for e in page.events]
 
 
 def test_events_come_in_order_and_from_any_number_on(store: Store):
-    feed = Feed(store)
+    feed = Feed(store, "n1")
     happen(store, *SIX[:3], "status reported", "task RUNNING", "status reported", "task SUCCESS", "job FINISHED")
     page = feed.after(0)
     assert names(page) == NAMES
@@ -78,24 +78,24 @@ def test_events_come_in_order_and_from_any_number_on(store: Store):
 
 def test_numbers_go_on_after_a_job_was_deleted(store: Store):
     """Else a reader that has come to the newest would miss what takes the same number again."""
-    feed = Feed(store)
+    feed = Feed(store, "n1")
     happen(store, "job PENDING", "job FINISHED")
     store.add_submission("job-1", "flow", "n1", T0)
     read = feed.after(0).next
     assert queries.drop_job(store, "job-1", T0, "operator", {})
     happen(store, "job PENDING", job="job-2")
-    assert [(e.name, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
+    assert [(e.event, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
 
 
 def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
     now = [100.0]
-    feed = Feed(store, timeout=10.0, monotonic=lambda: now[0])
+    feed = Feed(store, "n1", lambda: now[0])
     feed._timeout = 10.0  # as with a database that many write to
     happen(store, *["job PENDING"] * 5)
     assert feed.after(0).next == 5
     with store.write() as connection:
         connection.execute(schema.timeline.delete().where(schema.timeline.c.id == 3))
-    feed = Feed(store, monotonic=lambda: now[0])
+    feed = Feed(store, "n1", lambda: now[0])
     feed._timeout = 10.0
     assert feed.after(0).next == 2, "number 3 may be another's that is about to appear"
     with store.write() as connection:
@@ -113,7 +113,7 @@ def test_an_event_committed_late_is_not_skipped(mariadb_url: str):
     """Of two writers the one with the lower number commits last."""
     store = Store(opened(mariadb_url))
     try:
-        feed, start = Feed(store), Feed(store).newest()
+        feed, start = Feed(store, "n1"), Feed(store, "n1").newest()
         with store.write() as slow:
             inserted(slow, "job-slow", "job PENDING")
             happen(store, "job PENDING", job="job-quick")
@@ -250,7 +250,7 @@ def receiving() -> Iterator[Receiver]:
 
 
 def webhooks(store: Store, *hooks: Hook, holder: str = "gateway-1") -> Webhooks:
-    return Webhooks(hooks, store, Feed(store), "n1", holder, lambda: datetime.now(UTC), QUICK)
+    return Webhooks(hooks, store, Feed(store, "n1"), holder, lambda: datetime.now(UTC), QUICK)
 
 
 @contextmanager
