@@ -21,7 +21,7 @@ from gateway.data.registration import CSV, Registration, change, check_ids, data
 from gateway.data.storage import METADATA, taken
 from gateway.data.storages import Storages
 from gateway.data.table_reader import BLOCK, Findings
-from gateway.data.upload import SID, Edit, Reception, Source, Upload, storage_errors, write_table
+from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
@@ -138,25 +138,8 @@ class Datasets:
             self._storage.parts(staging, where) as parts,
             BufferedReader(source, BLOCK) as reader,
         ):
-            written = write_table(reader, upload, parts, staging.folder / "ids")
-            dataset = Dataset(
-                namespace=address.namespace,
-                name=address.name,
-                columns=written.columns,
-                count=written.count,
-                partitions=upload.partitions,
-                meta={**upload.meta, **written.format._asdict()},
-                checksum=written.sent,
-                size=source.size,
-                created_at=self._clock(),
-                origin=origin.encode(errors="replace").decode(),
-                types=written.types,
-                sid=SID if upload.extend_sid else "",
-                description=upload.description,
-                storage=storage,
-                place=place,
-                stored=written.stored,
-            )
+            found = write_table(reader, upload, parts, staging.folder / "ids", origin, self._clock)
+            dataset = replace(found, storage=storage, place=place)
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
             with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:
                 dataset, old = self._recorded(dataset, overwrite=upload.overwrite)

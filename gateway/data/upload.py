@@ -28,11 +28,12 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.file_storage import Staging
 from gateway.data.storage import CHUNK, Parts
-from gateway.data.table_reader import BLOCK, ENCODINGS, Findings, Format, IdCheck, Lines, Table, recognised, rows
+from gateway.data.table_reader import BLOCK, ENCODINGS, Findings, IdCheck, Lines, Table, recognised, rows
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, shorten
+from gateway.ports import Clock
 
 MAX_PARTITIONS = 1024
 MOST_COLUMNS = 100_000
@@ -192,23 +193,10 @@ def free_meta(dataset: Dataset) -> dict[str, Any]:
     return {key: value for key, value in dataset.meta.items() if key not in (*NAMED, *READ_AS)}
 
 
-@dataclass(frozen=True)
-class Written:
-    """What was found in the file while it was written."""
-
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    count: int
-    """rows, without the header"""
-    format: Format
-    sent: str
-    """sha256 of the file"""
-    stored: str
-    """sha256 of the table as it is stored; '' where it has several partitions"""
-
-
-def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scratch: Path) -> Written:
-    """Write the partitions. Raises `Invalid`.
+def write_table(
+    file: "BufferedReader[Any]", upload: Upload, parts: Parts, scratch: Path, origin: str, clock: Clock
+) -> Dataset:
+    """Write the partitions; return what was found. Raises `Invalid`.
 
     The file is read once, in blocks of its buffer. A block that is plain, as nearly all are, is stored as it is.
     Generated sids are ``<sid>-<row number>``; the first half follows from the dataset's id and the first block.
@@ -267,9 +255,22 @@ def write_table(file: "BufferedReader[Any]", upload: Upload, parts: Parts, scrat
         kinds[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
-    types_found = tuple(kind or "string" for kind in kinds)
-    stored_sum = sums.stored.hexdigest() if upload.partitions == 1 else ""
-    return Written(tuple(columns), types_found, count, form, sums.sent.hexdigest(), stored_sum)
+    return Dataset(
+        namespace=upload.address.namespace,
+        name=upload.address.name,
+        columns=tuple(columns),
+        types=tuple(kind or "string" for kind in kinds),
+        count=count,
+        partitions=upload.partitions,
+        meta={**upload.meta, **form._asdict()},
+        checksum=sums.sent.hexdigest(),
+        stored=sums.stored.hexdigest() if upload.partitions == 1 else "",
+        size=lines.bytes,
+        created_at=clock(),
+        origin=origin.encode(errors="replace").decode(),
+        sid=SID if upload.extend_sid else "",
+        description=upload.description,
+    )
 
 
 def check_header(

@@ -291,14 +291,14 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(
             parts = Buckets(table, "data_")
             file = io.BufferedReader(io.BytesIO(text), block)  # type: ignore[arg-type]
             try:
-                written = write_table(file, wanted, parts, Path(folder) / "ids")
+                written = write_table(file, wanted, parts, Path(folder) / "ids", "file:t.csv", lambda: NOW)
             except Invalid as refused:
                 return sorted(map(repr, refused.problems))
             parts.finish()
             sids = re.compile(rb"[0-9a-f]{16}-")  # which follow from the first block
             if wanted.partitions == 1:
                 assert written.stored == hashlib.sha256((table / "data_0").read_bytes()).hexdigest()
-            assert written.sent == hashlib.sha256(text).hexdigest()
+            assert (written.checksum, written.size) == (hashlib.sha256(text).hexdigest(), len(text))
             return replace(written, stored=""), {
                 path.name: sids.sub(b"-", path.read_bytes()) for path in table.iterdir()
             }
