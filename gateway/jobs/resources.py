@@ -355,20 +355,19 @@ class Resources:
             held = claim is not None and claim.state is ClaimState.HELD and status == "READY"
             return held and claim is not None and now - claim.asked_at > _LEASE
 
-        for found in self._claims.claimants():
-            claim, status, job_id = found.claim, found.status, found.claim.job_id
+        for claim, status in self._claims.with_states():
             if ended(status):
-                local = self._store.local_jobs.find(job_id)
+                local = self._store.local_jobs.find(claim.job_id)
                 since = local.ended_at if local else None
                 going_on = local and not (local.closed or all(run.over for run in local.runs))
                 if not going_on and (since is None or now - since > _AFTER_END):
                     self._repair(claim)
             elif forgotten(claim, status):
 
-                def expire(ledger: Ledger, status: str | None, job_id: str = job_id) -> Ledger:
+                def expire(ledger: Ledger, status: str | None, job_id: str = claim.job_id) -> Ledger:
                     return ledger.give_back(job_id) if forgotten(ledger.claims.get(job_id), status) else ledger
 
-                self._return(job_id, expire, "resources returned, the job was not started", expired=1)
+                self._return(claim.job_id, expire, "resources returned, the job was not started", expired=1)
         self._freed(admission.admissible(self.ledger(), now, self._rules))  # where a word of it was lost
 
     def _repair(self, claim: Claim) -> None:

@@ -1,7 +1,7 @@
 """The ledger of the node's resources: every change under one lock, for all gateways on the database."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -16,15 +16,6 @@ X = TypeVar("X")
 _POOL = 1
 """id of the one row that is locked"""
 _COUNTS = ("ignored", "repaired", "expired")
-
-
-@dataclass(frozen=True)
-class Claimant:
-    """A job that holds or waits, and what this node's record of it says."""
-
-    claim: Claim
-    status: str | None
-    """None: there is no record"""
 
 
 class Claims:
@@ -73,11 +64,11 @@ class Claims:
         row = self._store.first(sa.select(t).where(t.c.job_id == job_id))
         return _claim(row) if row else None
 
-    def claimants(self) -> list[Claimant]:
-        """Return every claim with the state of its job here."""
+    def with_states(self) -> list[tuple[Claim, str | None]]:
+        """Return every claim with the state of its job here; None: there is no record of it."""
         t, job = schema.resource_claim, schema.local_job
         query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
-        return [Claimant(_claim(row), row.status) for row in self._store.rows(query)]
+        return [(_claim(row), row.status) for row in self._store.rows(query)]
 
     @staticmethod
     def _load(
