@@ -1,11 +1,9 @@
 """Events: read in order, from any number on; followed; delivered at least once, also over a kill."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from gateway.events.webhooks import Hook, Pace, Webhooks, signature
 from gateway.store import queries, schema
 from gateway.store.database import opened
 from gateway.store.store import Store
+from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.builders import T0
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
@@ -203,50 +202,9 @@ def test_an_invalid_receiver_prevents_the_start(tmp_path: Path, hooks: list[dict
     assert "events" in str(caught.value) and "hunter2" not in str(caught.value)
 
 
-class Receiver:
-    """Remembers what it was sent, and says no as often as it is told."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        self.refuse = 0
-        self.url = ""
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(body) for _, body in self.got]
-
-    def of(self, job_id: str) -> list[str]:
-        return [e["event"] for e in self.events if e["job_id"] == job_id]
-
-
-@contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver, lock = Receiver(), threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            with lock:
-                no = receiver.refuse > 0
-                receiver.refuse -= no
-                if not no:
-                    receiver.got.append(({k.lower(): v for k, v in self.headers.items()}, body))
-            self.send_response(500 if no else 204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    receiver.url = f"http://127.0.0.1:{server.server_address[1]}/events"
-    try:
-        yield receiver
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+def sent(receiver: ScriptedPeer, job_id: str) -> list[str]:
+    """Return the names of the events of a job that a receiver got, also of those that it refused."""
+    return [asked.body["event"] for asked in receiver.asked if asked.body["job_id"] == job_id]
 
 
 def webhooks(store: Store, *hooks: Hook, holder: str = "gateway-1") -> Webhooks:
@@ -263,34 +221,35 @@ def delivering(store: Store, *hooks: Hook) -> Iterator[Webhooks]:
 
 
 def test_refused_and_missed_events_are_delivered_in_order(store: Store):
-    with receiving() as receiver:
-        with delivering(store, Hook(receiver.url)):
-            receiver.refuse = 3
+    with scripted() as (receiver, url):
+        receiver.will(*[says(status=500)] * 3, says())
+        with delivering(store, Hook(url)):
             happen(store, *SIX[:3])
         happen(store, *SIX[3:])  # while nobody delivers
-        with delivering(store, Hook(receiver.url)):
+        with delivering(store, Hook(url)):
             pass
-        assert receiver.of("job-1") == NAMES
-        assert {e["node"] for e in receiver.events} == {"n1"}
+        assert sent(receiver, "job-1") == [NAMES[0]] * 3 + NAMES
+        assert {asked.body["node"] for asked in receiver.asked} == {"n1"}
 
 
 def test_a_new_receiver_gets_only_new_and_chosen_events_with_a_valid_signature(store: Store):
     happen(store, *SIX, job="job-old")
-    with receiving() as chosen, receiving() as silent:
-        with delivering(store, Hook(chosen.url, ("finished",), "the secret"), Hook(silent.url, ("rejected",))):
+    with scripted() as (chosen, url), scripted() as (silent, other):
+        with delivering(store, Hook(url, ("finished",), "the secret"), Hook(other, ("rejected",))):
             happen(store, *SIX)
-        assert [(e["job_id"], e["event"]) for e in chosen.events] == [("job-1", "finished")] and silent.got == []
-        headers, body = chosen.got[0]
-        assert headers["x-bfia-signature"] == signature("the secret", headers["x-bfia-timestamp"], body)
-        assert headers["x-bfia-signature"] != signature("another", headers["x-bfia-timestamp"], body)
-        assert headers["x-bfia-event-id"] == str(chosen.events[0]["id"])
+        [asked] = chosen.asked
+        assert (asked.body["job_id"], asked.body["event"]) == ("job-1", "finished") and silent.asked == []
+        headers = asked.headers
+        assert headers["x-bfia-signature"] == signature("the secret", headers["x-bfia-timestamp"], asked.raw)
+        assert headers["x-bfia-signature"] != signature("another", headers["x-bfia-timestamp"], asked.raw)
+        assert headers["x-bfia-event-id"] == str(asked.body["id"])
 
 
 def test_deliveries_go_on_after_an_error_and_stop_once_another_gateway_delivers(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    with receiving() as receiver:
-        with delivering(store, Hook(receiver.url)) as found:
+    with scripted() as (receiver, url):
+        with delivering(store, Hook(url)) as found:
             real, failed = found._feed.after, list[int]()
 
             def once(*given: Any, **named: Any) -> Page:
@@ -301,47 +260,45 @@ def test_deliveries_go_on_after_an_error_and_stop_once_another_gateway_delivers(
 
             monkeypatch.setattr(found._feed, "after", once)
             happen(store, *SIX[:3])
-        assert failed and receiver.of("job-1") == NAMES[:3]
+        assert failed and sent(receiver, "job-1") == NAMES[:3]
         happen(store, *SIX[3:])
         monkeypatch.setattr(webhooks_module.stored, "move_cursor", lambda *_: False)
         with httpx.Client(verify=NO_TLS) as http:
-            assert webhooks(store, Hook(receiver.url))._deliver_some(Hook(receiver.url), http) == QUICK.look
-        assert len(receiver.of("job-1")) == 4
+            assert webhooks(store, Hook(url))._deliver_some(Hook(url), http) == QUICK.look
+        assert len(sent(receiver, "job-1")) == 4
 
 
 def test_one_of_two_gateways_on_a_database_delivers(store: Store):
-    with receiving() as receiver:
-        both = [webhooks(store, Hook(receiver.url), holder=f"gateway-{n}") for n in (1, 2)]
+    with scripted() as (receiver, url):
+        both = [webhooks(store, Hook(url), holder=f"gateway-{n}") for n in (1, 2)]
         for one in both:
             one.start()
         for n in range(10):
             happen(store, *SIX, job=f"job-{n}")
-        wait_for(lambda: len(receiver.got) >= 60, 60)
+        wait_for(lambda: len(receiver.asked) >= 60, 60)
         for one in both:
             one.stop()
-        numbers = [e["id"] for e in receiver.events]
+        numbers = [asked.body["id"] for asked in receiver.asked]
         assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) == 60
 
 
 @pytest.mark.slow
 def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path: Path):
     """Both ends fail: the node is killed while the receiver refuses."""
-    with receiving() as receiver:
+    with scripted() as (receiver, url):
         engine = process_engine("unionpay:2.0.0", command=["/bin/false"])
-        hooks = {"webhooks": [{"url": receiver.url}]}
+        hooks = {"webhooks": [{"url": url}]}
         with Federation(tmp_path, [jobs.GUEST], engine, events=hooks) as federation:
             node = federation[jobs.GUEST]
             jobs.prepare(federation)
-            receiver.refuse = 2
+            receiver.will(*[says(status=500)] * 2, says())
             job_id = node.submit(example("create_all_psi_sbt.json"))
-            wait_for(lambda: receiver.refuse < 2, 30, 0.005)
+            wait_for(lambda: receiver.asked, 30, 0.005)
             node.kill()
             node.start()
             node.wait_job(job_id, 60, "FAILED")
-            wait_for(
-                lambda: receiver.of(job_id).count("finished") == 2, 60
-            )  # it schedules it and takes part in it
+            wait_for(lambda: sent(receiver, job_id).count("finished") == 2, 60)  # it schedules it and takes part
             page = node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"]
-            got = [e["id"] for e in receiver.events if e["job_id"] == job_id]
+            got = [asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id]
             assert list(dict.fromkeys(got)) == [e["id"] for e in page]
             assert page[0]["event"] == "created" and [e["event"] for e in page].count("finished") == 2
