@@ -57,7 +57,7 @@ PIECE = 5 * 1024 * 1024
 _AT_ONCE = 2
 _MOST_OPEN = 4
 """files that are sent while they are written; of each the library keeps a piece in memory"""
-_FAILURES = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
+_FAILURES: Any = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
 """all that the library raises; it has no base class for them"""
 
 

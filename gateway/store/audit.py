@@ -70,8 +70,8 @@ class SqlAudit:
         def work() -> None:
             number, hashed = self._last or self._newest()
             self._last = None
-            told = to_plain(detail(number, hashed) if callable(detail) else detail)
-            kept = (as_time(at.timestamp()), who[:255], action[:1000], status, code, told)
+            plain = to_plain(detail(number, hashed) if callable(detail) else detail)
+            kept = (as_time(at.timestamp()), who[:255], action[:1000], status, code, plain)
             entry = AuditEntry(number + 1, *kept, hash=None)
             made = hash_of(entry.line(), hashed)
             self._database.execute(_INSERT, **vars(entry) | {"hash": made})

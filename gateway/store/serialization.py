@@ -84,8 +84,6 @@ def stored_names(cls: type) -> dict[str, str]:
 def _writer(cls: Any, sparse: bool) -> Convert:
     if issubclass(cls, datetime):
         return datetime.isoformat
-    if not is_dataclass(cls):
-        raise TypeError(f"cannot store a {cls.__name__}")
     names = stored_names(cls)
     defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}
     columns = [(key, attrgetter(name), defaults[name] if sparse else MISSING) for name, key in names.items()]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -33,6 +34,7 @@ from gateway.domain.spec import Note
 from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid, NotFound, Refused
 from gateway.runtime.context import current_trace
+from gateway.store.queries import statuses
 from gateway.store.timeline import TimelineEntry
 from gateway.version import VERSION
 
@@ -138,11 +140,7 @@ def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[JobR
     if job_id:
         yield records_of(call.parts, job_id, notes=notes)
         return
-    found: dict[str, Any] = {}
-    for records in (call.parts.store.jobs, call.parts.store.local_jobs):
-        for one in records.list(limit=LONGEST_LIST):
-            found.setdefault(one.job_id, one.created_at)
-    for one_id in sorted(found, key=lambda job_id: found[job_id], reverse=True)[:LONGEST_LIST]:
+    for one_id in islice(statuses(call.parts.store, None), LONGEST_LIST):
         with suppress(NotFound):  # deleted meanwhile
             yield records_of(call.parts, one_id, ask=False, notes=notes)
 
