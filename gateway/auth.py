@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,44 +77,34 @@ class Identity:
     role: Role
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Who may request the paths that a pattern matches; the first rule that fits decides."""
-
-    methods: tuple[str, ...]
-    path: re.Pattern[str]
-    roles: frozenset[Role]
-
-
-def _rule(methods: str, path: str, *roles: Role) -> Rule:
-    return Rule(tuple(methods.split()), re.compile(path), frozenset(roles))
-
-
 _SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
-RULES = (
-    _rule("GET", r"/(docs|openapi\.json|metrics)?", *_SEES),
-    _rule("GET POST DELETE", r"/api/v1/session", *_SEES),
-    _rule("GET", _DATA, Role.PLATFORM),
-    _rule("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", Role.VENDOR, Role.PLATFORM),
-    _rule("GET", r"/api/v1/(audit|settings|doctor).*", Role.ADMIN),
-    _rule("GET", r"/api/v1/.*", *_SEES),
-    _rule("POST", r"/api/v1/(jobs|models)(/.*)?", Role.PLATFORM),
-    _rule("PUT DELETE", r"/api/v1/templates/[^/]+", Role.PLATFORM),
-    _rule("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", Role.VENDOR),
-    _rule("POST", r"/api/v1/routes/[^/]+/test", Role.PLATFORM),
-    _rule("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", *_SEES),
-    _rule("GET POST", r"/v[12]/(platform/)?schedule/task/get_log.*", Role.VENDOR, Role.PLATFORM),
-    _rule("POST", r"/(v1/platform|v2)/schedule/component/register", Role.VENDOR),
-    _rule("GET POST", r"/(v1/platform|v2)/schedule/.*", Role.PLATFORM),
-    _rule("GET", r"/v2/provider/query", *_SEES),
-    _rule("POST", r"/v2/provider/.*", Role.VENDOR),
-    _rule("GET POST", r"/v2/component/.*", Role.PLATFORM),
-    _rule("GET", r"/v2/(job/log/download|output/.*|table/.*|data/.*)", Role.PLATFORM),
-    _rule("GET", r"/v2/log/.*", Role.VENDOR, Role.PLATFORM),
-    _rule("GET", r"/v2/(job|site|server)/.*", *_SEES),
-    _rule("POST", r"/v2/(job/(submit|stop|rerun|notes/add|log/download)|data/.*|table/delete)", Role.PLATFORM),
+RULES: tuple[tuple[str, str, Sequence[Role]], ...] = (
+    ("GET", r"/(docs|openapi\.json|metrics)?", _SEES),
+    ("GET POST DELETE", r"/api/v1/session", _SEES),
+    ("GET", _DATA, (Role.PLATFORM,)),
+    ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),
+    ("GET", r"/api/v1/(audit|settings|doctor).*", (Role.ADMIN,)),
+    ("GET", r"/api/v1/.*", _SEES),
+    ("POST", r"/api/v1/(jobs|models)(/.*)?", (Role.PLATFORM,)),
+    ("PUT DELETE", r"/api/v1/templates/[^/]+", (Role.PLATFORM,)),
+    ("POST", r"/api/v1/providers(/[^/]+/(retire|unretire|approve))?", (Role.VENDOR,)),
+    ("POST", r"/api/v1/routes/[^/]+/test", (Role.PLATFORM,)),
+    ("GET POST", r"/v[12]/(platform/)?schedule/(job/status_all|job/query_job_list)", _SEES),
+    ("GET POST", r"/v[12]/(platform/)?schedule/task/get_log.*", (Role.VENDOR, Role.PLATFORM)),
+    ("POST", r"/(v1/platform|v2)/schedule/component/register", (Role.VENDOR,)),
+    ("GET POST", r"/(v1/platform|v2)/schedule/.*", (Role.PLATFORM,)),
+    ("GET", r"/v2/provider/query", _SEES),
+    ("POST", r"/v2/provider/.*", (Role.VENDOR,)),
+    ("GET POST", r"/v2/component/.*", (Role.PLATFORM,)),
+    ("GET", r"/v2/(job/log/download|output/.*|table/.*|data/.*)", (Role.PLATFORM,)),
+    ("GET", r"/v2/log/.*", (Role.VENDOR, Role.PLATFORM)),
+    ("GET", r"/v2/(job|site|server)/.*", _SEES),
+    ("POST", r"/v2/(job/(submit|stop|rerun|notes/add|log/download)|data/.*|table/delete)", (Role.PLATFORM,)),
 )
-"""First that fits decides; an admin may do everything, and nobody else what no rule names."""
+"""Methods, a pattern of paths, who may: the first that fits decides.
+
+An admin may do everything, and nobody else what no row names.
+"""
 
 
 def may(role: Role, method: str, path: str) -> bool:
@@ -122,10 +112,10 @@ def may(role: Role, method: str, path: str) -> bool:
     if role is Role.ADMIN:
         return True
     method = "GET" if method == "HEAD" else method
-    for rule in RULES:
-        if method in rule.methods and rule.path.fullmatch(path):
-            return role in rule.roles
-    return False
+    fits = (
+        roles for methods, pattern, roles in RULES if method in methods.split() and re.fullmatch(pattern, path)
+    )
+    return role in next(fits, ())
 
 
 def new_token(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, Token]:
