@@ -55,6 +55,8 @@ class GatewayError(Exception):
     """a job that is kept all the same, and tells more"""
     inside: "GatewayError | None" = None
     """what this node's own log and audit have in its place"""
+    problems: tuple[Problem, ...] = ()
+    """what is wrong with the input, each with its path"""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)
@@ -66,11 +68,6 @@ class GatewayError(Exception):
         """What happened, for people; the reason where nothing was said."""
         return str(self.args[0]) if self.args else self.reason
 
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """What is wrong with the input, one by one; nothing for errors that are not about it."""
-        return ()
-
 
 class Invalid(GatewayError):
     """Bad input: every problem with its path, of a flood the first `MOST_PROBLEMS`."""
@@ -79,16 +76,11 @@ class Invalid(GatewayError):
     code = 400
 
     def __init__(self, problems: Iterable[Problem], *, reason: str | None = None) -> None:
-        self._problems = tuple(islice(problems, MOST_PROBLEMS + 1))
-        if len(self._problems) > MOST_PROBLEMS:
+        self.problems = tuple(islice(problems, MOST_PROBLEMS + 1))
+        if len(self.problems) > MOST_PROBLEMS:
             more = Problem("(document)", f"has more than the {MOST_PROBLEMS} problems listed here")
-            self._problems = (*self._problems[:MOST_PROBLEMS], more)
-        super().__init__("; ".join(map(str, self._problems)), reason=reason)
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Every problem, each with its path."""
-        return self._problems
+            self.problems = (*self.problems[:MOST_PROBLEMS], more)
+        super().__init__("; ".join(map(str, self.problems)), reason=reason)
 
 
 class NotFound(GatewayError):
@@ -127,12 +119,7 @@ class Refused(GatewayError):
     def __init__(self, message: str, *, reason: str | None = None, problems: Iterable[Problem] = ()) -> None:
         """``problems``: those of a job that each node found, where they are known."""
         super().__init__(message, reason=reason)
-        self._problems = tuple(islice(problems, MOST_PROBLEMS))
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """What nodes found wrong with a job, each with its path."""
-        return self._problems
+        self.problems = tuple(islice(problems, MOST_PROBLEMS))
 
 
 class NotServed(Refused):
@@ -205,17 +192,12 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
     if error.job_id:
         data["job_id"] = error.job_id
     if error.problems:
-        data["problems"] = listed(error.problems, words)
+        data["problems"] = [
+            {"path": shorten(p.path), "rule": words(shorten(p.rule)), "got": shown(p.got)}
+            | ({"suggestion": words(shorten(p.suggestion))} if p.suggestion else {})
+            for p in error.problems
+        ]
     return {"code": error.code, "msg": shorten(f"{error.reason}: {text}", MOST_TEXT), "data": data}
-
-
-def listed(problems: Iterable[Problem], words: Callable[[str], str] = str) -> list[dict[str, Any]]:
-    """Return problems as a response lists them."""
-    return [
-        {"path": shorten(p.path), "rule": words(shorten(p.rule)), "got": shown(p.got)}
-        | ({"suggestion": words(shorten(p.suggestion))} if p.suggestion else {})
-        for p in problems
-    ]
 
 
 def shown(value: Any, limit: int = 500) -> Any:

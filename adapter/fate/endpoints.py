@@ -175,7 +175,7 @@ def router(parts: FateParts) -> APIRouter:
 
 
 def _endpoint(parts: FateParts, path: str, shape: type[wire.Party], work: Work) -> Callable[..., Any]:
-    async def endpoint(body: wire.Party, request: Request) -> Envelope[Any]:
+    async def endpoint(body: wire.Party, request: Request) -> Envelope:
         try:
             local, who = await commanded(parts, request, body)
             command = Command(parts, body, local, who.node)
@@ -195,7 +195,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
     """Add the paths of scheduling nodes about a job or a task that need not be known here."""
 
     @post(f"{PARTNER}/job/create")
-    async def create(body: wire.CreateJob, request: Request) -> Envelope[Any]:
+    async def create(body: wire.CreateJob, request: Request) -> Envelope:
         scheduler, extra = body.dag.conf.scheduler_party_id, body.dag.conf.extra
         who = await asker(parts, request, scheduler)
         if scheduler != who.node:
@@ -224,7 +224,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
         return None, await asker(parts, request)
 
     @post(f"{PARTNER}/task/collect")
-    async def collect(body: wire.Task, request: Request) -> Envelope[Any]:
+    async def collect(body: wire.Task, request: Request) -> Envelope:
         local, who = await of_task(body, request)
         task_id = body.key.here
 
@@ -243,7 +243,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
         return ok(collected(body, word, news, local, task_id))
 
     @post(f"{PARTNER}/task/stop")
-    async def stop_task(body: wire.StopTask, request: Request) -> Envelope[Any]:
+    async def stop_task(body: wire.StopTask, request: Request) -> Envelope:
         local, who = await of_task(body, request)
         name = _known_name(local, body) if local is not None else ""
 
@@ -270,11 +270,11 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         return job, who.node
 
     @post(f"{SCHEDULER}/job/create")
-    async def create(body: wire.Described, request: Request) -> Envelope[Any]:
+    async def create(body: wire.Described, request: Request) -> Envelope:
         initiator = body.dag.conf.initiator_party_id
         who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
 
-        def work() -> Envelope[Any]:
+        def work() -> Envelope:
             spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
@@ -289,7 +289,7 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         return await on(parts.limiters.peers, request, work)
 
     @post(f"{SCHEDULER}/job/stop")
-    async def stop(body: wire.StopAll, request: Request) -> Envelope[Any]:
+    async def stop(body: wire.StopAll, request: Request) -> Envelope:
         job, who = await scheduled(request, body.job_id)
         why = None  # for a person's stop; FATE's own watch over its tasks reports a failure in this way
         if (reason := REASONS.get(body.stop_status, "STOPPED")) != "STOPPED":
@@ -299,7 +299,7 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         return ok()
 
     @post(f"{SCHEDULER}/job/rerun")
-    async def rerun(body: wire.RerunJob, request: Request) -> Envelope[Any]:
+    async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
         job, who = await scheduled(request, body.job_id)
         wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
         made = await on(parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who))
@@ -307,7 +307,7 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         return ok(data, job_id=made.job_id)
 
     @post(f"{SCHEDULER}/task/report")
-    async def report(body: wire.Report, request: Request) -> Envelope[Any]:
+    async def report(body: wire.Report, request: Request) -> Envelope:
         status = OUR_TASK[word_in(TaskWord, body.status)]
         who = (await asker(parts, request, body.party_id)).node
         if body.party_id not in ("", who):

@@ -8,7 +8,7 @@ response, with the code that the path's `Codes` give for its reason.
 from collections.abc import Callable, Coroutine, Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import structlog
 from fastapi import APIRouter, Request, Response
@@ -19,15 +19,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from adapter.body import JsonRoute, Words, refusal, words_for
-from gateway.errors import DatabaseAway, GatewayError, brief, listed, release, shown
+from gateway.errors import DatabaseAway, GatewayError, brief, envelope, release
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 PARTNER = "/v2/partner"
 SCHEDULER = "/v2/scheduler"
-_LONGEST_TEXT = 20_000
 
 
 class Code(IntEnum):
@@ -134,24 +131,24 @@ PATHS: Mapping[str, tuple[str, Codes]] = {
 """path between nodes -> what it stands for here, and its codes"""
 
 
-class Envelope(BaseModel, Generic[T]):
+class Envelope(BaseModel):
     """FATE's envelope. Errors have the same form, with HTTP 200 and another code."""
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
     code: int = Field(examples=[0], description="0, or one of FATE's codes")
     message: str = Field(examples=["success"])
-    data: T | None = Field(default=None, description="as in FATE-Flow; absent where there is none")
+    data: Any = Field(default=None, description="as in FATE-Flow; absent where there is none")
 
 
-def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = MappingProxyType({})) -> Envelope[Any]:
+def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = MappingProxyType({})) -> Envelope:
     """Return a success without empty fields; ``extra`` fields stand beside ``data``."""
     body = {**extra, "code": int(Code.SUCCESS), "message": "success"}
     if data is not None:
         body["data"] = data
     if job_id:
         body["job_id"] = job_id
-    return Envelope[Any].model_construct(**body)
+    return Envelope.model_construct(**body)
 
 
 def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -> dict[str, Any]:
@@ -159,11 +156,8 @@ def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -
     codes = codes or {}
     found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
     code = next((code for code in found if code), Code.EXCEPTION)
-    data: dict[str, Any] = {"reason": error.reason, "status": error.code}
-    if error.problems:
-        data["problems"] = listed(error.problems, words)
-    text = shown(f"{error.reason}: {words(error.message[: 2 * _LONGEST_TEXT])}", _LONGEST_TEXT)
-    return {"code": int(code), "message": text, "data": data}
+    body = envelope(error, words)
+    return {"code": int(code), "message": body["msg"], "data": {**body["data"], "status": error.code}}
 
 
 class NotServedHere(GatewayError):

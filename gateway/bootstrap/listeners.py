@@ -26,7 +26,7 @@ from adapter.fate import envelope as fate_envelope
 from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
-from adapter.fate.tools.outputs import upload_router
+from adapter.fate.tools.outputs import Change, upload_router
 from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import applications as admin_applications
 from gateway.admin import node as admin_node
@@ -62,25 +62,16 @@ def _of_fate(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
     """Return the routers of FATE's paths for operators: none while its protocol is switched off."""
     if not node.settings.fate.enabled:
         return []
+
+    async def from_form(request: Request, change: Change) -> Dataset:
+        return await uploads.from_form(requests.incoming(request), request, change)
+
     body = node.settings.limits.body_bytes
     return [
         *(Mounted(router, body, Envelope) for router in fate_tools.routers(node)),
-        Mounted(upload_router(_Uploads(uploads)), None, Envelope),
+        Mounted(upload_router(partial(uploads.from_path, _NOBODY), from_form), None, Envelope),
         Mounted(fate_envelope.router({**fate_tools.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
     ]
-
-
-class _Uploads:
-    """The uploads that this node has anyhow, for FATE's paths."""
-
-    def __init__(self, uploads: data.Uploads) -> None:
-        self._uploads = uploads
-
-    async def from_path(self, document: Mapping[str, Any]) -> Dataset:
-        return await self._uploads.from_path(_NOBODY, document)
-
-    async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
-        return await self._uploads.from_form(requests.incoming(request), request, change)
 
 
 _NOBODY = requests.Incoming("", "", "")

@@ -26,13 +26,8 @@ class NotShared(NotAllowed):
     def __init__(self, reason: str, problems: Sequence[Problem], why: str = "") -> None:
         """``why``: the text for this node's operators, where peers get less."""
         super().__init__("; ".join(map(str, problems)), reason=reason)
-        self._problems = tuple(problems)
+        self.problems = tuple(problems)
         self.why = why or self.message
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Each dataset that the job may not use, with its path in the job."""
-        return self._problems
 
 
 class Sharing:

@@ -7,7 +7,7 @@ FATE's description cannot tell two parties of one role and node apart, and FATE 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from adapter.fate.dag.read import Place, job_spec
+from adapter.fate.dag.read import job_spec
 from adapter.fate.dag.wire import DagSchema
 from adapter.fate.words import PROTOCOL
 from gateway.domain.dag import DagNode, group
@@ -57,8 +57,7 @@ class Descriptions:
         conf = schema.dag.conf
         if conf.extra.standard is not None:
             return self._standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
-        place = Place(new_id(), self._me, scheduler, trace_id, {"fate": PROTOCOL, "bfia": "bfia"})
-        return job_spec(schema, place, self._registry)[0]
+        return job_spec(schema, self._registry, new_id(), self._me, scheduler, trace_id)[0]
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:

@@ -68,36 +68,30 @@ def find(registry: Registry, component: str, provider: str, version: str) -> Fou
     return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
 
 
-class Place(NamedTuple):
-    """Where a job comes in."""
+def job_spec(
+    schema: wire.DagSchema, registry: Registry, job_id: str, node: NodeId, scheduler: NodeId, trace_id: str
+) -> tuple[JobSpec, list[str]]:
+    """Return the job that a description asks of this node, and what is ignored in it. Raises `Invalid`.
 
-    job_id: str
-    node: NodeId
-    scheduler: NodeId
-    trace_id: str
-    protocols: Mapping[str, str]
-    """which protocol runs jobs of each kind"""
-
-
-def job_spec(schema: wire.DagSchema, place: Place, registry: Registry) -> tuple[JobSpec, list[str]]:
-    """Return the job that a description asks for, and what is ignored in it. Raises `Invalid`."""
+    ``scheduler``: where it names none. Its kind is the protocol that runs it.
+    """
     dag, reading = schema.dag, _Reading(schema.dag, registry)
     nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
     job_params = reading.job_params()
     if reading.problems:
         raise Invalid({str(p): p for p in reading.problems}.values())  # what two tasks refer to is reported once
     who, inherit = dag.conf.extra.initiator, dag.conf.inheritance
-    initiator = who.party_id if who else dag.conf.initiator_party_id or place.node
+    initiator = who.party_id if who else dag.conf.initiator_party_id or node
     spec = JobSpec(
-        job_id=place.job_id,
+        job_id=job_id,
         flow_id=dag.conf.extra.flow_id,
         dag=Dag(nodes),
         parties=reading.parties,
         initiator=initiator,
         initiator_role=who.role if who else next((p.role for p in reading.parties if p.node == initiator), ""),
-        scheduler=dag.conf.scheduler_party_id or place.scheduler,
-        protocol=place.protocols[schema.kind],
-        trace_id=place.trace_id,
+        scheduler=dag.conf.scheduler_party_id or scheduler,
+        protocol=schema.kind,
+        trace_id=trace_id,
         job_params=job_params,
         task_params=reading.task_params,
         old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,

@@ -96,7 +96,7 @@ class Paths:
     ) -> Callable[[Work], Work]:
         """``codes``: its own ones; ``archive``: content type of one; ``peers``: it may wait for other nodes."""
         options: dict[str, Any] = {"path": path, "methods": [method], "summary": summary}
-        options["response_model"] = None if archive else Envelope[Any]
+        options["response_model"] = None if archive else Envelope
         if codes:
             options["openapi_extra"] = coded(codes)
         if archive:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import Body, Response
 
 from adapter.fate.dag.description import dependencies
-from adapter.fate.dag.read import Place, in_fates_paths, job_spec
+from adapter.fate.dag.read import in_fates_paths, job_spec
 from adapter.fate.envelope import Code, Envelope, ok
 from adapter.fate.tools import schemas
 from adapter.fate.tools.deps import CHUNK, GZIP, JOB_EXAMPLE, Call, ClientParts, Member, Paths, sent
@@ -40,7 +40,6 @@ from gateway.version import VERSION
 
 UPLOAD = "upload-"
 """before a dataset's id: the id by which FATE's tools wait for an upload"""
-LONGEST_LIST = 1000
 
 OF_TASKS: Mapping[str, Level] = {
     "task_debug": Level.DEBUG,
@@ -55,8 +54,6 @@ _IN_MEMORY = 1024 * 1024
 _SUBMIT = {"INVALID": Code.JOB_PARAMS_ERROR, "NODE_UNKNOWN": Code.JOB_PARAMS_ERROR, "": Code.CREATE_JOB_FAILED}
 _STOP = {"": Code.KILL_JOB_FAILED}
 _CHANGE = {"": Code.UPDATE_JOB_FAILED, "INVALID": Code.UPDATE_JOB_FAILED}
-PROTOCOLS = {"bfia": "bfia", "fate": "fate"}
-"""kind of a description -> the protocol that runs its jobs"""
 _NOTE = {**JOB_EXAMPLE, "role": "guest", "party_id": "JG0100001100000010", "notes": "a first try"}
 
 OneJob = Annotated[schemas.JobIdRequest, Body(examples=[JOB_EXAMPLE])]
@@ -64,13 +61,13 @@ paths = Paths()
 
 
 @paths("POST", "/v2/job/submit", "Submit a job in FATE's description", codes=_SUBMIT, peers=True)
-def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]) -> Envelope[Any]:
+def _submit(call: Call, asked: Annotated[schemas.Submit, Body(openapi_examples=schemas.SUBMIT)]) -> Envelope:
     """All problems are reported together; ``data.warnings`` names what means nothing here."""
     parts, dag = call.parts, asked.dag_schema.dag
     node = parts.settings.node
     nodes = {name for party in dag.parties for name in party.party_id}
-    here = Place(parts.coordinator.new_id(nodes), node.id, node.scheduler, current_trace(), PROTOCOLS)
-    spec, warnings = job_spec(asked.dag_schema, here, parts.registry)
+    new_id, schema = parts.coordinator.new_id(nodes), asked.dag_schema
+    spec, warnings = job_spec(schema, parts.registry, new_id, node.id, node.scheduler, current_trace())
     try:
         job_id = parts.coordinator.submit(spec)
     except Invalid as error:
@@ -140,7 +137,7 @@ def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[JobR
     if job_id:
         yield records_of(call.parts, job_id, notes=notes)
         return
-    for one_id in islice(statuses(call.parts.store, None), LONGEST_LIST):
+    for one_id in islice(statuses(call.parts.store, None), schemas.MOST_LISTED):
         with suppress(NotFound):  # deleted meanwhile
             yield records_of(call.parts, one_id, ask=False, notes=notes)
 
@@ -164,19 +161,19 @@ def _page(rows: list[Row], asked: schemas.Paged) -> list[Row]:
     filled = [row for row in rows if row[key] is not None]
     ordered = sorted(filled, key=lambda row: row[key], reverse=asked.order != "asc")
     ordered += [row for row in rows if row[key] is None]
-    limit = asked.limit or LONGEST_LIST
+    limit = asked.limit or schemas.MOST_LISTED
     start = limit * (max(asked.page, 1) - 1)
     return ordered[start : start + limit]
 
 
 @paths("POST", "/v2/job/stop", "Stop a job at every node", codes=_STOP, peers=True)
-def _stop(call: Call, asked: OneJob) -> Envelope[Any]:
+def _stop(call: Call, asked: OneJob) -> Envelope:
     call.parts.coordinator.stop(asked.job_id)
     return ok(job_id=asked.job_id)
 
 
 @paths("POST", "/v2/job/rerun", "Run an ended job again, as a new job", codes=_CHANGE, peers=True)
-def _rerun(call: Call, asked: OneJob) -> Envelope[Any]:
+def _rerun(call: Call, asked: OneJob) -> Envelope:
     """From the first task that has not succeeded. ``job_id`` of the response is the new job's: a job keeps its
     history here, where FATE begins the same one again."""
     made = call.parts.coordinator.rerun(asked.job_id, "", {})
@@ -240,7 +237,7 @@ def _log_count(call: Call, asked: schemas.LogQuery) -> int:
 
 
 @paths("GET", "/v2/log/query", "Lines of a log")
-def _log_query(call: Call, asked: schemas.LogQuery) -> Envelope[Any]:
+def _log_query(call: Call, asked: schemas.LogQuery) -> Envelope:
     """Numbered from 1. ``next``: where to go on, if not all that were asked for fit into one response."""
     log = _log(call.parts, asked)
     count = sum(part.length for part in log)

@@ -5,12 +5,12 @@ reports its ``job_id`` as successful.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Body, Request, Response
@@ -55,7 +55,7 @@ paths = Paths()
 
 
 @paths("GET", "/v2/output/data/table", "Where a task's tables lie", codes=_LEFT_TABLE, peers=True)
-def _data_table(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
+def _data_table(call: Call, asked: schemas.OfTask) -> Envelope:
     """Under ``data`` as FATE's documents say, and beside ``code`` as FATE 2.2 responds.
 
     Another party's node reports what it has granted: columns and count too, never rows.
@@ -65,7 +65,7 @@ def _data_table(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
 
 
 @paths("GET", "/v2/output/data/display", "The first rows of a task's tables", codes=_LEFT_TABLE)
-def _data_display(call: Call, asked: schemas.OfTask) -> Envelope[Any]:
+def _data_display(call: Call, asked: schemas.OfTask) -> Envelope:
     found = {key: [_shown(call.parts, address)] for key, address in _addresses(call.parts, asked, "data").items()}
     return ok(found, extra=found)
 
@@ -255,18 +255,18 @@ def _table(storage: Storage, address: Address, folder: str, *, header: bool = Tr
     yield Member(f"{folder}/0.meta", len(meta), (meta,))
 
 
-class Uploads(Protocol):
-    """Takes tables in; whatever is wrong is raised as `gateway.errors.GatewayError`."""
-
-    async def from_path(self, document: Mapping[str, Any]) -> Dataset:
-        """Store a file that is on the server."""
-
-    async def from_form(self, request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Dataset:
-        """Store a file that comes with the request; ``change`` is applied to the form's fields."""
+Change = Callable[[dict[str, str]], dict[str, str]]
 
 
-def upload_router(uploads: Uploads) -> APIRouter:
-    """Return the upload paths of FATE's client."""
+def upload_router(
+    from_path: Callable[[Mapping[str, Any]], Awaitable[Dataset]],
+    from_form: Callable[[Request, Change], Awaitable[Dataset]],
+) -> APIRouter:
+    """Return the upload paths of FATE's client.
+
+    ``from_path`` stores a file that is on the server, ``from_form`` one that comes with a request, whose fields it
+    has changed before.
+    """
     router = APIRouter(tags=[TAG], route_class=FateRoute)
 
     @router.post(
@@ -277,8 +277,8 @@ def upload_router(uploads: Uploads) -> APIRouter:
     )
     async def upload(
         body: Annotated[dict[str, Any], Body(examples=[_UPLOAD])],
-    ) -> Envelope[Any]:
-        return _answer(await uploads.from_path(_named(body)))
+    ) -> Envelope:
+        return _answer(await from_path(_named(body)))
 
     @router.post(
         "/v2/data/component/upload/file",
@@ -288,8 +288,8 @@ def upload_router(uploads: Uploads) -> APIRouter:
             "requestBody": {"content": {"multipart/form-data": {"schema": {"type": "object"}}}},
         },
     )
-    async def upload_file(request: Request) -> Envelope[Any]:
-        return _answer(await uploads.from_form(request, _named))
+    async def upload_file(request: Request) -> Envelope:
+        return _answer(await from_form(request, _named))
 
     return router
 
@@ -302,6 +302,6 @@ def _named(fields: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _answer(dataset: Dataset) -> Envelope[Any]:
+def _answer(dataset: Dataset) -> Envelope:
     data = {"namespace": dataset.namespace, "name": dataset.name, "dataset_id": dataset.dataset_id}
     return ok({**data, "count": dataset.count}, job_id=UPLOAD + dataset.dataset_id)

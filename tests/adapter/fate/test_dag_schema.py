@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import description
-from adapter.fate.dag.read import Place, in_fates_paths, job_spec
+from adapter.fate.dag.read import in_fates_paths, job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -19,7 +19,6 @@ from tests.e2e.nodes import example
 from tests.registry.memory import MemoryRepository
 
 GUEST, HOST = "JG0100001100000010", "JG0100002200000020"
-PLACE = Place("job-1", GUEST, GUEST, "trace-1", {"bfia": "bfia", "fate": "fate"})
 GOLDEN = Path(__file__).parent / "golden"
 TRAIN, ALIGN = "hetero_secureboost_1", "intersect_rsa_1"
 
@@ -50,7 +49,7 @@ def job() -> Described:
 
 
 def read(document: dict[str, Any], registry: Registry) -> tuple[JobSpec, list[str]]:
-    return job_spec(DagSchema.model_validate(document), PLACE, registry)
+    return job_spec(DagSchema.model_validate(document), registry, "job-1", GUEST, GUEST, "trace-1")
 
 
 def faultless(spec: JobSpec) -> bool:

@@ -35,18 +35,14 @@ def test_another_id_is_sent_as_it_is(ours: str):
     assert following("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
 
 
-@pytest.mark.parametrize("status", TaskStatus)
-def test_a_task_comes_back_from_fates_words_as_it_was(status: TaskStatus):
-    alike = TaskStatus.READY if status is TaskStatus.PENDING else status
-    assert OUR_TASK[task_word(status)] is alike
+def test_tasks_and_ended_jobs_come_back_from_fates_words_as_they_were():
+    for status in TaskStatus:
+        assert OUR_TASK[task_word(status)] is (TaskStatus.READY if status is TaskStatus.PENDING else status)
     assert set(OUR_TASK) == set(TaskWord)
-
-
-@pytest.mark.parametrize("outcome", Outcome)
-def test_an_ended_job_comes_back_as_it_ended(outcome: Outcome):
-    status = JobStatus.REJECTED if outcome is Outcome.REJECTED else JobStatus.FINISHED
-    alike = Outcome.FAILED if outcome is Outcome.REJECTED else outcome
-    assert OUR_OUTCOME[job_word(status, outcome)] is alike
+    for outcome in Outcome:
+        rejected = outcome is Outcome.REJECTED
+        word = job_word(JobStatus.REJECTED if rejected else JobStatus.FINISHED, outcome)
+        assert OUR_OUTCOME[word] is (Outcome.FAILED if rejected else outcome)
 
 
 @pytest.mark.parametrize(
