@@ -36,8 +36,8 @@ _PAUSE = 0.1
 """seconds until a listener that could not accept a connection tries again"""
 _WARN_EVERY = 60.0
 """seconds between two warnings that a limit of connections is reached, or that one address fails at TLS"""
-_MOST_REFUSED = 64
-"""addresses whose failures at TLS are logged within that time"""
+_MOST_LOGGED = 64
+"""such warnings within that time"""
 HEAD_SECONDS = 10.0
 """for a TLS handshake, and for a request's head"""
 _REST_SECONDS = 30.0
@@ -371,9 +371,8 @@ class _Server(uvicorn.Server):
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._held: set[asyncio.Task[None]] = set()
-        self._warned = -_WARN_EVERY
-        self._refused: dict[str, float] = {}
-        """address -> when a refused TLS handshake was logged"""
+        self._logged: dict[str, float] = {}
+        """address -> when its refused TLS handshake was logged; empty: that the limit is reached"""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -414,26 +413,21 @@ class _Server(uvicorn.Server):
                     continue
                 if not self._places.take(address[0]):
                     client.close()
-                    self._warn(address[0])
+                    if self._is_news(""):
+                        log.warning("connection limit reached, more are closed", extra={"address": address[0]})
                     await asyncio.sleep(0)  # others have their turn, however many come
                     continue
                 task = loop.create_task(self._hold(client, address[0]))
                 self._held.add(task)
                 task.add_done_callback(self._held.discard)
 
-    def _warn(self, address: str) -> None:
+    def _is_news(self, address: str) -> bool:
+        """Note what is to be logged of an address; False: it was within the last minute, or too many were."""
         now = asyncio.get_running_loop().time()
-        if now - self._warned >= _WARN_EVERY:
-            self._warned = now
-            log.warning("connection limit reached, more are closed", extra={"address": address})
-
-    def _refuses(self, address: str) -> bool:
-        """Note a refused handshake; False: one of that address was refused within the last minute."""
-        now = asyncio.get_running_loop().time()
-        self._refused = {one: at for one, at in self._refused.items() if now - at < _WARN_EVERY}
-        if address in self._refused or len(self._refused) >= _MOST_REFUSED:
+        self._logged = {one: at for one, at in self._logged.items() if now - at < _WARN_EVERY}
+        if address in self._logged or len(self._logged) >= _MOST_LOGGED:
             return False
-        self._refused[address] = now
+        self._logged[address] = now
         return True
 
     async def _hold(self, client: socket.socket, address: str) -> None:
@@ -449,7 +443,7 @@ class _Server(uvicorn.Server):
             )
             await connection.lost.wait()
         except OSError as error:  # among them those of TLS
-            tells = isinstance(error, ssl.SSLError) and self._refuses(address)
+            tells = isinstance(error, ssl.SSLError) and self._is_news(address)
             level = logging.WARNING if tells else logging.DEBUG
             log.log(level, "a connection was not made", extra={"address": address, "error": str(error)})
         finally:
