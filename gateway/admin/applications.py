@@ -1,7 +1,6 @@
 """``/api/v1/applications``: what partners and this node applied for, and what people here decide on it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -15,6 +14,7 @@ from pydantic import AwareDatetime, Field
 from gateway.admin.deps import (
     OPERATOR,
     AfterNumber,
+    Empty,
     Input,
     Limit,
     Number,
@@ -65,18 +65,6 @@ class Deciding(Why):
     )
 
 
-@dataclass(frozen=True)
-class Composing:
-    """What the adapter of the standard adds."""
-
-    compose: Callable[[Applying, datetime], Application]
-    """makes an application; raises `Invalid` with every problem"""
-    key_of: Callable[[Application], str]
-    """returns the id of the key that a contract brings; empty: none"""
-    offers: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]]
-    """asks a partner what it offers"""
-
-
 _NOTICE = Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")]
 _KEY = Annotated[str, Field(description="id of the key that a contract brings; compare it by telephone")]
 _SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
@@ -90,14 +78,22 @@ OneNumber = Annotated[Number, Path(description="Of an application, as the list h
 
 
 def router(
-    applications: Applications, composing: Composing, clock: Callable[[], datetime], limiter: CapacityLimiter
+    applications: Applications,
+    compose: Callable[[Applying], Application],
+    key_of: Callable[[Application], str],
+    offered: Callable[[NodeId, str, Mapping[str, str]], Mapping[str, Any]],
+    limiter: CapacityLimiter,
 ) -> APIRouter:
-    """Return the paths; requests to partners are made in threads of the limiter."""
+    """Return the paths; requests to partners are made in threads of the limiter.
+
+    ``compose`` makes an application of what is asked for, ``key_of`` returns the id of the key that a contract
+    brings, if any, ``offered`` asks a partner what it offers.
+    """
     paths = Paths()
 
     def shown(one: Application) -> dict[str, Any]:
         plain = {name: value for name, value in to_plain(one).items() if name in _SHOWN}
-        return {**plain, "key": composing.key_of(one)}
+        return {**plain, "key": key_of(one)}
 
     def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
         about = {"application": after.number, "kind": str(after.kind), "partner": after.partner}
@@ -123,7 +119,7 @@ def router(
     @paths("POST", "/applications", "Apply for something with a partner", _LINE)
     async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
         def work() -> Application:
-            return applications.ask(composing.compose(body, clock()))
+            return applications.ask(compose(body))
 
         made = await anyio.to_thread.run_sync(work, limiter=limiter)
         noted(request, None, {"application": made.number, "kind": str(made.kind), "partner": made.partner})
@@ -162,11 +158,8 @@ def router(
         "/applications/{application}/refresh",
         "Deliver now what the partner has to hear, or ask what it decided",
         _LINE,
-        openapi_extra={
-            "requestBody": {"content": {"application/json": {"schema": {"type": "object"}, "example": {}}}}
-        },
     )
-    async def refresh(application: OneNumber) -> Response:
+    async def refresh(application: OneNumber, body: Empty = None) -> Response:
         found = await anyio.to_thread.run_sync(applications.refresh, application, limiter=limiter)
         return Reply(shown(found))
 
@@ -185,7 +178,7 @@ def router(
         def work() -> Mapping[str, Any]:
             contract = applications.contract_with(node)
             query = {"contract_id": contract.id, "page_num": str(page), "page_size": str(size)}
-            return composing.offers(node, f"{_LISTS[what]}/list", query)
+            return offered(node, f"{_LISTS[what]}/list", query)
 
         found = await anyio.to_thread.run_sync(work, limiter=limiter)
         return Reply({"records": found.get("records") or [], "total": found.get("total") or 0})

@@ -183,8 +183,8 @@ def _is_place(text: str) -> str:
     return text
 
 
-def router(parts: AdminParts) -> APIRouter:
-    """Return the paths of listing, showing and deciding."""
+def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> APIRouter:
+    """Return the paths of jobs; requests to partners are made in threads of the limiter."""
     paths = Paths()
     store = parts.store
 
@@ -297,17 +297,6 @@ def router(parts: AdminParts) -> APIRouter:
         """For `bfia-gateway job verify`, which compares the two. Only at a node that takes part in the job."""
         return Reply(document(store.local_jobs.get(job_id)))
 
-    return paths.router
-
-
-def _created(local: LocalJob) -> tuple[str, str]:
-    return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
-
-
-def archive_router(parts: AdminParts) -> APIRouter:
-    """Return the path of the archive."""
-    paths = Paths()
-
     @paths(
         "GET",
         "/jobs/{job_id}/archive",
@@ -323,13 +312,6 @@ def archive_router(parts: AdminParts) -> APIRouter:
         """
         pieces = filter(None, archived(parts, job_id))
         return StreamingResponse(pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip"))
-
-    return paths.router
-
-
-def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> APIRouter:
-    """Return the paths of deletion; requests to partners are made in threads of the limiter."""
-    paths = Paths()
 
     @paths("DELETE", "/jobs/{job_id}", "Delete an ended job at every node", _DELETED)
     async def delete(
@@ -383,6 +365,10 @@ def deletion_router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimi
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
 
     return paths.router
+
+
+def _created(local: LocalJob) -> tuple[str, str]:
+    return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
 
 
 def dry_run_router(

@@ -84,8 +84,24 @@ class Deployment(Input):
     )
 
 
-def router(models: Models) -> APIRouter:
-    """Return the paths of models whose bodies are small."""
+class Prediction(Input):
+    """What a prediction needs beyond its model."""
+
+    datasets: dict[str, str] = Field(
+        default_factory=dict,
+        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with",
+    )
+    dry_run: bool = Field(default=False, description="only tell the differences; create no job")
+
+
+_EXAMPLE = {"datasets": {"guest.0": "bank#september", "host.0": "shop#september"}, "dry_run": True}
+_PREDICTION = shape(
+    "PredictionJob", job_id=str, differences=[shape("Difference", path=str, before=Any, after=Any)]
+)
+
+
+def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRouter:
+    """Return the paths whose bodies are small; requests to partners are made in threads of the limiter."""
     paths = Paths()
 
     def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Response:
@@ -155,29 +171,6 @@ def router(models: Models) -> APIRouter:
     def export(model_id: str, version: str) -> Response:
         headers = attachment(f"{model_id}-{version}.zip")
         return StreamingResponse(models.export(model_id, version), media_type="application/zip", headers=headers)
-
-    return paths.router
-
-
-class Prediction(Input):
-    """What a prediction needs beyond its model."""
-
-    datasets: dict[str, str] = Field(
-        default_factory=dict,
-        description="party, such as guest.0 -> id of the table that takes the place of the one it trained with",
-    )
-    dry_run: bool = Field(default=False, description="only tell the differences; create no job")
-
-
-_EXAMPLE = {"datasets": {"guest.0": "bank#september", "host.0": "shop#september"}, "dry_run": True}
-_PREDICTION = shape(
-    "PredictionJob", job_id=str, differences=[shape("Difference", path=str, before=Any, after=Any)]
-)
-
-
-def prediction_router(parts: AdminParts, models: Models, limiter: CapacityLimiter) -> APIRouter:
-    """Return the path that makes a job of a model; requests to partners are made in threads of the limiter."""
-    paths = Paths()
 
     def predict(model_id: str, version: str, body: Prediction) -> dict[str, Any]:
         trained_by = models.get(model_id, version)[0].model.job_id

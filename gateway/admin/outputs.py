@@ -224,8 +224,8 @@ _Wanted = Annotated[Wanted, Depends(_wanted)]
 """looked up by the path itself, so that wrong parameters are named first"""
 
 
-def router(store: Store, storage: Storage) -> APIRouter:
-    """Return the paths of the outputs and reports at this node."""
+def router(store: Store, storage: Storage, catalog: OutputCatalog, limiters: Limiters) -> APIRouter:
+    """Return the paths of the outputs and reports at this node, and of metadata, also of other nodes' outputs."""
     paths = Paths()
 
     def find_report(wanted: Wanted) -> Output:
@@ -309,15 +309,8 @@ def router(store: Store, storage: Storage) -> APIRouter:
         image = picture(read_report(storage, found.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
-    return paths.router
-
-
-def metadata_router(facts: OutputCatalog, limiters: Limiters) -> APIRouter:
-    """Return the paths of metadata, which other nodes may have to be requested for."""
-    paths = Paths()
-
     async def known(wanted: Wanted) -> Response:
-        found = await anyio.to_thread.run_sync(facts.for_operators, wanted, limiter=limiters.peers)
+        found = await anyio.to_thread.run_sync(catalog.for_operators, wanted, limiter=limiters.peers)
         return Reply({"outputs": found})
 
     @paths(

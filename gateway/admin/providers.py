@@ -34,26 +34,13 @@ from provider_registry.model import Provider
 from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written, changes
 
 ONE = "/providers/{provider_name}"
-_REGISTER: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "description": "as for /v2/provider/register, or as for …/schedule/component/register",
-                    "example": {
-                        "name": "example",
-                        "version": "1.0.0",
-                        "device": "docker",
-                        "metadata": {"image": "example:1.0.0"},
-                        "components_description": {},
-                    },
-                }
-            }
-        },
-    }
+_NEW = {"name": "example", "version": "1.0.0", "device": "docker", "metadata": {"image": "example:1.0.0"}}
+_REGISTRATION = {
+    "type": "object",
+    "description": "as for /v2/provider/register, or as for …/schedule/component/register",
+    "example": {**_NEW, "components_description": {}},
 }
+_REGISTER = {"requestBody": {"required": True, "content": {"application/json": {"schema": _REGISTRATION}}}}
 Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 
 

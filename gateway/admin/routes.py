@@ -19,6 +19,7 @@ from gateway.admin.deps import (
     AfterNumber,
     AfterText,
     Authored,
+    Empty,
     Limit,
     Number,
     Paths,
@@ -39,7 +40,6 @@ from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
 
 _LONGEST_TEST = 120.0
 """seconds"""
-_NO_BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object", "example": {}}}}}}
 _FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
 _TYPES = {"port": int, "deadline": float, "enabled": bool, "relay": bool}
@@ -202,9 +202,8 @@ def router(
         "/routes/{node}/test",
         "Test a route in both directions, step by step",
         _TEST,
-        openapi_extra=_NO_BODY,
     )
-    async def test(node: NodeInPath) -> Response:
+    async def test(node: NodeInPath, body: Empty = None) -> Response:
         with anyio.move_on_after(_LONGEST_TEST):
             steps = await anyio.to_thread.run_sync(try_route, node, limiter=limiter, abandon_on_cancel=True)
             return Reply({"node": node, "good": good(steps), "steps": steps})

@@ -1,7 +1,6 @@
 """What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -18,7 +17,7 @@ from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.examples import A_JOB
-from adapter.bfia.management import client as management_client
+from adapter.bfia.management import client
 from adapter.bfia.management import router as management
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
@@ -27,8 +26,7 @@ from adapter.fate import tools as fate_tools
 from adapter.fate.envelope import Envelope
 from adapter.fate.signing import ClientSignatures
 from adapter.fate.tools.outputs import Change, upload_router
-from gateway.admin import about, datasets, jobs, models, outputs, providers, routes, streams
-from gateway.admin import applications as admin_applications
+from gateway.admin import about, applications, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import in_language, only_known
 from gateway.auth import Access
@@ -62,11 +60,11 @@ def _of_fate(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
     """Return the routers of FATE's paths for operators: none while its protocol is switched off."""
     if not node.settings.fate.enabled:
         return []
+    body = node.settings.limits.body_bytes
 
     async def from_form(request: Request, change: Change) -> Dataset:
         return await uploads.from_form(requests.incoming(request), request, change)
 
-    body = node.settings.limits.body_bytes
     return [
         *(Mounted(router, body, Envelope) for router in fate_tools.routers(node)),
         Mounted(upload_router(partial(uploads.from_path, _NOBODY), from_form), None, Envelope),
@@ -281,20 +279,18 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
     small = [
         streams.logs_router(node.run_logs, node.leaving),
         streams.events_router(node.feed, node.webhooks, node.leaving),
-        jobs.deletion_router(node, node.deleting, limiters.peers),
-        jobs.archive_router(node),
         admin_node.router(node, node.cleaner, node.drain),
         admin_node.health_router(node),
-        models.router(node.models),
-        models.prediction_router(node, node.models, limiters.peers),
+        models.router(node.models, node, limiters.peers),
         datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
-        outputs.metadata_router(node.outputs, limiters),
-        outputs.router(node.store, node.storage),
-        jobs.router(node),
+        outputs.router(node.store, node.storage, node.outputs, limiters),
+        jobs.router(node, node.deleting, limiters.peers),
         about.router(node),
         session.router(sessions),
         routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
-        admin_applications.router(node.applications, _composing(node), node.clock, limiters.peers),
+        applications.router(
+            node.applications, partial(_composed, node), client.key_id, node.management.listed, limiters.peers
+        ),
     ]
     mounts = [
         *_bounded(node, operators, platform.log_router(node.run_logs, limiters)),
@@ -320,24 +316,21 @@ def grpc(node: "Gateway") -> dict[str, Grpc]:
     return {name: Grpc(app, most) for name, app in node.apps.items() if name != "operator"}
 
 
-def _composing(node: "Gateway") -> admin_applications.Composing:
-    def compose(body: admin_applications.Applying, now: datetime) -> Application:
-        contract = None if body.kind is Kind.CONTRACT else node.applications.contract_with(body.partner)
-        return management_client.composed(
-            node.card,
-            body.kind,
-            body.partner,
-            body.subject,
-            body.fields,
-            now,
-            body.expires_at,
-            body.jobs,
-            body.url,
-            body.address,
-            contract.id if contract else "",
-        )
-
-    return admin_applications.Composing(compose, management_client.key_id, node.management.listed)
+def _composed(node: "Gateway", body: applications.Applying) -> Application:
+    contract = None if body.kind is Kind.CONTRACT else node.applications.contract_with(body.partner)
+    return client.composed(
+        node.card,
+        body.kind,
+        body.partner,
+        body.subject,
+        body.fields,
+        node.clock(),
+        body.expires_at,
+        body.jobs,
+        body.url,
+        body.address,
+        contract.id if contract else "",
+    )
 
 
 def _identity(node: "Gateway") -> PeerIdentity:
