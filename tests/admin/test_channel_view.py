@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.domain.execution.messages import StopRequested
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import Outcome
+from tests import cli
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER, ask, containers, running
 from tests.memory_engine import MemoryEngine, Script
@@ -42,7 +40,7 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
         expected = {"session": "session_job-1", "topic": "question", "messages": 2, "bytes": 10, "readers": []}
         assert question == expected | {"bytes_per_second": 1}
         assert (answer["topic"], answer["messages"], answer["readers"]) == ("answer", 0, ["host.0"])
-        shown = CliRunner().invoke(app, ["job", "show", "job-1", "--url", node.addresses()["operator"]])
+        shown = cli.asking("job", node, "show", "job-1")
         assert re.search("topic question: 2 messages, 10 bytes, .*; 1 B/s now", shown.stdout)
         assert "topic answer: host.0" in shown.stdout
         assert "channel, session_job-1: 2 messages, 10 B received, " in shown.stdout
@@ -68,13 +66,13 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> N
         call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
         nowhere = told["guest.0"] | {"x-ptp-target-node-id": STRANGER}
         assert call(node, "push", nowhere, topic="answer", payload=PAYLOAD)["code"] != "E0000000000"
-        url = ("--url", node.addresses()["operator"])
-        shown = CliRunner().invoke(app, ["job", "show", "job-1", *url]).stdout
+        shown = cli.asking("job", node, "show", "job-1").stdout
         assert "last refused push" in shown and STRANGER in shown
         ending = Ending(Outcome.FAILED, node.clock(), Failure("TIMEOUT", "not over after 5 s"))
         node.executor.record("job-1", StopRequested(node.clock(), None, ending, ME))
         wait_for(lambda: all(run.over for run in node.store.local_jobs.get("job-1").runs))
         waits.result()
-        shown = CliRunner(env={"COLUMNS": "400"}).invoke(app, ["job", "show", "job-1", *url]).stdout
+        url = node.addresses()["operator"]
+        shown = cli.call("job", "show", "job-1", "--url", url, env={"COLUMNS": "400"}).stdout
     line = next(line for line in shown.splitlines() if " as host.0: when it was stopped" in line)
     assert "it waited for topic answer; unread: question (1 message); last refused push: " in line

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.errors import Invalid, NotAllowed
 from tests.builders import a_spec
+from tests.cli import asking
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -55,8 +57,7 @@ def call(node: Gateway, method: str, path: str, **more: Any) -> Any:
     return ask(node, "operator", method, path, headers=headers, **more)
 
 
-def cli(node: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["data", *words, "--url", node.addresses()["operator"]])
+cli = partial(asking, "data")
 
 
 def uploaded(node: Gateway, folder: Path, *more: str) -> Result:

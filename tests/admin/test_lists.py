@@ -3,7 +3,6 @@
 Who may use which path is in tests/trust/test_roles_on_every_path.py.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,15 +14,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from bfia_gateway_client.jobs import Jobs
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.http.pagination import page_of
 from tests.builders import a_job, a_local_job, a_spec, at
+from tests.cli import asking
 from tests.e2e.nodes import wait_for
 from tests.fuzz.nodes import described
 from tests.inprocess import ME, PEER, STRANGER, ask, running
@@ -76,10 +74,6 @@ def refused(node: Gateway, path: str, **query: Any) -> list[tuple[str, str, str]
     body = answer.json()
     assert (answer.status_code, body["code"], body["data"]["reason"]) == (400, 400, "INVALID"), answer.text
     return [(p["path"], p["rule"], p.get("suggestion", "")) for p in body["data"]["problems"]]
-
-
-def cli(node: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--url", node.addresses()["operator"]])
 
 
 def listed(node: Gateway, **query: Any) -> list[str]:
@@ -167,9 +161,9 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
     assert listed(node, partner=STRANGER) == ["5", "4"]
     assert listed(node, partner="JG") == []
     assert listed(node, since=at(120).isoformat(), until=at(240).isoformat()) == ["3", "2"]
-    shown = cli(node, "job", "list", "--partner", PEER, "--limit", "2")
+    shown = asking("job", node, "list", "--partner", PEER, "--limit", "2")
     assert "job-3" in shown.stdout and "job-1" not in shown.stdout and "--after" in shown.stderr
-    shown = cli(node, "job", "list", "--since", at(120).isoformat(), "--until", at(240).isoformat())
+    shown = asking("job", node, "list", "--since", at(120).isoformat(), "--until", at(240).isoformat())
     assert [f"job-{n}" in shown.stdout for n in range(5)] == [False, False, True, True, False]
     (path,) = (e for e in node.endpoints if e.path == "/api/v1/jobs" and "GET" in e.methods)
     filters = {one.name.removesuffix("_id") for one in path.dependant.query_params} - {"after"}
@@ -198,22 +192,9 @@ def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway)
     assert found(action="%") == found(who="nobody") == []
     first = get(node, "audit", limit=1).json()
     assert found(after=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
-    shown = cli(node, "audit", "--refused")
+    shown = asking("audit", node, "--refused")
     assert "JOB_UNKNOWN" in shown.stdout
     assert "stop_all" in shown.stdout and "refused (404)" in shown.stdout and "undrain" not in shown.stdout
-
-
-def test_a_token_made_by_command_is_in_the_audit(tmp_path: Path):
-    config = tmp_path / "node.yml"
-    config.write_text("node: {id: JG1}\nengine: {kind: process}\n")
-    for words in (("create", "ann", "--role", "viewer"), ("revoke", "ann")):
-        done = CliRunner().invoke(app, ["token", *words, "--config", str(config)])
-        assert done.exit_code == 0, done.output
-    with running(tmp_path / "node", database={"url": f"sqlite:///{tmp_path / 'var' / 'gateway.db'}"}) as gateway:
-        revoked, created = gateway.audit.list()
-    assert created.action == "token create" and created.detail["after"]["role"] == "viewer"
-    assert revoked.detail == {"before": {"token": "ann", "good": 1}, "after": {"token": "ann", "good": 0}}
-    assert json.dumps(created.detail).count("bfia_") == 0
 
 
 def test_the_next_check_of_a_job_follows_the_nodes_settings(tmp_path: Path):

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from adapter.bfia import interconn
 from gateway.bootstrap.node import Gateway
-from gateway.cli.main import app
 from gateway.data.outputs import Wanted
 from gateway.domain.datasets import Grant
 from gateway.domain.run import Address
 from gateway.store.repositories import SqlGrants
 from tests.cleaning.ended import a_job_over, ago, left_behind
+from tests.cli import asking
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask, running
 
@@ -70,12 +69,8 @@ def address(key: str) -> Address:
 
 def granted(node: Gateway, key: str, to: str = PEER) -> None:
     at = address(key)
-    done = cli(node, "data", "grant", f"{at.namespace}#{at.name}", to)
+    done = asking("data", node, "grant", f"{at.namespace}#{at.name}", to)
     assert done.exit_code == 0, done.stderr
-
-
-def cli(node: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "--url", node.addresses()["operator"]])
 
 
 def asked(node: Gateway, party: str = "guest.0", key: str = "", task: str = "a", job: str = JOB) -> Any:
@@ -128,7 +123,7 @@ def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
     noted = here.audit.list()[0]
     assert (noted.who, noted.action, noted.status) == (f"node {PEER}", f"POST {PATH}", 200)
     assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
-    shown = cli(there, "job", "metadata", JOB, "a", "guest.0", "out")
+    shown = asking("job", there, "metadata", JOB, "a", "guest.0", "out")
     assert shown.exit_code == 0 and "id string, x float" in shown.stdout and SECRET not in shown.stdout
 
 
@@ -147,7 +142,7 @@ def test_a_grant_that_ended_tells_nothing_any_more(nodes: tuple[Gateway, Gateway
     granted(here, "out")
     at = address("out")
     for _ in range(2):  # ended once; by then it is no more than so
-        assert cli(here, "data", "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
+        assert asking("data", here, "revoke", f"{at.namespace}#{at.name}", PEER).exit_code == 0
     said = asked(there, key="out")
     assert said["data"]["reason"] == "NOT_AUTHORISED" and "revoked" in said["msg"]
 

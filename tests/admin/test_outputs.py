@@ -10,13 +10,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from engines.base import EngineDown, EngineError, LaunchSpec, labels
 from gateway.admin.outputs import MOST_BYTES, one_range
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED
-from gateway.cli.main import app
 from gateway.domain.dag import Dag, DagOutput
 from gateway.domain.run import Address, LocalJob, Reporting
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
@@ -25,6 +24,7 @@ from gateway.ports import JobView, TaskView
 from provider_registry.registration import provider_from_request
 from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
 from tests.cleaning.ended import a_run_of, left_behind, logs_of
+from tests.cli import call
 from tests.inprocess import ME, PEER, ask, running
 from tests.registry.builders import a_description, a_parameter, a_request
 
@@ -270,7 +270,7 @@ def reported(node: Gateway) -> str:
 
 
 def cli(node: Gateway, *words: str) -> Result:
-    return CliRunner().invoke(app, ["job", *words, "--url", node.addresses()["operator"]], env={"COLUMNS": "200"})
+    return call("job", *words, "--url", node.addresses()["operator"], env={"COLUMNS": "200"})
 
 
 def test_a_report_names_its_pictures_and_each_is_svg_without_rights(node: Gateway, reported: str):

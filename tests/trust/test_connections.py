@@ -43,15 +43,15 @@ FEW_FILES = ["sh", "-c", 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"', "sh"]
 
 
 @contextmanager
-def listening(app: ASGIApp, tls: Tls | None = None) -> Iterator[int]:
-    """Serve the application until the test is over; yield its port."""
+def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int]:
+    """Serve the application until the test is over; yield its port. ``more``: what else `serve` is given."""
     sock = bound("127.0.0.1:0")
     up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def main() -> None:
         stopping = asyncio.Event()
         hold.append((asyncio.get_running_loop(), stopping))
-        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={} if tls is None else {"peer": tls})
+        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={"peer": tls} if tls else {}, **more)
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     thread.start()
@@ -400,22 +400,21 @@ def test_a_request_line_without_end_is_refused() -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 431")
 
 
+WHOLE_REQUEST = HEAD + b"connection: close\r\n\r\n"
+
+
+def said(port: int, request: bytes) -> bytes:
+    """Return all that a listener answers before it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client, client.makefile("rb") as answer:
+        client.sendall(request)
+        return answer.read()
+
+
 def test_a_socket_that_comes_while_serving_is_served_and_later_closed() -> None:
-    arrivals = server.Arrivals()
-
-    async def main() -> None:
-        first, second, stopping, up = bound("127.0.0.1:0"), bound("127.0.0.1:0"), asyncio.Event(), asyncio.Event()
-        serving = asyncio.create_task(serve({"peer": HELLO}, {"peer": [first]}, up.set, stopping, arrivals))
-        await up.wait()
+    arrivals, second = server.Arrivals(), bound("127.0.0.1:0")
+    with listening(HELLO, arrivals=arrivals):
         arrivals.put("peer", second)
-        reader, writer = await asyncio.open_connection(*second.getsockname())
-        writer.write(HEAD + b"connection: close\r\n\r\n")
-        assert (await reader.read()).endswith(b"hello")
-        writer.close()
-        stopping.set()
-        await serving
-
-    asyncio.run(main())
+        assert said(port_of_socket(second), WHOLE_REQUEST).endswith(b"hello")
     late = bound("127.0.0.1:0")
     arrivals.put("peer", late)
     assert late.fileno() == -1
@@ -435,22 +434,9 @@ def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error: Except
 
         async def close(self) -> None: ...
 
-    async def main() -> None:
-        sock, stopping, up = bound("127.0.0.1:0"), asyncio.Event(), asyncio.Event()
-        serving = asyncio.create_task(
-            serve({"peer": HELLO}, {"peer": [sock]}, up.set, stopping, http2={"peer": Away()})
-        )
-        await up.wait()
-        plain = HEAD + b"connection: close\r\n\r\n"
-        for sent, answer in ((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b""), (plain, b"hello")):
-            reader, writer = await asyncio.open_connection(*sock.getsockname())
-            writer.write(sent)
-            assert (await reader.read()).endswith(answer)
-            writer.close()
-        stopping.set()
-        await serving
-
-    asyncio.run(main())
+    with listening(HELLO, http2={"peer": Away()}) as port:
+        assert said(port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == b""
+        assert said(port, WHOLE_REQUEST).endswith(b"hello")
 
 
 def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
