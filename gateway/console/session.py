@@ -5,14 +5,13 @@ request with that cookie needs beside it. A login at the provider makes a token,
 """
 
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
-from anyio import CapacityLimiter, Semaphore, WouldBlock
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -126,17 +125,22 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
     """Return the paths of the login at an OpenID provider; browsers come to them by links, never by scripts."""
     paths = Paths(include_in_schema=False)
     begun = f"{sessions.cookie}-login"
-    few, crowd = CapacityLimiter(4), Semaphore(_MOST)
+    few, under_way = CapacityLimiter(4), 0
 
     async def sent(request: Request, work: Callable[[], Response]) -> Response:
         """Send a browser that is refused back to the console, with nothing but the reason."""
+        nonlocal under_way
+        under_way += 1
         try:
-            with _one_of(crowd):
-                answer = await anyio.to_thread.run_sync(work, limiter=few)
+            if under_way > _MOST:
+                raise LoginRefused("too many logins wait for the provider", reason="OIDC_UNREACHABLE")
+            answer = await anyio.to_thread.run_sync(work, limiter=few)
         except LoginRefused as error:
             request.state.refused = error
             answer = RedirectResponse(f"/console/#refused={error.reason}", 303, _AWAY)
             answer.delete_cookie(begun, OIDC, httponly=True, samesite="lax")
+        finally:
+            under_way -= 1
         return answer
 
     @paths("GET", "/session/oidc", "Log in at the OpenID provider")
@@ -163,19 +167,6 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
         return await sent(request, work)
 
     return paths.router
-
-
-@contextmanager
-def _one_of(places: Semaphore) -> Iterator[None]:
-    """Hold a place. Raises `LoginRefused` where none is left."""
-    try:
-        places.acquire_nowait()
-    except WouldBlock:
-        raise LoginRefused("too many logins wait for the provider", reason="OIDC_UNREACHABLE") from None
-    try:
-        yield
-    finally:
-        places.release()
 
 
 class Files(StaticFiles):
