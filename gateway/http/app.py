@@ -1,11 +1,9 @@
 """One application per listener: peers, this node's containers, this node's operators.
 
-Each adapter brings routers; a path that two of them declare on one listener is refused at start, a path on the
-wrong listener is not there.
+Each adapter brings routers; a path on the wrong listener is not there.
 """
 
 import ipaddress
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
@@ -47,10 +45,6 @@ class Mounted:
     """each may refuse a request"""
 
 
-class PathTaken(Exception):
-    """Two adapters declare the same path and method on one listener."""
-
-
 def create_app(
     title: str,
     routers: Sequence[Mounted],
@@ -58,17 +52,7 @@ def create_app(
     documented: bool = False,
     first: Sequence[Callable[[Request], Awaitable[None]]] = (),
 ) -> FastAPI:
-    """Return the application of one listener; each of ``first`` may refuse a request. Raises `PathTaken`."""
-    declared = Counter(
-        (method, route.path)
-        for mounted in routers
-        for route in mounted.router.routes
-        if isinstance(route, APIRoute)
-        for method in route.methods or ()
-    )
-    for (method, path), times in declared.items():
-        if times > 1:
-            raise PathTaken(f"{method} {path} is declared twice on one listener")
+    """Return the application of one listener; each of ``first`` may refuse a request."""
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,

@@ -15,7 +15,6 @@ import anyio
 import pytest
 import yaml
 from anyio import CapacityLimiter
-from fastapi import APIRouter
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
@@ -27,7 +26,6 @@ from gateway.domain.spec import Call, CallState, Failure
 from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
 from gateway.http import guard as guards
-from gateway.http.app import Mounted, PathTaken, create_app
 from gateway.http.guard import MOST, Guard, Refusals
 from gateway.language.catalogue import reasons
 from tests import forks
@@ -299,13 +297,6 @@ def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.Monkey
         scope = {"type": "http", "method": "GET", "path": "/x", "headers": headers}
         assert anyio.run(guard._identity, scope) == f"{number}"
         assert len(guard._cache) <= 2
-
-
-def test_a_path_that_two_routers_declare_is_refused_at_the_start():
-    router = APIRouter()
-    router.add_api_route("/x", lambda: None)
-    with pytest.raises(PathTaken, match="GET /x is declared twice"):
-        create_app("t", [Mounted(router, 1), Mounted(router, 1)])
 
 
 def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gateway):

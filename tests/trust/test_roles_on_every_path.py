@@ -4,6 +4,7 @@ Who may is read from docs/endpoints.md, so that roles change nowhere but in a pa
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -56,6 +57,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture(scope="module")
 def routes(node: Gateway) -> dict[tuple[str, str], str]:
     """Every method and path that the application declares, with who may by the table."""
+    for listener, app in node.apps.items():
+        declared = Counter((m, r.path) for r in routes_of(app) for m in r.methods)
+        assert [one for one, times in declared.items() if times > 1] == [], f"declared twice at {listener}"
     found = {(m, r.path): "" for r in routes_of(node.apps["operator"]) for m in r.methods if m != "HEAD"}
     table = ROLES | BESIDES
     for method, path in found.keys() - table.keys():
