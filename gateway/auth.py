@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,7 +78,7 @@ class Identity:
 
 
 _SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
-RULES: tuple[tuple[str, str, Sequence[Role]], ...] = (
+RULES = (
     ("GET", r"/(docs|openapi\.json|metrics)?", _SEES),
     ("GET POST DELETE", r"/api/v1/session", _SEES),
     ("GET", _DATA, (Role.PLATFORM,)),
