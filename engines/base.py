@@ -289,6 +289,7 @@ class Engine(Protocol):
 
     def image_digest(self, image: str) -> str:
         """Return the digest of the image's content. Raises `ImageNotFound`."""
+        return self.image_facts(image).digest
 
     def image_facts(self, image: str) -> ImageMetadata:
         """Return the image's current metadata. Raises `ImageNotFound`."""

@@ -1,14 +1,14 @@
-"""Reads and writes a run's two log files."""
+"""Reads and writes a run's two logs."""
 
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from engines.base import EngineError, NoSpace
+from engines.base import Engine, EngineError, Logs, NoSpace
 
 STREAMS = ("stdout", "stderr")
 
@@ -115,3 +115,24 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
     except OSError as error:
         kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
         raise kind(str(error)) from error
+
+
+class StreamingEngine(Engine):
+    """An engine that can give each log as a stream, from its beginning."""
+
+    _saved_log_size: int | None = None
+    """bytes of a stream that `save_logs` keeps; None: all"""
+
+    def logs(self, name: str, tail: int | None = None) -> Logs:
+        """Return the end of each."""
+        return Logs(*(last(chunks, tail) for chunks in self._streams(name)))
+
+    def save_logs(self, name: str, directory: Path) -> None:
+        """Write both into the directory."""
+        with translated():
+            for stream, chunks in zip(STREAMS, self._streams(name), strict=False):
+                save(directory, stream, chunks, self._saved_log_size)
+
+    def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
+        """Return what a run of ours wrote to stdout and to stderr; nothing if its logs are not here."""
+        raise NotImplementedError

@@ -5,10 +5,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Self
 
-from engines import logs as engines_logs
 from engines.base import (
     CAPABILITIES,
     FIRST_SIGNAL_CODE,
@@ -24,7 +22,6 @@ from engines.base import (
     ImageNotFound,
     Isolation,
     LaunchSpec,
-    Logs,
     Missing,
     Probe,
     Running,
@@ -35,6 +32,7 @@ from engines.base import (
     owned,
     signal_of,
 )
+from engines.logs import StreamingEngine
 from engines.process.engine import this_machine
 from engines.watch import Subscription
 
@@ -102,7 +100,7 @@ class MemoryWorld:
             on_away("")
 
 
-class MemoryEngine:
+class MemoryEngine(StreamingEngine):
     """Scripts in threads; see `engines.base.Engine` for what each method promises."""
 
     kind = "memory"
@@ -229,19 +227,6 @@ class MemoryEngine:
                 run.ended.wait(max(0.0, grace))
         self._end(run, FIRST_SIGNAL_CODE + KILLED)
 
-    def logs(self, name: str, tail: int | None = None) -> Logs:
-        run = self._run(name)
-        if run is None:
-            return Logs()
-        return Logs(engines_logs.last([bytes(run.stdout)], tail), engines_logs.last([bytes(run.stderr)], tail))
-
-    def save_logs(self, name: str, directory: Path) -> None:
-        run = self._run(name)
-        if run is None:
-            return
-        for stream, text in zip(engines_logs.STREAMS, (run.stdout, run.stderr), strict=True):
-            engines_logs.save(directory, stream, [bytes(text)])
-
     def remove(self, name: str) -> None:
         run = self._run(name)
         if run is not None:
@@ -284,6 +269,10 @@ class MemoryEngine:
         if image not in self._images:
             raise ImageNotFound(f"there is no image {image}", HOW_TO_HAVE_IT)
         return self._images[image]
+
+    def _streams(self, name: str) -> Sequence[Sequence[bytes]]:
+        run = self._run(name)
+        return () if run is None else ([bytes(run.stdout)], [bytes(run.stderr)])
 
     def _run(self, name: str) -> _Run | None:
         self.check()

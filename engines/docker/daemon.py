@@ -1,6 +1,6 @@
 """What the engines of a Docker daemon share: its images, the labels of this node's runs, its logs, its watches."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -9,10 +9,10 @@ from typing import Any
 from docker.errors import NotFound
 from docker.types import Mount as DockerMount
 
-from engines import logs as engines_logs
-from engines.base import INSTALLATION, NODE, CreateFailed, Engine, ImageMetadata, Logs, Mount, Watch
+from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Mount, Watch
 from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
+from engines.logs import STREAMS, StreamingEngine
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DaemonOptions:
     """bytes of a stream that `save_logs` keeps"""
 
 
-class DaemonEngine(Engine):
+class DaemonEngine(StreamingEngine):
     """Runs of one installation at a daemon; see `engines.base.Engine` for what each method promises."""
 
     def __init__(self, node: str, installation: str, options: DaemonOptions) -> None:
@@ -53,30 +53,14 @@ class DaemonEngine(Engine):
         self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
-    def image_digest(self, image: str) -> str:
-        return self._images.find(image).id
-
     def image_facts(self, image: str) -> ImageMetadata:
-        found = self._images.find(image)
-        return ImageMetadata(found.id, found.labels, found.repo_digests)
+        return self._images.find(image)
 
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
-        return self._images.ensure(image, on_progress).id
+        return self._images.ensure(image, on_progress).digest
 
     def offered(self, image: str, seconds: float) -> str:
         return self._images.offered(image, seconds)
-
-    def logs(self, name: str, tail: int | None = None) -> Logs:
-        if place := self._log_place(name):
-            streams = (self._log(place, stream) for stream in engines_logs.STREAMS)
-            return Logs(*(engines_logs.last(stream, tail) for stream in streams))
-        return Logs()
-
-    def save_logs(self, name: str, directory: Path) -> None:
-        if place := self._log_place(name):
-            with engines_logs.translated():
-                for stream in engines_logs.STREAMS:
-                    engines_logs.save(directory, stream, self._log(place, stream), self._saved_log_size)
 
     def close(self) -> None:
         for watch in self._watches:
@@ -86,6 +70,10 @@ class DaemonEngine(Engine):
     def _log_place(self, name: str) -> str:
         """Return where the daemon has the logs of a run of ours: ``containers/…``, ``tasks/…``; empty: nowhere."""
         raise NotImplementedError
+
+    def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
+        place = self._log_place(name)
+        return [self._log(place, stream) for stream in STREAMS] if place else ()
 
     def _log(self, place: str, stream: str) -> Iterator[bytes]:
         """Yield what the run wrote to the stream; ends early where the run is removed meanwhile."""

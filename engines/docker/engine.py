@@ -148,7 +148,7 @@ class ContainerdEngine(DaemonEngine):
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
         image = self._images.find(spec.image)
-        check_digest(spec, image.id)
+        check_digest(spec, image.digest)
         with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
             mounts = [as_the_daemon_sees(mount, self._options.sources, self._mountpoint) for mount in spec.mounts]
             until = time.monotonic() + _NAME_TIMEOUT
@@ -355,7 +355,7 @@ class ContainerdEngine(DaemonEngine):
             ),
         )
         created = api.create_container(
-            image.id,
+            image.digest,
             command=None if spec.command is None else list(spec.command),
             name=spec.name,
             environment=dict(spec.environment),

@@ -13,7 +13,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -27,6 +27,7 @@ from engines.base import (
     CommandNotFound,
     EngineDown,
     EngineError,
+    ImageMetadata,
     ImageNotFound,
     NoSpace,
     PullDenied,
@@ -90,19 +91,11 @@ class PullRules:
 
 
 @dataclass(frozen=True)
-class Image:
-    """An image in its present state."""
+class Image(ImageMetadata):
+    """An image in its present state; its digest is that of its configuration."""
 
-    id: str
-    """digest of its configuration"""
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
     """its part about containers: user, command, variables, labels"""
-    repo_digests: tuple[str, ...] = ()
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return self.config.get("Labels") or {}
 
     @property
     def user(self) -> str:
@@ -136,7 +129,8 @@ class Images:
                 if not _NO_NAME.search(words(error)):
                     raise
                 raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _FORM) from error
-        return Image(found["Id"], found.get("Config") or {}, tuple(found.get("RepoDigests") or ()))
+        config = found.get("Config") or {}
+        return Image(found["Id"], config.get("Labels") or {}, tuple(found.get("RepoDigests") or ()), config)
 
     def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
         """Return the image; fetch it if it is not here and that is allowed."""
@@ -191,10 +185,10 @@ class Images:
             places = [posixpath.join(folder, first) for folder in search if folder]
         for place in places:
             mounts = any(PurePosixPath(place).is_relative_to(folder) for folder in mounted)
-            if mounts or (image.id, place) in self._known:
+            if mounts or (image.digest, place) in self._known:
                 return
             if self._is_executable(container, place):
-                self._known.add((image.id, place))
+                self._known.add((image.digest, place))
                 return
         raise CommandNotFound(f"the image has no executable {first}")
 

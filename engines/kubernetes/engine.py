@@ -6,9 +6,8 @@ leaves, its next launch completes.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lightkube.core.exceptions import ApiError
@@ -17,11 +16,9 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Node, Pod, ResourceQuota, Secret
 from lightkube.utils.quantity import parse_quantity
 
-from engines import logs as engines_logs
 from engines.base import (
     Capacity,
     CreateFailed,
-    Engine,
     EngineDown,
     EngineError,
     Found,
@@ -29,7 +26,6 @@ from engines.base import (
     ImageNotFound,
     Isolation,
     LaunchSpec,
-    Logs,
     Missing,
     NotSupported,
     Probe,
@@ -61,6 +57,7 @@ from engines.kubernetes.jobs import (
     pull_name,
     secrets_of,
 )
+from engines.logs import StreamingEngine
 from engines.watch import KILL_SECONDS, NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
@@ -95,7 +92,7 @@ class KubernetesOptions:
     """the longest that a run waits for a machine with room for it"""
 
 
-class KubernetesEngine(Engine):
+class KubernetesEngine(StreamingEngine):
     """Jobs of one namespace; see `engines.base.Engine` for what each method promises.
 
     A machine fetches an image when it first needs it. Only the machines know what runs have written, and requests
@@ -113,6 +110,7 @@ class KubernetesEngine(Engine):
         self._owner = owner_of(node, installation)
         self._cluster = Cluster(options.kubeconfig, options.namespace)
         self._images = Images(options.pull)
+        self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
     def check(self) -> None:
@@ -145,13 +143,9 @@ class KubernetesEngine(Engine):
         (cores, of_cores), (size, of_size), (devices, of_devices) = map(_least, (cpu, memory, gpus))
         return Capacity(cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices)))
 
-    def image_digest(self, image: str) -> str:
-        return self.image_facts(image).digest
-
     def image_facts(self, image: str) -> ImageMetadata:
         self.check()  # of a cluster that is away, nothing is known
-        found = self._images.find(image)
-        return ImageMetadata(found.id, found.labels, found.repo_digests)
+        return self._images.find(image)
 
     def offered(self, image: str, seconds: float) -> str:
         return self._images.find(image).reference.partition("@")[2]
@@ -167,7 +161,7 @@ class KubernetesEngine(Engine):
                 "no folder is shared with the machines of a cluster: use data at a storage elsewhere (storages)"
             )
         image = self._images.find(spec.image)
-        check_digest(spec, image.id)
+        check_digest(spec, image.digest)
         with translated(CreateFailed):
             job = self._job(spec.name) or self._create(spec, image)
             if _is_begun(job):
@@ -199,18 +193,6 @@ class KubernetesEngine(Engine):
         runs = lambda: isinstance(self.probe(name), Running)  # noqa: E731
         with translated():
             until_over(runs, ask, self._options.form.grace + KILL_SECONDS)
-
-    def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return its output so far; a cluster keeps both streams as one, which is ``stdout`` here."""
-        return Logs(engines_logs.last(self._log(name) or (), tail))
-
-    def save_logs(self, name: str, directory: Path) -> None:
-        """Write stdout.log, with both streams, and an empty stderr.log into the directory."""
-        chunks = self._log(name)
-        if chunks is not None:
-            with engines_logs.translated():
-                engines_logs.save(directory, "stdout", chunks, self._options.saved_log_size)
-                engines_logs.save(directory, "stderr", ())
 
     def remove(self, name: str) -> None:
         with translated():
@@ -367,10 +349,11 @@ class KubernetesEngine(Engine):
         for job in jobs:
             yield job, first(pod for pod in pods if pod.job == job.metadata.uid)
 
-    def _log(self, name: str) -> Iterator[bytes] | None:
+    def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
+        """Return both streams as the first, as which a cluster keeps them."""
         with translated():
             pod = self._pod(self._job(name))
-        return None if pod is None or not pod.begun or pod.lost else self._written_by(pod)
+        return () if pod is None or not pod.begun or pod.lost else (self._written_by(pod), ())
 
     def _written_by(self, pod: PodView) -> Iterator[bytes]:
         with translated():

@@ -76,7 +76,7 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     # the name without its tag or digest; a colon before a slash belongs to a port
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
-    return Image(about, config, (f"{bare}@{whole}",), registry)
+    return Image(about, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
 
 
 def _of_this_kind(index: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ class SwarmEngine(DaemonEngine):
                 "or share the folder and say so (storage_source, runs_source)"
             )
         image = self._images.find(spec.image)
-        check_digest(spec, image.id)
+        check_digest(spec, image.digest)
         with translated(CreateFailed):
             if self._service(spec.name) is None:
                 self._check_executable(spec, image)
@@ -161,7 +161,7 @@ class SwarmEngine(DaemonEngine):
         mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
-        what = next(iter(image.repo_digests), image.id)
+        what = next(iter(image.repo_digests), image.digest)
         until = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
@@ -202,7 +202,7 @@ class SwarmEngine(DaemonEngine):
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
         """Check at the manager what the image has to start. Raises `CommandNotFound`, APIError."""
         api = self._api()
-        made = api.create_container(image.id, command=None if spec.command is None else [*spec.command])["Id"]
+        made = api.create_container(image.digest, command=None if spec.command is None else [*spec.command])["Id"]
         try:
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(made, image, spec.command, spec.environment, targets)

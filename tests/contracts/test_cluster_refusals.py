@@ -75,7 +75,7 @@ def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_a
     pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
     for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
         image = found({"manifests/1": (200, index(*machines))}, pages)
-        assert (image.id, image.user) == (CONFIG, "9")
+        assert (image.digest, image.user) == (CONFIG, "9")
         assert image.reference.endswith(hashlib.sha256(index(*machines)).hexdigest())
 
 

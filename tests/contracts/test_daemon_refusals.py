@@ -115,7 +115,7 @@ def test_a_container_that_cannot_be_created(monkeypatch: pytest.MonkeyPatch, ans
     monkeypatch.setattr(containers, "_NAME_TIMEOUT", -1.0)
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
     engine._client = Daemon(create_host_config=[{}], **answers)
-    engine._images = SimpleNamespace(find=lambda _: Image("i", {}))
+    engine._images = SimpleNamespace(find=lambda _: Image("i"))
     engine._gpus = containers.Gpus(engine._client)
     with pytest.raises(CreateFailed, match=words):
         engine.launch(a_spec(MemoryHarness(), exits(0), limits=Limits()))
@@ -131,7 +131,7 @@ def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch: pyt
 def test_an_image_without_a_command():
     for command in (None, [""]):
         with pytest.raises(CommandNotFound, match="has no command"):
-            Images(Daemon(), PullRules()).check_executable("c", Image("i", {}), command, {}, [])
+            Images(Daemon(), PullRules()).check_executable("c", Image("i"), command, {}, [])
 
 
 # ------------------------------------------------------------ networks and the packet filter
@@ -343,7 +343,7 @@ def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch:
     monkeypatch.setattr(swarm, "_PAUSE", 0.0)
     daemon = {"nodes": [[]], "create_network": [{}], "create_service": [says(400, "network r not found"), {}]}
     engine, asked = a_swarm(**daemon)
-    engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i", {}))
+    engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i"))
     assert asked.asked.count("create_service") == 2
 
 
