@@ -36,11 +36,9 @@ _CHECK_EVERY = 1.0
 
 PREFIX = "BFIA-"
 _FORWARDED = "DOCKER-USER"
-_MANGLE = ("-t", "mangle")
 """Docker's chain for rules that go before its own"""
+_MANGLE = ("-t", "mangle")
 _TIMEOUT = 20
-_NOT_THERE = (1, 2)
-"""exit codes of iptables for a missing rule or chain; others mean that it cannot be used"""
 
 
 class NodeNetwork:
@@ -132,7 +130,7 @@ class NodeNetwork:
         with self._rules:
             if not at_once and time.monotonic() - self._checked < _CHECK_EVERY:
                 return
-            if not self._firewall.holds(self._doors) and (gap := self._firewall.gap(self._doors)):
+            if gap := self._firewall.gap(self._doors):
                 before = self._refused
                 try:
                     self._firewall.close_except(self._doors)
@@ -322,29 +320,23 @@ class Firewall:
             if _iptables("-C", self.chain, *rule).returncode:
                 _iptables("-I", self.chain, "1", *rule, must=True)
 
-    def holds(self, ports: Sequence[int]) -> bool:
-        """Tell, sooner than `gap`, that the rules of this host are all there; False: see there."""
-        try:
-            lines = _iptables("-S").stdout.splitlines()
-        except EngineError:
-            return False
-        doors = " ".join(line for line in lines if self.chain in line and f'"{self._mark}"' in line)
-        wanted = {" ".join(("-A", *rule)) for rule in (self._jumps[0], self._drops[0])}
-        return wanted <= set(lines) and all(f"--dport {port} " in doors for port in ports)
-
     def gap(self, ports: Sequence[int] = ()) -> str | None:
         """Return why the host is open to containers, or closed at these ports of the gateway; None if neither."""
-        for rule in (*self._jumps, *self._drops, *((self.chain, *self._door(port)) for port in ports)):
+        found: set[str] = set()
+        for table in self._tables:
             try:
-                answer = _iptables("-C", *rule)
+                answer = _iptables("-S", *table)
             except EngineError as error:
                 return str(error)
-            if answer.returncode in _NOT_THERE:
-                return "iptables has no rules for them; the node makes them at its start if it may"
             if answer.returncode != 0:
                 text = (answer.stderr.strip() or "refused").splitlines()[0]
                 return f"iptables cannot be used (root or CAP_NET_ADMIN may): {text}"
-        return None
+            found.update(" ".join((line, *table)) for line in answer.stdout.splitlines())
+        doors = " ".join(line for line in found if self.chain in line and f'"{self._mark}"' in line)
+        wanted = {" ".join(("-A", *rule)) for rule in (*self._jumps, *self._drops)}
+        if wanted <= found and all(f"--dport {port} " in doors for port in ports):
+            return None
+        return "iptables has no rules for them; the node makes them at its start if it may"
 
     def _door(self, port: int) -> tuple[str, ...]:
         match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
