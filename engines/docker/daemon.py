@@ -9,7 +9,7 @@ from typing import Any
 from docker.errors import NotFound
 from docker.types import Mount as DockerMount
 
-from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Mount, Watch
+from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Mount, Watch, is_name, owned
 from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
 from engines.logs import STREAMS, StreamingEngine
@@ -66,6 +66,16 @@ class DaemonEngine(StreamingEngine):
         for watch in self._watches:
             watch.close()
         self._client.close()
+
+    def _ours(self, name: str, inspect: Callable[[str], Any], part: str) -> Mapping[str, Any] | None:
+        """Return the daemon's record of a run of ours, which has its labels in this part of it."""
+        if not is_name(name):
+            return None
+        with translated(), suppress(NotFound):
+            found: Mapping[str, Any] = inspect(name)
+            if owned(found[part].get("Labels") or {}, self._node, self._installation):
+                return found
+        return None
 
     def _log_place(self, name: str) -> str:
         """Return where the daemon has the logs of a run of ours: ``containers/…``, ``tasks/…``; empty: nowhere."""

@@ -38,7 +38,6 @@ from engines.base import (
     Written,
     check_digest,
     check_launch,
-    is_name,
     of_run,
     owned,
     safe_name,
@@ -365,16 +364,9 @@ class ContainerdEngine(DaemonEngine):
         )
         return str(created["Id"])
 
-    def _inspect(self, name: str) -> dict[str, Any] | None:
+    def _inspect(self, name: str) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of ours."""
-        if not is_name(name):
-            return None
-        with translated():
-            try:
-                found: dict[str, Any] = self._client().inspect_container(name)
-            except NotFound:
-                return None
-        return found if owned(labels_of(found), self._node, self._installation) else None
+        return self._ours(name, self._client().inspect_container, "Config")
 
     def _networks(self, container: Mapping[str, Any], over: bool = False) -> Mapping[str, Any]:
         """Return the networks that a container is in, itself or by its sandbox.

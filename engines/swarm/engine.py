@@ -230,14 +230,7 @@ class SwarmEngine(DaemonEngine):
 
     def _service(self, name: str) -> Mapping[str, Any] | None:
         """Return the service of a run of ours."""
-        if not is_name(name):
-            return None
-        with translated():
-            try:
-                found: Mapping[str, Any] = self._api().inspect_service(name)
-            except NotFound:
-                return None
-        return found if owned(found["Spec"].get("Labels") or {}, self._node, self._installation) else None
+        return self._ours(name, self._api().inspect_service, "Spec")
 
     def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
         """Return the task of a run, None before there is one."""
