@@ -18,7 +18,7 @@ from docker import auth
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 
-from engines.base import EngineError, SignatureMissing, SignatureUnchecked
+from engines.base import EngineError, PullDenied, PullFailed, SignatureMissing, SignatureUnchecked
 
 _LARGEST = 1024 * 1024
 _READ_TIMEOUT = 10.0
@@ -38,20 +38,13 @@ NOT_VALID = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """what reading a document raises that is not of the form it should have"""
 
 
-class NoAnswer(Exception):
-    """The registry did not answer, or refused."""
-
-
-class Denied(NoAnswer):
-    """It refused for want of a right."""
-
-
 class Registry:
     """One repository of a registry."""
 
     def __init__(self, registry: str, repository: str) -> None:
         """``registry``: ``host[:port]`` as in image names, or docker.io. Connects only when first used."""
         self._registry = registry
+        self._repository = repository
         self._until = time.monotonic() + _LONGEST
         host = _HUBS_ADDRESS if registry == _HUB else registry
         official = registry == _HUB and "/" not in repository
@@ -67,20 +60,21 @@ class Registry:
         self._http.close()
 
     def get(self, path: str, accept: str) -> bytes | None:
-        """Return the content of a path, None if there is none. Raises `NoAnswer`, `EngineError`."""
+        """Return the content of a path, None if there is none. Raises `EngineError`, of which `PullDenied`."""
         url = f"{self._base}/{path}"
         try:
             status, body, challenge = self._request(url, accept)
             if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
                 status, body, challenge = self._request(url, accept)
         except (httpx.HTTPError, httpx.InvalidURL, *NOT_VALID) as error:
-            raise NoAnswer(f"{self._registry} does not respond: {type(error).__name__} {error}") from error
+            raise PullFailed(f"{self._registry} does not respond: {type(error).__name__} {error}") from error
         if status == httpx.codes.NOT_FOUND:
             return None
+        where = f"{self._repository}/{path}"
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise Denied(f"{self._registry} responds with {status} to {path}; log in: docker login")
+            raise PullDenied(f"{self._registry} responds with {status} to {where}; log in: docker login")
         if status != httpx.codes.OK:
-            raise NoAnswer(f"{self._registry} responds with {status} to {path}")
+            raise PullFailed(f"{self._registry} responds with {status} to {where}")
         return body
 
     def _request(self, url: str, accept: str) -> tuple[int, bytes, str]:
@@ -195,7 +189,7 @@ def _signatures(there: Registry, digest: str) -> Iterator[Signed]:
 def _ask(there: Registry, path: str, accept: str) -> bytes | None:
     try:
         return there.get(path, accept)
-    except NoAnswer as error:
+    except (PullDenied, PullFailed) as error:
         raise SignatureUnchecked(f"whether the image is signed is unknown: {error}") from error
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engines.base import ImageNotFound, PullDenied, PullFailed
+from engines.base import ImageNotFound, PullFailed
 from engines.docker.images import Image as AnyImage
 from engines.docker.images import PullRules
-from engines.docker.registry import NOT_VALID, Denied, NoAnswer, Registry
+from engines.docker.registry import NOT_VALID, Registry
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -50,29 +50,18 @@ class Images:
         try:
             with Registry(registry, repository) as there:
                 return _read(there, name, registry, reference)
-        except Denied as error:
-            raise PullDenied(f"{name}: {error}") from error
-        except NoAnswer as error:
-            raise PullFailed(f"{name}: {error}") from error
         except NOT_VALID as error:
             raise PullFailed(f"{registry} gave no valid response about {name}") from error
 
 
 def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
-    body = _get(there, f"manifests/{reference}", _MANIFESTS, name)
-    whole = _digest(body)
+    body = _get(there, "manifests", reference, name)
+    whole = f"sha256:{hashlib.sha256(body).hexdigest()}"
     manifest: Mapping[str, Any] = json.loads(body)
     if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
-        wanted = _of_this_kind(manifest)
-        body = _get(there, f"manifests/{wanted}", _MANIFESTS, name)
-        if _digest(body) != wanted:  # else a machine would fetch something else than what was looked at
-            raise PullFailed(f"{registry} sent something else than the manifest of {name}")
-        manifest = json.loads(body)
+        manifest = json.loads(_get(there, "manifests", _of_this_kind(manifest), name))
     about = str(manifest["config"]["digest"])
-    text = _get(there, f"blobs/{about}", "*/*", name)
-    if _digest(text) != about:
-        raise PullFailed(f"{registry} sent something else than the configuration of {name}")
-    config = json.loads(text).get("config") or {}
+    config = json.loads(_get(there, "blobs", about, name)).get("config") or {}
     # the name without its tag or digest; a colon before a slash belongs to a port
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
@@ -86,12 +75,11 @@ def _of_this_kind(index: Mapping[str, Any]) -> str:
     return str(next((one for one in linux if one["platform"]["architecture"] == wanted), linux[0])["digest"])
 
 
-def _get(there: Registry, path: str, accept: str, name: str) -> bytes:
-    body = there.get(path, accept)
+def _get(there: Registry, kind: str, reference: str, name: str) -> bytes:
+    """Return what has a tag or digest. Raises `PullFailed` for something else than what the digest stands for."""
+    body = there.get(f"{kind}/{reference}", _MANIFESTS if kind == "manifests" else "*/*")
     if body is None:
         raise ImageNotFound(f"the registry has no image {name}", "push it there, or correct its registration")
+    if ":" in reference and reference != f"sha256:{hashlib.sha256(body).hexdigest()}":
+        raise PullFailed(f"the registry sent something else than {kind}/{reference} of {name}")
     return body
-
-
-def _digest(body: bytes) -> str:
-    return f"sha256:{hashlib.sha256(body).hexdigest()}"

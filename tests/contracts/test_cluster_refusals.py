@@ -82,11 +82,11 @@ def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_a
 @pytest.mark.parametrize(
     ("pages", "kind", "words"),
     [
-        ({"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")}, PullFailed, "else than the configuration"),
+        ({"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")}, PullFailed, "else than blobs/sha256:"),
         (
             {"manifests/1": (200, index(("amd64", OTHER))), f"manifests/{OTHER}": (200, BODY)},
             PullFailed,
-            "else than the manifest",
+            "else than manifests/sha256:",
         ),
         ({"manifests/1": (200, index())}, PullFailed, "gave no valid response"),
         ({"manifests/1": (200, b"<html>")}, PullFailed, "gave no valid response"),
@@ -109,7 +109,7 @@ def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, na
         headers["www-authenticate"] = f'Bearer realm="http://{shop}/token",service="s"'
         with registries.Registry(shop, "a") as there:
             for _ in range(2):
-                with pytest.raises(registries.Denied):
+                with pytest.raises(PullDenied):
                     there.get("manifests/1", "*/*")
             assert there._authorization == {"authorization": "Bearer t"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
-from engines.base import EngineError, ImageMetadata
+from engines.base import EngineError, ImageMetadata, PullFailed
 from engines.docker import registry as registries
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
@@ -195,7 +195,7 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
     with (
         answering({"/token": said}) as address,
         registries.Registry(address, "acme/algo") as there,
-        pytest.raises(registries.NoAnswer, match=why),
+        pytest.raises(PullFailed, match=why),
     ):
         there.get("manifests/x", "*/*")
 
@@ -205,7 +205,7 @@ def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pyt
     with (
         answering({"/v2/": b"{}"}) as address,
         registries.Registry(address, "acme/algo") as there,
-        pytest.raises(registries.NoAnswer, match="too slowly"),
+        pytest.raises(PullFailed, match="too slowly"),
     ):
         there.get("manifests/x", "*/*")
 
