@@ -195,10 +195,10 @@ class Sandboxes:
         """Return what is to be done, once nothing starts; None at the end."""
         with self._condition:
             while not self._closed:
-                due, rest = self._next(), self._quiet_at - time.monotonic()
-                if due is not None and not self._starting and rest <= 0:
+                rest = self._quiet_at - time.monotonic()
+                if not self._starting and rest <= 0 and (due := self._next()) is not None:
                     return due
-                self._condition.wait(_PAUSE if due is None or self._starting else rest)
+                self._condition.wait(_PAUSE if self._starting or rest <= 0 else rest)
         return None
 
     def _next(self) -> Callable[[], None] | None:
@@ -208,7 +208,7 @@ class Sandboxes:
         if len(self._ready) > likely:
             self._left.append(self._ready.popleft()[1])
         if self._left:
-            return self._clear
+            return partial(self._remove, self._left.popleft())
         wanted = len(self._ready) < likely and self._network
         return partial(self.prepare, self._network) if wanted else None
 
@@ -220,12 +220,6 @@ class Sandboxes:
         with self._condition:
             self._left += (c["Id"] for c in found if c["Id"] not in used)
             self._swept = True
-
-    def _clear(self) -> None:
-        with self._condition:
-            sandbox = self._left.popleft() if self._left else ""
-        if sandbox:
-            self._remove(sandbox)
 
     def _image(self) -> str:
         """Return the sandboxes' image, which is made here rather than fetched."""
