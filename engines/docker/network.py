@@ -66,12 +66,18 @@ class NodeNetwork:
         self._lock = threading.Lock()
         self._id: str | None = None
         self._made = ""
-        self._pools: tuple[IPAMPool, ...] = ()
-        """its addresses when it was last inspected"""
-        self.host = ""
-        """this host's address among them"""
-        self.ours = False
-        """whether it was not made by somebody else, when it was last inspected"""
+        self._seen: Mapping[str, Any] = {"Options": None, "IPAM": {"Config": None}}
+        """what the daemon last said of it"""
+
+    @property
+    def host(self) -> str:
+        """This host's IPv4 address in it, as last seen; empty if there is none."""
+        return next((str(pool["Gateway"]) for pool in self._pools()), "")
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was not made by somebody else."""
+        return _option(self._seen, _NAME) == self.bridge
 
     def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
@@ -100,13 +106,10 @@ class NodeNetwork:
 
         Raises `EngineError`.
         """
+        self.forget()  # it may have been pruned
         with translated():
-            try:
-                found = self._client().inspect_network(self.ensure())
-            except NotFound:  # removed meanwhile, by a prune
-                self.forget()
-                found = self._client().inspect_network(self.ensure())
-        return self._is_ours(found), (found["Options"] or {}).get(_BETWEEN) == "false", bool(found["Internal"])
+            self.ensure()
+        return self.ours, _option(self._seen, _BETWEEN) == "false", bool(self._seen["Internal"])
 
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports, if we may."""
@@ -183,27 +186,32 @@ class NodeNetwork:
     def _known(self) -> str:
         """Return the id of the network, found or created; call it with the lock held. Raises APIError."""
         if self._id is None:
-            found = self._renewed(self._find()) or self._make()
-            self._learn(found)
-            self._id = found
+            if (found := self._find()) is not None:
+                self._seen = found
+                right = _option(found, _BETWEEN) == "false" and found["Internal"] is not self._outside
+                if not right and self.ours and self._unless_used(found["Id"]):  # else `holds` reports it
+                    found = None
+            self._seen = found or self._make()
+            self._id = str(self._seen["Id"])
         return self._id
 
-    def _make(self) -> str:
+    def _make(self) -> Mapping[str, Any]:
         self.stay_closed(at_once=True)
+        pools = self._pools()
         try:
             try:
-                self._made = self._create(self._pools)
+                self._made = self._create(pools)
             except APIError as error:
-                if not self._pools or is_away(error):
+                if not pools or is_away(error):
                     raise
-                self._made = self._create(())  # its former addresses are taken
+                self._made = self._create([])  # its former addresses are taken
         except APIError as error:
             if error.status_code not in _TAKEN:
                 raise
             return self._made_by_another(error)
-        return self._made
+        return dict(self._client().inspect_network(self._made))
 
-    def _create(self, pools: Sequence[IPAMPool]) -> str:
+    def _create(self, pools: list[IPAMPool]) -> str:
         made = self._client().create_network(
             self.name,
             driver="bridge",
@@ -211,32 +219,18 @@ class NodeNetwork:
             check_duplicate=True,
             internal=not self._outside,
             labels=self._labels,
-            ipam=IPAMConfig(pool_configs=list(pools)) if pools else None,
+            ipam=IPAMConfig(pool_configs=pools) if pools else None,
         )
         return str(made["Id"])
 
-    def _learn(self, network: str) -> None:
-        """Remember the addresses of the network, and which is this host's."""
-        pools: tuple[IPAMPool, ...] = ()
-        host = ""
-        seen = self._client().inspect_network(network)
-        for pool in seen["IPAM"]["Config"] or []:
-            addresses = ipaddress.ip_network(pool["Subnet"])
-            if addresses.version == 4:
-                host = str(pool.get("Gateway") or next(addresses.hosts()))
-                pools = (IPAMPool(subnet=pool["Subnet"], gateway=host),)
-                break
-        self._pools, self.host, self.ours = pools, host, self._is_ours(seen)  # other threads read them
-
-    def _renewed(self, found: str | None) -> str | None:
-        """Return the network; one that has other options than ours and is not in use is removed first."""
-        if found is None:
-            return None
-        network = self._client().inspect_network(found)
-        right = (network["Options"] or {}).get(_BETWEEN) == "false" and network["Internal"] is not self._outside
-        if right or not self._is_ours(network):
-            return found
-        return None if self._unless_used(found) else found  # `holds` reports what is wrong with it
+    def _pools(self) -> list[IPAMPool]:
+        """Return its IPv4 addresses as last seen, with this host's."""
+        for pool in self._seen["IPAM"]["Config"] or ():
+            network = ipaddress.ip_network(pool["Subnet"])
+            if network.version == 4:
+                host = str(pool.get("Gateway") or next(network.hosts()))
+                return [IPAMPool(subnet=pool["Subnet"], gateway=host)]
+        return []
 
     def _unless_used(self, network: str) -> bool:
         """Remove a network; return False if containers are in it."""
@@ -248,10 +242,7 @@ class NodeNetwork:
                 raise
             return False
 
-    def _is_ours(self, network: Mapping[str, Any]) -> bool:
-        return (network["Options"] or {}).get(_NAME) == self.bridge
-
-    def _made_by_another(self, refusal: APIError) -> str:
+    def _made_by_another(self, refusal: APIError) -> Mapping[str, Any]:
         """Return the network that another gateway is just creating; it is visible only afterwards."""
         until = time.monotonic() + _CREATE_TIMEOUT
         while (found := self._find()) is None:
@@ -260,8 +251,8 @@ class NodeNetwork:
             time.sleep(_PAUSE)
         return found
 
-    def _find(self) -> str | None:
-        return next((str(network["Id"]) for network in self._all()), None)
+    def _find(self) -> Mapping[str, Any] | None:
+        return next(iter(self._all()), None)
 
     def _all(self) -> list[dict[str, Any]]:
         found = self._client().networks(names=[self.name])  # the daemon also finds names that contain this one
@@ -270,6 +261,11 @@ class NodeNetwork:
     def _remove(self, network: str) -> None:
         with suppress(NotFound):
             self._client().remove_network(network)
+
+
+def _option(network: Mapping[str, Any], name: str) -> str | None:
+    """Return an option of a network; the daemon says null where there are none."""
+    return (network["Options"] or {}).get(name)
 
 
 class Firewall:

@@ -141,7 +141,7 @@ POOL = {"Config": [{"Subnet": "10.9.0.0/24"}]}
 
 
 def a_network(**answers: Any) -> tuple[NodeNetwork, Daemon]:
-    daemon = Daemon(**{"networks": [[NET]], "inspect_network": [NET], **answers})
+    daemon = Daemon(**{"networks": [[NET]], **answers})
     return NodeNetwork(daemon, "net", {}), daemon
 
 
@@ -158,8 +158,8 @@ def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypat
 
 def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_taken():
     seen = {**NET, "IPAM": POOL}
-    daemon = {"networks": [[NET], []], "inspect_network": [seen], "create_network": [says(403), {"Id": "new"}]}
-    found, asked = a_network(**daemon)
+    made = {"create_network": [says(403), {"Id": "new"}], "inspect_network": [{**seen, "Id": "new"}]}
+    found, asked = a_network(networks=[[seen], []], **made)
     assert found.address() == str(next(ipaddress.ip_network("10.9.0.0/24").hosts()))
     found.forget()
     assert found.ensure() == "new" and asked.asked.count("create_network") == 2
@@ -167,11 +167,11 @@ def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_tak
 
 def test_a_network_that_is_in_use_stays_and_one_without_addresses_is_of_no_use():
     ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
-    found, _ = a_network(inspect_network=[ours], remove_network=[says(403)])
+    found, _ = a_network(networks=[[ours]], remove_network=[says(403)])
     assert found.ensure() == "n"  # though it was made with other settings
     with pytest.raises(EngineError, match="has no IPv4 addresses"):
         found.address()
-    found, _ = a_network(inspect_network=[ours], remove_network=[says(500)])
+    found, _ = a_network(networks=[[ours]], remove_network=[says(500)])
     with pytest.raises(APIError):
         found.ensure()
 
@@ -206,7 +206,7 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     with pytest.raises(EngineError):
         Firewall("b", "o").close_except([1])
     ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
-    found, _ = a_network(inspect_network=[{**ours, "IPAM": POOL}], remove_network=[says(403)])
+    found, _ = a_network(networks=[[{**ours, "IPAM": POOL}]], remove_network=[says(403)])
     found.close_host([1])
     assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
     monkeypatch.setattr(network, "_CHECK_EVERY", 0.0)
@@ -291,7 +291,8 @@ def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_
     assert daemon.asked.count("remove_container") == 1
     pool._ready.append(("net", "s"))  # and no start was lately
     pool._swept = True
-    assert (due := pool._next()) is not None and not pool._ready
+    due = pool._next()
+    assert due is not None and not pool._ready
     due()
     assert daemon.asked.count("remove_container") == 2
 
