@@ -245,7 +245,10 @@ class ContainerdEngine(DaemonEngine):
 
     def no_way_to(self, services: Services) -> str:
         """Return why containers can be given no way to these services, empty if they can. Raises `EngineError`."""
-        if not services or not self._are_closed():
+        if not services or self._network is None or self._options.outside:
+            return ""
+        self._network.look()
+        if not self._network.ours:
             return ""
         try:
             addresses(services)
@@ -271,10 +274,6 @@ class ContainerdEngine(DaemonEngine):
         """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
         if self._network is not None:
             self._network.undo()
-
-    def _are_closed(self) -> bool:
-        """Whether containers reach only what the gateway opens to them. Raises `EngineError`."""
-        return not self._options.outside and self._network is not None and self._network.holds()[0]
 
     def _network_of(self, spec: LaunchSpec) -> tuple[str, dict[str, str]]:
         """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""

@@ -92,30 +92,24 @@ class NodeNetwork:
         with self._lock:
             self._id = None
 
-    def address(self) -> str:
-        """Return this host's IPv4 address in the network. Raises `EngineError`."""
-        with self._lock, translated():
-            self._id = None
-            self._known()
-            if not self.host:
-                raise EngineError(f"the network {self.name} has no IPv4 addresses")
-            return self.host
-
-    def holds(self) -> tuple[bool, bool, bool]:
-        """Return whether the network is our own, isolates containers, and isolates them from other machines.
-
-        Raises `EngineError`.
-        """
-        self.forget()  # it may have been pruned
+    def look(self) -> None:
+        """Find or create the network, also if it was pruned meanwhile. Raises `EngineError`."""
+        self.forget()
         with translated():
             self.ensure()
-        return self.ours, _option(self._seen, _BETWEEN) == "false", bool(self._seen["Internal"])
+
+    def address(self) -> str:
+        """Return this host's IPv4 address in the network. Raises `EngineError`."""
+        self.look()
+        if not self.host:
+            raise EngineError(f"the network {self.name} has no IPv4 addresses")
+        return self.host
 
     def close_host(self, ports: Sequence[int]) -> None:
         """Close this host to containers, except for these ports, if we may."""
         try:
-            ours, _, _ = self.holds()
-            if ours and self._client.is_here():
+            self.look()
+            if self.ours and self._client.is_here():
                 with self._rules:
                     self._doors = tuple(ports)  # also where it fails: `stay_closed` tries again
                     self._firewall.close_except(ports)
@@ -147,7 +141,8 @@ class NodeNetwork:
 
     def isolation(self) -> Isolation:
         """Check what holds. Raises `EngineError`."""
-        ours, apart, inside = self.holds()
+        self.look()
+        ours, apart, inside = self.ours, _option(self._seen, _BETWEEN) == "false", bool(self._seen["Internal"])
         why = (
             "it was made with other settings and is in use; it is made anew once no container is in it"
             if ours
@@ -189,7 +184,7 @@ class NodeNetwork:
             if (found := self._find()) is not None:
                 self._seen = found
                 right = _option(found, _BETWEEN) == "false" and found["Internal"] is not self._outside
-                if not right and self.ours and self._unless_used(found["Id"]):  # else `holds` reports it
+                if not right and self.ours and self._unless_used(found["Id"]):  # else `isolation` reports it
                     found = None
             self._seen = found or self._make()
             self._id = str(self._seen["Id"])

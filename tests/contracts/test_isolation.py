@@ -410,7 +410,7 @@ def test_a_network_that_was_made_without_isolation_is_made_anew(
 ) -> None:
     network = NodeNetwork(lambda: daemon.api, harness.network, {NODE: "alpha", INSTALLATION: "x"}, outside=True)
     first = network.ensure()
-    assert not network.holds()[2]
+    assert not daemon.api.inspect_network(first)["Internal"]
     assert engine.network_id() != first
     assert engine.isolation().outside
 
