@@ -342,7 +342,7 @@ class ContainerdEngine(DaemonEngine):
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            device_requests=_request(gpus),
+            device_requests=[DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]])] if gpus else [],
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
@@ -489,8 +489,3 @@ class Gpus:
         """Return the containers that hold devices, each with theirs."""
         found = self._client().containers(all=True, filters={"label": [GPUS], "status": _HOLDING})
         return {one["Names"][0].lstrip("/"): {*one["Labels"][GPUS].split(",")} for one in found if one["Names"]}
-
-
-def _request(devices: Sequence[str]) -> list[DeviceRequest]:
-    """Return what a daemon is to hand to a container."""
-    return [DeviceRequest(device_ids=[*devices], capabilities=[["gpu"]])] if devices else []

@@ -137,7 +137,7 @@ class ProcessEngine(Engine):
         if spec.limits.gpu:
             raise NotSupported("this engine cannot set GPUs aside: its runs see all that the machine has")
         check_digest(spec, self._digest(spec.image))
-        whole_cores = _whole_cores(spec.limits.cpu)
+        cores = self._cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
         environment = {"PATH": SEARCH_PATH, "HOME": str(run.work), "LANG": "C.UTF-8", **spec.environment}
         command = self._resolved(spec, environment)
@@ -146,7 +146,6 @@ class ProcessEngine(Engine):
                 if not owned(run.labels() or {}, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
-            cores = self._cores(whole_cores)
             given = {"command": command, "environment": environment, "memory": spec.limits.memory, "cores": cores}
             try:
                 run.create(spec.labels)
@@ -230,12 +229,14 @@ class ProcessEngine(Engine):
                 self._program(image, rest, paths[-1] if paths else path)
         return found
 
-    def _cores(self, wanted: int | None) -> tuple[int, ...] | None:
-        """Choose cores in turn, so that runs share the machine evenly."""
-        if wanted is None:
+    def _cores(self, cpu: float | None) -> tuple[int, ...] | None:
+        """Choose cores in turn, so that runs share the machine evenly. Raises `NotSupported` for parts of one."""
+        if cpu is None:
             return None
+        if cpu != int(cpu):
+            raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
         present = sorted(os.sched_getaffinity(0))
-        return tuple(present[next(self._turn) % len(present)] for _ in range(wanted))
+        return tuple(present[next(self._turn) % len(present)] for _ in range(int(cpu)))
 
     def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
@@ -257,7 +258,7 @@ class ProcessEngine(Engine):
             case supervisor.FAILED:
                 raise _REASONS.get(int(number), CreateFailed)(text)
             case _:
-                output = engines_logs.read_tail(run.own_log, 2000).decode(errors="replace")
+                output = engines_logs.read_tail(run.path / supervisor.OWN_LOG, 2000).decode(errors="replace")
                 raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
 
     def _exited(self, name: str) -> None:
@@ -286,14 +287,6 @@ _REASONS: Mapping[int, type[EngineError]] = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP), CommandNotFound),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), NoSpace),
 }
-
-
-def _whole_cores(cpu: float | None) -> int | None:
-    if cpu is None:
-        return None
-    if cpu != int(cpu):
-        raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
-    return int(cpu)
 
 
 def _bury(gone: Path) -> None:

@@ -58,11 +58,6 @@ class RunDirectory:
         return Written(size, files)
 
     @property
-    def own_log(self) -> Path:
-        """The supervisor's own log."""
-        return self.path / supervisor.OWN_LOG
-
-    @property
     def claimed(self) -> bool:
         """Whether the run was started, and possibly has exited."""
         return os.path.exists(self._file(supervisor.SUPERVISOR))
