@@ -28,7 +28,7 @@ from engines.docker.network import PREFIX, Firewall
 from engines.docker.sandboxes import LABEL
 from gateway.cli.serve import tune_garbage_collector
 from tests import made_once, storages
-from tests.services import browser, own_docker, registry, sshd
+from tests.services import browser, own_docker, registry, sshd, usable
 
 ROOT = Path(__file__).resolve().parents[1]
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -121,8 +121,8 @@ PROBES = {
     "swarm": _swarm,
     "kubernetes": _kubernetes,
     "registry": _registry,
-    "own_docker": own_docker.usable,
-    "sshd": sshd.usable,
+    "own_docker": functools.partial(usable, *own_docker.PROGRAMS),
+    "sshd": functools.partial(usable, *sshd.PROGRAMS),
     "fate_client": _fate_client,
     "fate_flow": _fate_flow,
     "secretflow": _secretflow,

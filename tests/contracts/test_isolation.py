@@ -20,6 +20,7 @@ from engines.docker.network import Firewall, NodeNetwork
 from tests.contracts.engine_acts import WAITS, a_spec, ended, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.memory_engine import Script
+from tests.services import do, linked
 from tests.services.own_docker import remove_network
 
 pytestmark = [
@@ -110,21 +111,9 @@ def listening(host: str = "0.0.0.0") -> Iterator[int]:
 def another_machine(network: str = "10.214") -> Iterator[str]:
     """Give an address behind this host, such as the internet's are, where ports 8080 and 8081 are served."""
     name = "bfia" + uuid.uuid4().hex[:6]
-    number = int.from_bytes(os.urandom(2), "big") % 2**14
-    third, fourth = divmod(number * 4, 256)
-    near, far = f"{network}.{third}.{fourth + 1}", f"{network}.{third}.{fourth + 2}"
-
-    def run(*command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-
-    run("ip", "netns", "add", name)
+    near, far = linked(name, network)
     try:
-        run("ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name)
-        run("ip", "addr", "add", f"{near}/30", "dev", f"{name}a")
-        run("ip", "link", "set", f"{name}a", "up")
-        run("ip", "-n", name, "addr", "add", f"{far}/30", "dev", f"{name}b")
-        run("ip", "-n", name, "link", "set", f"{name}b", "up")
-        run("ip", "-n", name, "route", "add", "default", "via", near)
+        do("ip", "-n", name, "route", "add", "default", "via", near)
         text = (
             "import select, socket; doors = [socket.create_server(('0.0.0.0', n)) for n in (8080, 8081)]\n"
             "print('ready', flush=True)\n"
@@ -140,7 +129,7 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
             server.kill()
             server.communicate()
     finally:
-        run("ip", "netns", "del", name)
+        do("ip", "netns", "del", name)
 
 
 Look = Callable[..., dict[str, bool]]

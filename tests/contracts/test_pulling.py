@@ -22,7 +22,7 @@ from tests.contracts.engine_acts import a_spec, ended, exits
 from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
 from tests.registry.memory import MemoryRepository
-from tests.services.registry import PASSWORD, USER, Gate, log_in, registry
+from tests.services.registry import PASSWORD, USER, gate_to, log_in, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry]
 
@@ -175,7 +175,7 @@ def test_a_pull_that_stalls_halfway_is_restarted_as_well(
     """The daemon has said its first words, and whoever follows it waits for the next ones."""
     image, _ = publish("halfway")
     told: list[str] = []
-    with contextlib.closing(Gate(shop)) as gate:
+    with gate_to(shop) as gate:
         with pytest.raises(PullTimeout, match="given up twice"):
             engine_of(harness, gate.address, stale=1.0).ensure_image(
                 image.replace(shop, gate.address), told.append

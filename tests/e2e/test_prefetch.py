@@ -11,7 +11,7 @@ import pytest
 from adapter.bfia.examples import A_PROVIDER
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, wait_for
-from tests.services.registry import Gate, registry
+from tests.services.registry import Gate, gate_to, registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.registry, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ BASE = "bfia-base:py311"
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    with registry(tmp_path / "registry") as address, contextlib.closing(Gate(address)) as gate:
+    with registry(tmp_path / "registry") as address, gate_to(address) as gate:
         yield gate
 
 

@@ -4,8 +4,8 @@ import contextlib
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 
 class Cable(socketserver.ThreadingTCPServer):
@@ -33,6 +33,9 @@ class Cable(socketserver.ThreadingTCPServer):
         """Let new connections through."""
         self.whole = True
 
+    def sends(self, octets: bytes) -> None:
+        """Hear what the near end sends, before it is passed on."""
+
     @contextlib.contextmanager
     def passing(self, *ends: socket.socket) -> Iterator[bool]:
         """Say whether the cable is whole; while inside, `cut` breaks these."""
@@ -54,7 +57,7 @@ class _Passage(socketserver.BaseRequestHandler):
             if whole:
                 back = threading.Thread(target=_pump, args=(far, near))
                 back.start()
-                _pump(near, far)
+                _pump(near, far, cable.sends)
                 back.join()
 
 
@@ -66,9 +69,12 @@ def _connected(target: tuple[str, int] | str) -> socket.socket:
     return far
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(
+    source: socket.socket, target: socket.socket, first: Callable[[bytes], None] = lambda octets: None
+) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            first(data)
             target.sendall(data)
     for end in (source, target):
         with contextlib.suppress(OSError):
@@ -76,9 +82,9 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def cable_to(target: tuple[str, int] | str, at: str = "127.0.0.1") -> Iterator[Cable]:
+def cable_to(target: tuple[str, int] | str, at: str = "127.0.0.1", kind: type[Cable] = Cable) -> Iterator[Any]:
     """Give a cable, cut at the end."""
-    with Cable(target, at) as cable:
+    with kind(target, at) as cable:
         thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from docker.utils import kwargs_from_env
 from engines.base import EngineError
 from engines.docker.client import Client
 from tests.e2e.nodes import wait_for
+from tests.services import do, linked, started
 
 PROGRAMS = ("/usr/sbin/dockerd", "ip", "nsenter", "openssl")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
@@ -36,15 +36,6 @@ def enter(namespace: str) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(file.fileno(), _NETWORK) != 0:
             raise OSError(ctypes.get_errno(), "setns")
-
-
-def usable() -> None:
-    """Raise OSError where such a daemon cannot be run."""
-    if os.geteuid() != 0:
-        raise PermissionError("a Docker daemon of the test's own needs root")
-    for program in PROGRAMS:
-        if shutil.which(program) is None:
-            raise FileNotFoundError(program)
 
 
 class Daemon(docker.DockerClient):
@@ -87,18 +78,10 @@ class OwnDocker:
         self.name = "bfia" + uuid.uuid4().hex[:8]
         self.socket = self.home / "d.sock"
         self.url = f"unix://{self.socket}"
-        self.outer, self.inner = self._addresses()
+        self.outer, self.inner = linked(self.name, "10.213")
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._options: list[str] = []
-        _do("ip", "netns", "add", self.name)
-        veth = self.name[:11]
-        _do("ip", "link", "add", f"{veth}a", "type", "veth", "peer", "name", f"{veth}b", "netns", self.name)
-        _do("ip", "addr", "add", f"{self.outer}/30", "dev", f"{veth}a")
-        _do("ip", "link", "set", f"{veth}a", "up")
-        _do("ip", "-n", self.name, "addr", "add", f"{self.inner}/30", "dev", f"{veth}b")
-        _do("ip", "-n", self.name, "link", "set", f"{veth}b", "up")
-        _do("ip", "-n", self.name, "link", "set", "lo", "up")
 
     @property
     def inside(self) -> list[str]:
@@ -117,12 +100,7 @@ class OwnDocker:
             f"{self.home}/exec", "-H", self.url, "--pidfile", f"{self.home}/d.pid", "--log-level", "warn",
             *self._options,
         ]  # fmt: skip
-        with (self.home / f"log-{self.starts}").open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        end = time.monotonic() + 120
-        while not self.answers():
-            assert self.process.poll() is None and time.monotonic() < end, self._log()
-            time.sleep(0.1)
+        self.process = started(command, self.home / f"log-{self.starts}", self.answers)
 
     def answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -137,8 +115,8 @@ class OwnDocker:
     def load(self, *images: str) -> None:
         """Give it images that the shared daemon has."""
         saved = self.home / "images.tar"
-        _do("docker", "save", "-o", str(saved), *images)
-        _do("docker", "-H", self.url, "load", "-q", "-i", str(saved))
+        do("docker", "save", "-o", str(saved), *images)
+        do("docker", "-H", self.url, "load", "-q", "-i", str(saved))
         saved.unlink()
 
     def kill(self) -> None:
@@ -160,10 +138,10 @@ class OwnDocker:
             except subprocess.TimeoutExpired:
                 self.kill()
         self._end_containerd()
-        _do("ip", "netns", "del", self.name)
+        do("ip", "netns", "del", self.name)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in reversed([m for m in mounts if m.startswith(f"{self.home}/")]):  # what a killed daemon left
-            _do("umount", "-l", mount)
+            do("umount", "-l", mount)
         shutil.rmtree(self.home)
 
     def _end_containerd(self) -> None:
@@ -179,14 +157,6 @@ class OwnDocker:
             pass
         file.unlink()
 
-    def _log(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("log-*")))
-
-    def _addresses(self) -> tuple[str, str]:
-        number = int.from_bytes(os.urandom(2), "big") % (2**14)
-        third, fourth = divmod(number * 4, 256)
-        return f"10.213.{third}.{fourth + 1}", f"10.213.{third}.{fourth + 2}"
-
 
 def certificates(folder: Path, address: str) -> None:
     """Make an authority with a certificate for a server at the address and one for a client: ``*.pem``."""
@@ -195,14 +165,9 @@ def certificates(folder: Path, address: str) -> None:
     (folder / "server.ext").write_text(server)
     (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    _do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
+    do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
         cwd=folder)  # fmt: skip
     for who in ("server", "client"):
-        _do(*new, "-subj", f"/CN={who}", "-keyout", f"{who}-key.pem", "-out", f"{who}.csr", cwd=folder)
-        _do("openssl", "x509", "-req", "-days", "2", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
+        do(*new, "-subj", f"/CN={who}", "-keyout", f"{who}-key.pem", "-out", f"{who}.csr", cwd=folder)
+        do("openssl", "x509", "-req", "-days", "2", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
             "-CAcreateserial", "-out", f"{who}.pem", "-extfile", f"{who}.ext", cwd=folder)  # fmt: skip
-
-
-def _do(*command: str, cwd: Path | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=600)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

@@ -4,26 +4,17 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.nodes import free_ports
+from tests.services import do, listens, started
 
 PROGRAM = "/usr/sbin/sshd"
-
-
-def usable() -> None:
-    """Raise OSError where such a server cannot be run."""
-    for program in (PROGRAM, "ssh", "ssh-keygen"):
-        if shutil.which(program) is None:
-            raise FileNotFoundError(program)
-    if os.geteuid() != 0:
-        raise PermissionError("an ssh server of the test's own needs root")
+PROGRAMS = (PROGRAM, "ssh", "ssh-keygen")
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ def sshd(home: Path) -> Iterator[Sshd]:
     home.chmod(0o700)
     Path("/run/sshd").mkdir(exist_ok=True)
     for name in ("host", "own"):
-        _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name))
+        do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name))
     (port,) = free_ports(1)
     host_key = (home / "host.pub").read_text()
     (home / "known").write_text(f"[127.0.0.1]:{port} {host_key}")
@@ -67,32 +58,11 @@ def sshd(home: Path) -> Iterator[Sshd]:
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {home}/client "$@"\n')
     command.chmod(0o755)
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [PROGRAM, "-D", "-e", "-f", str(home / "config"), "-o", f"ListenAddress=127.0.0.1:{port}"],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    line = [PROGRAM, "-D", "-e", "-f", str(home / "config"), "-o", f"ListenAddress=127.0.0.1:{port}"]
+    process = started(line, home / "log", lambda: listens(port))
     try:
-        _wait(port, process, home / "log")
         yield Sshd(f"ssh://{getpass.getuser()}@127.0.0.1:{port}", command.parent, process)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
-
-
-def _wait(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    end = time.monotonic() + 120
-    while True:
-        with socket.socket() as knock:
-            if knock.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert process.poll() is None and time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.e2e.nodes import wait_for
-from tests.services.own_docker import usable
+from tests.services import usable
+from tests.services.own_docker import PROGRAMS
 from tools.chaos.trials import Result, Trial, all_trials, play, sample
 from tools.chaos.world import ENGINES, World, within
 
@@ -34,7 +35,7 @@ def main() -> None:
     for engine in ("process", "docker") if asked.engine == "both" else (asked.engine,):
         if engine == "docker":
             try:
-                usable()
+                usable(*PROGRAMS)
             except OSError as error:
                 sys.exit(f"with Docker nothing is shown: {error}")
         for paired in {"1": (False,), "2": (True,), "both": (False, True)}[asked.gateways]:
