@@ -3,14 +3,11 @@
 Calls are handed to the lane of each node once the write that claims them is stored.
 """
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from queue import Empty, SimpleQueue
 
 import structlog
 
@@ -60,7 +57,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self._peers = peers
         self._lanes = lanes
         self._timing = timing
-        self._waiting = _Waiting()
+        self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
+        """who waits for which job to become what"""
         self._silent = silent
         self._pushing: set[NodeId] = set()
         """nodes whose last task here ended with a report that they sent by themselves"""
@@ -76,19 +74,20 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
 
     def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
         """Wait at most ``timeout`` seconds for the condition, and return the job. Other work gives way to this."""
-        future = self._waiting.add(job_id, until)
+        news: SimpleQueue[Job] = SimpleQueue()
+        self._waiting[news] = job_id, until
         try:
             with self._lanes.taking_in():
                 job = self._records.known(job_id) or self._records.get(job_id)
                 end = self._clock().timestamp() + timeout
                 while not until(job) and (left := end - self._clock().timestamp()) > 0:
                     try:
-                        return future.result(min(left, 1.0))
-                    except FutureTimeout:  # another process on this database may have moved it
+                        return news.get(timeout=min(left, 1.0))
+                    except Empty:  # another process on this database may have moved it
                         job = self._store.jobs.get(job_id)
                 return job
         finally:
-            self._waiting.drop(job_id, future)
+            del self._waiting[news]
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
         if isinstance(event, messages.TaskReported):
@@ -108,7 +107,9 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
 
     def _begin(self, job: Job, decided: tuple[list[messages.Request], datetime]) -> None:
         self._send(job, *decided)
-        self._waiting.tell(job)
+        for news, (job_id, until) in self._waiting.copy().items():
+            if job_id == job.id and until(job):
+                news.put(replace(job, notes=()))
 
     def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
         for request in requests:
@@ -205,33 +206,3 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                     )
                 return self._applied(*events, messages.Accepted(request, self._clock()))
         return self._applied(messages.Accepted(request, self._clock()))
-
-
-class _Waiting:
-    """Requests that wait for a job to change."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._futures: dict[str, list[tuple[Callable[[Job], bool], Future[Job]]]] = {}
-
-    def add(self, job_id: str, until: Callable[[Job], bool]) -> Future[Job]:
-        future: Future[Job] = Future()
-        with self._lock:
-            self._futures.setdefault(job_id, []).append((until, future))
-        return future
-
-    def drop(self, job_id: str, future: Future[Job]) -> None:
-        with self._lock:
-            left = [entry for entry in self._futures.get(job_id, []) if entry[1] is not future]
-            if left:
-                self._futures[job_id] = left
-            else:
-                self._futures.pop(job_id, None)
-
-    def tell(self, job: Job) -> None:
-        with self._lock:
-            entries = list(self._futures.get(job.id, ()))
-        for until, future in entries:
-            if until(job):
-                with suppress(InvalidStateError):  # reported by another thread just now
-                    future.set_result(replace(job, notes=()))
