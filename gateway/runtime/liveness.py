@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -152,7 +151,7 @@ class Outages:
         self._monotonic = monotonic
         self._every = every
         self._lock = threading.Lock()
-        self._loop = Loop("outages", self._advance, lambda _: ["all"], every=every, workers=1)
+        self._loop = Loop("outages", self.look, lambda _: self.due(), every=every, workers=16)
         self._silent: dict[NodeId, tuple[float, float]] = {}
         """when each is tried next, and the pause between two tries"""
         self._back: dict[NodeId, tuple[float, float]] = {}
@@ -183,29 +182,24 @@ class Outages:
             self._closing = True
         self._loop.stop()
 
-    def look(self) -> list[NodeId]:
-        """Try every silent node whose time it is; return those that were reached."""
+    def due(self) -> list[NodeId]:
+        """Return the silent nodes whose time it is."""
         with self._lock:
             now = self._monotonic()
-            due = [node for node, (look_at, _) in self._silent.items() if look_at <= now]
-        if not due:
-            return []
-        with ThreadPoolExecutor(min(16, len(due)), thread_name_prefix="outages") as pool:
-            answers = dict(zip(due, pool.map(self._reaches, due), strict=True))
-        with self._lock:
-            now = self._monotonic()
-            for node, there in answers.items():
-                _, pause = self._silent.pop(node)
-                if there:
-                    self._back[node] = (now, pause)
-                else:
-                    self._silent[node] = (now + pause, pause)
-        return [node for node, there in answers.items() if there]
+            return [node for node, (look_at, _) in self._silent.items() if look_at <= now]
 
-    def _advance(self, _: str) -> None:
-        for node in self.look():
+    def look(self, node: NodeId) -> None:
+        """Try a node, unless that was just done; tell if it was reached."""
+        if node not in self.due():
+            return
+        there = self._reaches(node)
+        with self._lock:
+            now = self._monotonic()
+            _, pause = self._silent.pop(node)
+            if there:
+                self._back[node] = (now, pause)
+            else:
+                self._silent[node] = (now + pause, pause)
+        if there:
             log.info("a node can be reached again", node=node)
-            try:
-                self._healed(node)
-            except Exception:
-                log.exception("cannot take up what waits for a node", node=node)
+            self._healed(node)
