@@ -69,7 +69,7 @@ class Effect(Protocol):
     """What follows from an application of one kind; `begin` and `end` may be repeated."""
 
     def check(self, new: Application) -> None:
-        """Raise `GatewayError` for what nobody could approve."""
+        """Raise `GatewayError` for what nobody could approve; by default every application is taken."""
 
     def begin(self, known: Application, by: str) -> None:
         """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
@@ -195,7 +195,7 @@ class Applications:
             hashed = digest(token) if token else ""
             return applications.decided(known, approve, by, reason, self._clock(), token, hashed)
 
-        self._may(change, known)
+        _changed(known, change)
         if approve and (effect := self._effects.get(known.kind)):
             effect.begin(known, by)
         after = self._change(known, change)
@@ -271,11 +271,11 @@ class Applications:
             more = dict(answer.granted) | ({"answer": answer.credentials} if answer.credentials else {})
             return applications.confirmed(one, answer.status, now, **more)
 
-        self._may(change, known)
+        will_be = _changed(known, change)
         # once only: an answer that comes again must not enable a route that people here have disabled since
         new = answer.status is APPROVED and known.status is not APPROVED
         if new and (effect := self._effects.get(known.kind)):
-            effect.begin(change(known), known.partner)
+            effect.begin(will_be, known.partner)
         return self._change(known, change)
 
     def _end(self, known: Application, by: str, reason: str, tell: bool) -> Application:
@@ -319,20 +319,16 @@ class Applications:
         return known
 
     def _change(self, known: Application, change: Callable[[Application], Application]) -> Application:
-        try:
-            return self.kept.change(known.number, change)
-        except IllegalMove as error:
-            text = f"application {known.number} is {self.kept.get(known.number).status}: {error}"
-            raise Conflict(text, reason="APPLICATION_STATE") from error
+        return self.kept.change(known.number, lambda one: _changed(one, change))
 
-    def _may(self, change: Callable[[Application], Application], known: Application) -> None:
-        """Raise `Conflict` where a change is not possible, before anything follows from it."""
-        try:
-            change(known)
-        except IllegalMove as error:
-            raise Conflict(
-                f"application {known.number} is {known.status}: {error}", reason="APPLICATION_STATE"
-            ) from None
+
+def _changed(known: Application, change: Callable[[Application], Application]) -> Application:
+    """Return an application after a change. Raises `Conflict` where that is not possible."""
+    try:
+        return change(known)
+    except IllegalMove as error:
+        text = f"application {known.number} is {known.status}: {error}"
+        raise Conflict(text, reason="APPLICATION_STATE") from error
 
 
 def _claimed(one: Application, known: Application, now: datetime) -> Application:

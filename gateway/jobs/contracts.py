@@ -27,7 +27,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec, NodeId, Party
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound
-from gateway.jobs.applications import Note
+from gateway.jobs.applications import Effect, Note
 from gateway.ports import Clock
 from gateway.store.applications import SqlApplications
 from provider_registry.model import Component, Provider
@@ -154,7 +154,7 @@ class Offers:
         return [self._node, *dict.fromkeys(one.partner for one in asked)]
 
 
-class ContractRoutes:
+class ContractRoutes(Effect):
     """The route of a partner, as its contract says."""
 
     def __init__(self, routes: LiveRoutes, key_of: Callable[[str], str], note: Note) -> None:
@@ -162,9 +162,6 @@ class ContractRoutes:
         self._routes = routes
         self._key_of = key_of
         self._note = note
-
-    def check(self, new: Application) -> None:
-        """Take every application."""
 
     def begin(self, known: Application, by: str) -> None:
         """Write address and key, and enable the route; what else a route that is there says stays.
@@ -293,7 +290,7 @@ def _unusual(url: str) -> set[str]:
     return found
 
 
-class DatasetGrants:
+class DatasetGrants(Effect):
     """The grant of a dataset to the partner that applied for its use."""
 
     def __init__(self, sharing: Sharing, offers: Offers) -> None:
@@ -317,14 +314,14 @@ class DatasetGrants:
                 self._sharing.revoke(_address(known), known.partner, by)
 
 
-class ModelGrants:
-    """The right of the partner that applied to use the versions of a model that are here."""
+class ModelGrants(Effect):
+    """The right of the partner that applied to use the versions of a model that are here.
+
+    Every application is taken: a refusal would say which models are here.
+    """
 
     def __init__(self, models: Models) -> None:
         self._models = models
-
-    def check(self, new: Application) -> None:
-        """Take every application: an answer would say which models are here."""
 
     def begin(self, known: Application, by: str) -> None:
         """Grant them."""
