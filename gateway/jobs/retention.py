@@ -5,7 +5,6 @@ still to be done: where an output is needed it is kept, and the refusal names wh
 """
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,8 +50,6 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 
 _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""
-_COPYING = 60.0
-"""seconds that copying a log takes at most between two writes"""
 _MOST_NAMED = 20
 _FREE_THEM = (
     "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
@@ -65,7 +62,7 @@ class Item:
     """One thing to remove."""
 
     kind: str
-    """container, session, upload, log_copy, logs, outputs, job"""
+    """container, session, upload, logs, outputs, job"""
     name: str
     job: str
     """to which it belongs; empty where nobody knows"""
@@ -172,13 +169,11 @@ class Cleaner:
         self._alone = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
-        runs = left.runs
         self._sweeps = (
             _Sweep("container", self._containers, lambda item: engine.remove(item.name)),
             _Sweep("session", self._sessions, lambda item: end_session(item.job)),
             _Sweep("upload", self._uploads, self._clear_upload),
-            _Sweep("log_copy", self._copies, lambda item: shutil.rmtree(runs / item.name / "copying", True)),
-            _Sweep("logs", self._logs, lambda item: files.remove(runs / item.name)),
+            _Sweep("logs", self._logs, lambda item: files.remove(left.runs / item.name)),
             _Sweep("outputs", self._outputs, lambda item: left.delete(item.name)),
             _Sweep("job", self._jobs, self._drop),
         )
@@ -270,12 +265,6 @@ class Cleaner:
             return kept or storage.delete(target) or True
 
         clear_leftover(storage.root, item.name, elsewhere)
-
-    def _copies(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield copies of a log that nobody has written to for longer than a copy takes; the log itself stays."""
-        for path in sorted(self._left.runs.glob("*/copying")):
-            if all(_unchanged_for(one, now) >= _COPYING for one in (path, *path.glob("*"))):
-                yield Item("log_copy", path.parent.name, "", size_of(path), "its copying was cut short")
 
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield logs whose time is over; of unknown runs after the longest time, or with ``orphans``."""
