@@ -239,8 +239,7 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
     if problems:
         return None, problems
     inherits = tuple(name for name in names if name not in again)
-    common = old.spec.job_params.get("common")
-    common = {**(common if isinstance(common, Mapping) else {}), "inherit": list(inherits)}
+    common = {**old.spec.common, "inherit": list(inherits)}
     spec = replace(
         old.spec,
         job_id=wanted.new_job_id,

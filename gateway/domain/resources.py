@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from gateway.domain.dag import Dag, order
-from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.domain.spec import JobSpec, NodeId, Party, overlay
 
 CORE = 1000
 GIB = 1024**3
@@ -213,19 +213,12 @@ def parallelism(spec: JobSpec) -> int | None:
 def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
     """Return what each run of a party may use: what the job requests for it, else the node's default."""
     default, name = defaults.for_role(party.role)
-    asked: dict[str, tuple[Any, str]] = {}
-    by_index = spec.job_params.get(party.role)
-    for key, settings in by_index.items() if isinstance(by_index, Mapping) else ():
-        if str(party.index) in str(key).split("|") and isinstance(settings, Mapping):
-            wanted = settings.get("resources")
-            if isinstance(wanted, Mapping):
-                asked |= {kind: (wanted[kind], f"{party.role}.{key}") for kind in UNITS if kind in wanted}
     values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
     origins = {kind: name if value is not None else "the node's bound" for kind, value in values.items()}
-    for kind, (value, origin) in asked.items():
-        number = amount(value)
+    for kind, asked in overlay(spec.job_params, party, "resources").items():
+        number = amount(asked.value) if kind in UNITS else None
         if number is not None and number > 0:
-            values[kind], origins[kind] = number * UNITS[kind], origin
+            values[kind], origins[kind] = number * UNITS[kind], asked.origin
     return Granted(values["cpu"], values["memory"], values["disk"], values.get("gpu"), origins)
 
 

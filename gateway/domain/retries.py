@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Attempt, Job, NodeTask, Task
-from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
+from gateway.domain.spec import Call, CallState, Ending, Failure, Limits, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry
 
@@ -68,7 +68,7 @@ class TryAgain:
 def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings, each with its moment."""
     rules = job.spec.time_limits
-    if rules.none or job.status is not JobStatus.RUNNING:
+    if rules == Limits() or job.status is not JobStatus.RUNNING:
         return
     if rules.job_timeout is not None and job.started_at is not None:
         yield Due(job.started_at + timedelta(seconds=rules.job_timeout), TimeOut())

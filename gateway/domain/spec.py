@@ -44,11 +44,6 @@ class Limits:
         """Return the rules for one task."""
         return self.tasks.get(task, self.usual)
 
-    @property
-    def none(self) -> bool:
-        """Whether nothing is limited and nothing is tried again."""
-        return self == Limits()
-
 
 @dataclass(frozen=True)
 class UnknownField:

@@ -229,17 +229,12 @@ class Coordinator:
             return unanswered_view(local, error, self._store.run_timing)
         if local is None:
             return found
-        local = self._learned(local, found)
+        with suppress(NotFound):  # deleted meanwhile
+            local = self._executor.learned(local, found)
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
         return with_local(found, local)
-
-    def _learned(self, local: LocalJob, found: JobView) -> LocalJob:
-        try:
-            return self._executor.learned(local, found)
-        except NotFound:  # deleted meanwhile
-            return local
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
         """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""

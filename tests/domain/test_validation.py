@@ -267,7 +267,7 @@ def test_a_task_has_the_jobs_settings_unless_it_has_its_own():
     found = common(timeout=3600, task_timeout=60.5, auto_retries=2, auto_retry_delay=3, tasks=tasks).time_limits
     assert found.job_timeout == 3600
     assert [found.of(t) for t in "abc"] == [TaskLimits(5, 0, 3), TaskLimits(60.5, 2, 0), TaskLimits(60.5, 2, 3)]
-    assert common(timeout=None, auto_retries=None, tasks=None).time_limits == Limits() and Limits().none
+    assert common(timeout=None, auto_retries=None, tasks=None).time_limits == Limits()
 
 
 # ---------------------------------------------------------------- warnings
