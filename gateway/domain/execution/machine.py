@@ -192,7 +192,8 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
         case messages.Decided():
             return approval.decided(local, event.approve, event.by, event.words, event.at)
         case messages.Fetching():
-            return changed(local, "preparation.progress", lambda _: event.progress) if _prepares(local) else local
+            waits = approval.prepares(local)
+            return changed(local, "preparation.progress", lambda _: event.progress) if waits else local
         case messages.Prepared():
             return approval.prepared(local, event.failure, event.at)
         case messages.SchedulerAlive():
@@ -224,10 +225,6 @@ def _misreported(local: LocalJob, event: messages.Misreported) -> LocalJob:
     return local.noted(event.at, "report refused", task=run.task_name, role=run.party.label, message=text)
 
 
-def _prepares(local: LocalJob) -> bool:
-    return approval.prepares(local) is not None
-
-
 def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
     """Record the end of an action without an event of its own; after a failure it is due again after a pause."""
     action = event.action
@@ -245,7 +242,7 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
             return _asked(local, event, timing)
         case messages.Tell(run, status):
             return with_run(local, run, lambda r: runs.reported(r, status, finished))
-        case messages.Prepare() if not _prepares(local):
+        case messages.Prepare() if not approval.prepares(local):
             return local
     local = _with_call(_not_finished(local, event), action, finished)
     match action:
@@ -374,7 +371,7 @@ def _owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
 def _fetched_again(local: LocalJob) -> LocalJob:
     """Have images fetched anew: what fetched them ended with its gateway."""
-    return changed(local, "preparation.fetch", Call.interrupted) if _prepares(local) else local
+    return changed(local, "preparation.fetch", Call.interrupted) if approval.prepares(local) else local
 
 
 # What a participating node does when the scheduling node is silent.

@@ -72,11 +72,10 @@ def _decided(job: Job, command: messages.Command, now: datetime) -> Job:
 
 def apply(job: Job, event: messages.Event, timing: Timing = Timing()) -> Job:
     """Return the job after the event. A late, repeated or unknown one changes only the timeline."""
+    if isinstance(event, messages.Response) and not _awaited(job, event):
+        job = job.noted(event.at, "late response ignored", event.request.node, request=str(event.request))
+        return advance(job, event.at)
     match event:
-        case messages.Accepted() | messages.Refused() | messages.Lost() | messages.TaskUnknown() if not _awaited(
-            job, event
-        ):
-            job = job.noted(event.at, "late response ignored", event.request.node, request=str(event.request))
         case messages.Accepted():
             job = _accepted(job, event, timing)
         case ApprovalReported():
@@ -290,10 +289,8 @@ def _given_up(job: Job, node: NodeId, now: datetime) -> Job:
 
 # Responses to requests.
 
-_Answer = messages.Accepted | messages.Refused | messages.Lost | messages.TaskUnknown
 
-
-def _awaited(job: Job, event: _Answer) -> bool:
+def _awaited(job: Job, event: messages.Response) -> bool:
     """Whether the response still counts: its call was made, and nothing newer is known.
 
     A call that was accepted may have been made twice; that one of the two got lost, or was refused as a repeat,

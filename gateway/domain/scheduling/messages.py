@@ -97,12 +97,8 @@ Decision = GiveUp | Expire | TimeOut | TryAgain
 Command = Request | Decision
 
 
-class Response:
-    """What became of a request."""
-
-
 @dataclass(frozen=True)
-class Accepted(Response):
+class Accepted:
     """The node did as requested."""
 
     request: Request
@@ -111,7 +107,7 @@ class Accepted(Response):
 
 
 @dataclass(frozen=True)
-class Refused(Response):
+class Refused:
     """The node refused."""
 
     request: Request
@@ -120,7 +116,7 @@ class Refused(Response):
 
 
 @dataclass(frozen=True)
-class Lost(Response):
+class Lost:
     """No response came; ``delivered`` is False when the request certainly never arrived."""
 
     request: Request
@@ -140,13 +136,17 @@ class Delayed:
 
 
 @dataclass(frozen=True)
-class TaskUnknown(Response):
+class TaskUnknown:
     """The node, polled after the deadline of its start, does not know the task."""
 
     request: PollTaskAt
     at: datetime
     message: str = ""
     """what it answered"""
+
+
+Response = Accepted | Refused | Lost | TaskUnknown
+"""what became of a request"""
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,9 @@ class TaskStopRequested:
 
 
 Event = (
-    Accepted
+    Response
     | ApprovalReported
-    | Refused
-    | Lost
     | Delayed
-    | TaskUnknown
     | TaskReported
     | RoleNotPlayed
     | Freed
