@@ -46,15 +46,12 @@ class Expiry(NamedTuple):
 
 def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
     """Yield what is wrong with the files of an identity; ``at`` is the path of what names them."""
-    for key in ("ca", "certificate"):
-        file = getattr(identity, key)
-        try:
-            if file is not None and key == "ca":
-                _check_authorities(certificates(file), now)
-            elif file is not None:
-                _check_chain(certificates(file), now)
-        except Unusable as error:
-            yield Problem(f"{at}.{key}", str(error), short(file))
+    for key, check in (("ca", _check_authorities), ("certificate", _check_chain)):
+        if (file := getattr(identity, key)) is not None:
+            try:
+                check(certificates(file), now)
+            except Unusable as error:
+                yield Problem(f"{at}.{key}", str(error), short(file))
     if identity.key is not None:
         try:
             private = _key(identity.key)

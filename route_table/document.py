@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +25,7 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tokens import CommentToken
 
+from gateway.domain.problems import near
 from route_table.certificates import public_key
 from route_table.model import (
     BUNDLES,
@@ -232,8 +232,8 @@ class _Entry:
         first = self._lines.get(name)
         self._lines[name] = line
         if name not in KEYS:
-            near = get_close_matches(name[:100], KEYS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KEYS)}"
+            meant = near(name, KEYS)
+            hint = f"did you mean {meant}?" if meant else f"known are {', '.join(KEYS)}"
             self.refuse(name, f"unknown key; {hint}", short(name))
         elif first is not None:
             self.refuse(name, f"duplicate key; first in line {first}")

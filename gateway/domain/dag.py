@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
-from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
+from gateway.domain.problems import LARGEST_NAME, Problem, name_rule, near
 
 X = TypeVar("X")
 
@@ -125,8 +124,8 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
         has = ", ".join(o.key for o in source.outputs[:_SHOWN]) or "no output"
         has += ", …" if len(source.outputs) > _SHOWN else ""
         rule = f"{node.name} needs an output that {wanted.task} does not have ({has})"
-        meant = get_close_matches(wanted.key, [o.key for o in source.outputs[:_SHOWN]], n=1)
-        return [Problem(f"{at}.key", rule, edge, f"{wanted.task}.{meant[0]}" if meant else "")]
+        meant = near(wanted.key, [o.key for o in source.outputs[:_SHOWN]])
+        return [Problem(f"{at}.key", rule, edge, meant and f"{wanted.task}.{meant}")]
     if group(output.type) != group(wanted.type):
         return [
             Problem(

@@ -113,7 +113,7 @@ class Portions:
     @classmethod
     def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
         """Return what is of the main engine and of each further one."""
-        return cls({"": main, **further} if further else {"": main})
+        return cls({"": main, **further})
 
     def __getitem__(self, engine: str) -> Amounts:
         return self.at.get(engine, _NOTHING)
@@ -291,7 +291,7 @@ class Ledger:
     @property
     def held(self) -> Amounts:
         """What they hold together at the main engine, and of the disk."""
-        return total(c.amounts for c in self.holders)
+        return self.held_at("")
 
     @property
     def remaining(self) -> Amounts:
@@ -310,12 +310,9 @@ class Ledger:
     @property
     def available(self) -> Portions:
         """What others may hold of each engine that answers."""
-        if not self.further:
-            return Portions({"": self.free})
-        there = {engine: most for engine, most in self.further.items() if engine not in self.away}
-        used = {engine: self.held_at(engine) + self.others[engine] for engine in there}
-        left = {engine: _at_least_none(most - used[engine]) for engine, most in there.items()}
-        return Portions({"": self.free, **left})
+        left = {engine: most - self.held_at(engine) - self.others[engine] for engine, most in self.further.items()}
+        there = {engine: _at_least_none(amounts) for engine, amounts in left.items() if engine not in self.away}
+        return Portions.of(self.free, there)
 
     def with_claim(self, claim: Claim) -> "Ledger":
         """Return a ledger with this claim in the place of the job's former one."""
@@ -376,11 +373,6 @@ class Demand:
 
     def __bool__(self) -> bool:
         return any(part.one for part in self.parts)
-
-
-def asks(spec: JobSpec, node: NodeId, defaults: Defaults) -> bool:
-    """Say whether a job needs anything at the node that is counted."""
-    return any(granted(spec, party, defaults).amounts for party in spec.parties_at(node))
 
 
 def demand(spec: JobSpec, node: NodeId, defaults: Defaults, seats: Mapping[str, Seat] | None = None) -> Demand:

@@ -10,14 +10,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain, islice
 from typing import Any
 
 from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule, unprintable
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule, near, unprintable
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overlay
 
 MOST_WARNINGS = 100
@@ -31,8 +30,8 @@ _MOST_RETRIES = 100
 _MOST_PRIORITY = 1_000_000
 _LARGEST_PARAMETER = 131_000
 """bytes of one with its name: a container gets each as a variable, and Linux passes 128 KiB with what we add"""
-_LONGEST_WORD, _MOST_KNOWN = 40, 100
-"""characters of a mistyped name, and names that it is compared with"""
+_MOST_KNOWN = 100
+"""names that a mistyped one is compared with"""
 
 
 def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
@@ -199,10 +198,7 @@ def _unknown(
 
 def _meant(word: str, known: Iterable[str]) -> str:
     """Return the known name that was probably meant; empty where that is not clear."""
-    if len(word) > _LONGEST_WORD:
-        return ""
-    found = get_close_matches(word.lower(), list(islice(known, _MOST_KNOWN)), n=1, cutoff=0.7)
-    return found[0] if found else ""
+    return near(word, islice(known, _MOST_KNOWN), 0.7)
 
 
 def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -263,8 +263,6 @@ class Resources:
         means, seats = self.means, self._seats(spec)
         if nothing := resources.nothing_at((seat.engine for seat in seats.values()), means):
             raise Refused(nothing, reason="RESOURCES_NEVER")
-        if not means.further and not resources.asks(spec, means.node, means.defaults):
-            return None
         try:
             return resources.pool(resources.demand(spec, means.node, means.defaults, seats), means)
         except resources.Never as error:
