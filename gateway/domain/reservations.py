@@ -15,14 +15,12 @@ from gateway.domain.resources import parallelism
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
-from gateway.domain.timeouts import NOW, Due, Timing, when_due
+from gateway.domain.timeouts import NOW, Due, Timing, is_told, when_due
 
 BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free now"""
 CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
 """reason of a job for which a node had too little free too often"""
-_ALL_NOTED = 3
-"""tries; of later ones every second, fourth, eighth and so on"""
 
 
 def granted(job: Job) -> bool:
@@ -82,7 +80,7 @@ def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
     """Whether a busy node is noted in the timeline: one that repeats itself is noted ever more rarely."""
     if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
         return True
-    return call.tries <= _ALL_NOTED or call.tries & (call.tries - 1) == 0
+    return is_told(call.tries)
 
 
 def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:

@@ -36,6 +36,11 @@ def expiry(call: Call, deadline: float) -> datetime:
     return NOW if call.sent_at is None else call.sent_at + timedelta(seconds=deadline)
 
 
+def is_told(tries: int) -> bool:
+    """Whether a try is written down: the first three, then the fourth, eighth, sixteenth and so on."""
+    return tries <= 3 or tries & (tries - 1) == 0
+
+
 def shortened(seconds: float, by: float, *words: object) -> float:
     """Return the pause less a random part of it, at most the share ``by``; the same words give the same part."""
     share = zlib.crc32(repr(words).encode()) / 2**32

@@ -18,6 +18,7 @@ from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import NodeId, Note
 from gateway.domain.states import replace
+from gateway.domain.timeouts import is_told
 from gateway.errors import DatabaseAway, GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon
@@ -66,8 +67,6 @@ class Loop:
         self._busy: set[str] = set()
         self._failures: Counter[str] = Counter()
         """how often in a row a key could not be advanced by an error of its own"""
-        self._away = ""
-        """who found the database away: tick, or a worker while the tick did not; empty: it answers"""
         self._failed = failed
         self._again: set[str] = set()
         self._threads: list[threading.Thread] = []
@@ -106,13 +105,18 @@ class Loop:
                 self._condition.notify()
 
     def _tick(self) -> None:
+        away = False
         while True:
             try:
                 for key in self._overdue(self._clock()):
                     self.wake(key)
-                self._answered(by="tick")
+                if away:
+                    log.info("the database answers again", loop=self._name)
+                away = False
             except DatabaseAway as error:
-                self._not_answered(error, to="tick")
+                if not away:
+                    log.warning("the database does not answer", loop=self._name, cause=str(error))
+                away = True
             except Exception:
                 log.exception("cannot ask what is due", loop=self._name)
             if self._stopping.wait(self._every):
@@ -123,9 +127,7 @@ class Loop:
             try:
                 due = self._advance(key)
                 self._failures.pop(key, None)
-                self._answered(by="worker")
-            except DatabaseAway as error:
-                self._not_answered(error, to="worker")
+            except DatabaseAway:  # logged by the ticks that ask it
                 due = None
             except Exception as error:
                 self._fail(key, error)
@@ -148,18 +150,6 @@ class Loop:
             self._failed(key, error, times)
         except Exception:
             log.exception("cannot report that an advance failed", loop=self._name, key=key)
-
-    def _not_answered(self, error: DatabaseAway, to: str) -> None:
-        """Log the first of an outage's failures."""
-        if not self._away:
-            log.warning("the database does not answer", loop=self._name, cause=str(error))
-        if to == "tick" or not self._away:
-            self._away = to
-
-    def _answered(self, by: str) -> None:
-        if self._away == by:
-            self._away = ""
-            log.info("the database answers again", loop=self._name)
 
     def _next(self) -> str | None:
         with self._condition:
@@ -313,8 +303,6 @@ _LATE = timedelta(seconds=2)
 """after which a job that is due counts as left behind: the gateway that stored it may only be busy"""
 CALLED, STUCK = "request sent", "cannot continue"
 """events of a timeline"""
-_ALWAYS = 3
-"""tries that are all written; of later ones the fourth, eighth, sixteenth and so on, and the last"""
 
 
 def with_calls(
@@ -335,8 +323,8 @@ def with_calls(
 
     def changed(record: J) -> J:
         new: J = change(record)
-        repeated = not answered and tries > _ALWAYS and tries & (tries - 1)
-        if not calls or (len(new.notes) == len(record.notes) if quiet else repeated):
+        left_out = len(new.notes) == len(record.notes) if quiet else not (answered or is_told(tries))
+        if not calls or left_out:
             return new
         more: dict[str, int] = {"tries": tries} if tries > 1 else {}
         if quiet and (before := quiet(record)):
