@@ -132,14 +132,13 @@ def decided(
     now: datetime,
     token: str = "",
     digest: str = "",
-    answer: Mapping[str, Any] | None = None,
 ) -> Application:
     """Return a partner's application as a person here decided on it. Raises `IllegalMove`."""
     if known.side is not Side.THEIRS:
         raise IllegalMove(f"{known.partner} decides")
     found = _moved(known, APPROVED if approve else REJECTED, by, reason, now)
     found = replace(found, notice="confirm", due_at=now)
-    return replace(found, token=token, digest=digest, answer=answer or {}) if approve else found
+    return replace(found, token=token, digest=digest) if approve else found
 
 
 def confirmed(

@@ -106,17 +106,11 @@ def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> ToDo:
         given_up = last is not None and over is not None and last - over > timedelta(seconds=timing.redeliver_for)
         if given_up or node.stop.completed or not needs_stop(node):
             continue
-        under_way = (c for c in _calls_to(job, node) if c.state in (CallState.SENT, CallState.LOST))
+        parts = (task.nodes[node.node] for task in job.tasks.values() if node.node in task.nodes)
+        calls = (node.create, node.start, *(part.start for part in parts))
+        under_way = (call for call in calls if call.state in (CallState.SENT, CallState.LOST))
         after = max((expiry(c, timing.call_deadline) for c in under_way), default=NOW)
         yield from _not_before(after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline))
-
-
-def _calls_to(job: Job, node: NodeJob) -> Iterator[Call]:
-    yield node.create
-    yield node.start
-    for task in job.tasks.values():
-        if part := task.nodes.get(node.node):
-            yield part.start
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
