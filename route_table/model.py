@@ -103,6 +103,8 @@ NO_IDENTITY = Identity()
 
 
 _FILES = ("ca", "certificate", "key")
+_OF_HOP = ("url", "transport", "peer_certificate", "server_name", *_FILES)
+"""how the node is called that passes requests on"""
 
 
 @dataclass(frozen=True)
@@ -216,14 +218,5 @@ class RouteTable:
             hop = self.routes[hop.via]
         if not hop.enabled:
             raise UnknownNode(route.node, self.version, disabled=True, via=hop.node)
-        return replace(
-            route,
-            via=hop.node,
-            url=hop.url,
-            ca=hop.ca,
-            certificate=hop.certificate,
-            key=hop.key,
-            server_name=hop.server_name,
-            peer_certificate=hop.peer_certificate,
-            transport=hop.transport,
-        )
+        reached: dict[str, Any] = {name: getattr(hop, name) for name in _OF_HOP}
+        return replace(route, via=hop.node, **reached)

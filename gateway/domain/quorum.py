@@ -58,14 +58,8 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
         if not parts:
             return None
         tasks[name] = replace(task, nodes=parts)
-    nodes = {
-        n: replace(record, excluded=failure)
-        if n == node
-        else replace(record, start=Call())
-        if record.excluded is None
-        else record
-        for n, record in job.nodes.items()
-    }
+    others = {one.node: replace(one, start=Call()) for one in job.active}
+    nodes = {**job.nodes, **others, node: replace(job.nodes[node], excluded=failure)}
     return replace(job, nodes=nodes, tasks=tasks).noted(at, "continues without", node, **failure.as_dict())
 
 

@@ -132,23 +132,16 @@ def for_others(text: str) -> str:
     return text
 
 
-def redacted(value: Any) -> Any:
-    """Return what another institution gets of a value: its messages and warnings, at any depth, `for_others`."""
+def redacted(value: Any, words: bool = False) -> Any:
+    """Return what another institution gets of a value: its messages and warnings, at any depth, `for_others`.
+
+    ``words``: the value is one of those.
+    """
     match value:
         case dict():
-            return {key: _words(value) if key in _WORDS else redacted(value) for key, value in value.items()}
+            return {key: redacted(one, key in ("message", "warnings")) for key, one in value.items()}
         case list():
-            return [redacted(one) for one in value]
-    return value
-
-
-_WORDS = ("message", "warnings")
-
-
-def _words(value: Any) -> Any:
-    match value:
-        case str():
+            return [redacted(one, words) for one in value]
+        case str() if words:
             return for_others(value)
-        case list():
-            return [_words(one) for one in value]
-    return redacted(value)
+    return value

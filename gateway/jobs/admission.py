@@ -131,12 +131,9 @@ class Readiness:
             except StorageFailed as error:
                 found[name] = Lack(error.reason, error.message, refuses=False)
             except GatewayError as error:
-                away = error.reason == EngineDown.reason
-                found[name] = (
-                    Lack(error.reason, error.reason, refuses=False)
-                    if away
-                    else Lack(reason, f"{words}: {error.reason}")
-                )
+                found[name] = Lack(reason, f"{words}: {error.reason}")
+                if error.reason == EngineDown.reason:
+                    found[name] = Lack(error.reason, error.reason, refuses=False)
             else:
                 self._fine_until[name] = time.monotonic() + _RECHECK
         return found

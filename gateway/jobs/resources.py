@@ -205,9 +205,8 @@ class EngineCapacities:
     def _bounded(self, name: str, has: Capacity) -> Amounts:
         cap, own = self._caps.get(name), self._settings.resources
         cores = min(has.cpu, cap.cpu) if cap and cap.cpu else has.cpu
-        memory = (
-            has.memory if cap is None or cap.memory_gib is None else min(has.memory, int(cap.memory_gib * GIB))
-        )
+        most = _bytes(cap.memory_gib) if cap else None
+        memory = has.memory if most is None else min(has.memory, most)
         return Amounts.of(cores * own.cpu_overcommit, memory * own.memory_overcommit, gpu=has.gpu)
 
     @cached_property
@@ -462,23 +461,18 @@ def _engines(means: NodeCapacity, ledger: Ledger) -> list[dict[str, Any]]:
     found = []
     for name in ("", *means.further, *sorted(still_held - means.further.keys())):
         total, held, others = totals.get(name), ledger.held_at(name), ledger.others[name]
-        capacity = means.further.get(name)
-        cores = means.cores if not name else capacity.cores if capacity and capacity.total is not None else None
+        capacity, gone = means.of(name), name and name not in means.further
         found.append(
             {
                 "engine": name or means.engine,
                 "main": not name,
-                "cores": cores,
+                "cores": None if capacity.total is None else capacity.cores,
                 "total": None if total is None else _of(name, total),
                 "held": _of(name, held),
                 "others": _of(name, others),
                 "remaining": None if total is None else _of(name, total - held - others),
                 "away": ledger.away.get(name, ""),
-                "cause": capacity.cause
-                if capacity
-                else "the settings name no such engine any more"
-                if name
-                else "",
+                "cause": "the settings name no such engine any more" if gone else capacity.cause,
             }
         )
     return found

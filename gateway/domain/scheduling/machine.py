@@ -180,13 +180,10 @@ def _advance_job(job: Job, at: datetime) -> Job:
         if isinstance(taken_over, Failure):
             return _ended_as(job, Ending(Outcome.REJECTED, at, taken_over))
         job = taken_over
-        tasks = {
-            name: task
-            if ended(TASK, task.status)
-            else replace(task, status=move(TASK, task.status, TaskStatus.READY))
-            for name, task in job.tasks.items()
-        }
-        job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks=tasks).noted(at, "job READY")
+        left = (task for task in job.tasks.values() if not ended(TASK, task.status))
+        ready = {task.name: replace(task, status=move(TASK, task.status, TaskStatus.READY)) for task in left}
+        job = replace(job, status=move(JOB, job.status, JobStatus.READY), tasks={**job.tasks, **ready})
+        job = job.noted(at, "job READY")
     if job.status is JobStatus.READY and all(n.start.state is CallState.OK for n in nodes):
         job = replace(job, status=move(JOB, job.status, JobStatus.RUNNING), started_at=at).noted(at, "job RUNNING")
     ending = retries.ending_by_tasks(job, at)
