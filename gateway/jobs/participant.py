@@ -28,7 +28,6 @@ from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
 from gateway.store.repositories import SqlJobAudits
 from gateway.store.store import Store
-from provider_registry.registry import Unknown
 
 _MOST_PENDING = 8
 """offers of new parameters that a job keeps until the scheduling node has recorded them; older ones go"""
@@ -312,27 +311,15 @@ class Participant:
             if report.status is None:
                 self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
                 return
-            message = report.result_message
-            if report.result_code and not message:
-                message = self._described(job_id, run_id, report.result_code)
-            cause = None
-            if report.status is TaskStatus.FAILED:
-                cause = self._executor.cause(self._run(job_id, run_id), message)
+            message, cause, failed = report.result_message, None, report.status is TaskStatus.FAILED
+            if failed or (report.result_code and not message):
+                run = next(run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id)
+                message = message or run.results.get(report.result_code, "")
+                cause = self._executor.cause(run, message) if failed else None
             news = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
             self._executor.record(job_id, news)
 
         while_away(take)
-
-    def _run(self, job_id: str, run_id: str) -> Run:
-        return next(run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id)
-
-    def _described(self, job_id: str, run_id: str, code: str) -> str:
-        local, ref = self._store.local_jobs.get(job_id), self._run(job_id, run_id).component
-        try:
-            _, component = self._registry.find(ref.provider, ref.version, ref.name, at=local.created_at)
-        except Unknown:
-            return ""
-        return component.results.get(code, "")
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
         if report.run_id:

@@ -16,7 +16,6 @@ from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
 from gateway.ports import Callback, ParticipantApi, TaskNews
-from provider_registry.registry import Unknown
 from tests.builders import a_dag, a_spec, parties
 from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
 from tests.e2e.nodes import wait_for
@@ -194,17 +193,12 @@ def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
     assert world.local(second.job_id).runs == ()
 
 
-def test_what_a_container_reports_of_a_run_or_provider_that_is_gone(
-    world: World, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+def test_what_a_container_reports_of_a_run_that_is_gone_or_with_a_code_that_nobody_described(
+    world: World, job: JobSpec
 ):
     started(world.me.participant, world, job)
     callback = world.me.participant.callback
     assert refusal(callback, Callback(SUCCESS, run_id="0" * 64)) == ("RUN_UNKNOWN", 404)
-
-    def unknown(*_: Any, **__: Any) -> None:
-        raise Unknown("PROVIDER_UNKNOWN", "no such provider")
-
-    monkeypatch.setattr(world.me.registry, "find", unknown)
     callback(Callback(FAILED, result_code="7", run_id=world.local(job.job_id).runs[0].run_id))
     failure = wait_for(lambda: world.local(job.job_id).runs[0].failure, 20, 0.01)
     assert "7" in failure.message
