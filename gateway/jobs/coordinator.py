@@ -229,8 +229,7 @@ class Coordinator:
             return unanswered_view(local, error, self._store.run_timing)
         if local is None:
             return found
-        with suppress(NotFound):  # deleted meanwhile
-            local = self._executor.learned(local, found)
+        local = self._executor.learned(local, found)
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
@@ -452,10 +451,7 @@ class Coordinator:
             if sender not in task.nodes:
                 raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
 
-        try:
-            self._scheduler.record(job_id, news, allowed=allowed)
-        except NotFound:  # it was deleted
-            raise unknown from None
+        self._scheduler.record(job_id, news, allowed=allowed)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
         """Record that a node has something free; the job is then asked for again there."""

@@ -120,8 +120,6 @@ class _Lane:
 
     def put(self, job: str, work: Work, priority: int) -> None:
         with self._condition:
-            if self._closed:
-                return
             works = self._waiting.setdefault(priority, OrderedDict()).setdefault(job, deque())
             works.append((work, time.monotonic()))
             self._left += 1

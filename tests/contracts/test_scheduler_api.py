@@ -175,20 +175,7 @@ def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, w
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
 
 
-def test_a_job_that_is_deleted_meanwhile_is_unknown_to_a_report_and_no_harm_to_a_question(
-    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
-):
-    def gone(*_: Any) -> None:
-        raise NotFound("deleted", reason="JOB_UNKNOWN")
-
-    submitted(world.me.coordinator, world, spec)
-    monkeypatch.setattr(world.peer.executor, "learned", gone)
-    assert world.peer.coordinator.status(spec.job_id).status is JobStatus.RUNNING
-    monkeypatch.setattr(world.me.store, "job_of_task", lambda _: "job-nowhere")
-    assert refusal(world.me.coordinator.report_task, report(world, spec, "guest", FAILED), PEER) == (
-        "TASK_UNKNOWN",
-        404,
-    )
+def test_a_job_of_which_the_scheduling_node_knows_nothing_is_pending(world: World):
     world.me.store.add_submission("job-refused", "flow-refused", PEER, T0)
     assert world.me.coordinator.jobs("flow-refused") == {"job-refused": JobStatus.PENDING}
 

@@ -582,12 +582,3 @@ def test_a_change_that_was_left_and_cannot_be_made_harms_no_other():
 
     assert shelf.turns.leave("job", bad, 1)
     assert shelf.turns.change("job", lambda record: (*record, "good")) == ("good",)
-
-
-def test_a_lane_that_is_closed_takes_nothing():
-    lanes, done = Lanes(), Mock()
-    lanes.submit("x", lambda: None)
-    lane = lanes._lanes["x"]
-    lanes.close()
-    lane.put("", done, 0)
-    assert lane.left("") == 0 and not done.called
