@@ -72,10 +72,7 @@ KEYS: dict[str, str] = {
 """key of an entry -> its meaning"""
 ADDRESS_KEYS = ("host", "port", "scheme")
 TLS_KEYS = ("ca", "certificate", "key", "server_name")
-_OPTIONS = (
-    *("profile", "institution", "deadline", "enabled", "via", "relay", "components", "peer_certificate"),
-    *("keys", "signing", "bundles"),
-)
+_OPTIONS = [key for key in KEYS if key not in ("url", "transport", *ADDRESS_KEYS, *TLS_KEYS)]
 SCHEMES = {"http": 80, "https": 443}
 """scheme -> its own port, which a url leaves out"""
 _GRPC = ("grpc", "grpcs")

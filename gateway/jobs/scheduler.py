@@ -29,15 +29,8 @@ log = structlog.get_logger(__name__)
 _LONGEST_WAIT = timedelta(seconds=1)
 """between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
-_DATED = (
-    messages.CreateAt,
-    messages.ReserveAt,
-    messages.ReleaseAt,
-    messages.StartAt,
-    messages.StartTaskAt,
-    messages.StopTaskAt,
-)
-"""requests that do harm when they come late, after others or the job's end: from a process that was frozen, say"""
+_TIMELESS = messages.PollTaskAt | messages.StopAt
+"""requests that may come late; others do harm after the job's end: from a process that was frozen, say"""
 
 
 class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
@@ -134,7 +127,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         with traced(job.spec.trace_id), listening() as calls:
             answered = False
             try:
-                if isinstance(request, _DATED) and not self._still_mine(job, request, claimed):
+                if not isinstance(request, _TIMELESS) and not self._still_mine(job, request, claimed):
                     return
                 changes, answered = self._call(job, request), True
             except (PeerUnreachable, Busy) as error:
