@@ -70,6 +70,7 @@ class Effect(Protocol):
 
     def check(self, new: Application) -> None:
         """Raise `GatewayError` for what nobody could approve; by default every application is taken."""
+        return
 
     def begin(self, known: Application, by: str) -> None:
         """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
