@@ -25,7 +25,6 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tokens import CommentToken
 
-from gateway.domain.problems import near
 from route_table.certificates import public_key
 from route_table.model import (
     BUNDLES,
@@ -41,6 +40,7 @@ from route_table.model import (
     Problem,
     Route,
     RouteTable,
+    near,
     short,
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.domain.problems import Problem as Problem
 from gateway.domain.problems import Unfit
+from gateway.domain.problems import near as near
 
 FATES = "fate-partner"
 PROFILES = ("spec", "fate", "kuscia", "audited", FATES)

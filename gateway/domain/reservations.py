@@ -15,7 +15,7 @@ from gateway.domain.resources import parallelism
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
-from gateway.domain.timeouts import NOW, Due, Timing, is_told, when_due
+from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
 
 BUSY = "RESOURCES_BUSY"
 """reason of a node that has too little free now"""
@@ -80,7 +80,7 @@ def worth_noting(call: Call, failure: Failure, timing: Timing) -> bool:
     """Whether a busy node is noted in the timeline: one that repeats itself is noted ever more rarely."""
     if timing.hold_tries or (call.reason, call.message) != (failure.reason, failure.message):
         return True
-    return is_told(call.tries)
+    return is_noted(call.tries)
 
 
 def busy(node: NodeJob, failure: Failure, at: datetime, timing: Timing) -> NodeJob:

@@ -36,7 +36,7 @@ def expiry(call: Call, deadline: float) -> datetime:
     return NOW if call.sent_at is None else call.sent_at + timedelta(seconds=deadline)
 
 
-def is_told(tries: int) -> bool:
+def is_noted(tries: int) -> bool:
     """Whether a try is written down: the first three, then the fourth, eighth, sixteenth and so on."""
     return tries <= 3 or tries & (tries - 1) == 0
 

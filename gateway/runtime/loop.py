@@ -18,7 +18,7 @@ from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import NodeId, Note
 from gateway.domain.states import replace
-from gateway.domain.timeouts import is_told
+from gateway.domain.timeouts import is_noted
 from gateway.errors import DatabaseAway, GatewayError, NotFound, Unreadable
 from gateway.runtime.context import Exchange, NodeContext
 from gateway.store.queries import abandon
@@ -323,7 +323,7 @@ def with_calls(
 
     def changed(record: J) -> J:
         new: J = change(record)
-        left_out = len(new.notes) == len(record.notes) if quiet else not (answered or is_told(tries))
+        left_out = len(new.notes) == len(record.notes) if quiet else not (answered or is_noted(tries))
         if not calls or left_out:
             return new
         more: dict[str, int] = {"tries": tries} if tries > 1 else {}
