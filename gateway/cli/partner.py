@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,6 @@ from gateway.cli.client import (
     who,
 )
 from gateway.cli.command import (
-    Column,
     Columns,
     Config,
     NodeId,
@@ -226,7 +226,7 @@ def offers(
     found = node.get(path_of("partners", partner, what), page=page)
     yield found
     keys = dict.fromkeys(key for one in found["records"] for key in one) or ["name"]
-    columns: Columns = {_OFFERED.get(key, key.replace("_", " ")): _offered(key) for key in keys}
+    columns: Columns = {_OFFERED.get(key, key.replace("_", " ")): partial(_offered, key) for key in keys}
     listing(found, "records", "offer", columns)
 
 
@@ -234,16 +234,12 @@ _OFFERED = {"join_columns": "match id", "column_metas": "columns", "count": "row
 """fields of the standard by the heading under which people see them"""
 
 
-def _offered(key: str) -> Column:
-    """Return a column with a field of the standard, of objects with a name only that."""
-
-    def shown(one: Mapping[str, Any]) -> Any:
-        value = one.get(key)
-        if isinstance(value, list):
-            return [of["name"] if isinstance(of, dict) and "name" in of else of for of in value]
-        return value
-
-    return shown
+def _offered(key: str, one: Mapping[str, Any]) -> Any:
+    """Return a field of the standard, of objects with a name only that."""
+    value = one.get(key)
+    if isinstance(value, list):
+        return [of["name"] if isinstance(of, dict) and "name" in of else of for of in value]
+    return value
 
 
 def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Generator[Any, None, Any]:

@@ -291,11 +291,6 @@ def unclaimed(traces: Sequence[Trace]) -> list[str]:
     return [f"no party reads topic {short(at[1])}, which {sent[at]} sent to {at[0]}" for at in left]
 
 
-def waiting(traces: Sequence[Trace]) -> str:
-    """Return in one line the topics that parties wait for and those still unread; empty for none."""
-    return "; ".join([*unsent(traces)[:_SHOWN], *unclaimed(traces)[:_SHOWN]])
-
-
 def waits(requests: Requests) -> bool:
     """Tell whether a party is asking for a message, or has asked twice, and none has come."""
     calls = requests.channel_calls[-2:]
@@ -307,8 +302,8 @@ def waits(requests: Requests) -> bool:
 
 def summary(traces: Sequence[Trace]) -> str:
     """Return in a line what keeps the parties from ending; empty where the channel shows nothing."""
-    found = "; ".join(filter(None, [*refused(traces)[:_SHOWN], waiting(traces)]))
-    return f"; on the channel: {found}" if found else ""
+    found = [text for of in (refused, unsent, unclaimed) for text in of(traces)[:_SHOWN]]
+    return f"; on the channel: {'; '.join(found)}" if found else ""
 
 
 def _sent(traces: Sequence[Trace]) -> dict[tuple[str, str], str]:

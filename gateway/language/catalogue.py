@@ -119,23 +119,16 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     return {**body, "msg": f"{reason}: {text}", "data": of_texts(body["data"], language)}
 
 
-def of_texts(found: Any, language: str) -> Any:
-    """Return plain data whose texts for people are in a language; names, states and what users wrote stay."""
-    if isinstance(found, list):
-        return [of_texts(one, language) for one in found]
-    if not isinstance(found, dict):
-        return found
-    return {
-        key: _each(value, language) if key in _TEXTS else of_texts(value, language) for key, value in found.items()
-    }
+def of_texts(found: Any, language: str, field: str = "") -> Any:
+    """Return plain data whose texts for people are in a language; names, states and what users wrote stay.
 
-
-def _each(found: Any, language: str) -> Any:
-    if isinstance(found, str):
-        return translate(found, language)
+    ``field``: the name of what is given, where it has one.
+    """
+    if isinstance(found, dict):
+        return {key: of_texts(value, language, key) for key, value in found.items()}
     if isinstance(found, list):
-        return [_each(one, language) for one in found]
-    return of_texts(found, language)
+        return [of_texts(one, language, field) for one in found]
+    return translate(found, language) if isinstance(found, str) and field in _TEXTS else found
 
 
 @lru_cache(4096)
