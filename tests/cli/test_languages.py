@@ -42,6 +42,7 @@ from tests.e2e.nodes import ROOT
 from tests.inprocess import ask, running
 
 ENTRIES = catalogue.entries_of("zh.yml")
+PRODUCT = "gateway adapter engines provider_registry route_table"
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -352,19 +353,22 @@ GO_ON += ("must be UTF-8 text, ", "must be the only dataset of 9: ", "must have 
 """how rules begin whose end, or whose party, stands elsewhere"""
 
 
-def test_every_message_of_commands_and_every_rule_is_there_in_chinese():
+def test_every_message_rule_and_refusal_is_there_in_chinese():
     """Those whose words are all values, such as a name and a time, need none."""
-    product = "gateway adapter engines provider_registry route_table"
-    rules = texts_of(product, {"Problem", "problem", "_problem"}, 1, 2)
-    rules += texts_of("gateway/config", {"ValueError"}, 0, 2)
-    rules += texts_of(product, {"Unusable"}, 0, 1)
-    rules += [rule for rule in named_rules(product) if len(re.findall("[a-z]{2,}", rule)) > 2]
-    rules = [rule for rule in rules if not rule.startswith(GO_ON)]
-    shown = texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3)
-    shown += texts_of("examples/demo", {"_show"}, 1, 0) + texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0)
-    shown += [*NAMES.values(), *_ABOUT_DATA.values(), *texts_of("gateway/identity", {"problem"}, 0, 2)]
-    check_chinese({one for one in (*shown, *rules) if not one.startswith(GO_ON)} - PUT_TOGETHER)
-    for rule in set(rules) - PUT_TOGETHER:
+    rules = {*texts_of(PRODUCT, {"Problem", "problem", "_problem"}, 1, 2), *texts_of(PRODUCT, {"Unusable"}, 0, 1)}
+    rules |= {*texts_of("gateway/config", {"ValueError"}, 0, 2)}
+    rules |= {rule for rule in named_rules(PRODUCT) if len(re.findall("[a-z]{2,}", rule)) > 2}
+    wanted = {*texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3), *rules}
+    wanted |= {*texts_of("examples/demo", {"_show"}, 1, 0), *texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0)}
+    wanted |= {*NAMES.values(), *_ABOUT_DATA.values(), *texts_of("gateway/identity", {"problem"}, 0, 2)}
+    wanted |= {*texts_of(PRODUCT, {*errors(GatewayError), *errors(EngineError)}, 0, 2), *whole_rules()}
+    wanted |= {*texts_of(PRODUCT, {"Failure"}, 1, 1), *texts_of("adapter/bfia", {"Refused"}, 1, 2)}
+    wanted |= {case["rule"] for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]}
+    for schema in (ROOT / "provider_registry/schemas").iterdir():
+        wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}
+    assert len(wanted) > 460 and wanted >= PUT_TOGETHER
+    check_chinese(one for one in wanted - PUT_TOGETHER if not one.startswith(GO_ON))
+    for rule in {one for one in rules - PUT_TOGETHER if not one.startswith(GO_ON)}:
         behind = catalogue.translate(f"config.a: {rule} (got 'b')", "zh")
         expected = f"config.a: {catalogue.translate(rule, 'zh')}（实际为 'b'）"
         assert behind.replace("：", ": ") == expected.replace("：", ": ")
@@ -429,10 +433,10 @@ PUT_TOGETHER |= {"must be 9", "must be 9 text, byte 9 is not; 9", "must be UTF-8
 """texts that are found with what stands in them"""
 
 
-def rules(rooms: str) -> set[str]:
-    """Return the texts below some rooms that begin with ``must``; a value in them is a 9."""
+def whole_rules() -> set[str]:
+    """Return the product's texts that begin with ``must``; a value in them is a 9."""
     found = set()
-    for tree in trees(rooms):
+    for tree in trees(PRODUCT):
         inner = {id(part) for one in ast.walk(tree) if isinstance(one, ast.JoinedStr) for part in one.values}
         texts = (text_of(one) for one in ast.walk(tree) if isinstance(one, ast.expr) and id(one) not in inner)
         found |= {text.replace("{}", "9") for text in texts if text.startswith("must ")}
@@ -444,17 +448,6 @@ def errors(kind: type) -> Iterator[str]:
     yield kind.__name__
     for one in kind.__subclasses__():
         yield from errors(one)
-
-
-def test_every_rule_and_every_refusal_is_there_in_chinese():
-    rooms = "gateway adapter engines provider_registry route_table"
-    wanted = {*texts_of(rooms, {*errors(GatewayError), *errors(EngineError)}, 0, 2)}
-    wanted |= {*texts_of(rooms, {"Failure"}, 1, 1), *texts_of("adapter/bfia", {"Refused"}, 1, 2), *rules(rooms)}
-    wanted |= {case["rule"] for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]}
-    for schema in (ROOT / "provider_registry/schemas").iterdir():
-        wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}
-    assert len(wanted) > 460 and wanted >= PUT_TOGETHER
-    check_chinese(one for one in wanted - PUT_TOGETHER if not one.startswith(GO_ON))
 
 
 @pytest.mark.parametrize(
