@@ -45,7 +45,7 @@ from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
 from gateway.errors import GatewayError, Invalid, counted
 from gateway.events.feed import Feed
-from gateway.events.webhooks import Hook, Webhooks
+from gateway.events.webhooks import Webhooks
 from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.identity.keys import Keyring
@@ -228,8 +228,7 @@ class Gateway:
             node, self.kept_applications, settings.trust.level, partial(roles_of, self.registry), self.clock
         )
         self.feed = Feed(store, node)
-        hooks = [Hook(h.url, tuple(h.events), h.secret) for h in settings.events.webhooks]
-        self.webhooks = Webhooks(hooks, store, self.feed, self.owner, self.clock)
+        self.webhooks = Webhooks(settings.events.webhooks, store, self.feed, self.owner, self.clock)
 
     def _build_engine(self, engine: Callable[[Settings, str], Engine]) -> None:
         settings = self.settings

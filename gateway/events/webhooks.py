@@ -10,13 +10,14 @@ import json
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import structlog
 
+from gateway.config.schema import WebhookSettings
 from gateway.config.values import without_password
 from gateway.events.feed import Event, Feed
 from gateway.ports import Clock
@@ -31,21 +32,6 @@ LEASE = timedelta(seconds=60)
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
 _AT_ONCE = 100
 """events that a delivery reads together"""
-
-
-@dataclass(frozen=True)
-class Hook:
-    """A receiver, and the events that it gets."""
-
-    url: str
-    events: tuple[str, ...] = ()
-    """names of events; empty: all"""
-    secret: str = field(default="", repr=False)
-
-    @property
-    def key(self) -> str:
-        """What its place in the sequence is kept under: a digest of the URL, which may hold a secret."""
-        return hashlib.sha256(self.url.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ class Webhooks:
 
     def __init__(
         self,
-        hooks: Sequence[Hook],
+        hooks: Sequence[WebhookSettings],
         store: Store,
         feed: Feed,
         holder: str,
@@ -89,7 +75,7 @@ class Webhooks:
         """Begin to deliver; a receiver that is new gets what happens from now on."""
         newest = self._feed.newest()
         for hook in self._hooks:
-            stored.add_cursor(self._store, hook.key, newest)
+            stored.add_cursor(self._store, _key(hook), newest)
             self._threads.append(threading.Thread(target=self._work, args=(hook,), name="webhook", daemon=True))
         for thread in self._threads:
             thread.start()
@@ -105,13 +91,13 @@ class Webhooks:
         newest = self._feed.newest()
         found = []
         for hook in self._hooks:
-            cursor = stored.cursor(self._store, hook.key)
-            tries, cause = self._trouble.get(hook.key, (0, ""))
+            cursor = stored.cursor(self._store, _key(hook))
+            tries, cause = self._trouble.get(_key(hook), (0, ""))
             number = newest if cursor is None else cursor
             found.append(
                 {
                     "url": without_password(hook.url),
-                    "events": list(hook.events),
+                    "events": hook.events,
                     "signed": bool(hook.secret),
                     "number": number,
                     "behind": max(0, newest - number),
@@ -121,7 +107,7 @@ class Webhooks:
             )
         return found
 
-    def _work(self, hook: Hook) -> None:
+    def _work(self, hook: WebhookSettings) -> None:
         with httpx.Client(timeout=_TIMEOUT, trust_env=False, follow_redirects=False) as http:
             while not self._stopping.is_set():
                 try:
@@ -131,11 +117,11 @@ class Webhooks:
                     pause = self._pace.longest
                 self._stopping.wait(pause)
 
-    def _deliver_some(self, hook: Hook, http: httpx.Client) -> float:
+    def _deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
         """Deliver what there is; return how long to wait before the next look."""
         if not self._hold(hook):
             return min(self._pace.longest, 5.0)
-        cursor = stored.cursor(self._store, hook.key)
+        cursor = stored.cursor(self._store, _key(hook))
         if cursor is None:
             return self._pace.look
         page = self._feed.after(cursor, hook.events, limit=_AT_ONCE)
@@ -143,19 +129,21 @@ class Webhooks:
             cause = self._send(hook, event, http)
             if cause:
                 return self._failed(hook, event, cause)
-            self._trouble.pop(hook.key, None)
-            moved = stored.move_cursor(self._store, hook.key, self._holder, event.id)
+            self._trouble.pop(_key(hook), None)
+            moved = stored.move_cursor(self._store, _key(hook), self._holder, event.id)
             if not moved or self._stopping.is_set() or not self._hold(hook):
                 return self._pace.look
         if page.next > (page.events[-1].id if page.events else cursor):
-            stored.move_cursor(self._store, hook.key, self._holder, page.next)
+            stored.move_cursor(self._store, _key(hook), self._holder, page.next)
         return 0.0 if len(page.events) == _AT_ONCE else self._pace.look
 
-    def _hold(self, hook: Hook) -> bool:
+    def _hold(self, hook: WebhookSettings) -> bool:
         now = self._clock()
-        return stored.hold_cursor(self._store, hook.key, self._holder, now.timestamp(), (now + LEASE).timestamp())
+        return stored.hold_cursor(
+            self._store, _key(hook), self._holder, now.timestamp(), (now + LEASE).timestamp()
+        )
 
-    def _send(self, hook: Hook, event: Event, http: httpx.Client) -> str:
+    def _send(self, hook: WebhookSettings, event: Event, http: httpx.Client) -> str:
         """Make one request; return why it counts as not taken, or nothing."""
         outside_transaction()
         body = json.dumps(vars(event), ensure_ascii=False).encode()
@@ -174,10 +162,15 @@ class Webhooks:
             return f"{type(error).__name__} {error}".strip()
         return "" if response.is_success else f"HTTP {response.status_code}"
 
-    def _failed(self, hook: Hook, event: Event, cause: str) -> float:
-        tries = self._trouble.get(hook.key, (0, ""))[0] + 1
-        self._trouble[hook.key] = (tries, cause)
+    def _failed(self, hook: WebhookSettings, event: Event, cause: str) -> float:
+        tries = self._trouble.get(_key(hook), (0, ""))[0] + 1
+        self._trouble[_key(hook)] = (tries, cause)
         receiver = without_password(hook.url)
         log.warning("an event was not taken", receiver=receiver, event_id=event.id, tries=tries, cause=cause)
         pause = min(self._pace.first * 2.0 ** min(tries - 1, 20), self._pace.longest)
         return pause * random.uniform(0.8, 1.0)
+
+
+def _key(hook: WebhookSettings) -> str:
+    """Return what its place in the sequence is kept under: a digest of the URL, which may hold a secret."""
+    return hashlib.sha256(hook.url.encode()).hexdigest()

@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from gateway.bootstrap.node import Gateway
+from gateway.config.schema import WebhookSettings as Hook
 from gateway.domain.events import KINDS
 from gateway.errors import Invalid
 from gateway.events import webhooks as webhooks_module
 from gateway.events.feed import Feed, Page
-from gateway.events.webhooks import Hook, Pace, Webhooks, signature
+from gateway.events.webhooks import Pace, Webhooks, signature
 from gateway.store import queries, schema
 from gateway.store.database import opened
 from gateway.store.store import Store
@@ -223,10 +224,10 @@ def delivering(store: Store, *hooks: Hook) -> Iterator[Webhooks]:
 def test_refused_and_missed_events_are_delivered_in_order(store: Store):
     with scripted() as (receiver, url):
         receiver.will(*[says(status=500)] * 3, says())
-        with delivering(store, Hook(url)):
+        with delivering(store, Hook(url=url)):
             happen(store, *SIX[:3])
         happen(store, *SIX[3:])  # while nobody delivers
-        with delivering(store, Hook(url)):
+        with delivering(store, Hook(url=url)):
             pass
         assert sent(receiver, "job-1") == [NAMES[0]] * 3 + NAMES
         assert {asked.body["node"] for asked in receiver.asked} == {"n1"}
@@ -235,7 +236,9 @@ def test_refused_and_missed_events_are_delivered_in_order(store: Store):
 def test_a_new_receiver_gets_only_new_and_chosen_events_with_a_valid_signature(store: Store):
     happen(store, *SIX, job="job-old")
     with scripted() as (chosen, url), scripted() as (silent, other):
-        with delivering(store, Hook(url, ("finished",), "the secret"), Hook(other, ("rejected",))):
+        with delivering(
+            store, Hook(url=url, events=["finished"], secret="the secret"), Hook(url=other, events=["rejected"])
+        ):
             happen(store, *SIX)
         [asked] = chosen.asked
         assert (asked.body["job_id"], asked.body["event"]) == ("job-1", "finished") and silent.asked == []
@@ -249,7 +252,7 @@ def test_deliveries_go_on_after_an_error_and_stop_once_another_gateway_delivers(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     with scripted() as (receiver, url):
-        with delivering(store, Hook(url)) as found:
+        with delivering(store, Hook(url=url)) as found:
             real, failed = found._feed.after, list[int]()
 
             def once(*given: Any, **named: Any) -> Page:
@@ -264,13 +267,13 @@ def test_deliveries_go_on_after_an_error_and_stop_once_another_gateway_delivers(
         happen(store, *SIX[3:])
         monkeypatch.setattr(webhooks_module.stored, "move_cursor", lambda *_: False)
         with httpx.Client(verify=NO_TLS) as http:
-            assert webhooks(store, Hook(url))._deliver_some(Hook(url), http) == QUICK.look
+            assert webhooks(store, Hook(url=url))._deliver_some(Hook(url=url), http) == QUICK.look
         assert len(sent(receiver, "job-1")) == 4
 
 
 def test_one_of_two_gateways_on_a_database_delivers(store: Store):
     with scripted() as (receiver, url):
-        both = [webhooks(store, Hook(url), holder=f"gateway-{n}") for n in (1, 2)]
+        both = [webhooks(store, Hook(url=url), holder=f"gateway-{n}") for n in (1, 2)]
         for one in both:
             one.start()
         for n in range(10):
