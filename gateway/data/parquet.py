@@ -8,22 +8,12 @@ from gateway.data.storage import Storage, Stored
 from gateway.data.table_reader import PARQUET_MAGIC
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
-from gateway.errors import GatewayError, Invalid
+from gateway.errors import Conflict, Invalid
 
 PARQUET = "parquet"
 INSTALL = "pip install 'bfia-gateway[parquet]'"
 _BUFFER = 64 * 1024
 """bytes of a column that are read at a time, so that a group of many rows needs no room as a whole"""
-
-
-class NoParquet(GatewayError):
-    """The node has no library for Parquet."""
-
-    reason = "PARQUET_NOT_INSTALLED"
-    code = 409
-
-    def __init__(self) -> None:
-        super().__init__(f"reading Parquet needs pyarrow at this node: {INSTALL}, and start the gateway again")
 
 
 class Schema(NamedTuple):
@@ -43,7 +33,7 @@ def is_parquet(storage: Storage, address: Address, part: Stored) -> bool:
 
 
 def schema(file: BinaryIO, what: str) -> Schema:
-    """Read the end of a file. Raises `NoParquet`, `Invalid`."""
+    """Read the end of a file. Raises `Conflict`, `Invalid`."""
     with _opened(file, what) as found:
         columns = found.schema_arrow
         return Schema(tuple(columns.names), tuple(map(_kind, columns.types)), found.metadata.num_rows)
@@ -52,7 +42,7 @@ def schema(file: BinaryIO, what: str) -> Schema:
 def rows_of(
     storage: Storage, address: Address, columns: Sequence[str] | None = None, batch: int = 1024
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table as text, an empty cell for null. Raises `NotFound`, `NoParquet`, `Invalid`."""
+    """Yield the rows of a table as text, an empty cell for null. Raises `NotFound`, `Conflict`, `Invalid`."""
     for part in storage.partitions(address):
         with storage.open_file(address, part.name) as file, _opened(file, part.name) as found:
             for some in found.iter_batches(batch, columns=columns):
@@ -66,7 +56,8 @@ def _opened(file: BinaryIO, what: str) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415 - an extra, which few nodes have
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ImportError as error:
-        raise NoParquet from error
+        text = f"reading Parquet needs pyarrow at this node: {INSTALL}, and start the gateway again"
+        raise Conflict(text, reason="PARQUET_NOT_INSTALLED") from error
     try:
         with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as found:
             yield found
