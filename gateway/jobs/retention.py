@@ -26,7 +26,7 @@ from gateway.data.storages import Storages
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState, NodeId, is_outside
+from gateway.domain.spec import CallState, NodeId, Note, is_outside
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
 from gateway.ports import Clock
@@ -439,7 +439,7 @@ class Deleting:
         for address in present:
             self._left.storage.delete(address)
         detail = {"task": name, "content": content, "outputs": [i.name for i in items]}
-        queries.write_line(self._store, job_id, "operator", self._clock(), "outputs deleted", by, detail)
+        self._store.note(job_id, "operator", [Note(self._clock(), "outputs deleted", by, detail)])
         return [replace(item, removed=True) for item in items]
 
     def _check(self, job_id: str) -> None:

@@ -119,13 +119,6 @@ def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
     return store.values(sa.select(c.job_id).where(sa.or_(*wanted))) if wanted else []
 
 
-def write_line(
-    store: Store, job_id: str, side: str, at: datetime, event: str, by: str, detail: Mapping[str, Any]
-) -> None:
-    """Add a line to a job's timeline that changes nothing else."""
-    store.note(job_id, side, [proven(Note(at, event, by, detail))])
-
-
 def drop_job(store: Store, job_id: str, at: datetime, by: str, detail: Mapping[str, Any]) -> bool:
     """Delete a job from every table; of its timeline only the line that says so is left. False: none was there.
 

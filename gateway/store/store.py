@@ -10,6 +10,7 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from gateway.auth import proven
 from gateway.domain.execution import machine
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
@@ -167,7 +168,7 @@ class Store(Database):
         """Write lines into the timeline of a job of which this node need not have a record."""
         if notes:
             with self.write() as connection:
-                add_notes(connection, job_id, side, notes)
+                add_notes(connection, job_id, side, map(proven, notes))
 
     def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
         """Note which node schedules a job that was submitted here; the first note stays."""

@@ -13,6 +13,7 @@ import pytest
 from gateway.bootstrap.node import Gateway
 from gateway.config.schema import WebhookSettings as Hook
 from gateway.domain.events import KINDS
+from gateway.domain.spec import Note
 from gateway.errors import Invalid
 from gateway.events import webhooks as webhooks_module
 from gateway.events.feed import Feed, Page
@@ -48,8 +49,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def happen(store: Store, *lines: str, job: str = "job-1") -> None:
-    for line in lines:
-        queries.write_line(store, job, "scheduler", T0, line, "n1", {"task": "a"})
+    store.note(job, "scheduler", [Note(T0, line, "n1", {"task": "a"}) for line in lines])
 
 
 def inserted(connection: Any, job: str, event: str, **more: Any) -> None:
