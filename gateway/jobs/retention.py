@@ -321,7 +321,7 @@ class Cleaner:
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
         """Yield jobs that ended so long ago, with what is read by jobs that did not."""
         since = now - timedelta(seconds=seconds)
-        old = set(queries.over_and_created_before(self._store, since))
+        old = queries.over_and_created_before(self._store, since)
         candidates = sorted(old if among is None else old & among)
         past = [job_id for job_id in candidates if self._left.is_past(job_id, seconds, now)]
         if past:

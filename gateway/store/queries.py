@@ -20,7 +20,7 @@ _OVER = ("FINISHED", "REJECTED")
 WAITING = ("PENDING", "READY")
 """of which nothing runs yet"""
 _MANY = 500
-"""values in one ``in (…)``, rows read in one go"""
+"""rows read in one go"""
 _STATUSES = {str(status): status for status in JobStatus}
 _JOBS, _LOCAL_JOBS = (sa.select(t.c.job_id) for t in (schema.job, schema.local_job))
 _SIDES = {"scheduler": schema.job, "participant": schema.local_job}
@@ -37,11 +37,8 @@ _ROWS = (
 
 def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
     """Return the runs that are known by these container names."""
-    c, wanted, found = schema.run.c, sorted(set(names)), {}
-    for start in range(0, len(wanted), _MANY):
-        query = sa.select(*RUN_COLUMNS).where(c.name.in_(wanted[start : start + _MANY]))
-        found.update({r.name: KnownRun(*r) for r in store.rows(query)})
-    return found
+    query = sa.select(*RUN_COLUMNS).where(schema.run.c.name.in_(set(names)))
+    return {row.name: KnownRun(*row) for row in store.rows(query)}
 
 
 def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
@@ -74,15 +71,13 @@ def _submitted(of_a_flow: bool) -> sa.Select[Any]:
     return query.where(t.flow_id == sa.bindparam("flow")) if of_a_flow else query
 
 
-def over_and_created_before(store: Store, moment: datetime) -> list[str]:
-    """Return the jobs here that are over and were created before a moment, the oldest first."""
-    found: dict[str, float] = {}
+def over_and_created_before(store: Store, moment: datetime) -> set[str]:
+    """Return the jobs here that are over and were created before a moment."""
+    found = set[str]()
     for t in (schema.job, schema.local_job):
         old = (t.c.created_at < moment.timestamp(), t.c.status.in_(_OVER))
-        found.update(
-            {r.job_id: r.created_at for r in store.rows(sa.select(t.c.job_id, t.c.created_at).where(*old))}
-        )
-    return sorted(found, key=lambda job_id: found[job_id])
+        found.update(store.values(sa.select(t.c.job_id).where(*old)))
+    return found
 
 
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:

@@ -22,7 +22,8 @@ from gateway.store import schema
 from gateway.store.database import Database, Prepared
 from gateway.store.models import publish
 from gateway.store.records import Records, Rows, run_rows, task_rows
-from gateway.store.timeline import TimelineEntry, add_notes, entry_of
+from gateway.store.serialization import as_time, loads
+from gateway.store.timeline import TimelineEntry, add_notes
 
 _RUN = schema.run.c
 _ID: sa.BindParameter[str] = sa.bindparam("id")
@@ -161,8 +162,8 @@ class Store(Database):
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return what happened to a job, oldest first."""
-        t = schema.timeline
-        return [entry_of(row) for row in self.rows(sa.select(t).where(t.c.job_id == job_id).order_by(t.c.id))]
+        rows = self.rows(sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id"))
+        return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
 
     def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
         """Write lines into the timeline of a job of which this node need not have a record."""

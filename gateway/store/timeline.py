@@ -15,7 +15,7 @@ import structlog
 from gateway.domain.spec import JobSpec, Note
 from gateway.store import schema
 from gateway.store.database import Prepared
-from gateway.store.serialization import as_time, dumps, loads
+from gateway.store.serialization import dumps
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +41,6 @@ class TimelineEntry:
     event: str
     by: str
     detail: Mapping[str, Any]
-
-
-def entry_of(row: Any) -> TimelineEntry:
-    """Return a row as an entry."""
-    return TimelineEntry(as_time(row.at), row.side, row.event, row.actor, loads(dict, row.detail))
 
 
 def add_notes(connection: sa.Connection, job_id: str, side: str, notes: Iterable[Note]) -> None:
