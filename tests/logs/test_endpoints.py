@@ -13,6 +13,7 @@ from gateway.domain.run import Run
 from gateway.domain.spec import Call, CallState
 from gateway.domain.states import RunStatus
 from tests.builders import a_run
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ask
 from tests.logs.talk import LOG, LOG_LINE, Stage, stage
 from tests.plain import NO_TLS
@@ -153,6 +154,20 @@ def test_a_log_longer_than_one_response_is_complete_as_text(talk: Stage):
     some = talk.read(task, "info", 1)
     assert some["num"] + some["left_out"] == 24_999 and some["left_out"] > 0
     assert some["data"].count("\n") == some["num"]
+
+
+def test_a_response_says_that_lines_may_be_missing(talk: Stage):
+    job = talk.submit("guest")
+    task = talk.task(job)
+    talk.order("guest.0", out="one\n")
+    talk.wait_number(task, "info", 1)
+    talk.gateway.engine.world.down = True
+    try:
+        wait_for(lambda: "ENGINE_DOWN" in talk.read(task, "info").get("incomplete", ""), 20, 0.05)
+        counted = talk.ask(LOG_LINE, params={"task_id": task, "log_level": "info"})["data"]
+    finally:
+        talk.gateway.engine.world.down = False
+    assert counted["num"] == 1 and "ENGINE_DOWN" in counted["incomplete"]
 
 
 def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):

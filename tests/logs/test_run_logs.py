@@ -1,6 +1,5 @@
 """Lines of runs, found on an engine in memory: their numbers, what is cut, hidden or lost."""
 
-import asyncio
 import errno
 import itertools
 import shutil
@@ -10,13 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from anyio import CapacityLimiter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.bfia import platform
 from engines.base import LaunchSpec, labels
 from gateway.admin import streams
 from gateway.data import logs as data_logs
@@ -27,8 +23,6 @@ from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Party
 from gateway.domain.states import RunStatus
 from gateway.errors import Busy, NotFound
-from gateway.http.app import Mounted, create_app
-from gateway.ports import Limiters
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
@@ -353,26 +347,6 @@ def test_a_log_kept_by_another_gateway_names_that_gateway(node: Node):
         assert raised.value.reason == "LOG_ELSEWHERE" and "http://of-other of this node" in raised.value.message
     node.restart(lambda owner: "" if owner else "another gateway")
     assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
-
-
-def test_a_response_says_that_lines_may_be_missing(node: Node):
-    node.write(b"one\n")
-    node.all()
-    node.engine.world.down = True
-    limiter = CapacityLimiter(4)
-    router = platform.log_router(node.logs, Limiters(limiter, limiter, limiter))
-    app = create_app("test", [Mounted(router, None)])
-    node.seconds += 1000
-
-    async def ask(path: str) -> Any:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-            return (await client.get(path, params={"task_id": TASK, "log_level": "info", "start": 0})).json()
-
-    said = asyncio.run(ask(f"{platform.TASK}/get_log"))["data"]
-    assert said["data"] == "one\n" and "ENGINE_DOWN" in said["incomplete"]
-    counted = asyncio.run(ask(f"{platform.TASK}/get_log_line"))["data"]
-    assert counted["num"] == 1 and "ENGINE_DOWN" in counted["incomplete"]
 
 
 STEPS = st.lists(
