@@ -17,24 +17,16 @@ from botocore.exceptions import ClientError
 from gateway.data import credentials
 from gateway.data.credentials import policy
 from gateway.data.remote_storage import Remote
-from gateway.domain.dag import ComponentRef
-from gateway.domain.run import Address, Run
-from gateway.domain.spec import Party
+from gateway.domain.run import Address
 from gateway.errors import StorageAway, StorageFailed
 from tests import storages as real
+from tests.builders import a_run
 from tests.contracts.test_storage import remote_of
 from tests.plain import NO_TLS
 
 OWN, OTHER = "job-a-guest-0", "job-b-guest-0"
-RUN = Run(
+RUN = a_run(
     run_id="r" * 64,
-    name="run",
-    task_id="t",
-    task_name="a",
-    party=Party("guest", 0, "JG0100001100000010"),
-    component=ComponentRef("unionpay", "2.0.0", "Intersection"),
-    image="image",
-    created_at=datetime.now(UTC),
     inputs={"data": Address("bank", "customers.1f", "lake")},
     outputs={"out": Address(OWN, "t-out", "lake")},
 )
