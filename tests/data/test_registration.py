@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,20 +57,16 @@ class Site:
         return list(self.storage.iter_rows(dataset.address))
 
 
-def tables(storage: Storages) -> Datasets:
-    return Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
-
-
 @pytest.fixture(params=KINDS)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     with opened(request.param, tmp_path) as (storage, _):
-        yield Site(storage, request.param, tables(storage))
+        yield Site(storage, request.param, Datasets(storage, MemoryDatasets()))
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Site:
     storage = at(tmp_path / "storage")
-    return Site(storage, "file", tables(storage))
+    return Site(storage, "file", Datasets(storage, MemoryDatasets()))
 
 
 def parquet(**columns: list[Any]) -> bytes:

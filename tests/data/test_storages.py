@@ -10,7 +10,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -161,7 +160,7 @@ def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gon
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = at(tmp_path, LAKE)
-    site = Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
+    site = Datasets(storage, MemoryDatasets())
     made = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
     elsewhere = replace(made, storage="lake", place="t.1")
     with pytest.raises(Conflict):
@@ -182,7 +181,7 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
     with real.bucket() as place:
         storage = at(tmp_path / "storage", remote_of(place))
         known = MemoryDatasets()
-        site = Datasets(storage, known, [], lambda: datetime.now(UTC))
+        site = Datasets(storage, known)
         address = Address("bank", "customers*")
 
         def upload(text: str, *, overwrite: bool = False) -> Address:
@@ -217,7 +216,7 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
 ) -> None:
     with real.bucket() as place:
         storage = at(tmp_path / "storage", remote_of(place))
-        site = Datasets(storage, MemoryDatasets(), [], lambda: datetime.now(UTC))
+        site = Datasets(storage, MemoryDatasets())
 
         def full(address: Address) -> bool:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -294,9 +293,7 @@ def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
     known, begin, address = SqlDatasets(Database(engine)), threading.Barrier(2), Address("bank", "t")
     with real.bucket() as place:
         storage = at(tmp_path / "0", remote_of(place))
-        sites = [
-            Datasets(at(tmp_path / str(i), remote_of(place)), known, [], lambda: datetime.now(UTC)) for i in (0, 1)
-        ]
+        sites = [Datasets(at(tmp_path / str(i), remote_of(place)), known) for i in (0, 1)]
 
         def upload(number: int, *, overwrite: bool) -> bool:
             received = sites[number].receive()
