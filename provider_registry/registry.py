@@ -161,12 +161,6 @@ class Repository(Protocol):
 
 
 T = TypeVar("T")
-
-PROVIDER_UNKNOWN = "PROVIDER_UNKNOWN"
-VERSION_UNKNOWN = "VERSION_UNKNOWN"
-COMPONENT_UNKNOWN = "COMPONENT_UNKNOWN"
-PROVIDER_RETIRED = "PROVIDER_RETIRED"
-
 _SHOWN = 10
 """how many known names a message lists"""
 _ONCE = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
@@ -201,11 +195,6 @@ class Written:
         return changes(self.before, None if gone else self.revision.provider)
 
 
-def now() -> datetime:
-    """Return the time, in UTC."""
-    return datetime.now(UTC)
-
-
 class Registry:
     """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
@@ -213,7 +202,7 @@ class Registry:
     any part. Names that are not given do not restrict.
     """
 
-    def __init__(self, repository: Repository, clock: Callable[[], datetime] = now) -> None:
+    def __init__(self, repository: Repository, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.repository = repository
         self._clock = clock
         self._view = threading.local()
@@ -302,7 +291,7 @@ class Registry:
         """Return one revision. Raises `Unknown`."""
         found = self.repository.history(key, number + 1, 1)
         if not found or found[0].number != number:
-            raise Unknown(VERSION_UNKNOWN, f"{shorten(key)} has no revision {number}")
+            raise Unknown("VERSION_UNKNOWN", f"{shorten(key)} has no revision {number}")
         return found[0]
 
     def get(self, key: str) -> Provider:
@@ -324,13 +313,13 @@ class Registry:
             others = [p.version for p in self._of_jobs(provider) if not p.retired]
             rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
             raise Unknown(
-                PROVIDER_RETIRED, f"provider {found.key} is retired: jobs that begin now cannot use it; {rest}"
+                "PROVIDER_RETIRED", f"provider {found.key} is retired: jobs that begin now cannot use it; {rest}"
             )
         if name not in found.components:
             meant = near(name, found.components, _ALIKE)
             rest = f"has no component {shorten(name)}; it has {_some(found.components)}"
             rest += f" (did you mean {meant}?)" if meant else ""
-            raise Unknown(COMPONENT_UNKNOWN, f"provider {found.key} {rest}")
+            raise Unknown("COMPONENT_UNKNOWN", f"provider {found.key} {rest}")
         return found, found.components[name]
 
     def newest(self, provider: str, name: str) -> str:
@@ -342,10 +331,10 @@ class Registry:
         if not known:
             raise self._unknown(provider, ANY, DEVICE)
         if all(p.retired for p in known):
-            raise Unknown(PROVIDER_RETIRED, f"every version of provider {shorten(provider)} is retired")
+            raise Unknown("PROVIDER_RETIRED", f"every version of provider {shorten(provider)} is retired")
         in_use = _some(p.version for p in known if not p.retired)
         raise Unknown(
-            COMPONENT_UNKNOWN,
+            "COMPONENT_UNKNOWN",
             f"no version of provider {shorten(provider)} in use ({in_use}) has a component {shorten(name)}",
         )
 
@@ -434,14 +423,14 @@ class Registry:
         here = [p.version for p in same_name if p.device == device]
         if here:
             rest = f"has no version {shorten(version)}; it has {_some(here)}"
-            return Unknown(VERSION_UNKNOWN, f"provider {shorten(provider)} on {device} {rest}")
+            return Unknown("VERSION_UNKNOWN", f"provider {shorten(provider)} on {device} {rest}")
         text = f"no provider {shorten(provider)} is registered"
         text += f" on {device}" if same_name or device != DEVICE else ""
         elsewhere = f"it is registered as {_some(p.key for p in same_name)}"
         if not same_name and (meant := near(provider, {p.name: None for p in self.repository.list()}, _ALIKE)):
             text += f", but {meant} is: did you mean that?"
         register = "register it with: bfia-gateway provider register FILE"
-        return Unknown(PROVIDER_UNKNOWN, f"{text}; {elsewhere if same_name else register}")
+        return Unknown("PROVIDER_UNKNOWN", f"{text}; {elsewhere if same_name else register}")
 
 
 def _merged(known: Provider, added: Provider) -> Provider:

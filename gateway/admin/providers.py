@@ -31,7 +31,7 @@ from gateway.providers.registration import By, Providers, asking, audited, shown
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
-from provider_registry.registry import COMPONENT_UNKNOWN, Unknown, Written, changes
+from provider_registry.registry import Unknown, Written, changes
 
 ONE = "/providers/{provider_name}"
 _NEW = {"name": "example", "version": "1.0.0", "device": "docker", "metadata": {"image": "example:1.0.0"}}
@@ -205,7 +205,7 @@ def router(providers: Providers) -> APIRouter:
         found = provider.components.get(component)
         if found is None:
             text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"
-            raise NotFound(text, reason=COMPONENT_UNKNOWN)
+            raise NotFound(text, reason="COMPONENT_UNKNOWN")
         return SchemaReply(form(found))
 
     @paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)

@@ -9,10 +9,6 @@ import pytest
 from provider_registry.model import MAX_PROBLEMS, MORE, Problem, bounded
 from provider_registry.registration import provider_from_component
 from provider_registry.registry import (
-    COMPONENT_UNKNOWN,
-    PROVIDER_RETIRED,
-    PROVIDER_UNKNOWN,
-    VERSION_UNKNOWN,
     Change,
     Registry,
     Unknown,
@@ -35,26 +31,26 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
 @pytest.mark.parametrize(
     ("asked", "reason", "message"),
     [
-        (("nobody", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider nobody is registered; {REGISTER}"),
+        (("nobody", "1.0.0", "A"), "PROVIDER_UNKNOWN", f"no provider nobody is registered; {REGISTER}"),
         (
             ("acne", "1", "A"),
-            PROVIDER_UNKNOWN,
+            "PROVIDER_UNKNOWN",
             f"no provider acne is registered, but acme is: did you mean that?; {REGISTER}",
         ),
-        (("*", "1.0.0", "A"), PROVIDER_UNKNOWN, f"no provider * is registered; {REGISTER}"),
+        (("*", "1.0.0", "A"), "PROVIDER_UNKNOWN", f"no provider * is registered; {REGISTER}"),
         (
             ("acme", "9", "A"),
-            VERSION_UNKNOWN,
+            "VERSION_UNKNOWN",
             "provider acme on docker has no version 9; it has 1.0.0, 2.0.0",
         ),
         (
             ("acme", "1.0.0", "Z"),
-            COMPONENT_UNKNOWN,
+            "COMPONENT_UNKNOWN",
             "provider acme:1.0.0@docker has no component Z; it has A, B",
         ),
         (
             ("other", "1.0.0", "A"),
-            PROVIDER_UNKNOWN,
+            "PROVIDER_UNKNOWN",
             "no provider other is registered on docker; it is registered as other:1.0.0@local",
         ),
     ],
@@ -144,9 +140,9 @@ def test_the_newest_version_is_in_use_and_has_the_component(registry):
     registry.retire("acme:1.10@docker")
     assert registry.newest("acme", "A") == "1.9"
     for asked, reason, said in (
-        (("acme", "C"), COMPONENT_UNKNOWN, "1.11, 1.9"),
-        (("other", "A"), PROVIDER_UNKNOWN, "no provider other"),
-        (("*", "A"), PROVIDER_UNKNOWN, "no provider *"),
+        (("acme", "C"), "COMPONENT_UNKNOWN", "1.11, 1.9"),
+        (("other", "A"), "PROVIDER_UNKNOWN", "no provider other"),
+        (("*", "A"), "PROVIDER_UNKNOWN", "no provider *"),
     ):
         with pytest.raises(Unknown, match=re.escape(said)) as caught:
             registry.newest(*asked)
@@ -155,7 +151,7 @@ def test_the_newest_version_is_in_use_and_has_the_component(registry):
     registry.retire("acme:1.11@docker")
     with pytest.raises(Unknown, match="retired") as caught:
         registry.newest("acme", "A")
-    assert caught.value.reason == PROVIDER_RETIRED
+    assert caught.value.reason == "PROVIDER_RETIRED"
 
 
 KEY = "acme:1.0.0@docker"
@@ -216,7 +212,7 @@ def test_a_retired_provider_is_for_the_jobs_that_were_there_before(registry, clo
     registry.retire(KEY, "ann", "old")
     with pytest.raises(Unknown, match=r"versions in use are 2\.0\.0") as raised:
         registry.find("acme", "1.0.0", "Algo")
-    assert raised.value.reason == PROVIDER_RETIRED
+    assert raised.value.reason == "PROVIDER_RETIRED"
     assert registry.find("acme", "1.0.0", "Algo", at=at(5))[0].key == KEY
     registry.register(a_provider(a_description(title="new")))
     assert registry.get(KEY).retired  # an update does not take back what an admin decided
