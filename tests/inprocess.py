@@ -173,7 +173,8 @@ def containers(
 def routes_of(app: Any) -> Iterator[APIRoute]:
     """Yield every path of a listener's application, whatever is before it."""
     while not isinstance(app, FastAPI):
-        app = app._app if hasattr(app, "_app") else inspect.getclosurevars(app).nonlocals["app"]
+        inner = getattr(app, "_app", None) or getattr(app, "app", None)
+        app = inner or inspect.getclosurevars(app).nonlocals["app"]
     for route in app.routes:
         inner = getattr(getattr(route, "original_router", None), "routes", (route,))
         yield from (one for one in inner if isinstance(one, APIRoute))

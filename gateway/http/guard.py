@@ -9,6 +9,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -60,37 +61,28 @@ def cookie_name(node: str) -> str:
     return f"bfia-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
+@dataclass
 class Guard:
-    """An ASGI application before another one. ``access`` None: no token is needed."""
+    """An ASGI application before another one."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        access: Access | None,
-        record: Record,
-        clock: Callable[[], datetime],
-        limiter: CapacityLimiter,
-        signed: Callable[[Mapping[str, str], str], Identity | None] = lambda *_: None,
-        elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None,
-        cookie: str = "",
-    ) -> None:
-        """``signed`` returns who signed a request without a token, by its headers and, of a read, its path and
-        query; it may block. ``elsewhere`` words a refusal on another protocol's paths as that does. ``cookie``:
-        the name of the one in which a browser may send the token."""
-        self._app = app
-        self._access = access
-        self._record = record
-        self._clock = clock
-        self._limiter = limiter
-        self._signed = signed
-        self._elsewhere = elsewhere
-        self._cookie = cookie
-        self._cache: dict[str, tuple[float, Identity]] = {}
+    app: ASGIApp
+    access: Access | None
+    """None: no token is needed"""
+    record: Record
+    clock: Clock
+    limiter: CapacityLimiter
+    signed: Callable[[Mapping[str, str], str], Identity | None] = lambda *_: None
+    """returns who signed a request without a token, by headers and, of a read, path and query; may block"""
+    elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None
+    """words a refusal on another protocol's paths as that does"""
+    cookie: str = ""
+    """the name of the one in which a browser may send the token"""
+    _cache: dict[str, tuple[float, Identity]] = field(default_factory=dict, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its sender may make it, and record what it changed."""
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         try:
@@ -108,34 +100,34 @@ class Guard:
             if not _only_asks(scope, error):
                 state["refused"] = error
             headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
-            response = self._elsewhere(scope["path"], error, error.code) or refusal(error, scope, headers)
+            response = self.elsewhere(scope["path"], error, error.code) or refusal(error, scope, headers)
             await response(scope, receive, send)
             return
-        state["operator"] = identity.name if self._access else ""
+        state["operator"] = identity.name if self.access else ""
         state["role"] = str(identity.role)
         if scope["method"] in _READS:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         with acting(state["operator"]):
             await self._audited(identity.name, scope, receive, send)
 
     async def _identity(self, scope: Scope) -> Identity:
-        access = self._access
+        access = self.access
         if access is None:
             return _LOCAL
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
         kind, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if kind.lower() == "bearer" else ""
         if not token and (scope["method"] in _READS or BY_PAGE in headers):
-            token = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+            token = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
         if not token:
-            signer = await anyio.to_thread.run_sync(self._signed, headers, _read(scope), limiter=self._limiter)
+            signer = await anyio.to_thread.run_sync(self.signed, headers, _read(scope), limiter=self.limiter)
             if signer is not None:
                 return signer
         cached = self._cache.get(token)
         if cached is not None and time.monotonic() - cached[0] < _CACHE_SECONDS:
             return cached[1]
-        identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self._limiter)
+        identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self.limiter)
         if len(self._cache) >= _MOST_CACHED:
             self._cache.clear()
         self._cache[token] = (time.monotonic(), identity)
@@ -145,7 +137,7 @@ class Guard:
         state = scope["state"]
         state["audited"] = True
         status = 500
-        at = self._clock()
+        at = self.clock()
         written = False
 
         async def write() -> None:
@@ -160,7 +152,7 @@ class Guard:
             action = f"{scope['method']} {scope['path']}"
             with anyio.CancelScope(shield=True):
                 work = partial(self._write, who, action, at, status, code, detail)
-                await anyio.to_thread.run_sync(work, limiter=self._limiter)
+                await anyio.to_thread.run_sync(work, limiter=self.limiter)
 
         async def send_written(message: Message) -> None:
             nonlocal status
@@ -171,14 +163,14 @@ class Guard:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_written)
+            await self.app(scope, receive, send_written)
         finally:
             if not written:
                 await write()
 
     def _write(self, who: str, action: str, at: datetime, *result: Any) -> None:
         try:
-            self._record(at, who, action, *result)
+            self.record(at, who, action, *result)
         except Exception:
             log.exception("a change is not in the audit log", who=who, action=action, status=result[0])
 

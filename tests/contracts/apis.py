@@ -87,7 +87,7 @@ def fate(node: Gateway, home: Path) -> Iterator[Apis]:
     def protocol(sender: NodeId) -> FateProtocol:
         standard = BfiaProtocol(sender, LiveRoutes(file))
         protocols.append(standard)
-        descriptions = Descriptions(sender, standard, node.registry)
+        descriptions = Descriptions(sender, standard, node.registry, {})
         return FateProtocol(
             sender, descriptions, standard, standard.send, Signatures({}), lambda _: None, lambda _: "bfia"
         )

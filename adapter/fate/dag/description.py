@@ -5,6 +5,7 @@ FATE's description cannot tell two parties of one role and node apart, and FATE 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from adapter.fate.dag.read import job_spec
@@ -26,22 +27,20 @@ class Standard(ProtocolAdapter, Protocol):
         """Read what `request` has written. Raises `Invalid`."""
 
 
+@dataclass(frozen=True)
 class Descriptions:
     """Writes and reads jobs."""
 
-    def __init__(
-        self, me: NodeId, standard: Standard, registry: Registry, devices: Mapping[NodeId, str] | None = None
-    ) -> None:
-        """``devices``: under which device sites have the providers, where not ``docker``."""
-        self._me = me
-        self._standard = standard
-        self._registry = registry
-        self._devices = devices or {}
+    me: NodeId
+    standard: Standard
+    registry: Registry
+    devices: Mapping[NodeId, str]
+    """under which device sites have the providers, where not ``docker``"""
 
     def written(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
         """Return dag, schema_version and kind of a job for the node ``to``."""
         body = dag_schema(spec, PROTOCOL)
-        dag, device = body["dag"], self._devices.get(to, DEVICE)
+        dag, device = body["dag"], self.devices.get(to, DEVICE)
         for node in spec.dag.nodes:
             ref = node.component
             dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
@@ -49,15 +48,15 @@ class Descriptions:
         conf["model_id"] = conf.get("model_id") or spec.job_id  # FATE's nodes cannot store a job without the two
         conf["model_version"] = conf.get("model_version") or "0"
         conf["sync_type"] = "callback" if spec.by_callback else "poll"
-        conf["extra"]["standard"] = self._standard.request(spec)
+        conf["extra"]["standard"] = self.standard.request(spec)
         return body
 
     def read(self, schema: DagSchema, new_id: Callable[[], str], scheduler: NodeId, trace_id: str) -> JobSpec:
         """Return the job that is described; ``scheduler`` where it names none. Raises `Invalid`."""
         conf = schema.dag.conf
         if conf.extra.standard is not None:
-            return self._standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
-        return job_spec(schema, self._registry, new_id(), self._me, scheduler, trace_id)[0]
+            return self.standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
+        return job_spec(schema, self.registry, new_id(), self.me, scheduler, trace_id)[0]
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
