@@ -21,7 +21,6 @@ from adapter.fate import requests as wire
 from adapter.fate import words
 from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
 from adapter.fate.requests import (
-    Asker,
     FateParts,
     asker,
     commanded,
@@ -55,6 +54,7 @@ from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
 
 B = TypeVar("B", bound=wire.Party)
 
+_MOST_TASKS = 10_000
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
 _TRIES = 3
 """how many versions FATE may skip: it counts on if it could not reach a party"""
@@ -178,7 +178,7 @@ def _endpoint(parts: FateParts, path: str, shape: type[wire.Party], work: Work) 
     async def endpoint(body: wire.Party, request: Request) -> Envelope:
         try:
             local, who = await commanded(parts, request, body)
-            command = Command(parts, body, local, who.node)
+            command = Command(parts, body, local, who)
             if not (command.undecided and path in _LATER):
                 await on(parts.limiters.rest, request, lambda: work(command))
         except NotFound:
@@ -198,8 +198,8 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
     async def create(body: wire.CreateJob, request: Request) -> Envelope:
         scheduler, extra = body.dag.conf.scheduler_party_id, body.dag.conf.extra
         who = await asker(parts, request, scheduler)
-        if scheduler != who.node:
-            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who.node} may not create the job"
+        if scheduler != who:
+            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who} may not create the job"
             raise NotAllowed(text)
         if extra.standard and extra.standard.get("job_id") != body.job_id:
             extra.standard = (
@@ -211,13 +211,13 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
             if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")
-            found = parts.participant.create_job(words.continued(spec, parts.local_of), who.node)
+            found = parts.participant.create_job(words.continued(spec, parts.local_of), who)
             inherited = {} if found.inherited is None else {"inherited": list(found.inherited)}
             return inherited | ({"waits": True, "within": found.within} if found.waits else {})
 
         return ok(await on(parts.limiters.rest, request, work) or None)
 
-    async def of_task(body: wire.Task, request: Request) -> tuple[LocalJob | None, Asker]:
+    async def of_task(body: wire.Task, request: Request) -> tuple[LocalJob | None, NodeId]:
         """Return the job and the caller; None where a gateway like this one uses a task's id of its own."""
         if body.job_id:
             return await commanded(parts, request, body)
@@ -230,7 +230,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
 
         def work() -> TaskNews:
             try:
-                return parts.participant.poll_task(task_id, body.role, who.node)
+                return parts.participant.poll_task(task_id, body.role, who)
             except NotFound as error:
                 if local is None or error.reason != "TASK_UNKNOWN":
                     raise
@@ -238,7 +238,7 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
 
         news = await on(parts.limiters.news, request, work)
         word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
-        if not who.named and word is not TaskWord.WAITING and not parts.started.running(task_id, body.role):
+        if word is not TaskWord.WAITING and not source_of(request) and not _ran(parts.running, task_id, body.role):
             word = TaskWord.RUNNING
         return ok(collected(body, word, news, local, task_id))
 
@@ -249,9 +249,9 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
 
         def work() -> None:
             if local is not None and body.newest:
-                parts.participant.stop_job(local.id, name, None, who.node)
+                parts.participant.stop_job(local.id, name, None, who)
             else:
-                parts.participant.stop_task(local.id if local else "", body.key.here, name, who.node)
+                parts.participant.stop_task(local.id if local else "", body.key.here, name, who)
 
         await on(parts.limiters.rest, request, work)
         return ok()
@@ -264,10 +264,10 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         """Return a job that is scheduled here, and the caller."""
         refuse_unknown(parts, request)
         job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
-        who = await asker(parts, request, job.spec.initiator, *job.spec.nodes) if job is not None else None
-        if job is None or who is None or is_outside(job.spec, who.node):
+        who = await asker(parts, request, job.spec.initiator, *job.spec.nodes) if job is not None else ""
+        if job is None or is_outside(job.spec, who):
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        return job, who.node
+        return job, who
 
     @post(f"{SCHEDULER}/job/create")
     async def create(body: wire.Described, request: Request) -> Envelope:
@@ -278,10 +278,10 @@ def _of_parties(parts: FateParts, post: Post) -> None:
             spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
             if spec.scheduler != parts.node:
                 rule = f"must be {parts.node}: this node schedules only jobs of its own"
-                if spec.scheduler == who.node:
+                if spec.scheduler == who:
                     rule += "; the site's requests to itself arrive here: have its proxy send them to FATE-Flow"
                 raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])
-            parts.scheduler.submit_job(spec, who.node)
+            parts.scheduler.submit_job(spec, who)
             common = as_mapping(spec.job_params.get("common"))
             model = {name: str(common[name]) for name in ("model_id", "model_version") if common.get(name)}
             return ok({"model_id": spec.job_id, "model_version": "0"} | model, job_id=spec.job_id)
@@ -309,7 +309,7 @@ def _of_parties(parts: FateParts, post: Post) -> None:
     @post(f"{SCHEDULER}/task/report")
     async def report(body: wire.Report, request: Request) -> Envelope:
         status = OUR_TASK[word_in(TaskWord, body.status)]
-        who = (await asker(parts, request, body.party_id)).node
+        who = await asker(parts, request, body.party_id)
         if body.party_id not in ("", who):
             raise NotAllowed(f"{who} reports for itself only, not for {body.party_id}")
         news = TaskReport(body.key.here, body.role, status, body.failed_by, body.job_id)
@@ -341,6 +341,15 @@ def _not_started(local: LocalJob, body: wire.Task, error: GatewayError) -> TaskN
     if not last < body.task_version <= max(last, _TRIES * words.number_of(local, body.job_id)) + _TRIES:
         raise error
     return TaskNews(TaskStatus.PENDING)
+
+
+def _ran(running: dict[tuple[str, str], None], task_id: str, role: str) -> bool:
+    """Record that a task is reported as running; return whether it was before."""
+    before = (task_id, role) in running
+    running[task_id, role] = None
+    if len(running) > _MOST_TASKS:
+        del running[next(iter(running))]
+    return before
 
 
 def collected(

@@ -28,25 +28,6 @@ from gateway.runtime.context import new_trace_id, traced
 X = TypeVar("X")
 
 _SOURCE = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
-_MOST_TASKS = 10_000
-
-
-class StartedTasks:
-    """The tasks that FATE's own nodes know to run: they accept no end of any other.
-
-    Kept in memory only; after a restart such a node gets ``running`` once more.
-    """
-
-    def __init__(self) -> None:
-        self._reported: dict[tuple[str, str], None] = {}
-
-    def running(self, task_id: str, role: str) -> bool:
-        """Record that a task was reported as running; return whether it was before."""
-        before = (task_id, role) in self._reported
-        self._reported[task_id, role] = None
-        if len(self._reported) > _MOST_TASKS:
-            del self._reported[next(iter(self._reported))]
-        return before
 
 
 @dataclass(frozen=True)
@@ -70,15 +51,8 @@ class FateParts:
     """approves a waiting job: job, who, comment"""
     is_at: Callable[[str, float], object]
     """records the progress that the scheduling node reports: per cent"""
-    started: StartedTasks = field(default_factory=StartedTasks)
-
-
-@dataclass(frozen=True)
-class Asker:
-    """The calling node, and whether it named itself, which FATE's own nodes do not."""
-
-    node: NodeId
-    named: bool
+    running: dict[tuple[str, str], None] = field(default_factory=dict)
+    """tasks and roles that FATE's own nodes know to run: they accept no end of any other; lost by a restart"""
 
 
 def trace_of(request: Request) -> str:
@@ -99,7 +73,7 @@ def refuse_unknown(parts: FateParts, request: Request) -> str:
     return source
 
 
-async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
+async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> NodeId:
     """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
 
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
@@ -114,7 +88,7 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> Asker:
     check_claim(request.scope, found)
     await signed(parts.signatures, parts.limiters, found, request)
     origin().node = found
-    return Asker(found, bool(source))
+    return found
 
 
 async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, request: Request) -> None:
@@ -127,7 +101,7 @@ async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, reque
     origin().key = request.headers.get("appId", "")
 
 
-async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[LocalJob, Asker]:
+async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[LocalJob, NodeId]:
     """Return the newest job of an id in which this node plays the role, and the caller, its scheduling node.
 
     FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
@@ -135,10 +109,10 @@ async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[
     """
     refuse_unknown(parts, request)
     local = await on(parts.limiters.rest, request, lambda: newest(body.job_id, parts.local_of))
-    who = await asker(parts, request, local.spec.scheduler) if local is not None else None
-    if local is None or who is None or is_outside(local.spec, who.node):
+    who = await asker(parts, request, local.spec.scheduler) if local is not None else ""
+    if local is None or is_outside(local.spec, who):
         raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
-    if who.node != local.spec.scheduler:
+    if who != local.spec.scheduler:
         raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that")
     if not plays(local.spec, parts.node, body.role, body.party_id):
         raise NotFound(f"job {body.job_id} has no party {body.role} of {body.party_id} here", reason="JOB_UNKNOWN")

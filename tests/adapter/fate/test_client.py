@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapter.fate import requests
+from adapter.fate import endpoints
 from adapter.fate.client import Caller, FateProtocol, ParticipantClient, SchedulerClient
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
@@ -375,6 +375,6 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
 
 
 def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(requests, "_MOST_TASKS", 2)
-    started = requests.StartedTasks()
-    assert [started.running(task, "guest") for task in "abbca"] == [False, False, True, False, False]
+    monkeypatch.setattr(endpoints, "_MOST_TASKS", 2)
+    running: dict[tuple[str, str], None] = {}
+    assert [endpoints._ran(running, task, "guest") for task in "abbca"] == [False, False, True, False, False]
