@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.store.database import connect, migrate
 from gateway.store.store import Store
 from gateway.store.timeline import LONGEST_TEXT
 from tests.builders import T0, a_job, a_local_job, a_run
+from tests.contracts.databases import a_store
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.inprocess import ME, PEER
 from tests.logs.talk import IMAGE, job, registration
@@ -40,11 +40,8 @@ warnings.warn("old thing", DeprecationWarning, stacklevel=1)
 
 @pytest.fixture
 def store(tmp_path: Path):
-    engine = connect(f"sqlite:///{tmp_path / 'test.db'}")
-    migrate(engine)
-    store = Store(engine)
-    yield store
-    store.close()
+    with a_store(f"sqlite:///{tmp_path / 'test.db'}") as store:
+        yield store
 
 
 def test_each_note_is_one_line_with_its_main_fields(store: Store):
@@ -123,7 +120,6 @@ def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path: Path):
             for entry in node.timeline(job_id):
                 assert any(entry["event"] in line and f"job={job_id}" in line for line in with_trace), entry
             assert any("run SUCCESS" in line for line in with_trace)
-            database = Store(connect(f"sqlite:///{node.home / 'gateway.db'}"))
-            tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]
-            database.close()
+            with a_store(f"sqlite:///{node.home / 'gateway.db'}") as database:
+                tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]
             assert tokens[node.id] and not any(token in node.log() for token in tokens[node.id])

@@ -59,18 +59,8 @@ def test_words_that_are_put_together():
     known = words()["zh"]
     names = re.findall(r'\["(\w+)", \w+Page', (FILES / "app.js").read_text(encoding="utf-8"))
     assert len(names) == 7 and all(f"page {name}" in known for name in names)
-    for verb in [
-        "approve",
-        "reject",
-        "enable",
-        "disable",
-        "retire",
-        "unretire",
-        "revoke",
-        "stop",
-        "suspend",
-        "resume",
-    ]:
+    verbs = ("approve", "reject", "enable", "disable", "retire", "unretire", "revoke", "stop", "suspend", "resume")
+    for verb in verbs:
         assert {verb, f"{verb}?"} <= known.keys()
 
 

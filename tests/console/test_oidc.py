@@ -280,26 +280,27 @@ def test_an_answer_is_for_the_browser_that_began(lies: tuple[Liar, Provider]):
 
 
 @pytest.mark.parametrize(
-    "about",
-    [{"issuer": "https://evil.example"}, {"token_endpoint": "http://evil.example/token"}, {"jwks_uri": None}],
+    ("about", "answer", "words"),
+    [
+        ({"issuer": "https://evil.example"}, {}, "calls itself 'https://evil.example'"),
+        ({"token_endpoint": "http://evil.example/token"}, {}, "has no token_endpoint with https"),
+        ({"jwks_uri": None}, {}, "has no jwks_uri with https"),
+        ({}, {"status": 503}, "status 503"),
+        ({}, {"raw": "<html>"}, "no JSON object"),
+        ({}, {"raw": "[1]"}, "no JSON object"),
+    ],
 )
-def test_a_provider_that_is_not_what_it_should_be(lies: tuple[Liar, Provider], about: Any):
+def test_a_provider_that_is_not_what_it_should_be(
+    lies: tuple[Liar, Provider], about: Any, answer: dict[str, Any], words: str
+):
     one, _ = lies
     provider = Provider(settings(one.issuer), lambda: NOW)
     one.about |= about
+    vars(one).update(answer)
     for work in (lambda: provider.begin(SECRET), lambda: come_back(one, provider)):
-        with pytest.raises(LoginRefused) as found:
+        with pytest.raises(LoginRefused, match=words) as found:
             work()
         assert found.value.reason == "OIDC_UNREACHABLE"
-
-
-@pytest.mark.parametrize(("status", "raw"), [(503, ""), (200, "<html>"), (200, "[1]")])
-def test_a_provider_that_answers_with_no_object(lies: tuple[Liar, Provider], status: int, raw: str):
-    one, _ = lies
-    one.status, one.raw = status, raw
-    with pytest.raises(LoginRefused, match="status 503" if status == 503 else "no JSON object") as found:
-        Provider(settings(one.issuer), lambda: NOW).begin(SECRET)
-    assert found.value.reason == "OIDC_UNREACHABLE"
 
 
 def test_the_secret_goes_in_the_form_where_the_provider_takes_no_header(lies: tuple[Liar, Provider]):
