@@ -11,7 +11,7 @@ A long payload stays where it came: what is around it is parsed with a marker in
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia.channel import forms
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encoded, measured
+from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, PushInbound  # type: ignore[attr-defined]
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
@@ -142,19 +143,19 @@ def read_push(pieces: list[bytes], form: Form) -> tuple[Push, Payload]:
     """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
-    return _apart(Push, forms.read_push, pieces, form)
+    return _apart(Push, PushInbound, pieces, form)
 
 
 def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
     """Read the outer message of the encapsulated mode. Raises Invalid."""
-    return _apart(Envelope, forms.read_envelope, pieces, form)
+    return _apart(Envelope, Inbound, pieces, form)
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
     """Read the body of pop, peek or release; an empty body asks for the empty topic. Raises Invalid."""
     if form is Form.RAW or not body.strip():
         return Ask()
-    return _read(Ask, body) if form is Form.JSON else _checked(Ask, forms.read_ask(body))
+    return _read(Ask, body) if form is Form.JSON else _checked(Ask, forms.read(PopInbound, body))
 
 
 def decode_answer(body: bytes, content_type: str = "") -> Answer:
@@ -162,20 +163,18 @@ def decode_answer(body: bytes, content_type: str = "") -> Answer:
     return _checked(Answer, forms.read_answer(body)) if "proto" in content_type.lower() else _read(Answer, body)
 
 
-def _apart(
-    model: type[E], parse: Callable[[bytes], dict[str, Any]], pieces: list[bytes], form: Form
-) -> tuple[E, Payload]:
+def _apart(model: type[E], kind: Any, pieces: list[bytes], form: Form) -> tuple[E, Payload]:
     """Read a message without its payload, which is not copied where it is long. Raises Invalid."""
     body, json_ = Pieces(pieces), form is Form.JSON
     if len(body) > _LONG:
         try:
-            if (cut := _cut_json(body) if json_ else forms.cut(body, parse)) is not None:
+            if (cut := _cut_json(body) if json_ else forms.cut(body, kind)) is not None:
                 fields, begin, end = cut
                 return _checked(model, fields | {"payload": b""}), Payload(body, begin, end, base64=json_)
         except (ValueError, Invalid):
             pass  # what is wrong, if anything is, is said of the whole
     whole = b"".join(pieces)
-    found = _read(model, whole) if json_ else _checked(model, parse(whole))
+    found = _read(model, whole) if json_ else _checked(model, forms.read(kind, whole))
     return found, Payload(Pieces([found.payload]))
 
 
@@ -407,7 +406,8 @@ def rewritten(
     if grpc and form is not Form.PROTOBUF:
         push, payload = read_push(pieces, form)
         topic = push.topic if ptp.topic is None else ptp.topic
-        return [forms.begin_push(topic, payload.size, push.metadata), *payload.last()], ptp, Form.PROTOBUF
+        head = forms.begin(PushInbound(topic=topic, metadata=push.metadata), payload.size)
+        return [head, *payload.last()], ptp, Form.PROTOBUF
     if grpc:
         return pieces, ptp, form
     if profile.bare_payloads and form is not Form.RAW:
@@ -421,7 +421,7 @@ def rewritten(
 def encode_envelope(pieces: list[bytes], metadata: Mapping[str, str], form: Form) -> list[bytes]:
     """Return the outer message of the encapsulated mode."""
     if form is not Form.JSON:
-        return [forms.begin_envelope(sum(map(len, pieces)), metadata), *pieces]
+        return [forms.begin(Inbound(metadata=dict(metadata)), sum(map(len, pieces))), *pieces]
     return _in_json({"metadata": dict(metadata)}, pieces)
 
 

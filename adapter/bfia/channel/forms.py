@@ -5,7 +5,7 @@ send bare payloads (Kuscia's, SecretFlow's) read only the response layout before
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from adapter.bfia.channel.pieces import Pieces
-from adapter.bfia.channel.ptp_pb2 import (  # type: ignore[attr-defined]
-    Inbound,
-    LegacyOutbound,
-    PopInbound,
-    PushInbound,
-    TransportOutbound,
-)
+from adapter.bfia.channel.ptp_pb2 import LegacyOutbound, TransportOutbound  # type: ignore[attr-defined]
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 
@@ -65,13 +59,20 @@ def form_of(content_type: str, topic: str | None) -> Form:
     )
 
 
-def read_push(body: bytes) -> dict[str, Any]:
-    """Return the fields of a PushInbound. Raises Invalid."""
-    push = _parse(PushInbound, body)
-    return {"topic": push.topic, "payload": push.payload, "metadata": dict(push.metadata)}
+def read(kind: Any, body: bytes) -> dict[str, Any]:
+    """Return a message's payload, and which of its other fields are not empty. Raises Invalid."""
+    if any(True for _ in islice(_fields(Pieces([body])), MOST_FIELDS, None)):
+        raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
+    try:
+        found = kind.FromString(body).ListFields()
+    except DecodeError:
+        found = None
+    if found is None or (body and not found):
+        raise Invalid([Problem("body", f"must be a message {kind.DESCRIPTOR.name} in protobuf")])
+    return {"payload": b""} | {field.name: value for field, value in found}
 
 
-def cut(body: Pieces, parse: Callable[[bytes], dict[str, Any]]) -> tuple[dict[str, Any], int, int] | None:
+def cut(body: Pieces, kind: Any) -> tuple[dict[str, Any], int, int] | None:
     """Return the fields of a message but for its payload, and where that lies, if it is there once.
 
     Raises Invalid.
@@ -80,19 +81,7 @@ def cut(body: Pieces, parse: Callable[[bytes], dict[str, Any]]) -> tuple[dict[st
     if [field.tag for field in found] != [_PAYLOAD] or found[0].end > len(body):
         return None
     (field,) = found
-    return parse(body.read(0, field.at) + body.read(field.end, len(body))), field.begin, field.end
-
-
-def read_ask(body: bytes) -> dict[str, Any]:
-    """Return the fields of a PopInbound, PeekInbound or ReleaseInbound. Raises Invalid."""
-    ask = _parse(PopInbound, body)
-    return {"topic": ask.topic or None, "timeout": ask.timeout or None}
-
-
-def read_envelope(body: bytes) -> dict[str, Any]:
-    """Return the fields of an Inbound. Raises Invalid."""
-    inbound = _parse(Inbound, body)
-    return {"payload": inbound.payload, "metadata": dict(inbound.metadata)}
+    return read(kind, body.read(0, field.at) + body.read(field.end, len(body))), field.begin, field.end
 
 
 def read_answer(body: bytes) -> dict[str, Any]:
@@ -101,13 +90,12 @@ def read_answer(body: bytes) -> dict[str, Any]:
     Both layouts can be parsed as the other; it is of v1.2.0 if its third field is a code.
     """
     try:
-        answer = _parse(TransportOutbound, body)
-        if _CODE.fullmatch(answer.code):
-            return {"code": answer.code, "message": answer.message, "content": answer.payload}
+        answer = read(TransportOutbound, body)
+        if _CODE.fullmatch(answer.get("code", "")):
+            return answer
     except Invalid:
         pass
-    legacy = _parse(LegacyOutbound, body)
-    return {"code": legacy.code, "message": legacy.message, "content": legacy.payload}
+    return read(LegacyOutbound, body)
 
 
 def write_answer(form: Form, code: str, message: str, size: int, metadata: Mapping[str, str]) -> bytes:
@@ -118,36 +106,15 @@ def write_answer(form: Form, code: str, message: str, size: int, metadata: Mappi
     else:
         texts = {name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()}
         head = TransportOutbound(code=code, message=text, metadata=texts)
-    return _before(size, head)
+    return begin(head, size)
 
 
-def begin_push(topic: str, size: int, metadata: Mapping[str, str]) -> bytes:
-    """Return what comes before the ``size`` bytes of payload in a PushInbound."""
-    return _before(size, PushInbound(topic=topic, metadata=dict(metadata)))
-
-
-def begin_envelope(size: int, metadata: Mapping[str, str]) -> bytes:
-    """Return what comes before the ``size`` bytes of payload in an Inbound."""
-    return _before(size, Inbound(metadata=dict(metadata)))
-
-
-def _before(size: int, head: Any) -> bytes:
-    raw = bytes(head.SerializeToString())
-    return (
-        raw + _number(head.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size) if size else raw
-    )
-
-
-def _parse(kind: Any, body: bytes) -> Any:
-    if any(True for _ in islice(_fields(Pieces([body])), MOST_FIELDS, None)):
-        raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
-    try:
-        message = kind.FromString(body)
-    except DecodeError:
-        message = None
-    if message is None or (body and not message.ListFields()):
-        raise Invalid([Problem("body", f"must be a message {kind.DESCRIPTOR.name} in protobuf")])
-    return message
+def begin(message: Any, size: int) -> bytes:
+    """Return what comes before the ``size`` bytes of payload in a message without it."""
+    raw = bytes(message.SerializeToString())
+    if not size:
+        return raw
+    return raw + _number(message.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size)
 
 
 class _Field(NamedTuple):

@@ -286,7 +286,7 @@ async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form
     text = base64.b64encode(piece) if form is Form.JSON else piece
     begin, end = {
         Form.JSON: (b'{"topic": "t", "payload": "', b'", "metadata": {"sequence": "1"}}'),
-        Form.PROTOBUF: (forms.begin_push("t", 64 * len(piece), {}), b""),
+        Form.PROTOBUF: (forms.begin(PushInbound(topic="t"), 64 * len(piece)), b""),
         Form.RAW: (b"", b""),
     }[form]
 
