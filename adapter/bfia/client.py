@@ -124,10 +124,7 @@ class SchedulerClient(_Client):
 
     def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
         """Send ``job/stop_all``, which has no place for a cause; ``task_name`` in it is ours."""
-        body = {"job_id": job_id}
-        if task_name:
-            body["task_name"] = task_name
-        self._peer.post("/job/stop_all", body)
+        self._peer.post("/job/stop_all", _of_task(job_id, task_name))
 
 
 class ParticipantClient(_Client):
@@ -227,11 +224,8 @@ class ParticipantClient(_Client):
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         """Send ``job/stop``, or withdraw the question where the job was only asked about."""
-        body: dict[str, Any] = {"job_id": job_id}
-        if task_name:
-            body["task_name"] = task_name
         try:
-            self._peer.post("/job/stop", body | translate.ending_fields(ending))
+            self._peer.post("/job/stop", _of_task(job_id, task_name) | translate.ending_fields(ending))
         except (NotFound, Refused) as refused:
             if task_name or not self._peer.profile.audits_first or refused.reason in UNCERTAIN:
                 raise
@@ -257,6 +251,11 @@ class ParticipantClient(_Client):
         except NotFound as error:
             if error.reason != "JOB_UNKNOWN":
                 raise
+
+
+def _of_task(job_id: str, task_name: str) -> dict[str, Any]:
+    """Return the body about a job, or about one of its tasks."""
+    return {"job_id": job_id, **({"task_name": task_name} if task_name else {})}
 
 
 _PORTS = {"http": 80, "https": 443}

@@ -132,11 +132,9 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(
-        self, path: str, body: Mapping[str, Any], timeout_factor: float = 1.0, permits: str = ""
-    ) -> Mapping[str, Any]:
-        """Post and return ``data``; ``timeout_factor`` multiplies the time that the route gives a call."""
-        return self._data(path, *self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits))
+    def post(self, path: str, body: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+        """Post and return ``data``; ``more`` is what `raw` takes."""
+        return self._data(path, *self.raw("POST", path, body, **more))
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
@@ -152,22 +150,16 @@ class Peer:
             raise Refused(f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE")
         return data
 
-    def ask(
-        self, path: str, body: Mapping[str, Any], *, timeout_factor: float = 1.0, permits: str = ""
-    ) -> Mapping[str, Any]:
-        """Make a request at an `OPTIONAL` path. Raises `NotServed` where the peer has no such path."""
-        status, answer = self.raw("POST", path, body, timeout_factor=timeout_factor, permits=permits)
-        if self._knows_no_path(status, answer):
-            raise NotServed(f"{self.node} does not serve {path}, an extension: {OPTIONAL[path]}")
-        return self._data(path, status, answer)
+    def ask(self, path: str, body: Mapping[str, Any], method: str = "POST", **more: Any) -> Mapping[str, Any]:
+        """Make a request at an `OPTIONAL` path, or of the management layer; ``more`` is what `raw` takes.
 
-    def manage(
-        self, method: str, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None
-    ) -> Mapping[str, Any]:
-        """Make a request of the management layer. Raises `NotServed` where the peer does not have that."""
-        status, answer = self.raw(method, path, body, query=query)
+        Raises `NotServed` where the peer has no such path.
+        """
+        status, answer = self.raw(method, path, body, **more)
         if self._knows_no_path(status, answer):
-            raise NotServed(f"{self.node} does not serve {path}: it does not have the management layer")
+            known = OPTIONAL.get(path)
+            why = f", an extension: {known}" if known else ": it does not have the management layer"
+            raise NotServed(f"{self.node} does not serve {path}{why}")
         return self._data(path, status, answer)
 
     def raw(
@@ -183,8 +175,8 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`.
 
-        ``more`` are the headers of another protocol, in the place of this node's signature; ``permits`` those of
-        the peer that the request uses.
+        ``timeout_factor`` multiplies the time that the route gives a call; ``more`` are the headers of another
+        protocol, in the place of this node's signature; ``permits`` those of the peer that the request uses.
         """
         route = self._route
         full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path

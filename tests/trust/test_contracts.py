@@ -166,7 +166,7 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     about = {**credentials(me), "contract_id": me.kept_applications.get(mine).id, "address": "http://127.0.0.1:8"}
     assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"signing": "accepted"}})
-    me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
+    me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
     entry = peer.routes.table.routes[ME]
     assert (entry.url, entry.signing) == ("http://127.0.0.1:8", "accepted")
     wrong = requested(peer, "POST", "/node/update", {}, STRANGER)
@@ -185,7 +185,7 @@ def update(me: Gateway, number: int, **changes: Any) -> str:
     """Have a partner send a signed update; return why it is refused, empty where it is not."""
     about = {**credentials(me), "contract_id": me.kept_applications.get(number).id, **changes}
     try:
-        me.protocol.peer(PEER).manage("POST", "/v1/interconn/node/update", about)
+        me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
     except GatewayError as error:
         return error.reason
     return ""
@@ -392,7 +392,7 @@ def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
 
 def test_a_partner_that_answers_with_nothing_that_counts_is_named():
     answers = iter([{}, {"contract_id": "c" * 101}, {"status": "PERHAPS"}])
-    peer: Any = SimpleNamespace(manage=lambda *_: next(answers))
+    peer: Any = SimpleNamespace(ask=lambda *_, **more: next(answers))
     card = Card(ME, "bank", lambda: "http://here", lambda: None)
     client = ManagementClient(card, lambda *_: peer, lambda _: None)
     new = domain.applied(

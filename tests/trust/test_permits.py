@@ -97,7 +97,7 @@ def test_a_partner_sees_what_is_published_for_it_and_never_rows(world: World):
     known = world.me.applications.contract_with(PEER).id
     found = world.peer.protocol.peer(ME)
     query = {"contract_id": known, "dataset_id": DATASET}
-    assert found.manage("GET", "/v1/interconn/dataset/pub/query", {}, query)["label_columns"] == ""
+    assert found.ask("/v1/interconn/dataset/pub/query", {}, "GET", query=query)["label_columns"] == ""
     person(world.me, "DELETE", PUBLISHED)
     assert person(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
     for dataset in (DATASET, "bank#none"):
@@ -254,7 +254,7 @@ def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: Wor
     person(world.me, "POST", f"/applications/{theirs}/reject", {"reason": "not this year"})
     becomes(world.peer, mine, "REJECTED")
     audit = {"audit_id": world.peer.kept_applications.get(mine).id}
-    asked = world.peer.protocol.peer(ME).manage("GET", f"/v1/interconn/{kind}/audit/query", {}, audit)
+    asked = world.peer.protocol.peer(ME).ask(f"/v1/interconn/{kind}/audit/query", {}, "GET", query=audit)
     assert asked["status"] == "REJECTED"
 
 
@@ -297,17 +297,17 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
     known = world.me.applications.contract_with(PEER).id
     peer = world.peer.protocol.peer(ME)
     query = {"contract_id": known, "project_id": "project-1"}
-    found = peer.manage("GET", "/v1/interconn/project/query", {}, query)
+    found = peer.ask("/v1/interconn/project/query", {}, "GET", query=query)
     assert (found["nodes"], found["datasets"]) == ([PEER, ME], {PEER: ["shop#orders"]})
     with pytest.raises(GatewayError, match="no project of that id"):
-        peer.manage("GET", "/v1/interconn/project/query", {}, query | {"project_id": "project-2"})
+        peer.ask("/v1/interconn/project/query", {}, "GET", query=query | {"project_id": "project-2"})
     listed = person(world.peer, "GET", f"/partners/{ME}/components")["records"]
     assert {one["code"] for one in listed} >= {"vendor/Thing", "vendor/Judge"}
     query = {"contract_id": known, "code": "vendor/Thing", "version": "1.0.0"}
-    found = peer.manage("GET", "/v1/interconn/component/query", {}, query)
+    found = peer.ask("/v1/interconn/component/query", {}, "GET", query=query)
     assert (found["status"], found["outputs"][0]["name"]) == ("ENABLED", "out")
     with pytest.raises(NotFound, match="no component of that code and version"):
-        peer.manage("GET", "/v1/interconn/component/query", {}, query | {"version": "9"})
+        peer.ask("/v1/interconn/component/query", {}, "GET", query=query | {"version": "9"})
     person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "other/*"}})
     assert person(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
     person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": None}})
@@ -334,6 +334,6 @@ def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
     for status in ("APPLIED", "TERMINATED", "OTHER"):
         with pytest.raises(GatewayError) as refused:
             body = {"audit_id": audit, "status": status}
-            wrong.manage("POST", "/v1/interconn/flow/audit/confirm", body)
+            wrong.ask("/v1/interconn/flow/audit/confirm", body)
         assert [problem.path for problem in refused.value.problems] == ["status"]
     assert state(world.me, theirs) == state(world.peer, mine) == "APPLIED"

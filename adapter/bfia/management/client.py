@@ -81,9 +81,9 @@ class ManagementClient:
         """Send an application; the id of a contract is chosen by its owner."""
         if new.kind is not Kind.CONTRACT:
             body = {"audit_id": new.id, **new.request}
-            self._peer(new).manage("POST", f"{INTERCONN}/{new.kind}/audit/apply", body)
+            self._peer(new).ask(f"{INTERCONN}/{new.kind}/audit/apply", body)
             return new.id
-        data = self._peer(new).manage("POST", f"{INTERCONN}/node/contract/apply", new.request)
+        data = self._peer(new).ask(f"{INTERCONN}/node/contract/apply", new.request)
         found = data.get("contract_id")
         if not isinstance(found, str) or not 1 <= len(found) <= 100:
             raise Refused(f"{new.partner} answers a success without a contract_id", reason="NO_ENVELOPE")
@@ -94,11 +94,11 @@ class ManagementClient:
         body = {_id_name(known): known.id}
         if known.notice == "confirm":
             body |= {"status": str(known.status), **confirmation(self._card, known)}
-        self._peer(known).manage("POST", f"{_base(known)}/{known.notice}", body)
+        self._peer(known).ask(f"{_base(known)}/{known.notice}", body)
 
     def query(self, known: Application) -> Answer:
         """Query the state; nodes of ours include what their confirmation has."""
-        data = self._peer(known).manage("GET", f"{_base(known)}/query", {}, {_id_name(known): known.id})
+        data = self._peer(known).ask(f"{_base(known)}/query", {}, "GET", query={_id_name(known): known.id})
         try:
             body = {_id_name(known): known.id, **data}
             return answered((ConfirmContract if known.kind is Kind.CONTRACT else Confirm).model_validate(body))
@@ -108,7 +108,7 @@ class ManagementClient:
 
     def listed(self, partner: NodeId, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
         """Return what a partner answers to a list or a query of what it offers."""
-        return self._peer_of(partner, None).manage("GET", f"{INTERCONN}/{path}", {}, query)
+        return self._peer_of(partner, None).ask(f"{INTERCONN}/{path}", {}, "GET", query=query)
 
     def _peer(self, known: Application) -> Peer:
         if known.kind is not Kind.CONTRACT:
