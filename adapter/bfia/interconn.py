@@ -53,7 +53,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @path("/job/plan", "A node asks what would happen to a job here (ours)")
     def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
-        return wire.PlanData(**translate.body(participant.dry_run(spec, caller.node)))
+        return wire.PlanData(checks=translate.in_words(participant.dry_run(spec, caller.node)))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
     def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
@@ -138,10 +138,10 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
 
     @path("/task/poll", "The scheduling node polls a task's state (3.8)", limiters.news)
-    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.PollData:
+    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
         news = participant.poll_task(body.task_id, body.role, caller.node)
         status = translate.wire_status(news.status, caller.profile)
-        return wire.PollData(status=status, **translate.failed_by(news.failure))
+        return wire.StateData(status=status, **translate.failed_by(news.failure))
 
     @path("/task/callback", "A participating node reports a task's state (3.9)", limiters.news)
     def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
@@ -235,9 +235,9 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         request: Request,
         caller: Caller = peers.caller,
         audit_id: str | None = Query(default=None, description="the audit's id"),
-    ) -> wire.Answer[wire.AuditData]:
+    ) -> wire.Answer[wire.StateData]:
         wanted = await required(request, "audit_id")
         status = await on(limiters.rest, caller.sender, lambda: audits.status(wanted, caller.node))
-        return ok(wire.AuditData(status=str(status)), caller.profile)
+        return ok(wire.StateData(status=str(status)), caller.profile)
 
     return router

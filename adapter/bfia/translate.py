@@ -1,7 +1,7 @@
 """Wire <-> domain, both ways, without side effects."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeGuard
@@ -424,10 +424,9 @@ def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     return RerunResult(job_id, start, names_of(fields.get("runs")), names_of(fields.get("inherits")))
 
 
-def body(items: Sequence[Item]) -> dict[str, Any]:
-    """Return the data of a plan, its texts in words for other nodes."""
-    shown = (replace(i, found=for_others(i.found), cause=for_others(i.cause)) for i in items)
-    return {"checks": [asdict(i) | {"standing": str(i.standing)} for i in shown]}
+def in_words(items: Sequence[Item]) -> list[Item]:
+    """Return what a plan found in words for other nodes."""
+    return [replace(i, found=for_others(i.found), cause=for_others(i.cause)) for i in items]
 
 
 def items(data: Mapping[str, Any]) -> tuple[Item, ...]:

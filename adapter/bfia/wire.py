@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, C
 from pydantic_core import PydanticCustomError
 
 from adapter.body import failure_of, fit, without_nulls
+from gateway.domain.dry_run import Item
 from gateway.domain.spec import Failure
 from gateway.ports import as_mapping
 
@@ -346,6 +347,12 @@ class JobData(Response):
 State = Annotated[str, Field(examples=["RUNNING"])]
 
 
+class StateData(Response):
+    """The state of what was asked about: a task, a question, an application."""
+
+    status: State
+
+
 class StatusData(JobData):
     """``job/status_all``: the standard has ``job_id``, ``job_status`` and ``status``, the rest is ours."""
 
@@ -360,12 +367,6 @@ class StatusData(JobData):
     scheduler: str = ""
     warnings: list[str] = []
     tasks: list[dict[str, Any]] = []
-
-
-class PollData(Response):
-    """``task/poll``: the state of a task at the queried node, for one role or all of them together."""
-
-    status: State
 
 
 class JobList(Response):
@@ -406,21 +407,10 @@ class RerunData(JobData):
     inherits: list[str]
 
 
-class Check(Response):
-    """One thing that was checked before a job: how it stands, and what to do where it does not."""
-
-    check: str
-    about: str
-    standing: str
-    found: str
-    cause: str
-    remedy: str
-
-
 class PlanData(Response):
     """``job/plan``: everything that was checked, in the order of the job's life."""
 
-    checks: list[Check]
+    checks: list[Item]
 
 
 class HelloData(Response):
@@ -432,12 +422,6 @@ class HelloData(Response):
     protocol: str = Field(examples=["1.2.0"])
     knows_you: bool
     time_ms: int
-
-
-class AuditData(Response):
-    """``job/audit/query``: the state of a request to take part in a job."""
-
-    status: State
 
 
 class OutputsData(Response):

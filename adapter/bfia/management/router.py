@@ -15,7 +15,7 @@ from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
 from adapter.bfia.requests import Caller, Paths, Peers, Sender, on
-from adapter.bfia.wire import Answer
+from adapter.bfia.wire import Answer, StateData
 from gateway.auth import origin
 from gateway.domain import applications as domain
 from gateway.domain.applications import APPLIED, APPROVED, REJECTED, Application, Kind, Side
@@ -70,7 +70,7 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         applications.end(Kind.CONTRACT, body.contract_id, caller.node)
 
     @path("/query", "State of a contract that the sender has applied for (management, node)", method="GET")
-    def query(contract_id: AuditId, caller: Caller) -> wire.StatusData:
+    def query(contract_id: AuditId, caller: Caller) -> StateData:
         return _status(card, applications.status(Kind.CONTRACT, contract_id, caller.node))
 
     @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
@@ -80,8 +80,8 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         return ok(wire.NodeData(**card.public()), peers.profile_of(sender.source))
 
     @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
-    async def health(sender: Sender) -> Answer[wire.StatusData]:
-        return ok(wire.StatusData(status="ok"), peers.profile_of(sender.source))
+    async def health(sender: Sender) -> Answer[StateData]:
+        return ok(StateData(status="ok"), peers.profile_of(sender.source))
 
     # it looks a name up, which may take long: not among those that check signatures
     threads = peers.limiters.peers
@@ -133,7 +133,7 @@ def _add(
         applications.end(kind, body.audit_id, caller.node)
 
     @path("/query", f"State of the sender's application for a {kind} (management, {kind})", method="GET")
-    def query(audit_id: AuditId, caller: Caller) -> wire.StatusData:
+    def query(audit_id: AuditId, caller: Caller) -> StateData:
         return _status(card, applications.status(kind, audit_id, caller.node))
 
 
@@ -143,9 +143,9 @@ def _answer(body: wire.Confirm | wire.ConfirmContract) -> Any:
     return answered(body)
 
 
-def _status(card: Card, known: Application) -> wire.StatusData:
+def _status(card: Card, known: Application) -> StateData:
     more: Mapping[str, Any] = {} if known.status is APPLIED else confirmation(card, known)
-    return wire.StatusData(status=str(known.status), **more)
+    return StateData(status=str(known.status), **more)
 
 
 def offers_router(offers: Offers, institution: str, applications: Applications, peers: Peers) -> APIRouter:

@@ -10,7 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Json, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from adapter.bfia.wire import Body, Id, Object, Response, State, Text
+from adapter.bfia.wire import Body, Id, Object, Response, Text
 from gateway.domain.applications import Kind
 from gateway.domain.approval import AuditStatus
 from route_table.certificates import written
@@ -243,12 +243,6 @@ class ContractData(Response):
     """``node/contract/apply``."""
 
     contract_id: str
-
-
-class StatusData(Response):
-    """A query: the state; with an approval, as an extension, what its confirmation has."""
-
-    status: State
 
 
 class NodeData(Response):
