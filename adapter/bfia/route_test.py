@@ -177,29 +177,34 @@ class _Test:
 
     def run(self) -> None:
         for name, work in (("dns", self._dns), ("tcp", self._tcp), ("tls", self._tls), ("relay", self._relay)):
-            self._take(name, work)
-        answer = self._take("answer", self._answer, needed=False).result
+            self._take(name, work, needed=True)
+        answer = self._take("answer", self._answer).result
         if answer is Result.FAILED:
             if self._off is not None:
-                self._take("clock", self._skew, needed=False)
+                self._take("clock", self._skew)
             return
         paths = self._partner_paths if self._route.profile == _OTHER_PROTOCOL else None
         if answer is not Result.OK:
-            self._take("profile", paths or self._other_profile, needed=False)
-            self._take("channel", self._channel, needed=False)
+            self._take("profile", paths or self._other_profile)
+            self._take("channel", self._channel)
             return
-        self._take("identity", self._identity, needed=False)
+        self._take("identity", self._identity)
         if self._greeting.get("node_id") != self._route.node and "time_ms" not in self._greeting:
             return  # what responds there serves its own requests only
         for name, work in (
             *(("profile", paths or self._profile), ("clock", self._skew), ("body", self._body)),
             *(("channel", self._channel), ("latency", self._latency), ("way back", self._way_back)),
         ):
-            self._take(name, work, needed=False)
+            self._take(name, work)
 
-    def _take(self, name: str, work: Callable[[], Step], *, needed: bool = True) -> Step:
+    def _take(self, name: str, work: Callable[[], Step], *, needed: bool = False) -> Step:
+        """Do a step; it fails where the peer falls silent within it, or refuses what it did not expect."""
+
         def step() -> Step:
-            found = work()
+            try:
+                found = work()
+            except GatewayError as error:
+                found = checks.failed(error.message, _AGAIN)
             return replace(found, name=name, remedy=_WAIT if f"{QUOTA}: " in found.cause else found.remedy)
 
         return self._trial.take(name, step, needed=needed)
@@ -283,10 +288,7 @@ class _Test:
         return _SIGN if error.reason == "ANSWER_NOT_SIGNED" else ""
 
     def _other_product(self) -> Step:
-        try:
-            known, unknown = self._status_and_code(_EVERYBODY_HAS), self._status_and_code(_NOBODY_HAS)
-        except PeerUnreachable as error:
-            return checks.failed(error.message, _AGAIN)
+        known, unknown = map(self._status_and_code, (_EVERYBODY_HAS, _NOBODY_HAS))
         if known == unknown and self._route.profile != _OTHER_PROTOCOL:
             text = f"nothing between nodes is served at {self._route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
             remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
@@ -323,10 +325,7 @@ class _Test:
     def _other_profile(self) -> Step:
         """Compare the profile with how the peer responds to a path that nobody has."""
         profile = self._route.profile
-        try:
-            status, code = self._status_and_code("/no/such/path", "GET")
-        except PeerUnreachable as error:
-            return checks.failed(error.message, _AGAIN)
+        status, code = self._status_and_code(_NOBODY_HAS, "GET")
         looks = "fate" if (status, code) == (200, "6000") else "spec"
         if looks != profile and "fate" in (looks, profile):
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
@@ -335,10 +334,7 @@ class _Test:
 
     def _partner_paths(self) -> Step:
         """Test whether FATE's paths between sites are served; an empty body changes nothing."""
-        try:
-            known, unknown = self._status_and_code(_PARTNER_HAS), self._status_and_code(_PARTNER_LACKS)
-        except PeerUnreachable as error:
-            return checks.failed(error.message, _AGAIN)
+        known, unknown = map(self._status_and_code, (_PARTNER_HAS, _PARTNER_LACKS))
         if known == unknown or known[0] != 200:
             text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {known[0]} to {_PARTNER_HAS}"
             return checks.failed(text, "correct the address; a gateway serves it with fate.enabled")
@@ -403,10 +399,7 @@ class _Test:
         taken = []
         for _ in range(_TRIES):
             began = time.monotonic()
-            try:
-                hello(self._peer, self._me)
-            except GatewayError as error:
-                return checks.failed(error.message, "the link or the peer is unsteady: try again, then look there")
+            hello(self._peer, self._me)
             taken.append(time.monotonic() - began)
         median = statistics.median(taken)
         found = f"{median * 1000:.1f} ms (median of {_TRIES})"
@@ -420,10 +413,7 @@ class _Test:
         if not self._greeting.get("knows_you"):
             remedy = f"have its admin add {me} with this node's advertised address, or enable it"
             return checks.failed(f"the peer has no enabled route to {me}", remedy)
-        try:
-            back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
-        except GatewayError as error:
-            return checks.failed(error.message, "try again, then look at the peer's log")
+        back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
         if back.get("ok"):
             return checks.ok(f"{back.get('ms', '?')} ms")
         step = back.get("step") or back.get("reason", "?")  # an older gateway says reason and message
