@@ -31,6 +31,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
+from adapter.bfia.channel.bodies import announced
 from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from adapter.body import without_nulls
@@ -90,8 +91,7 @@ async def receive(
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         got = request.headers.get("content-type")
         raise Invalid([Problem("content-type", "must be multipart/form-data with a boundary", got)])
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > max_file + 2 * _LARGEST_FIELDS:
+    if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
     reader = _Reader(request, options[b"boundary"], write, lambda items: begin(_form(items)), follow)
     try:

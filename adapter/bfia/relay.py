@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
@@ -132,8 +133,7 @@ class Relay:
     async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
         seconds = _timeout(request, route, channel)
         limit = self._limits[channel]
-        length = request.headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+        if (announced(request) or 0) > limit:
             raise _TooLarge
         target = f"node {route.node}" + (f", through {route.via}," if route.via else "")
         within = None if channel else seconds  # a large message takes its time

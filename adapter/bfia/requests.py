@@ -12,6 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adapter.bfia.channel.bodies import announced
 from adapter.bfia.envelope import ok
 from adapter.bfia.peer import NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
@@ -300,9 +301,7 @@ def signing_answers(
 
 def is_short(request: Request, most: int = _SHORT) -> bool:
     """Say whether the body of a request is announced as short, and takes no more bytes than ``most``."""
-    length = request.headers.get("content-length", "0")
-    known = length.isascii() and length.isdigit() and "transfer-encoding" not in request.headers
-    return known and len(length) < 10 and int(length) <= min(most, _SHORT)
+    return "transfer-encoding" not in request.headers and (announced(request) or 0) <= min(most, _SHORT)
 
 
 def _may_be_signed(scope: Scope) -> bool:

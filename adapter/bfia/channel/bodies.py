@@ -1,6 +1,7 @@
 """Reads requests' bodies: how much of them is in memory together, and how slowly one may come."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TypeVar
@@ -52,19 +53,18 @@ class Bodies:
 
         Only what has come counts, whatever its announced size. Raises TooLarge.
         """
-        length = request.headers.get("content-length", "")
-        known = length.isascii() and length.isdigit()
-        if len(length) > 18 or (known and int(length) > self._max_body):
+        length = announced(request)
+        if length is not None and length > self._max_body:
             raise TooLarge(self._too_large)
-        if known and int(length) <= _SMALL:
-            yield [await self._soon(request.body()) if length != "0" else b""]
+        if length is not None and length <= _SMALL:
+            yield [await self._soon(request.body()) if length else b""]
             return
         places = places or (self.places("large"),)
         chunks: list[bytes] = []
         size, since = 0, anyio.current_time()
         timed = request.scope["http_version"] != GRPC  # which comes as a whole, and is timed before
         async with AsyncExitStack() as held, aclosing(request.stream()) as stream:
-            while (chunk := await (self._next_chunk(stream) if timed else anext(stream, None))) is not None:
+            while (chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))) is not None:
                 if size <= LARGE < size + len(chunk):
                     asked = anyio.current_time()
                     for place in places:
@@ -84,9 +84,6 @@ class Bodies:
             least = f"{self._least_rate / 1024:g} KiB/s"
             raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
 
-    async def _next_chunk(self, stream: AsyncIterator[bytes]) -> bytes | None:
-        return await self._soon(anext(stream, None))
-
     async def _soon(self, more: Awaitable[X]) -> X:
         """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
         try:
@@ -101,7 +98,7 @@ class Bodies:
         filling, came, since = Filling(PART), 0, anyio.current_time()
         place = self.places("large")
         async with aclosing(request.stream()) as stream:
-            while (chunk := await self._next_chunk(stream)) is not None:
+            while (chunk := await self._soon(anext(stream, None))) is not None:
                 came += len(chunk)
                 if place.statistics().tasks_waiting:
                     self._refuse_slow(came, anyio.current_time() - since)
@@ -131,4 +128,6 @@ async def ahead(items: AsyncGenerator[X]) -> AsyncGenerator[X]:
 def announced(request: Request) -> int | None:
     """Return the length that a request says its body has; None where it says none."""
     length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() and len(length) <= 18 else None
+    if not (length.isascii() and length.isdigit()):
+        return None
+    return int(length) if len(length) <= 18 else sys.maxsize
