@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -90,18 +89,15 @@ class Broker:
         Raises Busy if another process uses the folder.
         """
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = self._take_lock()
-        for folder in folders(self._root):
-            self._recover_session(folder)
-
-    def _take_lock(self) -> IO[bytes]:
         lock = (self._root / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
             raise Busy(f"another process uses the channel's folder {self._root}") from error
-        return lock
+        self._lock = lock
+        for folder in folders(self._root):
+            self._recover_session(folder)
 
     def _recover_session(self, folder: Path) -> None:
         spool = Spool(folder)
@@ -260,7 +256,9 @@ class Broker:
             raise BufferFull("another part of this message is being written")
         upload.busy = True
         try:
-            there = box.part_size(name, size) if upload.there is None else upload.there
+            there = upload.there
+            if there is None:
+                there = box.spool.part_size(name, size) if box.on_disk else 0
             if offset > there:
                 raise PartsMissing(
                     f"only {there} bytes of this message are here, not what is before byte {offset}"
@@ -269,7 +267,6 @@ class Broker:
                 await self._wait_for_share(box, upload.stored, wait)
                 await self._reserve(box, upload.stored, wait)
                 upload.there = there
-                box.left.discard(name)
                 self._await_more(box, name, upload)
             end = max(upload.there, offset + sum(map(len, pieces)))
             with self._disk(box):
@@ -307,7 +304,8 @@ class Broker:
 
         def remove() -> None:
             for box in boxes:
-                box.remove_left()
+                for name in box.left - box.uploads.keys():
+                    box.spool.remove_part(name)
 
         if boxes:
             asyncio.get_running_loop().call_later(_MOST_PAUSE, remove)
@@ -479,12 +477,8 @@ class Broker:
     def returned(self, message: Message) -> None:
         """Records that the response with this message was not sent: it is unread again, in its old place."""
         box = self._sessions.get(message.session)
-        if box is not None:
-            self._give_back(box, message.topic, message.number)
-
-    def _give_back(self, box: Session, topic: str, number: int) -> None:
-        if box.returned(number):
-            self._wake_readers(box.name, topic)
+        if box is not None and box.returned(message.number):
+            self._wake_readers(message.session, message.topic)
 
     async def release(
         self, session: str, topic: str | None = None, *, reader: str, run: str | None = None
@@ -504,26 +498,23 @@ class Broker:
         self._ended[session] = self._clock()
         box = self._sessions.pop(session, None)
         self._used.pop(session, None)
-        gone = None
-        if box is not None:
-            box.end()
-            gone = self._retire(box)
         for name, topic in self._readers:
             if name == session:
                 self._wake_readers(session, topic)
-        if box is not None:
-            for ticket in self._writers.get(box, []):
-                ticket.set()
+        if box is None:
+            return
+        box.end()
+        for ticket in self._writers.get(box, []):
+            ticket.set()
         self._wake_writers()
-        if gone is not None:
-            await anyio.to_thread.run_sync(partial(remove_tree, gone))
-
-    def _retire(self, box: Session) -> Path | None:
+        if not box.on_disk:
+            return
         try:
-            return box.spool.retire() if box.on_disk else None
+            gone = box.spool.retire()
         except OSError as error:
-            log.warning("folder not removed", extra={"session": box.name, "error": str(error)})
-            return None
+            log.warning("folder not removed", extra={"session": session, "error": str(error)})
+        else:
+            await anyio.to_thread.run_sync(remove_tree, gone)
 
     def _open(self, session: str) -> Session:
         box = self._sessions.get(session)

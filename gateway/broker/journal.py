@@ -174,10 +174,10 @@ class Spool:
 
     def part_size(self, upload: str, size: int) -> int:
         """Returns how many bytes of such a payload are there; none if a kill left the file without its count."""
-        with self._part_path(upload).open("rb") as file:
-            if os.fstat(file.fileno()).st_size != size + _COUNT.size:
-                return 0
-            return int(_COUNT.unpack(os.pread(file.fileno(), _COUNT.size, size))[0])
+        with contextlib.suppress(FileNotFoundError), self._part_path(upload).open("rb") as file:
+            if os.fstat(file.fileno()).st_size == size + _COUNT.size:
+                return int(_COUNT.unpack(os.pread(file.fileno(), _COUNT.size, size))[0])
+        return 0
 
     def complete(self, upload: str, number: int, size: int) -> None:
         """Makes a payload that has come wholly that of a message."""

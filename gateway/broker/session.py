@@ -203,7 +203,7 @@ class Session:
         """a second, and the bytes that came in it by topic"""
         self.uploads: dict[str, Upload] = {}
         self.left: set[str] = set()
-        """uploads of an earlier process that have not gone on"""
+        """uploads of an earlier process"""
         self.on_disk = False
         self.ended = False
         self._limits = limits
@@ -304,16 +304,6 @@ class Session:
         if not self.on_disk:
             self.spool.create(self.name)
             self.on_disk = True
-
-    def part_size(self, upload: str, size: int) -> int:
-        """Returns how much of a message that comes in parts an earlier process has left."""
-        return self.spool.part_size(upload, size) if upload in self.left else 0
-
-    def remove_left(self) -> None:
-        """Deletes the uploads of an earlier process that have not gone on."""
-        for name in self.left:
-            self.spool.remove_part(name)
-        self.left.clear()
 
     def new_number(self) -> int:
         """Returns the number of the next message and begins the spool if this is the first one."""
