@@ -55,6 +55,18 @@ class Target:
     def submit(self, body: Any) -> dict[str, Any]:
         return self.post("operator", SUBMIT, body)
 
+    def heads(self, *more: str) -> list[tuple[str, str]]:
+        """Return listener and begin of a request with a body, of its main paths and of ``more`` for operators."""
+        said = self.as_container | {"x-source-node-id": NEIGHBOUR, "content-type": "application/json"}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        paths = {
+            "operator": [SUBMIT, REGISTRATION, *more],
+            "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
+            "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
+        }
+        every = ((listener, path) for listener, found in paths.items() for path in found)
+        return [(on, f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{lines}") for on, path in every]
+
     def raw(self, listener: str, data: bytes) -> socket.socket:
         """Send bytes on a connection of its own."""
         host, _, port = self.node.addresses()[listener].removeprefix("http://").rpartition(":")
@@ -262,15 +274,8 @@ def test_headers_with_what_headers_cannot_hold(target: Target, listener: str, pa
 
 
 def test_bodies_that_never_end_delay_no_other_request(target: Target):
-    paths = {
-        "operator": [SUBMIT, REGISTRATION, "/v2/component/upload/file"],
-        "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
-        "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
-    }
     with ExitStack() as held:
-        for listener, path in [(one, path) for one, all_ in paths.items() for path in all_ * 6]:
-            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            head += "".join(f"{k}: {v}\r\n" for k, v in target.as_container.items())
+        for listener, head in target.heads("/v2/component/upload/file") * 6:
             for begun in (
                 'transfer-encoding: chunked\r\n\r\n9\r\n{"topic":\r\n',
                 'content-length: 2000000\r\n\r\n{"topic":',
@@ -283,17 +288,8 @@ def test_bodies_that_never_end_delay_no_other_request(target: Target):
 
 
 def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog: pytest.LogCaptureFixture):
-    paths = {
-        "operator": [SUBMIT, REGISTRATION, "/v2/job/submit", "/api/v1/models"],
-        "peer": [f"{CONTROL}/job/create", f"{CHANNEL}/invoke"],
-        "container": [f"{CHANNEL}/push", f"{PLATFORM}/task/callback"],
-    }
     with capture_logs() as lines:
-        for listener, path in [(one, path) for one, all_ in paths.items() for path in all_]:
-            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            head += "".join(
-                f"{k}: {v}\r\n" for k, v in (target.as_container | {"x-source-node-id": NEIGHBOUR}).items()
-            )
+        for listener, head in target.heads("/v2/job/submit", "/api/v1/models"):
             target.raw(listener, f"{head}content-length: 1000\r\n\r\n{{".encode()).close()
             with target.raw(
                 listener, f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\nzz\r\n".encode()
