@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia import translate
 from adapter.bfia.channel import responses
+from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
@@ -130,7 +131,7 @@ def install(
 
 def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     """Return the response to a request that is denied before any path of this protocol sees it."""
-    if scope["path"].startswith("/v1/interconn/chan/"):
+    if scope["path"].startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
     return elsewhere(scope["path"], error, 200) or _answer(Request(scope), 200, error)
 

@@ -55,10 +55,9 @@ def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False
     for name, value in run.parameters.items():
         if value is not None:
             variables[f"runtime.component.parameter.{name}"] = encoded(value)
-    for name, address in run.inputs.items():
-        variables[f"runtime.component.input.{name}"] = _address(address, run.image_profile)
-    for name, address in run.outputs.items():
-        variables[f"runtime.component.output.{name}"] = _address(address, run.image_profile)
+    for kind, found in (("input", run.inputs), ("output", run.outputs)):
+        for name, address in found.items():
+            variables[f"runtime.component.{kind}.{name}"] = _address(address, run.image_profile)
     if port := run.declared.get("control_port"):
         variables["system.control_port"] = str(port)
     for name in ("n_threads", "chunk_size"):

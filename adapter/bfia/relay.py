@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.calls import by_grpc
-from adapter.bfia.channel.codec import GRPC, INVOKE, PART, read_ends
+from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.connections import asked_name, packed
@@ -41,7 +41,6 @@ PASSED = "x-relay-path"
 MOST_HOPS = 8
 """nodes that may pass one request on"""
 
-_CHANNEL = "/v1/interconn/chan/"
 _LARGEST_RESPONSE = 32 * 1024**2
 _CONCURRENT = 128
 """requests that are passed on at one time; others wait"""
@@ -106,7 +105,7 @@ class Relay:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        channel = path.startswith(_CHANNEL)
+        channel = path.startswith(CHANNEL)
         call = incoming(request)
         ends = read_ends(request.headers.raw) if channel else (call.source, call.target)
         if ends is None or ends[1] in ("", self._node) or (channel and path not in (INVOKE, PART)):

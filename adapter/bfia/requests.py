@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Header, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.channel.bodies import announced
+from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.envelope import ok
 from adapter.bfia.peer import NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
@@ -38,7 +39,6 @@ Done = Answer[Empty]
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
 _CONTROL = "/v1/interconn/"
 _SIGNED = ("/v1/interconn/", "/v2/")
-_CHANNEL = "/v1/interconn/chan/"
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
@@ -306,7 +306,7 @@ def is_short(request: Request, most: int = _SHORT) -> bool:
 
 def _may_be_signed(scope: Scope) -> bool:
     path = scope["path"] if scope["type"] == "http" else ""
-    return path.startswith(_SIGNED) and not path.startswith(_CHANNEL) and path not in NEVER_SIGNED
+    return path.startswith(_SIGNED) and not path.startswith(CHANNEL) and path not in NEVER_SIGNED
 
 
 def _signature(request: Request) -> str:
@@ -322,7 +322,7 @@ def _signable(request: Request) -> Signable:
 def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
     path = scope["path"]
-    if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(_CHANNEL):
+    if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(CHANNEL):
         return
     if path == _HELLO or path in OPEN:
         return

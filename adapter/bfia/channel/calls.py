@@ -52,7 +52,7 @@ class Calls:
 
     def __init__(self, url: str, identity: Identity, verify: ssl.SSLContext) -> None:
         """Raises `GrpcMissing`; OSError for files that cannot be read."""
-        grpc = _grpc()
+        grpc = library()
         target, credentials, options = _towards(url, identity, verify)
         self._large = asyncio.Semaphore(_MOST_LARGE)
         self._channel: Any = (
@@ -66,7 +66,7 @@ class Calls:
 
         Raises Invalid for a header that gRPC cannot bear, and OSError where there was no response.
         """
-        grpc = _grpc()
+        grpc = library()
         call = self._channel.unary_unary(_method(path))
         seconds += len(body) / _BYTES_PER_SECOND
         sent = metadata(headers)
@@ -97,7 +97,7 @@ def call_once(
     seconds: float,
 ) -> tuple[int, bytes]:
     """Call by a connection of its own; return status and body as HTTP would. Raises as `Calls` does."""
-    grpc = _grpc()
+    grpc = library()
     target, credentials, options = _towards(url, identity, verify)
     made = (
         grpc.insecure_channel(target, options)
@@ -129,7 +129,8 @@ def _method(path: str) -> str:
     return f"/{SERVICE}/{path.rpartition('/')[2]}"
 
 
-def _grpc() -> Any:
+def library() -> Any:
+    """Return the package that speaks gRPC. Raises `GrpcMissing`."""
     try:
         import grpc
         import grpc.aio
@@ -150,7 +151,7 @@ def _towards(url: str, identity: Identity, verify: ssl.SSLContext) -> tuple[str,
     key = Path(identity.key).read_bytes() if identity.key else None
     chain = Path(identity.certificate).read_bytes() if identity.certificate else None
     name = [("grpc.ssl_target_name_override", identity.server_name)] if identity.server_name else []
-    return split.netloc, _grpc().ssl_channel_credentials(authorities, key, chain), [*_OPTIONS, *name]
+    return split.netloc, library().ssl_channel_credentials(authorities, key, chain), [*_OPTIONS, *name]
 
 
 def _failed(status: Any, details: str | None) -> Answered:

@@ -239,10 +239,9 @@ def frame(code: str, message: str, size: int, metadata: Mapping[str, str], form:
     return [*pieces, b', "content": "', None, b'", "payload": "', None, b'"}']
 
 
-PUSH = "/v1/interconn/chan/push"
-INVOKE = "/v1/interconn/chan/invoke"
-PART = "/v1/interconn/chan/part"
-"""our own: what a peer makes of transport over HTTP is not known before it has stored it"""
+CHANNEL = "/v1/interconn/chan/"
+PUSH, INVOKE, PART = CHANNEL + "push", CHANNEL + "invoke", CHANNEL + "part"
+"""part is our own: what a peer makes of transport over HTTP is not known before it has stored it"""
 PASS_THROUGH = "1"
 GRPC = "2"
 """the version of HTTP of requests that came by gRPC"""
@@ -260,8 +259,6 @@ _NAMES = {
     "target": "target-node-id",
     "target_institution": "target-inst-id",
     "source": "source-node-id",
-    "source_institution": "source-inst-id",
-    "version": "version",
     "uri": "uri",
     "topic": "topic",
     "timeout": "timeout",
@@ -287,8 +284,6 @@ class Ptp:
     target: str = ""
     target_institution: str = ""
     source: str = ""
-    source_institution: str = ""
-    version: str = ""
     uri: str = ""
     topic: str | None = None
     timeout: str = ""

@@ -25,6 +25,7 @@ from adapter.bfia.channel import bodies
 from adapter.bfia.channel import responses as schema
 from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import (
+    CHANNEL,
     GRPC,
     INVOKE,
     PART,
@@ -144,9 +145,9 @@ def container_router(parts: ChannelParts) -> APIRouter:
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
         (PUSH, desk.push, schema.PUSH),
-        ("/v1/interconn/chan/pop", desk.pop, schema.POP),
-        ("/v1/interconn/chan/peek", desk.peek, schema.PEEK),
-        ("/v1/interconn/chan/release", desk.release, schema.RELEASE),
+        (CHANNEL + "pop", desk.pop, schema.POP),
+        (CHANNEL + "peek", desk.peek, schema.PEEK),
+        (CHANNEL + "release", desk.release, schema.RELEASE),
     ):
         _add(router, path, handle, about, parts.broker.push_refused if path == PUSH else None)
     return router
@@ -158,7 +159,7 @@ def peer_router(parts: ChannelParts) -> APIRouter:
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     _add(router, INVOKE, desk.invoke, schema.INVOKE)
     _add(router, PART, desk.part, schema.PART)
-    _add(router, "/v1/interconn/chan/transport", desk.transport, schema.TRANSPORT)
+    _add(router, CHANNEL + "transport", desk.transport, schema.TRANSPORT)
     return router
 
 

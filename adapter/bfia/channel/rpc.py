@@ -18,8 +18,7 @@ from weakref import WeakValueDictionary
 from starlette.types import ASGIApp, Message
 
 from adapter.bfia.channel import bodies, calls
-from adapter.bfia.channel.calls import GrpcMissing
-from adapter.bfia.channel.codec import GRPC, PASS_THROUGH, decode_answer, encode_answer
+from adapter.bfia.channel.codec import CHANNEL, GRPC, PASS_THROUGH, decode_answer, encode_answer
 from adapter.bfia.channel.courier import BUFFER_FULL
 from adapter.bfia.channel.forms import Form
 from gateway.domain.problems import Problem
@@ -34,7 +33,6 @@ METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke"
 _STREAM = "transport"
 _MOST_OF_GRPC = (1 << 31) - 1
 """bytes of one message; a larger limit, which it would not understand, refused them all"""
-_PATH = "/v1/interconn/chan/"
 _IDLE_SECONDS = 75
 _KEEPALIVE_SECONDS = 60
 """after which a connection with calls is tried: a stream's client may be gone"""
@@ -87,11 +85,7 @@ class Grpc:
             name.unlink(missing_ok=True)
 
     async def _start(self) -> Path:
-        try:
-            import grpc
-            import grpc.aio
-        except ImportError:
-            raise GrpcMissing from None
+        grpc = calls.library()
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", self._most_bytes),
@@ -142,8 +136,7 @@ class Grpc:
                 yield await self._answer("invoke", _only(message), context)
 
     async def _answer(self, method: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
-        import grpc
-
+        grpc = calls.library()
         connection = self._connections.get(context.peer())
         if connection is None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener")
@@ -167,7 +160,7 @@ class Grpc:
         came: "_Counting",
     ) -> tuple[int, bytes]:
         """Return status and body of the response to the same request over HTTP."""
-        path = _PATH + method
+        path = CHANNEL + method
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -2,14 +2,13 @@
 
 import asyncio
 import base64
-import sys
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 
 from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
-from adapter.bfia.channel.rpc import SERVICE, Grpc, GrpcMissing
+from adapter.bfia.channel.rpc import SERVICE
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import OK, SESSION, Container, Node, served, until, waiters
 
@@ -110,10 +109,3 @@ async def test_no_other_http_2_is_more_than_closed(node, client):
     assert b"code" not in await reader.read()
     writer.close()
     assert await Container(client, node).push("alpha", base64.b64encode(b"x")) == OK
-
-
-async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(GrpcMissing, match=r"bfia-gateway\[grpc\]"):
-        async with Grpc(lambda *_: None, 1).connected({}):
-            pass

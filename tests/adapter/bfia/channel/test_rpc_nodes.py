@@ -385,6 +385,9 @@ async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(calls.GrpcMissing, match=r"bfia-gateway\[grpc\]"):
         calls.Calls("grpc://127.0.0.1:9", Identity(), ssl.create_default_context())
+    with pytest.raises(calls.GrpcMissing):
+        async with Grpc(lambda *_: None, 1).connected({}):
+            pass
 
 
 async def test_by_tls_both_ends_are_proven(tmp_path):
