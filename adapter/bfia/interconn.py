@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import Field, TypeAdapter, ValidationError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
-from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, on, required
+from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, described, on, read
 from adapter.bfia.route_test import called_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
@@ -128,12 +128,8 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         summary="State of a job that this node schedules, or of its own part (3.7)",
         openapi_extra=examples.STATUS_ALL,
     )
-    async def status_all(
-        request: Request,
-        caller: Caller = peers.caller,
-        job_id: str | None = Query(default=None, description="the job's id"),
-    ) -> wire.Answer[wire.StatusData]:
-        wanted = await required(request, "job_id")
+    async def status_all(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StatusData]:
+        wanted = (await read(request, wire.JobQuery)).job_id
         view = await on(limiters.rest, caller.sender, lambda: scheduler.job_status(wanted, caller.node))
         return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
 
@@ -230,13 +226,13 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     def terminate(body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller) -> None:
         audits.terminate(body.audit_id, caller.node, translate.ending(body, datetime.now(UTC), caller.node))
 
-    @router.get(f"{JOB_AUDIT}/query", summary="What has become of a question of the sender's (ours)")
-    async def query(
-        request: Request,
-        caller: Caller = peers.caller,
-        audit_id: str | None = Query(default=None, description="the audit's id"),
-    ) -> wire.Answer[wire.StateData]:
-        wanted = await required(request, "audit_id")
+    @router.get(
+        f"{JOB_AUDIT}/query",
+        summary="What has become of a question of the sender's (ours)",
+        openapi_extra=described(wire.AuditQuery),
+    )
+    async def query(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StateData]:
+        wanted = (await read(request, wire.AuditQuery)).audit_id
         status = await on(limiters.rest, caller.sender, lambda: audits.status(wanted, caller.node))
         return ok(wire.StateData(status=str(status)), caller.profile)
 

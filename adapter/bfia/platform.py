@@ -14,19 +14,19 @@ from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import Done, Sender, given, incoming, on, required, texts
+from adapter.bfia.requests import Done, Sender, described, incoming, on, read
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, problems_of, shorten
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, shorten
 from gateway.jobs.contracts import ALL_SITES
 from gateway.jobs.coordinator import Coordinator
 from gateway.ports import Callback, Limiters
@@ -35,7 +35,6 @@ from gateway.runtime.context import new_trace_id
 from provider_registry.registry import Written
 
 E = TypeVar("E", bound=Callable[..., Any])
-M = TypeVar("M", bound=BaseModel)
 
 SCHEDULE = "/v1/platform/schedule"
 OTHER = "/v2/schedule"
@@ -54,10 +53,6 @@ def _spelled(router: APIRouter, path: str, *methods: str, **described: Any) -> C
         return endpoint
 
     return serve
-
-
-class _Job(BaseModel):
-    job_id: str = Field(description="the job's id")
 
 
 class _Flow(BaseModel):
@@ -99,10 +94,10 @@ def operator_router(
         "GET",
         "POST",
         summary="State of a job and of all its tasks",
-        openapi_extra=_described(_Job),
+        openapi_extra=described(wire.JobQuery),
     )
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
-        wanted, sender = await required(request, "job_id"), incoming(request)
+        wanted, sender = (await read(request, wire.JobQuery)).job_id, incoming(request)
         view = await on(limiters.rest, sender, lambda: jobs.status_here(wanted))
         if view is None:  # another node knows, and may take its time
             view = await on(limiters.peers, sender, lambda: jobs.status(wanted))
@@ -127,11 +122,12 @@ def operator_router(
         "/job/query_job_list",
         "GET",
         summary="All jobs of a flow, or all jobs",
-        openapi_extra=_described(_Flow),
+        openapi_extra=described(_Flow),
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
-        wanted = (await texts(request, "flow_id")).get("flow_id")
-        found = await on(limiters.peers, incoming(request), lambda: jobs.jobs(wanted))
+        asked = await read(request, _Flow)
+        flow_id = asked.flow_id if asked.model_fields_set else None
+        found = await on(limiters.peers, incoming(request), lambda: jobs.jobs(flow_id))
         return ok(wire.JobList(job_list=dict(found)))
 
     return router
@@ -226,7 +222,7 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
 
     @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
     async def query(request: Request, sender: Sender) -> wire.OwnList:
-        keys = await texts(request, *KEYS)
+        keys = (await read(request, wire.ProviderKeys)).model_dump(exclude_none=True)
         found = await on(limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)])
         return wire.OwnList(code=0, message="success", data=found)
 
@@ -302,17 +298,17 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
     summary = "How many lines a task's log has by now"
 
-    @_spelled(router, "/task/get_log_line", "GET", "POST", summary=summary, openapi_extra=_described(_LineQuery))
+    @_spelled(router, "/task/get_log_line", "GET", "POST", summary=summary, openapi_extra=described(_LineQuery))
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
-        query = await _read(request, _LineQuery)
+        query = await read(request, _LineQuery)
         work = partial(run_logs.read, query.task_id, query.log_level, 0, 0, query.role)
         found = await on(limiters.rest, sender, work)
         return ok(wire.LogLines(num=found.total, **_about(found)))
 
     summary = "Lines of a task's log"
 
-    @_spelled(router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=_described(_LogQuery))
+    @_spelled(router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=described(_LogQuery))
     async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
@@ -320,7 +316,7 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
         long as the log is kept; lines of several roles stand in the order in which the node found them.
         """
-        q = await _read(request, _LogQuery)
+        q = await read(request, _LogQuery)
         work = partial(run_logs.read, q.task_id, q.log_level, q.start, q.length, q.role)
         found = await on(limiters.rest, sender, work)
         whose = groupby(found.lines, key=lambda line: (line.party, line.stream))
@@ -336,37 +332,6 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         return ok(data)
 
     return router
-
-
-async def _read(request: Request, model: type[M]) -> M:
-    """Read the parameters from query or body. Raises `Invalid` with every problem."""
-    found = await given(request, *model.model_fields)
-    try:
-        return model.model_validate({name: value for name, value in found.items() if value is not None})
-    except ValidationError as error:
-        raise Invalid(problems_of(error.errors(), model)) from None
-
-
-def _described(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters for the interface description; any of them may stand in a body instead."""
-    found = model.model_json_schema()
-    kinds, required = found.get("$defs", {}), found.get("required", ())
-    fields = {
-        name: kinds.get(one.pop("$ref", "").rpartition("/")[2], {}) | one
-        for name, one in found["properties"].items()
-    }
-    return {
-        "parameters": [
-            {
-                "name": name,
-                "in": "query",
-                "required": name in required,
-                "description": schema.pop("description"),
-                "schema": schema,
-            }
-            for name, schema in fields.items()
-        ]
-    }
 
 
 def _about(found: Excerpt) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Header, Request
+from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapter.bfia.channel.bodies import announced
@@ -18,11 +19,11 @@ from adapter.bfia.envelope import ok
 from adapter.bfia.peer import NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
-from adapter.body import read_json
+from adapter.body import read_json, without_nulls
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
-from gateway.errors import Invalid, NotAllowed
+from gateway.errors import Invalid, NotAllowed, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.identity.messages import Answer as SignedAnswer
 from gateway.identity.messages import Signable, Verifier, digest, headers, nonce_of, sign
@@ -31,6 +32,7 @@ from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.model import Route
 
+M = TypeVar("M", bound=BaseModel)
 X = TypeVar("X")
 W = TypeVar("W", bound=Callable[..., Any])
 Done = Answer[Empty]
@@ -345,27 +347,40 @@ _BODY = frozenset({"content-length", "transfer-encoding"})
 """without these headers a GET has no body"""
 
 
-async def given(request: Request, *names: str) -> dict[str, Any]:
-    """Return parameters from the query or, as some peers send them, from a JSON body; None where absent."""
+async def read(request: Request, model: type[M]) -> M:
+    """Read parameters from the query or, as some peers send them, from a JSON body.
+
+    Raises `Invalid` with every problem.
+    """
     may_have_body = request.method != "GET" or not _BODY.isdisjoint(request.headers)
     raw = await request.body() if may_have_body else b""
     body = read_json(raw) if raw.strip() else {}
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
-    return {name: request.query_params.get(name, body.get(name)) for name in names}
+    found = {name: request.query_params.get(name, body.get(name)) for name in model.model_fields}
+    try:
+        return model.model_validate(without_nulls(found))
+    except ValidationError as error:
+        raise Invalid(problems_of(error.errors(), model)) from None
 
 
-async def texts(request: Request, *names: str) -> dict[str, str]:
-    """Return those parameters that are given. Raises `Invalid` for one that is not a text."""
-    found = {name: value for name, value in (await given(request, *names)).items() if value is not None}
-    if wrong := [Problem(name, "must be a text", v) for name, v in found.items() if not isinstance(v, str)]:
-        raise Invalid(wrong)
-    return found
-
-
-async def required(request: Request, name: str) -> str:
-    """Return a parameter. Raises `Invalid` where it is missing or empty."""
-    value = (await texts(request, name)).get(name)
-    if not value:
-        raise Invalid([Problem(name, "is required, in the query or in a JSON body", value)])
-    return value
+def described(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the parameters that `read` reads for the interface description; any may stand in a body instead."""
+    found = model.model_json_schema()
+    kinds, required = found.get("$defs", {}), found.get("required", ())
+    fields = {
+        name: kinds.get(one.pop("$ref", "").rpartition("/")[2], {}) | one
+        for name, one in found["properties"].items()
+    }
+    return {
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "description": schema.pop("description"),
+                "schema": schema,
+            }
+            for name, schema in fields.items()
+        ]
+    }

@@ -114,6 +114,18 @@ class CreateJob(CreateAll):
     """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
 
 
+class JobQuery(BaseModel):
+    """A query about one job, in the query or a body."""
+
+    job_id: str = Field(min_length=1, description="the job's id")
+
+
+class AuditQuery(BaseModel):
+    """A query about one question, in the query or a body."""
+
+    audit_id: str = Field(min_length=1, description="the audit's id")
+
+
 class JobId(Body):
     """A request about one job."""
 
