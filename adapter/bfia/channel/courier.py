@@ -10,7 +10,7 @@ import httpx
 
 from adapter.bfia.channel.calls import Calls, by_grpc
 from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
-from adapter.bfia.channel.wire import Answered, BadAddress, Wires
+from adapter.bfia.channel.wire import BadAddress, Wires
 from adapter.bfia.connections import Clients
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
@@ -76,7 +76,13 @@ class Courier:
     ) -> Answer:
         by = f"next hop {route.via}: " if route.via else ""
         try:
-            status, kind, content = await self._posted(path, route, body, headers)
+            if by_grpc(route.url):
+                calls = self._calls.get((route.url, route.identity), route.identity)
+                body[:] = [b"".join(body)]  # gRPC takes no pieces, and they would stay beside it
+                status, kind, content = await calls.post(path, body[0], headers, route.deadline)
+            else:
+                wires, url = self._wires.get(route.identity, route.identity), route.url + path
+                status, kind, content = await wires.post(url, body, headers, route.deadline, route.server_name)
         except BadAddress as error:
             return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
         except OSError as error:
@@ -86,16 +92,6 @@ class Courier:
         if status == 429 or (status >= 500 and not may_be_unknown):
             raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
         return (_read if len(content) < _SHORT else _read.__wrapped__)(status, content, kind)
-
-    async def _posted(
-        self, path: str, route: Route, body: list[bytes], headers: list[tuple[bytes, bytes]]
-    ) -> Answered:
-        if not by_grpc(route.url):
-            wires = self._wires.get(route.identity, route.identity)
-            return await wires.post(route.url + path, body, headers, route.deadline, route.server_name)
-        calls = self._calls.get((route.url, route.identity), route.identity)
-        body[:] = [b"".join(body)]  # gRPC takes no pieces, and they would stay beside it
-        return await calls.post(path, body[0], headers, route.deadline)
 
     def to(self, identity: Identity) -> httpx.AsyncClient:
         """Return the client of the relay. Raises PeerUnreachable where the identity's files cannot be used."""
