@@ -14,15 +14,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from adapter.bfia.channel.calls import by_grpc
-from adapter.bfia.channel.codec import (
-    CHANNEL,
-    INVOKE,
-    SUCCESS,
-    Ptp,
-    decode_answer,
-    encode_envelope,
-    invoke_headers,
-)
+from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, invoke_headers
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.connections import context
@@ -68,6 +60,7 @@ _OTHER_PROTOCOL = "fate-partner"
 _PARTNER_HAS, _PARTNER_LACKS = "/v2/partner/task/collect", "/v2/partner/no/such/path"
 
 _BARE = "application/octet-stream"
+_PEEK = "/v1/interconn/chan/peek"
 _TOPIC = "route-test"
 _PROBES = {
     Form.JSON: b'{"topic": "route-test"}',
@@ -390,7 +383,7 @@ class _Test:
         headers = invoke_headers(
             ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated
         )
-        headers |= {"x-ptp-uri": f"{CHANNEL}peek", "content-type": form.value if form is not Form.RAW else _BARE}
+        headers |= {"x-ptp-uri": _PEEK, "content-type": form.value if form is not Form.RAW else _BARE}
         pieces = [_PROBES[form]]
         body = b"".join(encode_envelope(pieces, headers, form) if encapsulated else pieces)
         try:
