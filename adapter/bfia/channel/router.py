@@ -21,50 +21,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from adapter.bfia.channel import bodies
-from adapter.bfia.channel import responses as schema
+from adapter.bfia.channel import bodies, codec, responses
 from adapter.bfia.channel.calls import by_grpc
-from adapter.bfia.channel.codec import (
-    CHANNEL,
-    GRPC,
-    INVOKE,
-    PART,
-    PASS_THROUGH,
-    PUSH,
-    SUCCESS,
-    Answer,
-    Ask,
-    Part,
-    Ptp,
-    decode_ask,
-    encode_envelope,
-    frame,
-    invoke_headers,
-    read_ends,
-    read_envelope,
-    read_part,
-    read_ptp,
-    read_push,
-    read_topic,
-    rewritten,
-    wait_seconds,
-)
+from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, SUCCESS, Answer, Ask, Ptp
 from adapter.bfia.channel.courier import BUFFER_FULL, Courier
 from adapter.bfia.channel.forms import Form, form_of
 from adapter.bfia.channel.pieces import Payload, measured
-from adapter.bfia.channel.responses import (
-    IN_THREAD,
-    LOOP,
-    NOT_JOINED,
-    NOT_PERMITTED,
-    PARTS_MISSING,
-    ChannelRefused,
-    Handover,
-    form_for,
-    refusal,
-    reply,
-    success,
-)
+from adapter.bfia.channel.responses import IN_THREAD, LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused, Handover
 from adapter.bfia.channel.sessions import Cache, UnknownSessions
 from adapter.bfia.profiles import profile_named
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
@@ -144,10 +107,10 @@ def container_router(parts: ChannelParts) -> APIRouter:
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
-        (PUSH, desk.push, schema.PUSH),
-        (CHANNEL + "pop", desk.pop, schema.POP),
-        (CHANNEL + "peek", desk.peek, schema.PEEK),
-        (CHANNEL + "release", desk.release, schema.RELEASE),
+        (PUSH, desk.push, responses.PUSH),
+        (codec.CHANNEL + "pop", desk.pop, responses.POP),
+        (codec.CHANNEL + "peek", desk.peek, responses.PEEK),
+        (codec.CHANNEL + "release", desk.release, responses.RELEASE),
     ):
         _add(router, path, handle, about, parts.broker.push_refused if path == PUSH else None)
     return router
@@ -157,9 +120,9 @@ def peer_router(parts: ChannelParts) -> APIRouter:
     """Return invoke and part, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
-    _add(router, INVOKE, desk.invoke, schema.INVOKE)
-    _add(router, PART, desk.part, schema.PART)
-    _add(router, CHANNEL + "transport", desk.transport, schema.TRANSPORT)
+    _add(router, INVOKE, desk.invoke, responses.INVOKE)
+    _add(router, PART, desk.part, responses.PART)
+    _add(router, codec.CHANNEL + "transport", desk.transport, responses.TRANSPORT)
     return router
 
 
@@ -181,7 +144,7 @@ def _add(
                 note(request.headers.get("x-ptp-session-id", ""), f"{error.reason}: {brief(error).message}")
             if error.code == NotAllowed.code:
                 request.state.refused = brief(error)
-            return refusal(error, form_for(request.headers.raw))
+            return responses.refusal(error, responses.form_for(request.headers.raw))
 
     endpoint.__name__ = "chan_" + path.rpartition("/")[2]
     router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
@@ -255,7 +218,7 @@ class _Desk:
         async with self._bodies.pieces(request, *places, self._bodies.places("large")) as pieces:
             if route is None:
                 await self._store(ptp, form, pieces, source=self._parts.node, run=member.run)
-                return success(form)
+                return responses.success(form)
             await self._refuse_ended(ptp.session)
             return _response_to(await self._send_held(ptp, route, pieces, form), ptp, form)
 
@@ -277,7 +240,7 @@ class _Desk:
                 offset += sum(map(len, part))
                 part.clear()  # or it would be there while the next one comes
             _refuse_short(offset, size)
-        return success(Form.RAW)
+        return responses.success(Form.RAW)
 
     async def _send_held(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:
         """Bring a message on that is here as a whole; a long one in parts, as its bare payload."""
@@ -300,11 +263,11 @@ class _Desk:
         offset, answer = 0, Answer(code=SUCCESS)
         async for part in parts:
             length, checksum = measured(part)
-            headers = self._invoke_headers(ptp, encapsulated=False) | Part(offset, size, checksum).header
+            headers = self._invoke_headers(ptp, encapsulated=False) | codec.Part(offset, size, checksum).header
             answer = await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
             if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
                 raise _NoParts(part)  # its transport takes none, or what it refuses it says of the whole, too
-            if answer.code == PARTS_MISSING:
+            if answer.code == responses.PARTS_MISSING:
                 raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
             if not answer.succeeded:
                 return answer
@@ -342,11 +305,11 @@ class _Desk:
         profile = profile_named(route.profile)
         grpc = by_grpc(route.url)
         if profile.bare_payloads or profile.encapsulates or grpc:
-            write = partial(rewritten, ptp=ptp, form=form, profile=profile, grpc=grpc)
+            write = partial(codec.rewritten, ptp=ptp, form=form, profile=profile, grpc=grpc)
             pieces, ptp, form = await self._read(pieces, write)
         headers = self._invoke_headers(ptp, encapsulated=profile.encapsulates)
         if profile.encapsulates:
-            pieces = await self._read(pieces, partial(encode_envelope, metadata=headers, form=form))
+            pieces = await self._read(pieces, partial(codec.encode_envelope, metadata=headers, form=form))
         return await self._brought(ptp, route, pieces, headers, form, INVOKE)
 
     def _token(self, ptp: Ptp) -> str:
@@ -354,7 +317,7 @@ class _Desk:
         return _digest("token", ptp.token) if ptp.token else ""
 
     def _invoke_headers(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
-        return invoke_headers(
+        return codec.invoke_headers(
             ptp,
             node=self._parts.node,
             institution=self._parts.institution,
@@ -394,7 +357,7 @@ class _Desk:
             member, ask = await self._wanted(request, ptp, form)
             if seconds is None:
                 query = request.query_params.get("timeout")
-                seconds = wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
+                seconds = codec.wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
             await self._refuse_ended(ptp.session)
 
         async def taking() -> Message | None:
@@ -411,7 +374,7 @@ class _Desk:
 
         def framed(message: Message) -> list[bytes | None]:
             metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
-            return frame(SUCCESS, "success", message.size, metadata, form)
+            return codec.frame(SUCCESS, "success", message.size, metadata, form)
 
         return Handover(self._broker, taking, framed, form, self._reading)
 
@@ -420,23 +383,23 @@ class _Desk:
         ptp, form = _asked(request)
         member, ask = await self._wanted(request, ptp, form)
         await self._broker.release(ptp.session, ask.topic, reader=_digest("run", member.run), run=member.run)
-        return success(form)
+        return responses.success(form)
 
     async def _wanted(self, request: Request, ptp: Ptp, form: Form) -> tuple[Member, Ask]:
         """Return who sends the request, and what it asks for: a header's topic goes before a body's."""
         member = await self._member(request, ptp)
         async with self._bodies.pieces(request) as pieces:
-            ask = await self._read(pieces, lambda _: decode_ask(b"".join(pieces), form))
+            ask = await self._read(pieces, lambda _: codec.decode_ask(b"".join(pieces), form))
         return member, ask if ptp.topic is None else ask.model_copy(update={"topic": ptp.topic})
 
     async def invoke(self, request: Request) -> Response:
         """Store a message that another node's transport brings."""
         headers = request.headers.raw
-        form = form_of(request.headers.get("content-type", ""), read_topic(headers))
+        form = form_of(request.headers.get("content-type", ""), codec.read_topic(headers))
         ptp = None
         version = request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip()
-        if version == PASS_THROUGH or form is Form.RAW:
-            ptp = read_ptp(headers)
+        if version == codec.PASS_THROUGH or form is Form.RAW:
+            ptp = codec.read_ptp(headers)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         places = self._bodies.places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
@@ -444,8 +407,8 @@ class _Desk:
         async with self._bodies.pieces(request, places) as pieces:
             inner = None
             if ptp is None:
-                envelope, inner = await self._read(pieces, partial(read_envelope, form=form))
-                ptp = read_ptp(headers, envelope.metadata)
+                envelope, inner = await self._read(pieces, partial(codec.read_envelope, form=form))
+                ptp = codec.read_ptp(headers, envelope.metadata)
                 check_claim(request.scope, ptp.source)
                 known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
                 _check_invoke(ptp, self._parts.node, known)
@@ -455,14 +418,14 @@ class _Desk:
             if inner is not None:
                 pieces = await self._read(pieces, lambda _: list(inner.last()))
             await self._store(ptp, form, pieces, source=ptp.source, run=None)
-        return success(form)
+        return responses.success(form)
 
     async def part(self, request: Request) -> Response:
         """Store a part of a bare payload that another node's transport brings, of a session that is known here.
 
         It reserves capacity for all that is to come, which in sessions of no known job anybody could do.
         """
-        ptp = read_ptp(request.headers.raw)
+        ptp = codec.read_ptp(request.headers.raw)
         _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
         if not ptp.message_id:
             raise Invalid([Problem("x-ptp-message-id", "is required", None)])
@@ -474,20 +437,20 @@ class _Desk:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
         kind = ("handed on", True) if HANDED_ON in request.headers else ("large", None)
         async with self._bodies.pieces(request, self._bodies.places(*kind)) as pieces:
-            part = read_part(request.headers, pieces, bodies.PART)
+            part = codec.read_part(request.headers, pieces, bodies.PART)
             if answer := await self._handed_on(request, ptp, pieces, Form.RAW, PART):
                 return answer
             await self._store_part(ptp, pieces, part.offset, part.size, ptp.source, None)
-        return success(Form.RAW)
+        return responses.success(Form.RAW)
 
     async def transport(self, request: Request) -> Response:
         """Let a node of which this one knows begin a stream of messages by gRPC; each is an invoke of its own."""
         if request.scope["http_version"] != GRPC:
             raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
-        source, _ = read_ends(request.headers.raw) or ("", "")
+        source, _ = codec.read_ends(request.headers.raw) or ("", "")
         if not self._parts.known_sender(source):
             raise ChannelRefused(NOT_JOINED, f"node {source or '(none named)'} is not known here")
-        return success(Form.PROTOBUF)
+        return responses.success(Form.PROTOBUF)
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
         if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
@@ -552,8 +515,8 @@ def _refuse_short(length: int, size: int) -> None:
 def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
     """Return another transport's answer; ``ptp`` names the node to which a container's message was brought."""
     if answer.succeeded:
-        return success(form)
-    return reply(answer.code, f"node {ptp.target}: {answer.message}" if ptp else answer.message, form)
+        return responses.success(form)
+    return responses.reply(answer.code, f"node {ptp.target}: {answer.message}" if ptp else answer.message, form)
 
 
 def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
@@ -568,7 +531,7 @@ def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
 
 
 def _asked(request: Request) -> tuple[Ptp, Form]:
-    ptp = read_ptp(request.headers.raw)
+    ptp = codec.read_ptp(request.headers.raw)
     return ptp, form_of(request.headers.get("content-type", ""), ptp.topic)
 
 
@@ -589,7 +552,7 @@ def _read_push(ptp: Ptp, form: Form, token: str, pieces: list[bytes]) -> tuple[s
     The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a
     sender that means something else by the word, must not lose messages. Else it is the id of the push.
     """
-    push, payload = read_push(pieces, form)
+    push, payload = codec.read_push(pieces, form)
     name = ptp.message_id
     if sequence := push.metadata.get("sequence", ""):
         name = _digest("sequence", token, sequence, f"{payload.size} {payload.checksum}")
