@@ -10,6 +10,7 @@ from typing import Any
 
 NAMED_BY = ("dest-party-id", "x-target-node-id", "x-ptp-target-node-id")
 """headers that name the node that a request is for"""
+HOP_BY_HOP = {"host", "connection", "transfer-encoding"}
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Recorder:
                 raw = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {k.lower(): v for k, v in self.headers.items()}
                 to = next((headers[name] for name in NAMED_BY if headers.get(name)), "")
-                status, kind, content = recorder.pass_on(to, self.command, self.path, raw, headers)
+                status, given, content = recorder.pass_on(to, self.command, self.path, raw, headers)
                 recorder.seen.append(Seen(to, self.path, _json(raw), headers, status, _json(content)))
                 self.send_response(status)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(content)))
+                for name, value in (given | {"content-length": str(len(content))}).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -72,20 +73,21 @@ class Recorder:
 
     def pass_on(
         self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, str, bytes]:
-        """Return status, content type and content of the answer; 502 where there is none."""
-        sent = {k: v for k, v in headers.items() if k not in ("host", "connection")}
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and content of the answer; 502 where there is none."""
+        sent = {k: v for k, v in headers.items() if k not in HOP_BY_HOP}
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.ways[to], timeout=130)
             try:
                 connection.request(method, path, raw, sent)
                 answer = connection.getresponse()
-                kind = answer.getheader("content-type") or "application/json"
-                return answer.status, kind, answer.read()
+                found = {name.lower(): value for name, value in answer.getheaders()}
+                given = {name: found[name] for name in found.keys() - HOP_BY_HOP}
+                return answer.status, given, answer.read()
             finally:
                 connection.close()
         except (KeyError, OSError):
-            return 502, "application/json", b"{}"
+            return 502, {}, b"{}"
 
 
 def _json(raw: bytes) -> Any:

@@ -1,12 +1,9 @@
 """Answers are signed: who sits between two nodes can change none, nor put one in another's place."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import httpx
 import pytest
 from anyio import CapacityLimiter
 
@@ -16,8 +13,8 @@ from gateway.errors import NotFound, PeerUnreachable
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.messages import Answer, Signable, check_answer, digest, headers, sign
 from gateway.runtime.checks import Result
+from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, PEER, running
-from tests.plain import NO_TLS
 from tests.trust.agreeing import route
 
 
@@ -32,58 +29,34 @@ class Passing:
     status: int = 0
 
 
-class Between:
+class Between(Recorder):
     """Passes everything on, and lets a test change what comes back."""
 
     def __init__(self) -> None:
-        self.target = ""
+        super().__init__()
         self.attack: Callable[[Passing], Passing] = self.forward
-        between = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                said = between.attack(Passing(dict(self.headers), body, self.command, self.path))
-                self.send_response(said.status)
-                for name, value in (said.headers | {"content-length": str(len(said.body))}).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(said.body)
-
-            do_GET = do_POST
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def pass_on(
+        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        said = self.attack(Passing(dict(headers), raw, method, path))
+        return said.status, said.headers, said.body
 
     def forward(self, asked: Passing) -> Passing:
-        made = httpx.request(
-            asked.method,
-            self.target + asked.path,
-            content=asked.body,
-            headers=asked.headers,
-            trust_env=False,
-            verify=NO_TLS,
-            timeout=60,
-        )
-        return Passing(dict(made.headers), made.content, status=made.status_code)
+        status, headers, body = super().pass_on(PEER, asked.method, asked.path, asked.body, asked.headers)
+        return Passing(headers, body, status=status)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway, Between]]:
     """Give a node, its partner, and who sits between them."""
-    home, between = tmp_path_factory.mktemp("nodes"), Between()
-    threading.Thread(target=between.server.serve_forever, daemon=True).start()
+    home = tmp_path_factory.mktemp("nodes")
     keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
-    with running(home / ME) as me, running(home / PEER, PEER) as peer:
-        between.target = peer.addresses()["peer"]
+    with running(home / ME) as me, running(home / PEER, PEER) as peer, Between() as between:
+        between.ways[PEER] = peer.sockets["peer"][0].getsockname()[1]
         route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
-        route(me, {PEER: {"url": between.url, "keys": keys[PEER]}})
+        route(me, {PEER: {"host": "127.0.0.1", "port": between.port, "keys": keys[PEER]}})
         yield me, peer, between
-    between.server.shutdown()
-    between.server.server_close()
 
 
 @pytest.fixture
@@ -180,7 +153,7 @@ def test_a_request_that_was_taken_cannot_be_shown_as_refused(nodes: tuple[Gatewa
 def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[Gateway, Gateway, Between]):
     me, _, between = nodes
     before = me.routes.table.routes[PEER]
-    entry = {"url": between.url, "keys": ", ".join(before.keys)}
+    entry = {"url": f"http://127.0.0.1:{between.port}", "keys": ", ".join(before.keys)}
     route(me, {PEER: entry | {"signing": "accepted"}})
     try:
         between.attack = lambda asked: Passing({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
@@ -203,10 +176,9 @@ def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Be
     with pytest.raises(NotFound):
         poll(me)
     for one in seen:
-        lower = {name.lower(): value for name, value in one.headers.items()}
-        params, signature = (lower[n].removeprefix("bfia=") for n in ("signature-input", "signature"))
-        assert lower["x-auth-sign"] == f"input={params}, signature={signature}"
-        assert lower["content-digest"] == digest(one.body)
+        params, signature = (one.headers[n].removeprefix("bfia=") for n in ("signature-input", "signature"))
+        assert one.headers["x-auth-sign"] == f"input={params}, signature={signature}"
+        assert one.headers["content-digest"] == digest(one.body)
 
 
 @pytest.mark.anyio

@@ -26,14 +26,14 @@ class Site(Recorder):
 
     def pass_on(
         self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, str, bytes]:
+    ) -> tuple[int, dict[str, str], bytes]:
         answer: dict[str, Any] = OK
         if path == "/v2/scheduler/job/create":
             answer = OK | {"job_id": self.gives, "data": {"model_id": "m"}}
             body = json.loads(raw) | party(self.gives) | {"kind": "fate"}
             if self.flow is not None and self.flow.code("/partner/job/create", body):
                 answer = {"code": 1002, "message": "a party refuses"}
-        return 200, "application/json", json.dumps(answer).encode()
+        return 200, {}, json.dumps(answer).encode()
 
 
 @pytest.fixture(scope="module")
