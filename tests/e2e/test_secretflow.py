@@ -3,12 +3,12 @@
 It sits in an environment of its own (``make .venv-secretflow/.done``).
 """
 
+import contextlib
 import csv
 import io
+import json
 import os
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
+from tests.services import own_docker
 from tools.chaos.proxy import Proxy
 
 pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
@@ -24,9 +25,7 @@ pytestmark = [pytest.mark.secretflow, pytest.mark.docker, pytest.mark.slow]
 RECEIVED = "bfia_channel_session_received_messages_total"
 VENV = ROOT / ".venv-secretflow"
 PARTY = Path(__file__).with_name("secretflow_psi.py")
-NOT_NEEDED = ("pip", "setuptools", "pkg_resources", "scipy")
-"""of what is installed, by the begin of the name"""
-INSTEAD = {"dash": "usr/bin/sh", "sort": "usr/bin/sort"}
+INSTEAD = {"dash": "/usr/bin/sh", "sort": "/usr/bin/sort"}
 """tools that the engine calls with options that busybox, in the base image, does not have"""
 
 
@@ -41,37 +40,29 @@ def received(node: Node) -> bool:
 
 
 @pytest.fixture
-def image() -> Iterator[str]:
-    """An image of the published packages, written once: a base image's files and theirs in one layer."""
-    name, base = f"bfia-secretflow:{os.getpid()}", os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
-    (packages,) = (VENV / "lib").glob("python3*/site-packages")
-    container = subprocess.check_output(["docker", "create", base], text=True).strip()
-    try:
-        line = ["docker", "import", "--change", "ENV PYTHONPATH=/site PYTHONDONTWRITEBYTECODE=1"]
-        line += ["--change", 'ENTRYPOINT ["python3", "/party.py"]', "-", name]
-        given = subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE)
-        taken = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        with given, taken, tarfile.open(fileobj=taken.stdin, mode="w|") as image:
-            with tarfile.open(fileobj=given.stdout, mode="r|") as files:
-                for file in files:
-                    if file.name not in INSTEAD.values():
-                        image.addfile(file, files.extractfile(file) if file.isfile() else None)
-            for package in packages.iterdir():
-                if not package.name.startswith(NOT_NEEDED):
-                    image.add(package, f"site/{package.name}")
-            image.add(PARTY, "party.py")
-            for tool, path in INSTEAD.items():
-                image.add(os.path.realpath(shutil.which(tool) or tool), path)
-        assert (given.returncode, taken.returncode) == (0, 0)
+def image(tmp_path: Path) -> Iterator[str]:
+    """An image of the component; what is published is a gigabyte, and mounted into its containers."""
+    name, folder = f"bfia-secretflow:{os.getpid()}", tmp_path / "image"
+    folder.mkdir()
+    for file in (PARTY, *(shutil.which(tool) or tool for tool in INSTEAD)):
+        shutil.copy(file, folder)
+    lines = [f"FROM {own_docker.BASE}", f"COPY {PARTY.name} /", "ENV PYTHONPATH=/site"]
+    lines.append(f"RUN {json.dumps(['rm', *INSTEAD.values()])}")
+    lines += [f"COPY {tool} {place}" for tool, place in INSTEAD.items()]
+    lines.append(f'ENTRYPOINT ["python3", "/{PARTY.name}"]')
+    (folder / "Dockerfile").write_text("\n".join(lines))
+    with contextlib.closing(own_docker.Daemon()) as client:
+        client.images.build(path=str(folder), tag=name, rm=True)
         yield name
-    finally:
-        subprocess.run(["docker", "rm", container], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["docker", "rmi", "-f", name], check=True, stdout=subprocess.DEVNULL)
+        client.images.remove(name, force=True)
 
 
 def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(image: str, tmp_path: Path) -> None:
     """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""
-    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], {"kind": "docker"})
+    (packages,) = (VENV / "lib").glob("python3*/site-packages")
+    mounted = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
+    engine = {"kind": "docker", "docker": {"allow": mounted}}
+    federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine)
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
     host.settings["engine"] = process_engine(image, command=[str(VENV / "bin" / "python"), str(PARTY)])
     with ExitStack() as stack:
