@@ -135,6 +135,15 @@ def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) 
     )
 
 
+def uploaded(gateway: Gateway, namespace: str, name: str, content: bytes = b"id,x\na,1\nb,2\n") -> None:
+    """Upload a table, as a person does."""
+    form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1"}
+    form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
+    file = {"file": ("t.csv", content, "text/csv")}
+    answer = ask(gateway, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
+    assert answer.json()["code"] == 0, answer.text
+
+
 def containers(
     gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...]], *, launched: bool = False
 ) -> dict[str, dict[str, str]]:

@@ -19,7 +19,7 @@ from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.contracts.apis import THIRD, World, bfia, job_audits, two_nodes
-from tests.inprocess import ME, PEER, ask
+from tests.inprocess import ME, PEER, ask, uploaded
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
 WITH_THIRD = a_spec("a", {"guest": (PEER,), "host": (ME, THIRD)}).parties
@@ -136,7 +136,7 @@ def test_new_parameters_open_no_data_that_was_taken_back(tmp_path: Path):
     of_host = lambda name: {"host": {"0": {"a": {"dataset_id": f"space#{name}"}}}}  # noqa: E731
     with two_nodes(tmp_path / "nodes", me={"data": {"grants": "listed"}}) as world:
         for name in ("kept", "taken"):
-            uploaded(world, name)
+            uploaded(world.me, "space", name)
             world.me.sharing.grant(Address("space", name), PEER, "ann")
         participant = world.me.participant
         participant.create_job(replace(spec, task_params=of_host("kept")), PEER)
@@ -154,14 +154,6 @@ def test_new_parameters_open_no_data_that_was_taken_back(tmp_path: Path):
         assert refused.value.reason == "NOT_AUTHORISED" and world.local(spec.job_id).runs == ()
         world.me.sharing.grant(taken, PEER, "ann")
         participant.start_task(*start)
-
-
-def uploaded(world: World, name: str) -> None:
-    form = {"namespace": "space", "name": name, "head": "true", "partitions": "1"}
-    form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
-    file = {"file": ("t.csv", b"id,x\na,1\nb,2\n", "text/csv")}
-    answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
-    assert answer.json()["code"] == 0, answer.text
 
 
 # ---------------------------------------------------------------- a job with the id of a task
@@ -194,7 +186,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """`ME` has datasets: one that nobody was granted, one of `THIRD`, one that `PEER` had, one out of use."""
     with two_nodes(tmp_path_factory.mktemp("nodes"), me={"data": {"grants": request.param}}) as world:
         for name in ("others", "ended", "off", *(["there"] if request.param == "listed" else [])):
-            uploaded(world, name)
+            uploaded(world.me, "space", name)
             if name != "there":
                 world.me.sharing.grant(Address("space", name), THIRD, "ann")
         world.me.sharing.grant(Address("space", "ended"), PEER, "ann")

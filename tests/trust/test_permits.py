@@ -21,7 +21,7 @@ from gateway.jobs.contracts import presented
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, PEER, STRANGER, ask
+from tests.inprocess import ME, PEER, STRANGER, uploaded
 from tests.store.test_repositories import trained
 from tests.trust.agreeing import applied, becomes, contract, person, requested, state, waiting
 
@@ -37,12 +37,7 @@ def world_of(home: Path, level: str) -> Iterator[World]:
     for node in (ME, PEER):
         Keyring(home / node / "state").make("ed25519")
     with two_nodes(home, me={"trust": {"level": level}, "data": {"grants": "listed"}}) as world:
-        namespace, _, name = DATASET.partition("#")
-        form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1"}
-        form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
-        file = {"file": ("t.csv", b"id,income\nsecret-a,1\nsecret-b,2\n", "text/csv")}
-        answer = ask(world.me, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
-        assert answer.json()["code"] == 0, answer.text
+        uploaded(world.me, *DATASET.split("#"), b"id,income\nsecret-a,1\nsecret-b,2\n")
         yield world
 
 
