@@ -25,7 +25,7 @@ from tests.e2e.jobs import limited
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
 from tests.e2e.test_swarm import MANAGER, WORKER
-from tests.services.clusters import daemon, guarded_registry, kubectl, load
+from tests.services.clusters import daemon, guarded_registry, kubectl, load, pushed
 from tests.services.registry import log_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
@@ -71,13 +71,7 @@ def two(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Federation]:
     """The guest has three engines, and what the user's job needs runs in the cluster; the host has the Swarm."""
-    registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
-    for line in (
-        ["tag", IMAGE, f"{registry}/{IMAGE}"],
-        ["push", "-q", f"{registry}/{IMAGE}"],
-        ["rmi", "-f", f"{registry}/{IMAGE}"],
-    ):
-        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    pushed(IMAGE)
     for number in (MANAGER, WORKER):
         load(number, IMAGE)
     made = Federation(tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
@@ -210,9 +204,9 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     shutil.copy(Path(__file__).with_name("stepping_elsewhere.py"), tmp_path / "stepping.py")
     lines = [f"FROM {IMAGE}", "COPY stepping.py /app/", 'ENTRYPOINT ["python3", "-m", "stepping"]']
     (tmp_path / "Dockerfile").write_text("\n".join(lines))
-    pushed = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{STEPPING}"
-    for line in (["build", "-q", "-t", pushed, str(tmp_path)], ["push", "-q", pushed], ["rmi", "-f", pushed]):
-        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["docker", "build", "-q", "-t", STEPPING, str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
+    pushed(STEPPING)
+    subprocess.run(["docker", "rmi", STEPPING], check=True, stdout=subprocess.DEVNULL)
     body = copy.deepcopy(A_PROVIDER) | {"device": "k8s", "metadata": {"image": f"{closed}/{STEPPING}"}}
     body["components_description"]["Echo"]["storageEngine"] = ["s3"]
     guest.register(body)

@@ -23,7 +23,7 @@ from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, Node, process_engine, wait_for
 from tests.e2e.test_storages import TRAIN, names
 from tests.services.cable import Cable, cable_to
-from tests.services.clusters import kubectl, the_last_of
+from tests.services.clusters import kubectl, pushed, the_last_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.mariadb, pytest.mark.kubernetes]
 TOKEN = "t" * 32
@@ -52,9 +52,11 @@ def site(
     reference_image: str, gateway_image: str, worker_id: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("cluster")
-    host, image = os.environ["BFIA_TEST_KUBERNETES_HOST"], _pushed(gateway_image)
+    host, by_tls = (os.environ[f"BFIA_TEST_KUBERNETES_{name}"] for name in ("HOST", "TLS_REGISTRY"))
     key = Keyring(home / "guest").make("ed25519").public
     name = f"bfia-node-{uuid.uuid4().hex[:8]}"
+    pushed("unionpay:2.0.0")
+    image = f"{by_tls}/{pushed(gateway_image, f'bfia-gateway:{name}').partition('/')[2]}"
     with contextlib.ExitStack() as stack:
         bucket = stack.enter_context(real.bucket())
         url = sa.make_url(stack.enter_context(careless_database(f"{worker_id}_cluster")))
@@ -92,22 +94,6 @@ def site(
         answer = found.gateways[0].ask("PUT", f"/api/v1/routes/{jobs.HOST}", json={"route": route})
         assert answer.is_success, answer.text
         yield found
-
-
-def _pushed(built: str) -> str:
-    """Push the gateway's image and the vendor's to the cluster's registry; return its name there."""
-    registry, by_tls = (os.environ[f"BFIA_TEST_KUBERNETES_{name}"] for name in ("REGISTRY", "TLS_REGISTRY"))
-    image = f"{registry}/bfia-gateway:test"
-    for known, pushed in ((built, image), ("unionpay:2.0.0", f"{registry}/unionpay:2.0.0")):
-        _docker("tag", known, pushed)
-        _docker("push", pushed)
-    digest = _docker("inspect", "--format", "{{range .RepoDigests}}{{println .}}{{end}}", image)
-    _docker("rmi", "-f", image, f"{registry}/unionpay:2.0.0")  # the names alone: others run containers of them
-    return next(one for one in digest.split() if one.startswith(registry)).replace(registry, by_tls)
-
-
-def _docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True).stdout
 
 
 def _manifests(home: Path, image: str, bucket: real.Place) -> str:

@@ -52,6 +52,14 @@ def daemon(number: int) -> str:
     return f"unix://{os.environ['BFIA_TEST_SWARM']}/{number}/s"
 
 
+def pushed(known: str, name: str = "") -> str:
+    """Push an image of this machine's Docker to the Kubernetes' registry; return its name there."""
+    there = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or known}"
+    for line in (["tag", known, there], ["push", "-q", there], ["rmi", "-f", there]):  # the name alone
+        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    return there
+
+
 def load(number: int, *images: str) -> None:
     """Bring images of this machine's Docker to one of the Swarm's daemons, unless it has them."""
     with (

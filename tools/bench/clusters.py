@@ -4,7 +4,6 @@ import contextlib
 import copy
 import os
 import statistics
-import subprocess
 import threading
 import time
 import uuid
@@ -31,7 +30,8 @@ from adapter.bfia.examples import A_PROVIDER
 from tests import storages
 from tests.e2e.nodes import Federation, Node
 from tests.e2e.test_storages import settings_of
-from tests.services.clusters import daemon, the_last_of
+from tests.services.clusters import daemon, pushed, the_last_of
+from tests.services.clusters import load as load_images
 from tools.bench import load
 from tools.bench.floor import IMAGE, Answer
 
@@ -118,9 +118,7 @@ def _called_back(kind: str) -> Iterator[Mapping[str, str]]:
 @contextmanager
 def _kubernetes() -> Iterator[tuple[str, Run]]:
     """Give the image as the cluster has it, and what runs a bare Job of it."""
-    image = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{IMAGE}"
-    for line in (["tag", IMAGE, image], ["push", "-q", image], ["rmi", image]):
-        subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
+    image = pushed(IMAGE)
     config = KubeConfig.from_file(f"{os.environ['BFIA_TEST_KUBERNETES']}/admin.conf")
     with _called_back("kubernetes") as given, Client(config, namespace="bfia", trust_env=False) as client:
         environment = [EnvVar(name=name, value=value) for name, value in given.items()]
@@ -144,12 +142,8 @@ def _kubernetes() -> Iterator[tuple[str, Run]]:
 @contextmanager
 def _swarm() -> Iterator[tuple[str, Run]]:
     """Give the image as each machine has it, and what runs a bare service of one task of it."""
-    with TemporaryDirectory() as folder:
-        saved = f"{folder}/image.tar"
-        subprocess.run(["docker", "save", "-o", saved, IMAGE], check=True)
-        for number in (1, 2, 3):
-            load_ = ["docker", "-H", daemon(number), "load", "-q", "-i", saved]
-            subprocess.run(load_, check=True, stdout=subprocess.DEVNULL)
+    for number in (1, 2, 3):
+        load_images(number, IMAGE)
     with _called_back("swarm") as given, contextlib.closing(docker.APIClient(daemon(1), num_pools=32)) as api:
         container = ContainerSpec(api.inspect_image(IMAGE)["Id"], env=[f"{k}={v}" for k, v in given.items()])
         template = TaskTemplate(container, restart_policy=RestartPolicy(condition="none"))
