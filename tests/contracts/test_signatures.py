@@ -1,9 +1,7 @@
 """Images have to be signed where the admin says so: real keys, a real registry."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
-from tests.adapter.bfia.scripted import scripted
+from tests.contracts.test_cluster_refusals import serving
 from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
 from tests.inprocess import running
@@ -193,7 +191,7 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
 ):
     monkeypatch.setattr(registries, "login_for", lambda _: None)
     with (
-        answering({"/token": said}) as address,
+        serving({"/token": (200, said), "/x": (401, b"")}) as address,
         registries.Registry(address, "acme/algo") as there,
         pytest.raises(PullFailed, match=why),
     ):
@@ -203,26 +201,8 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
 def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(registries, "_LONGEST", 0.0)
     with (
-        answering({"/v2/": b"{}"}) as address,
+        serving({"/x": (200, b"{}")}) as address,
         registries.Registry(address, "acme/algo") as there,
         pytest.raises(PullFailed, match="too slowly"),
     ):
         there.get("manifests/x", "*/*")
-
-
-@contextmanager
-def answering(said: Mapping[str, bytes]) -> Iterator[str]:
-    """Give a registry's address that says this below each path, and of all others that a token is needed."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        body = next((text for path, text in said.items() if handler.path.startswith(path)), None)
-        handler.send_response(401 if body is None else 200)
-        handler.send_header("www-authenticate", f'Bearer realm="{url}/token",service="x"')
-        handler.send_header("content-length", str(len(body or b"")))
-        handler.end_headers()
-        with suppress(OSError):  # whoever asked has heard enough
-            handler.wfile.write(body or b"")
-
-    with scripted() as (peer, url):
-        peer.will(answer)
-        yield url.removeprefix("http://")
