@@ -25,11 +25,11 @@ class Act:
     script: Script = field(default=Script())
 
 
-def shell(text: str, script: Script) -> Act:
+def shell(text: str, script: Script = Script()) -> Act:
     return Act(("sh", "-c", text), script)
 
 
-def python(text: str, script: Script) -> Act:
+def python(text: str, script: Script = Script()) -> Act:
     return Act((PYTHON, "-c", text), script)
 
 
@@ -82,6 +82,13 @@ def a_spec(harness: Any, act: Act, node: str = "alpha", **changes: Any) -> Launc
         ),
         **changes,
     )
+
+
+def launched(harness: Any, engine: Engine, act: Act, **changes: Any) -> LaunchSpec:
+    """Launch a run of its own; return what was launched."""
+    spec = a_spec(harness, act, **changes)
+    engine.launch(spec)
+    return spec
 
 
 def ended(engine: Engine, name: str) -> Exited:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,12 @@ from tests.contracts.engine_acts import (
     a_spec,
     ended,
     exits,
+    launched,
     said,
     shell,
     wait_for,
 )
 from tests.contracts.harnesses import Harness
-from tests.memory_engine import Script
 from tests.services.clusters import machine, the_last_of
 
 Launch = Callable[..., LaunchSpec]
@@ -64,12 +65,7 @@ class EngineContract:
 
     @pytest.fixture
     def run(self, harness: Harness, engine: Engine) -> Launch:
-        def launch(act: Act, **changes: Any) -> LaunchSpec:
-            spec = a_spec(harness, act, **changes)
-            engine.launch(spec)
-            return spec
-
-        return launch
+        return partial(launched, harness, engine)
 
     # ------------------------------------------------------------ being there
 
@@ -225,8 +221,7 @@ class EngineContract:
             "runtime.component.parameter.text": "联邦学习 'quoted' \"twice\" $HOME `id` \\",
             "plain": "x" * 100_000,
         }
-        spec = a_spec(harness, TELLS_ENVIRONMENT, environment=environment)
-        engine.launch(spec)
+        spec = launched(harness, engine, TELLS_ENVIRONMENT, environment=environment)
         assert ended(engine, spec.name).code == 0
         text = bytes.fromhex(
             engine.logs(spec.name).stdout.decode()
@@ -370,8 +365,7 @@ class EngineContract:
         assert sorted(p.name for p in source.iterdir()) == ["text"]
 
     def test_a_run_does_not_get_more_memory_than_granted(self, harness: Harness, engine: Engine) -> None:
-        spec = a_spec(harness, NEEDS_MEMORY, limits=Limits(memory=100 * 1024 * 1024))
-        engine.launch(spec)
+        spec = launched(harness, engine, NEEDS_MEMORY, limits=Limits(memory=100 * 1024 * 1024))
         exit_ = ended(engine, spec.name)
         assert exit_.code != 0
         assert exit_.oom_killed is ("oom_flag" in harness.capabilities)
@@ -383,16 +377,14 @@ class ClusterContract(EngineContract):
     def test_nothing_that_reads_like_a_template_is_filled_in(self, harness: Harness, engine: Engine) -> None:
         told = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
         command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', told)
-        spec = a_spec(harness, WAITS, environment={"told": told}, command=command)
-        engine.launch(spec)
+        spec = launched(harness, engine, WAITS, environment={"told": told}, command=command)
         assert ended(engine, spec.name).code == 0
         assert engine.logs(spec.name).stdout.decode().splitlines() == [told, told]
 
     def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
         engine = harness.engine(form=replace(harness.form, read_only_root=True))
         text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
-        spec = a_spec(harness, shell(text, Script()), own=("/bfia/log",))
-        engine.launch(spec)
+        spec = launched(harness, engine, shell(text), own=("/bfia/log",))
         assert ended(engine, spec.name).code == 0
         assert engine.logs(spec.name).stdout.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
@@ -424,6 +416,5 @@ class ClusterContract(EngineContract):
             finally:
                 machine(harness.cluster, "mend")
             wait_for(lambda: not [*harness.pods(lost.name), *harness.pods(never.name)], "what it had is ended")
-            again = a_spec(last, exits(0))
-            far.launch(again)
+            again = launched(last, far, exits(0))
             assert ended(far, again.name).code == 0

@@ -30,11 +30,9 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.docker.client import translated
 from engines.docker.daemon import Source, as_the_daemon_sees
-from tests.contracts.engine_acts import COPIES, WAITS, Act, a_spec, ended, exits, shell
+from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, shell
 from tests.contracts.harnesses import DockerHarness
-from tests.memory_engine import Script
 
-NOTHING = Script()
 MIB = 1024 * 1024
 
 
@@ -94,18 +92,12 @@ def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:
     return found
 
 
-def launch(harness: DockerHarness, engine: ContainerdEngine, act: Act, **changes: object) -> str:
-    spec = a_spec(harness, act, **changes)
-    engine.launch(spec)
-    return spec.name
-
-
 @pytest.mark.docker
 def test_a_container_is_hardened_and_limited(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
     limits = Limits(cpu=0.5, memory=64 * MIB, pids=33)
-    name = launch(harness, engine, WAITS, limits=limits)
+    name = launched(harness, engine, WAITS, limits=limits).name
     found = inspect(daemon, name)
     host = found["HostConfig"]
     assert host["NanoCpus"] == 500_000_000
@@ -127,7 +119,7 @@ def test_a_container_is_hardened_and_limited(
 def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarness) -> None:
     engine = harness.engine(read_only_root=True)
     text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
-    run = launch(harness, engine, exits(0), command=("sh", "-c", text))
+    run = launched(harness, engine, exits(0), command=("sh", "-c", text)).name
     assert ended(engine, run).code == 0
     engine.remove(run)
 
@@ -140,7 +132,7 @@ def test_an_image_keeps_its_own_user(
     text = f'FROM {harness.image}\nUSER 1234\nWORKDIR /tmp\nENTRYPOINT ["sh", "-c"]\nCMD ["id -u; pwd"]\n'
     daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
     try:
-        run = launch(harness, engine, exits(0), image=name, command=None)
+        run = launched(harness, engine, exits(0), image=name, command=None).name
         assert ended(engine, run).code == 0
         assert engine.logs(run).stdout == b"1234\n/tmp\n"
         engine.remove(run)
@@ -178,9 +170,9 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     storage = Path("/seen/only/by/the/gateway")
     engine = harness.engine(sources=(Source(storage, volume=volume),))
     mounts = (Mount(storage / "ns" / "in", "/in"), Mount(storage / "ns" / "out", "/out", read_only=False))
-    name = launch(harness, engine, COPIES, mounts=mounts)
+    name = launched(harness, engine, COPIES, mounts=mounts).name
     assert ended(engine, name).code == 0
-    check = launch(harness, engine, shell("cat /in/text", NOTHING), mounts=(Mount(storage / "ns" / "out", "/in"),))
+    check = launched(harness, engine, shell("cat /in/text"), mounts=(Mount(storage / "ns" / "out", "/in"),)).name
     assert ended(engine, check).code == 0
     assert engine.logs(check).stdout == b"text"
 
@@ -192,7 +184,7 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
     with socket.create_server((engine.gateway_address(), 0)) as server:
         server.settimeout(60)
         host, port = server.getsockname()[:2]
-        name = launch(harness, engine, shell(f"echo hello | nc -w 60 {host} {port}", NOTHING))
+        name = launched(harness, engine, shell(f"echo hello | nc -w 60 {host} {port}")).name
         connection, (address, _) = server.accept()
         with connection:
             assert engine.address(name) == address != host
@@ -207,7 +199,7 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
 def test_a_container_that_is_taken_off_its_network_is_told(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
-    name = launch(harness, engine, shell("sleep 60", NOTHING))
+    name = launched(harness, engine, shell("sleep 60")).name
     (network,) = daemon.containers.get(name).attrs["NetworkSettings"]["Networks"]
     daemon.networks.get(network).disconnect(name, force=True)
     probe = engine.probe(name)
@@ -229,7 +221,7 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
             server.settimeout(60)
             daemon.api.remove_network(engine.network_id())
             words = f"echo hello | nc -w 60 {before} {server.getsockname()[1]}"
-            name = launch(harness, engine, shell(words, NOTHING), node=node)
+            name = launched(harness, engine, shell(words), node=node).name
             with server.accept()[0] as connection, connection.makefile("rb") as said:
                 assert said.readline() == b"hello\n"
         ended(engine, name)
@@ -240,9 +232,9 @@ def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
         taken = IPAMConfig(pool_configs=[IPAMPool(subnet=pools[0]["Subnet"])])
         daemon.api.create_network(other, ipam=taken)
         with pytest.raises(CreateFailed, match="made anew with other addresses"):
-            launch(harness, engine, exits(0), node=node)
+            launched(harness, engine, exits(0), node=node)
         assert engine.gateway_address() != before and not engine.list()
-        ended(engine, launch(harness, engine, exits(0), node=node))
+        ended(engine, launched(harness, engine, exits(0), node=node).name)
     finally:
         for found in engine.list():
             engine.remove(found.name)

@@ -14,7 +14,7 @@ import pytest
 from engines.base import EngineDown, Exited, Missing, Running
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.multi import SeveralEngines
-from tests.contracts.engine_acts import LONG, WAITS, Heard, a_spec, ended, exits, said, wait_for
+from tests.contracts.engine_acts import LONG, WAITS, Heard, a_spec, ended, exits, launched, said, wait_for
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, certificates, remove_network
 from tests.services.sshd import sshd
@@ -74,8 +74,7 @@ def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
         engine.check()
         heard = Heard()
         engine.watch(heard)
-        spec = a_spec(harness, exits(3))
-        engine.launch(spec)
+        spec = launched(harness, engine, exits(3))
         heard.of(spec.name)
         assert ended(engine, spec.name).code == 3
         assert engine.logs(spec.name).stdout == b"out\n"
@@ -106,8 +105,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
     ):
         engine = harness.engine()
         both = SeveralEngines(beside.engine(), {FAR: engine})
-        near = a_spec(beside, WAITS)
-        both.launch(near)
+        near = launched(beside, both, WAITS)
         heard, away = Heard(), threading.Event()
         engine.watch(heard, lambda _: away.set())
         spec = a_spec(harness, WAITS)
@@ -126,8 +124,7 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
         assert engine.logs(spec.name).stdout == b"ready\n"
         both.remove(spec.name)
         assert both.probe(spec.name) == Missing() and isinstance(both.probe(near.name), Running)
-        again = a_spec(harness, WAITS)
-        engine.launch(again)
+        again = launched(harness, engine, WAITS)
         assert isinstance(engine.probe(again.name), Running)
 
 

@@ -16,14 +16,13 @@ from engines.base import CreateFailed, Engine, Limits
 from engines.docker.engine import GPUS
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form, devices, template
-from tests.contracts.engine_acts import a_spec, ended, said, shell
+from tests.contracts.engine_acts import a_spec, ended, launched, said, shell
 from tests.contracts.test_far_daemons import OwnHarness
-from tests.memory_engine import Script
 from tests.services.own_docker import BASE, Daemon, OwnDocker
 
 pytestmark = [pytest.mark.docker, pytest.mark.own_docker, pytest.mark.slow]
 CARDS = ("GPU-8f2c", "GPU-41d0")
-TELLS = shell("env | grep ^NVIDIA_VISIBLE_DEVICES; exec sleep 600", Script())
+TELLS = shell("env | grep ^NVIDIA_VISIBLE_DEVICES; exec sleep 600")
 ONE = Limits(gpu=1)
 
 
@@ -85,8 +84,7 @@ def test_each_run_gets_a_device_of_its_own_and_one_more_is_refused_with_who_hold
     again.remove(third.name)
     engine.launch(both)
     assert card_of(engine, both.name) == ",".join(CARDS)
-    none = a_spec(harness, shell('test -z "$NVIDIA_VISIBLE_DEVICES"', Script()))
-    engine.launch(none)
+    none = launched(harness, engine, shell('test -z "$NVIDIA_VISIBLE_DEVICES"'))
     assert ended(engine, none.name).code == 0
 
 

@@ -17,9 +17,8 @@ import pytest
 from engines.base import INSTALLATION, NODE, CreateFailed, EngineError, Isolation, Mount
 from engines.docker import ContainerdEngine, network
 from engines.docker.network import Firewall, NodeNetwork
-from tests.contracts.engine_acts import WAITS, a_spec, ended, python, said
+from tests.contracts.engine_acts import WAITS, a_spec, ended, launched, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
-from tests.memory_engine import Script
 from tests.services import do, linked
 from tests.services.own_docker import remove_network
 
@@ -138,8 +137,7 @@ Look = Callable[..., dict[str, bool]]
 @pytest.fixture
 def ours(harness: DockerHarness, engine: ContainerdEngine) -> Look:
     def look(*targets: str, reach: tuple[str, ...] = ()) -> dict[str, bool]:
-        spec = a_spec(harness, WAITS, command=("python3", "-c", LOOK, *targets), reach=reach)
-        engine.launch(spec)
+        spec = launched(harness, engine, WAITS, command=("python3", "-c", LOOK, *targets), reach=reach)
         assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
         return dict(json.loads(engine.logs(spec.name).stdout))
 
@@ -171,8 +169,7 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
     docker0 = default_bridge(daemon)
     with listening() as database, listening() as operators, listening(gateway) as door, another_machine() as far:
         engine.close_host([door])
-        task = a_spec(harness, WAITS, command=("python3", "-c", SERVES))
-        engine.launch(task)
+        task = launched(harness, engine, WAITS, command=("python3", "-c", SERVES))
         said(engine, task.name, b"ready")
         elsewhere = daemon.containers.run(harness.image, ["python3", "-c", SERVES], detach=True)
         try:
@@ -212,8 +209,7 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         stack.callback(elsewhere.remove, force=True)
         port = daemon.api.port(elsewhere.id, 9000)[0]["HostPort"]
         services = (f"{docker0}:{local}", f"{far}:8080", f"{docker0}:{port}", "10.214.255.0/24:8080")
-        neighbour = a_spec(harness, WAITS, command=("python3", "-c", SERVES), reach=services)
-        engine.launch(neighbour)
+        neighbour = launched(harness, engine, WAITS, command=("python3", "-c", SERVES), reach=services)
         said(engine, neighbour.name, b"ready")
         open_, closed = (
             {f"{gateway}:{door}", *services[:3]},
@@ -334,8 +330,7 @@ for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socke
         continue
     raise SystemExit(f"{family} is open")
 """
-    spec = a_spec(harness, python(text, Script()))
-    engine.launch(spec)
+    spec = launched(harness, engine, python(text))
     assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
 
 
@@ -409,8 +404,7 @@ def test_the_outside_is_open_only_where_the_admin_says_so(harness: DockerHarness
     engine = harness.engine(network=name, outside=True)
     try:
         with another_machine() as far:
-            spec = a_spec(harness, WAITS, command=("python3", "-c", LOOK, f"{far}:8080"))
-            engine.launch(spec)
+            spec = launched(harness, engine, WAITS, command=("python3", "-c", LOOK, f"{far}:8080"))
             ended(engine, spec.name)
             assert json.loads(engine.logs(spec.name).stdout) == {f"{far}:8080": True}
         assert engine.isolation().tasks and not engine.isolation().outside
@@ -426,7 +420,7 @@ def test_a_granted_capability_and_mount_are_all_that_is_added(
     (tmp_path / "model").write_text("weights")
     spec = a_spec(
         harness,
-        python("print(open('/opt/model/model').read())", Script()),
+        python("print(open('/opt/model/model').read())"),
         capabilities=("NET_BIND_SERVICE",),
         mounts=(Mount(tmp_path, "/opt/model"),),
     )

@@ -57,6 +57,7 @@ from tests.contracts.engine_acts import (
     a_spec,
     ended,
     exits,
+    launched,
     others,
     python,
     wait_for,
@@ -65,13 +66,11 @@ from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import Harness
 from tests.contracts.test_isolation import LOOK, SERVES
 from tests.e2e.nodes import ROOT
-from tests.memory_engine import Script
 from tests.services.cable import cable_to
 from tests.services.clusters import guarded_registry
 from tests.services.registry import PASSWORD, USER, log_in
 
 pytestmark = pytest.mark.kubernetes
-NOTHING = Script()
 
 
 class KubernetesHarness(Harness[KubernetesEngine]):
@@ -183,8 +182,7 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
 ) -> None:
     """So that nothing can start it a second time: its pod is deleted, and the one in its place never begins."""
     engine, heard = harness.engine(), Heard()
-    spec = a_spec(harness, WAITS, environment={"config.token": "confidential"})
-    engine.launch(spec)
+    spec = launched(harness, engine, WAITS, environment={"config.token": "confidential"})
     engine.watch(heard)
     (pod,) = pods_of(admin, spec.name)
     assert "confidential" not in repr(pod.to_dict()) + repr(admin.get(Job, spec.name).to_dict())
@@ -408,8 +406,7 @@ def test_a_watch_goes_on_where_it_was_and_begins_anew_where_the_cluster_has_forg
         if version is not None:
             watch._version = version
         watch._stream.end()  # type: ignore[union-attr]
-        spec = a_spec(harness, exits(0))
-        engine.launch(spec)
+        spec = launched(harness, engine, exits(0))
         heard.of(spec.name)
 
 
@@ -423,8 +420,7 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
         file = tmp_path / "cable.conf"
         file.write_text(text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8")
         engine, heard, away = harness.engine(kubeconfig=str(file)), Heard(), Heard()
-        spec = a_spec(harness, WAITS)
-        engine.launch(spec)
+        spec = launched(harness, engine, WAITS)
         engine.watch(heard, away)
         wait_for(lambda: isinstance(engine.probe(spec.name), Running), "it runs")
         cable.cut()
@@ -456,8 +452,7 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
 ) -> None:
     """By the shipped policy, on a network that keeps to it; other pods find the doors open."""
     engine, gateways = harness.engine(), os.environ["BFIA_TEST_KUBERNETES_HOST"]
-    other = a_spec(harness, python(SERVES, NOTHING))
-    engine.launch(other)
+    other = launched(harness, engine, python(SERVES))
     (pod,) = pods_of(admin, other.name)
     api = urlsplit(KubeConfig.from_file(harness.home / "admin.conf").get().cluster.server)
     with contextlib.ExitStack() as stack:
@@ -476,8 +471,7 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
             listens("198.51.100.1"),  # somewhere in the internet
         ]
         doors = [*open_, *closed, f"{pod.status.podIP}:9000"]
-        looks = a_spec(harness, Act((PYTHON, "-c", LOOK, *doors), NOTHING))
-        engine.launch(looks)
+        looks = launched(harness, engine, Act((PYTHON, "-c", LOOK, *doors)))
         assert ended(engine, looks.name).code == 0
         assert json.loads(engine.logs(looks.name).stdout) == dict.fromkeys(doors, False) | dict.fromkeys(
             open_, True

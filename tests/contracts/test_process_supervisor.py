@@ -33,17 +33,25 @@ from engines.process import engine as engines
 from engines.process import run_directory, supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
-from tests.contracts.engine_acts import WAITS, Act, Heard, a_spec, ended, exits, python, said, shell, wait_for
+from tests.contracts.engine_acts import (
+    WAITS,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    launched,
+    python,
+    said,
+    shell,
+    wait_for,
+)
 from tests.contracts.harnesses import ProcessHarness
-from tests.memory_engine import Script
 
 ROOT = Path(__file__).parents[2]
-NOTHING = Script()
 
 FAMILY = shell(
     "sleep 600 & echo $!; setsid sh -c 'echo $$; exec sleep 600' & setsid sh -c 'setsid sleep 600 & echo $!' ; "
-    "echo ready; wait",
-    NOTHING,
+    "echo ready; wait"
 )
 """children in the session, in a session of their own, and one whose parent is gone; it tells their numbers"""
 
@@ -79,14 +87,8 @@ def gone(pids: list[int]) -> None:
     wait_for(lambda: not any(alive(pid) for pid in pids), f"the end of {pids}")
 
 
-def launch(harness: ProcessHarness, engine: ProcessEngine, act: Act, **changes: object) -> str:
-    spec = a_spec(harness, act, **changes)
-    engine.launch(spec)
-    return spec.name
-
-
 def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[int]]:
-    name = launch(harness, engine, FAMILY)
+    name = launched(harness, engine, FAMILY).name
     said(engine, name, b"ready")
     lines = wait_for(
         lambda: (found := engine.logs(name).stdout.split()) and len(found) == 4 and found, "four lines"
@@ -103,7 +105,7 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
 def test_gpus_cannot_be_set_aside_for_a_process(harness: ProcessHarness, engine: ProcessEngine) -> None:
     assert engine.capacity().gpu == 0
     with pytest.raises(NotSupported, match="cannot set GPUs aside"):
-        launch(harness, engine, exits(0), limits=Limits(gpu=1))
+        launched(harness, engine, exits(0), limits=Limits(gpu=1))
 
 
 def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: ProcessEngine) -> None:
@@ -114,7 +116,7 @@ def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: Process
 
 
 def test_what_a_run_leaves_behind_ends_with_it(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launch(harness, engine, shell("setsid sleep 600 & echo $!; exit 3", NOTHING))
+    name = launched(harness, engine, shell("setsid sleep 600 & echo $!; exit 3")).name
     assert ended(engine, name).code == 3
     gone([int(engine.logs(name).stdout)])
 
@@ -253,7 +255,7 @@ def supervise(directory: Path) -> str:
 def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
     harness: ProcessHarness, engine: ProcessEngine, tmp_path: Path
 ) -> None:
-    name = launch(harness, engine, shell("echo once; exec sleep 600", NOTHING))
+    name = launched(harness, engine, shell("echo once; exec sleep 600")).name
     said(engine, name, b"once")
     assert supervise(harness.root / name) == supervisor.TAKEN
     assert engine.logs(name).stdout == b"once\n"
@@ -295,11 +297,11 @@ def test_a_program_starts_at_the_folder_of_the_gateway_and_one_that_cannot_leave
 
 
 def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    tells = python("import os; print(sorted(os.sched_getaffinity(0)))", NOTHING)
+    tells = python("import os; print(sorted(os.sched_getaffinity(0)))")
     present = sorted(os.sched_getaffinity(0))
     given = []
     for _ in range(len(present)):
-        name = launch(harness, engine, tells, limits=Limits(cpu=1))
+        name = launched(harness, engine, tells, limits=Limits(cpu=1)).name
         assert ended(engine, name).code == 0
         given += json.loads(engine.logs(name).stdout)
     assert sorted(given) == present
@@ -309,7 +311,7 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
     harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BFIA_SECRET", "leaked")
-    name = launch(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ", NOTHING))
+    name = launched(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ")).name
     assert ended(engine, name).code == 0
     logs = engine.logs(name).stdout
     assert b"PATH" in logs and b"leaked" not in logs
@@ -317,13 +319,13 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
         assert (harness.root / name / file).stat().st_mode & 0o077 == 0
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
-        name = launch(harness, engine, python("import os; print(os.listdir('/proc/self/fd'))", NOTHING))
+        name = launched(harness, engine, python("import os; print(os.listdir('/proc/self/fd'))")).name
         assert ended(engine, name).code == 0
     assert engine.logs(name).stdout == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
 
 
 def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launch(harness, engine, shell("seq 200000; echo ready; sleep 600", NOTHING))
+    name = launched(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
     said(engine, name, b"ready")
     assert engine.written(name, 10).size >= (harness.root / name / supervisor.STDOUT).stat().st_size > 1_000_000
 
@@ -334,8 +336,8 @@ def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: P
 def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
     harness: ProcessHarness, engine: ProcessEngine
 ) -> None:
-    act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done", NOTHING)
-    name = launch(harness, engine, act)
+    act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done")
+    name = launched(harness, engine, act).name
     said(engine, name, b"ready")
     keeper, child = (record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD))
     before = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
@@ -350,12 +352,12 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
 
 
 def test_the_process_that_forks_is_begun_anew(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    launch(harness, engine, exits(0))
+    launched(harness, engine, exits(0))
     server = engine._spawner._server
     assert server is not None
     server.kill()
     server.wait()
-    assert ended(engine, launch(harness, engine, exits(3))).code == 3
+    assert ended(engine, launched(harness, engine, exits(3)).name).code == 3
 
 
 @pytest.mark.parametrize(
@@ -406,7 +408,7 @@ def test_a_supervisor_that_cannot_be_forked_or_never_reports(
 def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
     harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = launch(harness, engine, WAITS)
+    name = launched(harness, engine, WAITS).name
     pids = [record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)]
     monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # a signal that it does not hear
     monkeypatch.setattr(run_directory, "_KILL_TIMEOUT", 0.01)

@@ -19,9 +19,8 @@ from gateway.domain.run import Address, Run
 from gateway.jobs.archive import of_files
 from gateway.jobs.retention import size_of
 from tests.builders import a_run
-from tests.contracts.engine_acts import a_spec, ended, python
+from tests.contracts.engine_acts import ended, launched, python
 from tests.contracts.harnesses import ProcessHarness
-from tests.memory_engine import Script
 
 MIB = 1024**2
 DEEP = 400
@@ -181,8 +180,7 @@ def test_a_long_log_takes_little_memory(tmp_path: Path) -> None:
 def test_a_run_that_writes_without_end_is_saved_short(tmp_path: Path) -> None:
     harness = ProcessHarness(tmp_path / "runs")
     engine = harness.engine(saved_log_size=70_000)
-    spec = a_spec(harness, python("[print('line', n) for n in range(100000)]", Script()))
-    engine.launch(spec)
+    spec = launched(harness, engine, python("[print('line', n) for n in range(100000)]"))
     ended(engine, spec.name)
     engine.save_logs(spec.name, tmp_path / "kept")
     text = (tmp_path / "kept" / "stdout.log").read_bytes()

@@ -9,7 +9,7 @@ import pytest
 from engines.base import Exited, Missing, Running
 from engines.docker import ContainerdEngine
 from engines.docker.sandboxes import LABEL
-from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, wait_for
+from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, launched, wait_for
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 
 pytestmark = pytest.mark.docker
@@ -48,8 +48,7 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
         used = {""}
 
         def start() -> str:
-            spec = a_spec(cold, exits(0))
-            engine.launch(spec)
+            spec = launched(cold, engine, exits(0))
             ended(engine, spec.name)
             used.add(sandbox := sandbox_of(daemon, spec.name))
             return sandbox
@@ -73,8 +72,7 @@ def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
     harness: DockerHarness, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]]
 ) -> None:
     killed = harness.engine()
-    spec = a_spec(harness, WAITS)
-    killed.launch(spec)
+    spec = launched(harness, killed, WAITS)
     killed.sandboxes.prepare(killed.network_id())
     used = sandbox_of(daemon, spec.name)
     assert len(sandboxes()) == 2

@@ -42,6 +42,7 @@ from tests.contracts.engine_acts import (
     a_spec,
     ended,
     exits,
+    launched,
     others,
     said,
     shell,
@@ -51,11 +52,9 @@ from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import SwarmHarness
 from tests.contracts.test_isolation import LOOK
 from tests.e2e.nodes import ROOT
-from tests.memory_engine import Script
 from tests.services.clusters import drained, machine, the_last_of
 
 pytestmark = pytest.mark.swarm
-NOTHING = Script()
 
 
 @pytest.fixture
@@ -110,8 +109,7 @@ def test_a_task_is_hardened_and_limited_and_started_once(
 
 def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.DockerClient) -> None:
     engine = harness.engine()
-    spec = a_spec(harness, exits(0))
-    engine.launch(spec)
+    spec = launched(harness, engine, exits(0))
     ended(engine, spec.name)
     assert [network.name for network in manager.networks.list(names=[spec.name])] == [spec.name]
     engine.remove(spec.name)
@@ -171,16 +169,14 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: dock
 
 def reached(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
     """Return which of these doors are open to a run."""
-    spec = a_spec(harness, Act((PYTHON, "-c", LOOK, *doors), NOTHING))
-    engine.launch(spec)
+    spec = launched(harness, engine, Act((PYTHON, "-c", LOOK, *doors)))
     assert ended(engine, spec.name).code == 0
     return [door for door, is_open in json.loads(engine.logs(spec.name).stdout).items() if is_open]
 
 
 def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
     engine = harness.engine()
-    first = a_spec(harness, shell("ip -4 -o address; exec python3 -m http.server 8000", NOTHING))
-    engine.launch(first)
+    first = launched(harness, engine, shell("ip -4 -o address; exec python3 -m http.server 8000"))
     said(engine, first.name, b"eth1")
     seen = [line.split() for line in engine.logs(first.name).stdout.decode().splitlines()]
     others = [words[3].split("/")[0] for words in seen if words[1] in ("eth0", "eth1")]
@@ -202,7 +198,7 @@ def third() -> Iterator[SwarmHarness]:
 def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
     """Also one that SIGTERM ends with code 0; a stop of ours keeps its code, there as well."""
     engine, heard = third.engine(), Heard()
-    lost, stopped = (a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait", NOTHING)) for _ in "ab")
+    lost, stopped = (a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait")) for _ in "ab")
     for spec in (lost, stopped):
         engine.launch(spec)
         said(engine, spec.name, b"up")

@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from engines.docker.engine import DEAD_RESOLVER
-from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, said
+from tests.contracts.engine_acts import WAITS, Act, ended, launched, said
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, enter
 
@@ -83,13 +83,11 @@ def test_no_question_of_a_container_reaches_the_hosts_resolver(own: WithResolver
     """Names of its own network are answered: where the gateway is a container, its listener has such a name."""
     harness = DockerHarness("bfia-dns")
     engine = harness.engine(base_url=own.url)
-    there = a_spec(harness, WAITS)
-    engine.launch(there)
+    there = launched(harness, engine, WAITS)
     said(engine, there.name, b"ready")
     answers = {}
     for name in (there.name, SECRET):
-        spec = a_spec(harness, asks(name))
-        engine.launch(spec)
+        spec = launched(harness, engine, asks(name))
         ended(engine, spec.name)
         answers[name] = engine.logs(spec.name).stdout.decode().strip()
     with contextlib.closing(docker.DockerClient(own.url)) as client:

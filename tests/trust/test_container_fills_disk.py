@@ -12,7 +12,7 @@ from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap import parts
 from gateway.data import workspace
-from tests.contracts.engine_acts import a_spec, exits, said
+from tests.contracts.engine_acts import exits, launched, said
 from tests.contracts.harnesses import DockerHarness, ProcessHarness
 from tests.core.test_engine_failures import ended
 from tests.core.test_shells import submit
@@ -87,8 +87,7 @@ def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
 ) -> None:
     engine = harness.engine()
     for program, size, made in ((WRITES.format(size=5 * MIB), 5 * MIB, 2), (MAKES_FILES.format(files=50), 0, 51)):
-        spec = a_spec(harness, exits(0), command=("python3", "-c", program))
-        engine.launch(spec)
+        spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
         said(engine, spec.name, b"done")
         found = engine.written(spec.name, 1000)
         assert found.size == size and made <= found.files < made + 10, "the engine makes some itself"
@@ -102,8 +101,7 @@ def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
     try:
         engine: ProcessEngine = harness.engine()
         program = "dd if=/dev/zero of=big bs=1M count=3 2>/dev/null; touch a b c; ulimit -n; ulimit -Hn; sleep 600"
-        spec = a_spec(harness, exits(0), command=("sh", "-c", program), limits=Limits(pids=None))
-        engine.launch(spec)
+        spec = launched(harness, engine, exits(0), command=("sh", "-c", program), limits=Limits(pids=None))
         said(engine, spec.name, b"\n")
         found = engine.written(spec.name, 100)
         assert found.files == 4 and 3 * MIB <= found.size < 4 * MIB
