@@ -12,11 +12,22 @@ import pytest
 import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from engines.base import CommandNotFound, CreateFailed, EngineDown, EngineError, Limits, Written
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    EngineDown,
+    EngineError,
+    Limits,
+    Mount,
+    NoSpace,
+    PortInUse,
+    Written,
+)
 from engines.base import ImageNotFound as NoImage
 from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, reach
 from engines.docker import engine as containers
 from engines.docker.client import Connection, remove, translated
+from engines.docker.daemon import Source, as_the_daemon_sees
 from engines.docker.images import Image, Images
 from engines.docker.network import Firewall, NodeNetwork
 from engines.docker.reach import ServiceNetworks
@@ -64,6 +75,48 @@ def quiet(_: str) -> None: ...
 
 
 # ------------------------------------------------------------ images and containers
+
+
+def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
+    sources = (Source(tmp_path / "storage", bind="/srv/data"), Source(tmp_path / "runs", volume="runs"))
+
+    def seen(path: Path) -> str:
+        mount = as_the_daemon_sees(Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data")
+        return str(mount["Source"])
+
+    assert seen(tmp_path / "storage" / "ns" / "name") == "/srv/data/ns/name"
+    assert seen(tmp_path / "storage") == "/srv/data"
+    assert seen(tmp_path / "runs" / "bfia-1" / "log") == "/volumes/runs/_data/bfia-1/log"
+    assert seen(tmp_path / "storage-2" / "x") == str(tmp_path / "storage-2" / "x")
+    for source, target in (("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")):
+        with pytest.raises(CreateFailed, match="leads out"):
+            as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error"),
+    [
+        (500, "write /var/lib/docker/x: no space left on device", NoSpace),
+        (
+            500,
+            'starting container process caused: exec: "x": executable file not found in $PATH',
+            CommandNotFound,
+        ),
+        (500, 'exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
+        (500, 'exec: "docker-init": executable file not found in $PATH', CreateFailed),
+        (500, "driver failed programming external connectivity", CreateFailed),
+        (500, "Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
+        (404, "Service Unavailable", CreateFailed),
+        (503, "Service Unavailable", EngineDown),  # it begins or ends
+        (502, "<html>Bad Gateway</html>", EngineDown),
+        (500, "error while dialing: dial unix /run/containerd/containerd.sock", EngineDown),
+        (500, "cannot create network: the daemon is shutting down", EngineDown),
+    ],
+)
+def test_the_words_of_the_daemon_are_understood(status: int, text: str, error: type[EngineError]) -> None:
+    with pytest.raises(error) as raised, translated(CreateFailed):
+        raise says(status, text)
+    assert type(raised.value) is error and str(raised.value).endswith(text)
 
 
 def test_a_refusal_keeps_the_daemons_words():

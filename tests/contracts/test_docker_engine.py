@@ -10,30 +10,24 @@ from typing import Any
 
 import docker
 import pytest
-import requests
-from docker.errors import APIError, NotFound
+from docker.errors import NotFound
 from docker.types import IPAMConfig, IPAMPool
 
 from engines.base import (
-    CommandNotFound,
     CreateFailed,
-    EngineDown,
-    EngineError,
     Exited,
     Limits,
     Missing,
     Mount,
-    NoSpace,
-    PortInUse,
     Running,
 )
 from engines.docker import ContainerdEngine
-from engines.docker.client import translated
-from engines.docker.daemon import Source, as_the_daemon_sees
+from engines.docker.daemon import Source
 from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, shell
 from tests.contracts.harnesses import DockerHarness
 
 MIB = 1024 * 1024
+pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
@@ -41,58 +35,11 @@ def engine(harness: DockerHarness) -> ContainerdEngine:
     return harness.engine()
 
 
-def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
-    sources = (Source(tmp_path / "storage", bind="/srv/data"), Source(tmp_path / "runs", volume="runs"))
-
-    def seen(path: Path) -> str:
-        mount = as_the_daemon_sees(Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data")
-        return str(mount["Source"])
-
-    assert seen(tmp_path / "storage" / "ns" / "name") == "/srv/data/ns/name"
-    assert seen(tmp_path / "storage") == "/srv/data"
-    assert seen(tmp_path / "runs" / "bfia-1" / "log") == "/volumes/runs/_data/bfia-1/log"
-    assert seen(tmp_path / "storage-2" / "x") == str(tmp_path / "storage-2" / "x")
-    for source, target in (("storage/../../etc", "/in"), ("storage/a", "/in/../../etc")):
-        with pytest.raises(CreateFailed, match="leads out"):
-            as_the_daemon_sees(Mount(tmp_path / source, target), (Source(tmp_path, "/srv"),), str)
-
-
-@pytest.mark.parametrize(
-    ("status", "text", "error"),
-    [
-        (None, "write /var/lib/docker/x: no space left on device", NoSpace),
-        (
-            None,
-            'starting container process caused: exec: "x": executable file not found in $PATH',
-            CommandNotFound,
-        ),
-        (None, 'exec: "/x/y": stat /x/y: no such file or directory: unknown', CommandNotFound),
-        (None, 'exec: "docker-init": executable file not found in $PATH', CreateFailed),
-        (None, "driver failed programming external connectivity", CreateFailed),
-        (None, "Bind for 127.0.0.1:80 failed: port is already allocated", PortInUse),
-        (404, "Service Unavailable", CreateFailed),
-        (503, "Service Unavailable", EngineDown),  # it begins or ends
-        (502, "<html>Bad Gateway</html>", EngineDown),
-        (500, "error while dialing: dial unix /run/containerd/containerd.sock", EngineDown),
-        (500, "cannot create network: the daemon is shutting down", EngineDown),
-    ],
-)
-def test_the_words_of_the_daemon_are_understood(status: int | None, text: str, error: type[EngineError]) -> None:
-    answer = None
-    if status is not None:
-        answer = requests.Response()
-        answer.status_code = status
-    with pytest.raises(error) as raised, translated(CreateFailed):
-        raise APIError("500 Server Error", response=answer, explanation=text)
-    assert type(raised.value) is error and str(raised.value).endswith(text)
-
-
 def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:
     found: dict[str, Any] = daemon.api.inspect_container(name)
     return found
 
 
-@pytest.mark.docker
 def test_a_container_is_hardened_and_limited(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
@@ -115,7 +62,6 @@ def test_a_container_is_hardened_and_limited(
     assert found["Image"] == engine.image_digest(harness.image)
 
 
-@pytest.mark.docker
 def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarness) -> None:
     engine = harness.engine(read_only_root=True)
     text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
@@ -124,7 +70,6 @@ def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarnes
     engine.remove(run)
 
 
-@pytest.mark.docker
 def test_an_image_keeps_its_own_user(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
@@ -140,7 +85,6 @@ def test_an_image_keeps_its_own_user(
         daemon.images.remove(name, force=True)
 
 
-@pytest.mark.docker
 def test_a_container_that_was_made_but_not_started_is_started(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
@@ -165,7 +109,6 @@ def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]
     found.remove(force=True)
 
 
-@pytest.mark.docker
 def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, volume: str) -> None:
     storage = Path("/seen/only/by/the/gateway")
     engine = harness.engine(sources=(Source(storage, volume=volume),))
@@ -177,7 +120,6 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     assert engine.logs(check).stdout == b"text"
 
 
-@pytest.mark.docker
 def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their_own(
     harness: DockerHarness, engine: ContainerdEngine
 ) -> None:
@@ -195,7 +137,6 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
     assert engine.address("bfia-0000000000000000") == ""
 
 
-@pytest.mark.docker
 def test_a_container_that_is_taken_off_its_network_is_told(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
@@ -208,7 +149,6 @@ def test_a_container_that_is_taken_off_its_network_is_told(
     assert isinstance(engine.probe(name), Exited)
 
 
-@pytest.mark.docker
 def test_a_network_that_was_taken_away_comes_back_with_its_addresses(
     harness: DockerHarness, daemon: docker.DockerClient
 ) -> None:

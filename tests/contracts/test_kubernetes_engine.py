@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,7 +48,6 @@ from engines.base import (
 from engines.docker.images import PullRules
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
-from engines.kubernetes.images import Image
 from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
 from tests.contracts.engine_acts import (
     PYTHON,
@@ -320,7 +320,7 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
         engine.image_digest("https://a/b")
     spec = a_spec(harness, exits(0))
     gone = replace(engine._images.find(spec.image), repo_digests=(f"{harness.registry}/b@sha256:{'0' * 64}",))
-    engine._images = Known(gone)  # type: ignore[assignment]
+    engine._images = SimpleNamespace(find=lambda _: gone)  # type: ignore[assignment]
     with pytest.raises(ImageNotFound, match="not found"):
         engine.launch(spec)
     assert engine.list() == []
@@ -529,13 +529,3 @@ def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
 ) -> None:
     pod = a_pod(status, **metadata)
     assert (type(pod.probe()), pod.over) == (seen, over)
-
-
-class Known:
-    """Images of which one is found, whatever the registry has."""
-
-    def __init__(self, image: Image) -> None:
-        self._image = image
-
-    def find(self, name: str) -> Image:
-        return self._image
