@@ -138,16 +138,18 @@ def test_what_is_no_signature_is_none():
 
 @contextmanager
 def a_cluster(shop: str, tmp_path: Any) -> Iterator[Cluster]:
-    file = tmp_path / "kube.conf"
-    named = [{"name": "c", "cluster": {"server": f"http://{shop}"}}]
-    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}]
-    file.write_text(
-        json.dumps(
-            {"clusters": named, "contexts": contexts, "users": [{"name": "u", "user": {}}], "current-context": "c"}
-        )
-    )
-    with closing(Cluster(str(file), "")) as cluster:
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}
+    with closing(described(tmp_path, shop, context, **{"current-context": "c"})) as cluster:
         yield cluster
+
+
+def described(tmp_path: Any, shop: str, *contexts: Any, **more: str) -> Cluster:
+    """Return the cluster c of a kubeconfig with these contexts, which knows only the user u."""
+    named = [{"name": "c", "cluster": {"server": f"http://{shop}"}}]
+    users = [{"name": "u", "user": {}}]
+    file = tmp_path / "kube.conf"
+    file.write_text(json.dumps({"clusters": named, "contexts": contexts, "users": users, **more}))
+    return Cluster(str(file), "")
 
 
 @pytest.mark.parametrize(
@@ -204,17 +206,13 @@ def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, k
     ],
 )
 def test_a_cluster_that_is_not_described_is_away(tmp_path: Any, current: dict[str, str], words: str):
-    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}]
     contexts = [
         {"name": "c", "context": {"cluster": "c"}},
         {"name": "d", "context": {"cluster": "c", "user": "c"}},
         {"name": "e", "context": {"cluster": "c", "user": "u"}},
     ]
-    users = [{"name": "u", "user": {}}]
-    described = {"clusters": clusters, "contexts": contexts, "users": users, **current}
-    (tmp_path / "kube.conf").write_text(json.dumps(described))
     with pytest.raises(EngineDown, match=words), translated():
-        Cluster(str(tmp_path / "kube.conf"), "").get(kubernetes.Job, "none")
+        described(tmp_path, "127.0.0.1:9", *contexts, **current).get(kubernetes.Job, "none")
 
 
 JOB = SimpleNamespace(metadata=SimpleNamespace(name="bfia-run", annotations={"bfia.image": "shop/a:1"}, uid="u"))

@@ -6,7 +6,6 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import docker
 import pytest
@@ -35,17 +34,12 @@ def engine(harness: DockerHarness) -> ContainerdEngine:
     return harness.engine()
 
 
-def inspect(daemon: docker.DockerClient, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = daemon.api.inspect_container(name)
-    return found
-
-
 def test_a_container_is_hardened_and_limited(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
     limits = Limits(cpu=0.5, memory=64 * MIB, pids=33)
     name = launched(harness, engine, WAITS, limits=limits).name
-    found = inspect(daemon, name)
+    found = daemon.api.inspect_container(name)
     host = found["HostConfig"]
     assert host["NanoCpus"] == 500_000_000
     assert host["Memory"] == host["MemorySwap"] == 64 * MIB

@@ -70,16 +70,9 @@ def test_a_name_never_changes() -> None:
 
 def test_labels_tell_the_whole_identity() -> None:
     found = labels("node", "installation", "job-1", "task_1", "host", 2, 3)
-    assert [name.removeprefix("bfia.") for name in found] == [
-        "node",
-        "installation",
-        "job",
-        "task",
-        "role",
-        "index",
-        "attempt",
-    ]
-    assert [*found.values()] == ["node", "installation", "job-1", "task_1", "host", "2", "3"]
+    names = ("node", "installation", "job", "task", "role", "index", "attempt")
+    values = ("node", "installation", "job-1", "task_1", "host", "2", "3")
+    assert found == {f"bfia.{name}": value for name, value in zip(names, values, strict=True)}
     assert owned(found, "node", "installation") and not owned({}, "node", "installation")
     assert not owned(found, "node", "other") and not owned(found, "other", "installation")
 

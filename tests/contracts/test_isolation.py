@@ -9,15 +9,16 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import docker
 import pytest
 
-from engines.base import INSTALLATION, NODE, CreateFailed, EngineError, Isolation, Mount
+from engines.base import INSTALLATION, NODE, CreateFailed, Engine, EngineError, Isolation, Mount
 from engines.docker import ContainerdEngine, network
 from engines.docker.network import Firewall, NodeNetwork
-from tests.contracts.engine_acts import WAITS, a_spec, ended, launched, python, said
+from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, launched, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.services import do, linked
 from tests.services.own_docker import remove_network
@@ -134,14 +135,16 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
 Look = Callable[..., dict[str, bool]]
 
 
+def looked(harness: Any, engine: Engine, *targets: str, **changes: Any) -> dict[str, bool]:
+    """Return which of these doors are open to a run."""
+    spec = launched(harness, engine, Act(("python3", "-c", LOOK, *targets)), **changes)
+    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+    return dict(json.loads(engine.logs(spec.name).stdout))
+
+
 @pytest.fixture
 def ours(harness: DockerHarness, engine: ContainerdEngine) -> Look:
-    def look(*targets: str, reach: tuple[str, ...] = ()) -> dict[str, bool]:
-        spec = launched(harness, engine, WAITS, command=("python3", "-c", LOOK, *targets), reach=reach)
-        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
-        return dict(json.loads(engine.logs(spec.name).stdout))
-
-    return look
+    return partial(looked, harness, engine)
 
 
 @pytest.fixture
@@ -404,11 +407,9 @@ def test_the_outside_is_open_only_where_the_admin_says_so(harness: DockerHarness
     engine = harness.engine(network=name, outside=True)
     try:
         with another_machine() as far:
-            spec = launched(harness, engine, WAITS, command=("python3", "-c", LOOK, f"{far}:8080"))
-            ended(engine, spec.name)
-            assert json.loads(engine.logs(spec.name).stdout) == {f"{far}:8080": True}
+            assert looked(harness, engine, f"{far}:8080") == {f"{far}:8080": True}
         assert engine.isolation().tasks and not engine.isolation().outside
-        engine.remove(spec.name)
+        engine.remove(engine.list()[0].name)
     finally:
         remove_network(name, engine.remove_network)
 

@@ -10,7 +10,6 @@ Of the contract, two cases are there in their second form: what a capability tha
 
 import contextlib
 import io
-import json
 import os
 import re
 import shlex
@@ -35,9 +34,7 @@ from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
 from engines.watch import until_over
 from tests.contracts.engine_acts import (
-    PYTHON,
     WAITS,
-    Act,
     Heard,
     a_spec,
     ended,
@@ -50,7 +47,7 @@ from tests.contracts.engine_acts import (
 )
 from tests.contracts.engine_contract import ClusterContract
 from tests.contracts.harnesses import SwarmHarness
-from tests.contracts.test_isolation import LOOK
+from tests.contracts.test_isolation import looked
 from tests.e2e.nodes import ROOT
 from tests.services.clusters import drained, machine, the_last_of
 
@@ -169,9 +166,7 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: dock
 
 def reached(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
     """Return which of these doors are open to a run."""
-    spec = launched(harness, engine, Act((PYTHON, "-c", LOOK, *doors)))
-    assert ended(engine, spec.name).code == 0
-    return [door for door, is_open in json.loads(engine.logs(spec.name).stdout).items() if is_open]
+    return [door for door, is_open in looked(harness, engine, *doors).items() if is_open]
 
 
 def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarness) -> None:
