@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from adapter.bfia.peer import INTERCONN, OPTIONAL
-from adapter.bfia.translate import body, items
+from adapter.bfia.translate import in_words, items
+from adapter.bfia.wire import PlanData
 from engines.base import EngineDown, SignatureMissing
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.dry_run import CHECKS, Item, JobPlan, Standing
@@ -261,7 +262,7 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Pa
 
 def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
-    assert list(items(json.loads(json.dumps(body(told))))) == told
+    assert list(items(json.loads(PlanData(checks=in_words(told)).model_dump_json()))) == told
     (odd,) = items({"checks": [{"check": 7, "standing": "perhaps", "cause": "x" * 9000}]})
     assert (odd.check, odd.standing, len(odd.cause)) == ("reported", Standing.UNKNOWN, 2000)
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
