@@ -27,13 +27,6 @@ def test_equal_ranks_keep_the_order_of_the_flow():
     assert order(a_dag("b -> c; a -> c")) == ["b", "a", "c"]
 
 
-def test_downstream_of_a_task_is_all_that_needs_it_directly_or_not():
-    dag = a_dag("a -> b -> c; x -> c; x -> y")
-    assert downstream(dag, ["b"]) == {"b", "c"}
-    assert downstream(dag, ["x"]) == {"x", "y", "c"}
-    assert downstream(dag, []) == frozenset()
-
-
 @given(dags())
 @REPEATABLE
 def test_a_flow_without_a_cycle_is_sound_and_its_order_puts_upstreams_first(dag):

@@ -68,7 +68,6 @@ class Box:
     """A container as the engine knows it."""
 
     program: Program
-    born: float
     exit: Exit | None = None
     heard: list[TaskStatus] = field(default_factory=list)
     """what the executing process has taken in of its reports"""
@@ -230,7 +229,7 @@ class Workshop(Shell[LocalJob]):
             self.created[run.name] += 1
             if self.created[run.name] > 1 and program.vanishes is None:
                 raise Broken(f"{run.name} is launched again")
-            self.boxes[run.name] = self.past[run.name] = Box(program, self.works.now)
+            self.boxes[run.name] = self.past[run.name] = Box(program)
             self._live(run, program)
         return lambda at: [messages.Launched(run.run_id, at, "sha256:0")]
 
