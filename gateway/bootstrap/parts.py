@@ -21,12 +21,7 @@ from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Form
-from gateway.config.engine import (
-    DockerEngineSettings,
-    KubernetesEngineSettings,
-    NamedEngine,
-    SwarmEngineSettings,
-)
+from gateway.config.engine import DockerEngineSettings, KubernetesEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import whole

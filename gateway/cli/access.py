@@ -12,20 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
+from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
-from gateway.cli.command import (
-    Columns,
-    Config,
-    Output,
-    command,
-    compact,
-    difference,
-    listing,
-    own,
-    paged,
-    say,
-    when,
-)
+from gateway.cli.command import Columns, Output, command, compact, difference, listing, own, say, when
 from gateway.cli.language import t
 from gateway.cli.node import audit_change, sign_audit, store_of
 from gateway.errors import counted
@@ -46,7 +35,7 @@ def create_token(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
     days: Annotated[float, typer.Option(min=0, max=36_500, help="Days until it expires; 0: never.")] = 90,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Create a token and print it, once: only its hash is kept."""
     from gateway.store.repositories import SqlTokens
@@ -68,8 +57,8 @@ def create_token(
     say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
 
 
-@command(tokens, "list", options=paged())
-def list_tokens(config: Config = DEFAULT_CONFIG, **page: Any) -> Output:
+@command(tokens, "list", options=options.paged())
+def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
     """List the tokens; their text is not kept."""
     from gateway.http.pagination import page_of
     from gateway.store.repositories import SqlTokens
@@ -96,7 +85,7 @@ def _listed(token: Token) -> dict[str, str]:
 @command(tokens, "revoke", "ann")
 def revoke_token(
     name: Annotated[str, typer.Argument(help="Name (all its tokens) or id (that one).")],
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Revoke tokens; a running node denies them within two seconds."""
     from gateway.store.repositories import SqlTokens
@@ -114,7 +103,7 @@ def revoke_token(
 
 
 @command(identity, "show", "--config node.yml")
-def show_identity(config: Config = DEFAULT_CONFIG) -> Output:
+def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Show the node's key pairs: the one that signs, and during a rotation the next one."""
     keys = _identity(config)
     yield {"keys": keys}
@@ -127,7 +116,7 @@ def show_identity(config: Config = DEFAULT_CONFIG) -> Output:
 
 
 @command(identity, "export", "> our-keys.pem")
-def export_identity(config: Config = DEFAULT_CONFIG) -> Output:
+def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Print the public keys, for partners' routes. During a rotation that is two of them, and both are valid."""
     keys = _identity(config)
     yield {"keys": keys}
@@ -144,7 +133,7 @@ def rotate_identity(
     finish: Annotated[
         bool, typer.Option("--finish", help="Sign with the next key from now on, and delete the one before.")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Make the next key pair, or with --finish sign with it.
 
@@ -182,7 +171,7 @@ def _identity(config: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------- the audit log
 
 
-@command(audit, "list", "--action grants --since 2026-11-01", options=paged(20))
+@command(audit, "list", "--action grants --since 2026-11-01", options=options.paged(20))
 def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
@@ -236,7 +225,7 @@ def _cut(text: str, most: int) -> str:
 
 
 @command(audit, "export", "> audit.jsonl")
-def export(config: Config = DEFAULT_CONFIG) -> None:
+def export(config: options.Config = DEFAULT_CONFIG) -> None:
     """Sign the audit log, and print all of it, the oldest line first: a JSON object per line.
 
     Keep such files out of reach of anyone who can write to the node's database.
@@ -255,7 +244,7 @@ def verify(
     keys: Annotated[
         Path | None, typer.Option(help="The node's public keys (identity export); default: those that it has now.")
     ] = None,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there are some."""
     from gateway.identity.keys import Keyring

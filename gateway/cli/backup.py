@@ -11,8 +11,9 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import typer
 
+from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in, new_file, settings_of
-from gateway.cli.command import Config, Output, amount, command, say, table
+from gateway.cli.command import Output, amount, command, say, table
 from gateway.cli.node import audit_change, sign_audit, store_of
 from gateway.errors import Invalid, counted
 from gateway.version import VERSION
@@ -32,7 +33,7 @@ _MOST_SHOWN = 10
 def backup(
     file: Annotated[Path, typer.Argument(help="Zip file to write; it holds private keys.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Write the node's database, key pairs, configuration and routes into one file. The node may be running.
 
@@ -92,7 +93,7 @@ def backup(
 
 @command(commands, "restore", "node-2026-11-24.zip --config node.yml")
 def restore(
-    file: Annotated[Path, typer.Argument(help="What backup wrote.")], config: Config = DEFAULT_CONFIG
+    file: Annotated[Path, typer.Argument(help="What backup wrote.")], config: options.Config = DEFAULT_CONFIG
 ) -> Output:
     """Make a node from a backup: its database has to be empty, and no gateway may run on it.
 

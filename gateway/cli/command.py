@@ -1,4 +1,4 @@
-"""What all commands share: their options and exit codes; tables and JSON in which no text steers the terminal.
+"""What all commands share: how they begin and end; tables and JSON in which no text steers the terminal.
 
 Exit codes: 0 done, 1 failed or refused by the node, 2 bad input or configuration, 3 no response from the
 node, 130 interrupted.
@@ -19,7 +19,7 @@ from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -30,14 +30,13 @@ from gateway.cli.client import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_NO_ANSWER,
-    TOKEN,
-    URL,
     CallFailed,
     Client,
     connect,
     new_file,
 )
 from gateway.cli.language import spoken, t, translated
+from gateway.cli.options import AsJson, Config, Url
 from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
 from gateway.language.catalogue import CHINESE
@@ -402,14 +401,6 @@ def command(
     return register
 
 
-def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
-    """Return the options of a list that comes in pages."""
-    return {
-        "after": (Annotated[str, typer.Option(help="The next page: what the last one ended with.")], ""),
-        "limit": (Annotated[int, typer.Option(min=1, max=1000, help="How many.")], limit),
-    }
-
-
 def whole_id(node: Client, given: str) -> str:
     """Return the job that the beginning of an id, or ``last``, stands for; others stay as they are."""
     if given != "last" and len(given) >= _LONG:
@@ -493,44 +484,3 @@ def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Ou
         length = node.download(path, target, shown.moved, **query)
     yield {"file": str(target), "bytes": length}
     say(f"wrote {target} ({amount(length)})")
-
-
-# ---------------------------------------------------------------- shared options, and completion of names
-
-
-def _names(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> Any:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        config = Path(str(ctx.params.get("config") or DEFAULT_CONFIG))
-        with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
-            with connect(config, str(ctx.params.get("url") or ""), timeout=2.0) as node:
-                found = dict.fromkeys(names(node.get(path, limit=1000, **query)))
-            return [name for name in found if name.startswith(incomplete)][:100]
-        return []
-
-    return complete
-
-
-_jobs = _names("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]))
-nodes = _names("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]))
-datasets = _names("/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"]))
-providers = _names("/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"]))
-components = _names(
-    "/api/v1/providers",
-    lambda found: (f"{p['name']}:{p['version']}/{name}" for p in found["providers"] for name in p["components"]),
-    retired="false",
-)
-
-Config = Annotated[
-    Path, typer.Option("--config", "-c", help="The node's configuration file, for its address and token.")
-]
-Url = Annotated[
-    str, typer.Option("--url", envvar=URL, help=f"The node's operator listener; the token is then {TOKEN}.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list what would be done.")]
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; kept in the history.")]
-JobId = Annotated[
-    str, typer.Argument(help="The job's id or its beginning; last: the newest job.", autocompletion=_jobs)
-]
-NodeId = Annotated[str, typer.Argument(help="Id of the other node.", autocompletion=nodes)]

@@ -10,20 +10,14 @@ import typer
 
 from bfia_gateway_client.calls import segment
 from bfia_gateway_client.progress import Progress
+from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, content, opened
 from gateway.cli.command import (
-    AsJson,
     Columns,
-    Force,
-    NodeId,
     Output,
-    Reason,
     amount,
     command,
-    datasets,
     listing,
-    nodes,
-    paged,
     print_json,
     save,
     say,
@@ -38,7 +32,7 @@ from gateway.errors import counted
 commands = typer.Typer(name="data")
 
 DatasetId = Annotated[
-    str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=datasets)
+    str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=options.datasets)
 ]
 SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
 
@@ -176,7 +170,7 @@ def register(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Register it again, as its files changed.")
     ] = False,
-    reason: Reason = "",
+    reason: options.Reason = "",
     **table: Any,
 ) -> Output:
     """Register a table where it lies in one of the node's storages: CSV or Parquet, a file or a folder.
@@ -193,7 +187,7 @@ def register(
     warn(found["warnings"])
 
 
-@command(commands, "list", "--namespace experiment", options=paged())
+@command(commands, "list", "--namespace experiment", options=options.paged())
 def list_datasets(
     node: Client,
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
@@ -248,7 +242,7 @@ def edit(
     meta: Annotated[
         str | None, typer.Option(metavar="JSON", help="Free keys to set as a JSON object; null deletes one.")
     ] = None,
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Change the metadata of an uploaded dataset, without a new upload. What is left out stays.
 
@@ -293,7 +287,7 @@ def download(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: NAME.csv, or .parquet.")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
 ) -> Output:
     """Fetch a dataset as it is stored; its checksum is compared before the file appears."""
     target = output or Path(f"{dataset.partition('#')[2]}.{node.get(_path(dataset))['format']}")
@@ -305,7 +299,7 @@ def delete(
     node: Client,
     dataset: DatasetId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Delete a dataset and its grants. Refused while a job that is not over uses it.
 
@@ -319,14 +313,14 @@ def delete(
 
 
 @command(commands, "disable", 'experiment#breast_hetero_guest -m "units are wrong"')
-def disable(node: Client, dataset: DatasetId, reason: Reason = "") -> Output:
+def disable(node: Client, dataset: DatasetId, reason: options.Reason = "") -> Output:
     """Disable a dataset: jobs that name it are refused, nothing further of those here starts."""
     yield node.post(_path(dataset, "/disable"), {"reason": reason})
     say(f"{dataset} is disabled")
 
 
 @command(commands, "enable", "experiment#breast_hetero_guest")
-def enable(node: Client, dataset: DatasetId, reason: Reason = "") -> Output:
+def enable(node: Client, dataset: DatasetId, reason: options.Reason = "") -> Output:
     """Enable a disabled dataset again."""
     yield node.post(_path(dataset, "/enable"), {"reason": reason})
     say(f"{dataset} is enabled")
@@ -337,9 +331,9 @@ def publish(
     node: Client,
     dataset: DatasetId,
     to: Annotated[
-        list[str] | None, typer.Option(help="Only for this node; may be repeated.", autocompletion=nodes)
+        list[str] | None, typer.Option(help="Only for this node; may be repeated.", autocompletion=options.nodes)
     ] = None,
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Let partners with a contract see name, columns and count, and apply for its use. Rows are never shown."""
     yield node.call("PUT", _path(dataset, "/published"), {"nodes": to or [], "reason": reason})
@@ -357,9 +351,9 @@ def unpublish(node: Client, dataset: DatasetId) -> Output:
 def grant(
     node: Client,
     dataset: DatasetId,
-    node_id: NodeId,
+    node_id: options.NodeId,
     days: Annotated[float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")] = 0.0,
-    reason: Reason = "",
+    reason: options.Reason = "",
     force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
 ) -> Output:
     """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
@@ -374,7 +368,7 @@ def grant(
 
 
 @command(commands, "revoke", "experiment#breast_hetero_guest JG0100002200000020")
-def revoke(node: Client, dataset: DatasetId, node_id: NodeId) -> Output:
+def revoke(node: Client, dataset: DatasetId, node_id: options.NodeId) -> Output:
     """End a grant immediately: nothing further starts of a job with that node that uses the dataset.
 
     It stays on record and keeps the dataset from serving others.
@@ -383,13 +377,13 @@ def revoke(node: Client, dataset: DatasetId, node_id: NodeId) -> Output:
     say(f"{dataset} is no longer granted to {node_id}")
 
 
-@command(commands, "grants", "--node JG0100002200000020", options=paged())
+@command(commands, "grants", "--node JG0100002200000020", options=options.paged())
 def grants(
     node: Client,
     dataset: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=datasets)
+        str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=options.datasets)
     ] = "",
-    node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=nodes)] = "",
+    node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=options.nodes)] = "",
     **page: Any,
 ) -> Output:
     """List what was granted to whom, until when; ended grants too."""

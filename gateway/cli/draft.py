@@ -18,8 +18,9 @@ from bfia_gateway_client.drafting import (
     roles_of,
     switched_off,
 )
+from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, settings_of
-from gateway.cli.command import Config, Url, command, components, say
+from gateway.cli.command import command, say
 from gateway.cli.jobs import commands
 from gateway.cli.language import t
 from gateway.cli.providers import allowed, component_of
@@ -40,7 +41,7 @@ def draft(
         list[str],
         typer.Argument(
             help="PROVIDER/COMPONENT, in their order; each reads what those before it wrote.",
-            autocompletion=components,
+            autocompletion=options.components,
         ),
     ],
     party: Annotated[
@@ -48,8 +49,8 @@ def draft(
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help="ROLE=DATASET; may be repeated.")] = None,
     flow: Annotated[str, typer.Option(help="The flow's name.")] = "draft",
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
+    config: options.Config = DEFAULT_CONFIG,
+    url: options.Url = "",
 ) -> None:
     """Print a job of these components; every parameter is a comment with its meaning and default.
 

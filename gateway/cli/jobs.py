@@ -10,20 +10,11 @@ import typer
 
 from bfia_gateway_client.calls import each, path_of
 from bfia_gateway_client.progress import OVER, looks
-from gateway.cli.client import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    CallFailed,
-    Client,
-    read_object,
-    who,
-)
+from gateway.cli import options
+from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, Client, read_object, who
 from gateway.cli.command import (
-    AsJson,
     Column,
     Columns,
-    DryRun,
-    JobId,
     Output,
     cell,
     command,
@@ -31,8 +22,6 @@ from gateway.cli.command import (
     harmless,
     lasted,
     listing,
-    nodes,
-    paged,
     print_json,
     say,
     short,
@@ -64,7 +53,7 @@ def submit(
     file: JobFile,
     watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show how it goes.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what would be a warning.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
 
@@ -85,13 +74,13 @@ def submit(
 @command(commands, "rerun", "job-0123 --from secureboost")
 def rerun(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     start: Annotated[str, typer.Option("--from", help="Task to begin with; default: the first that failed.")] = "",
     parameters: Annotated[
         Path | None,
         typer.Option(help="JSON or YAML: new values, common: {task: {…}}, role: {index: {task: {…}}}."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Rerun an ended job from a task on, as a new job; what was finished before is taken over. Prints its id.
 
@@ -106,7 +95,7 @@ def rerun(
 @command(commands, "params", "job-0123 new.yml --reason 'it converges sooner'")
 def params(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     file: Annotated[Path, typer.Argument(help="JSON or YAML in the form of task_params.")],
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
@@ -165,13 +154,13 @@ def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None
         warn(notes)
 
 
-@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=paged(20))
+@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=options.paged(20))
 def list_jobs(
     node: Client,
     status: Annotated[str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")] = "",
     outcome: Annotated[str, typer.Option(help="Only that ended so: SUCCEEDED, FAILED, STOPPED, REJECTED.")] = "",
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
-    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
+    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=options.nodes)] = "",
     since: Annotated[str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     **page: Any,
@@ -195,7 +184,7 @@ def list_jobs(
 
 
 @command(commands, "show", "job-0123")
-def show_job(node: Client, job_id: JobId) -> Output:
+def show_job(node: Client, job_id: options.JobId) -> Output:
     """Show a job: its state, each task at each party, and why it failed or what it waits for."""
     from rich.console import Console
 
@@ -210,13 +199,13 @@ def show_job(node: Client, job_id: JobId) -> Output:
 
 
 @command(commands, "watch", "job-0123")
-def watch(node: Client, job_id: JobId, as_json: AsJson = False) -> None:
+def watch(node: Client, job_id: options.JobId, as_json: options.AsJson = False) -> None:
     """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
     _watch(node, job_id, as_json)
 
 
 @command(commands, "timeline", "job-0123")
-def timeline(node: Client, job_id: JobId) -> Output:
+def timeline(node: Client, job_id: options.JobId) -> Output:
     """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
     found = node.get(path_of("jobs", job_id, "timeline"))
     yield found
@@ -252,7 +241,7 @@ def _readable(detail: dict[str, Any]) -> dict[str, Any]:
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")
 def logs(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     task: Task = "",
     party: Party = "",
     tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
@@ -279,7 +268,7 @@ def logs(
 
 
 @command(commands, "stop", "job-0123 --task secureboost")
-def stop(node: Client, job_id: JobId, task: Task = "") -> Output:
+def stop(node: Client, job_id: options.JobId, task: Task = "") -> Output:
     """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
     job = job_at(node, job_id)
     states = [t["status"] for t in job["tasks"] if t["name"] == task and t["status"] in ("SUCCESS", "FAILED")]
@@ -299,7 +288,7 @@ def stop(node: Client, job_id: JobId, task: Task = "") -> Output:
 
 
 @command(commands, "cancel-waiting", "--dry-run")
-def cancel_waiting(node: Client, dry_run: DryRun = False) -> Output:
+def cancel_waiting(node: Client, dry_run: options.DryRun = False) -> Output:
     """Stop all jobs that this node schedules and of which nothing runs yet."""
     found = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
     yield found
@@ -308,20 +297,20 @@ def cancel_waiting(node: Client, dry_run: DryRun = False) -> Output:
 
 
 @command(commands, "suspend", "job-0123")
-def suspend(node: Client, job_id: JobId) -> Output:
+def suspend(node: Client, job_id: options.JobId) -> Output:
     """Start no further task of a job; running ones end. `job resume` continues it."""
     yield node.post(path_of("jobs", job_id, "suspend"), {})
     say(f"{job_id} starts no further task")
 
 
 @command(commands, "resume", "job-0123")
-def resume(node: Client, job_id: JobId) -> Output:
+def resume(node: Client, job_id: options.JobId) -> Output:
     """Continue a suspended job."""
     yield node.post(path_of("jobs", job_id, "resume"), {})
     say(f"{job_id} continues")
 
 
-@command(commands, "approvals", options=paged())
+@command(commands, "approvals", options=options.paged())
 def approvals(node: Client, **page: Any) -> Output:
     """List the jobs that wait for a person's approval at this node."""
     found = node.get("/api/v1/approvals", **page)
@@ -348,13 +337,13 @@ def _of_tasks(key: str) -> Column:
 
 
 @command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
-def approve(node: Client, job_id: JobId, reason: Why = "") -> Output:
+def approve(node: Client, job_id: options.JobId, reason: Why = "") -> Output:
     """Approve a job at this node."""
     yield from _decide(node, job_id, "approve", "approved", reason)
 
 
 @command(commands, "reject", 'job-0123 -m "not agreed"')
-def reject(node: Client, job_id: JobId, reason: Why = "") -> Output:
+def reject(node: Client, job_id: options.JobId, reason: Why = "") -> Output:
     """Reject a job at this node; it is then rejected at every node."""
     yield from _decide(node, job_id, "reject", "rejected", reason)
 

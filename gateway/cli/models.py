@@ -7,17 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of
+from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
 from gateway.cli.command import (
-    AsJson,
-    DryRun,
-    Force,
     Output,
     amount,
     command,
     compact,
     listing,
-    paged,
     print_json,
     save,
     say,
@@ -33,7 +30,7 @@ ModelId = Annotated[str, typer.Argument(help="Id of the model.")]
 Version = Annotated[str, typer.Argument(help="Its version.")]
 
 
-@command(commands, "list", options=paged())
+@command(commands, "list", options=options.paged())
 def list_models(node: Client, **page: Any) -> Output:
     """List the versions stored here, the newest first."""
     found = node.get("/api/v1/models", **page)
@@ -52,7 +49,7 @@ def show_model(
     model_id: ModelId,
     version: Version,
     verify: Annotated[bool, typer.Option("--verify", help="Compare the files with their checksums.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
     found = node.get(path_of("models", model_id, version), verify=verify)
@@ -84,7 +81,7 @@ def predict(
         list[str],
         typer.Option(help="Party and table, as in guest.0=bank#september; for each that trained with one."),
     ],
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
 ) -> Output:
     """Predict with a version: the flow and parameters of its training, with other tables.
 
@@ -142,7 +139,7 @@ def export(
     model_id: ModelId,
     version: Version,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    force: Force = False,
+    force: options.Force = False,
 ) -> Output:
     """Write a version into an archive: a zip of a manifest with checksums and the files."""
     yield from save(node, path_of("models", model_id, version, "export"), output, force)

@@ -10,22 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.client import (
-    DEFAULT_CONFIG,
-    EXIT_NO_ANSWER,
-    CallFailed,
-    Client,
-    connect,
-    settings_of,
-    who,
-)
+from gateway.cli import options
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_NO_ANSWER, CallFailed, Client, connect, settings_of, who
 from gateway.cli.command import (
-    AsJson,
     Columns,
-    Config,
-    DryRun,
     Output,
-    Url,
     amount,
     command,
     listing,
@@ -49,7 +38,7 @@ commands = typer.Typer(name="")
 @command(commands, "gc", "--dry-run", timeout=600)
 def gc(
     node: Client,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Also what the node's database does not know.")
     ] = False,
@@ -78,7 +67,7 @@ def drain(
     node: Client,
     stop: Annotated[bool, typer.Option("--stop", help="Stop running jobs instead of waiting for them.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show what is left until the node exits.")] = True,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Drain a node: it takes no new jobs, running ones end, then its process exits with code 0.
 
@@ -123,7 +112,7 @@ def undrain(node: Client) -> Output:
 
 
 @command(commands, "doctor", "--config node.yml")
-def doctor(config: Config = DEFAULT_CONFIG) -> Output:
+def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     """Check all that a node needs: database, storage, file modes, disk, clock, engine, images, ports, routes.
 
     Changes nothing. Works beside a running node and without one. Exit code 1: a step failed. Of a route, only
@@ -146,7 +135,7 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit code 1 if a migration is due.")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Migrate the database to this version's schema. `serve` does this at its start."""
     from gateway.store.database import revisions
@@ -226,8 +215,8 @@ def settings(
     file: Annotated[
         bool, typer.Option("--file", help="What a start with this configuration would use; needs no node.")
     ] = False,
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
+    config: options.Config = DEFAULT_CONFIG,
+    url: options.Url = "",
 ) -> Output:
     """Show what the running node works with: every setting, its value and where that comes from.
 

@@ -9,16 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of
+from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
 from gateway.cli.command import (
-    AsJson,
     Columns,
-    Config,
-    DryRun,
-    Force,
-    JobId,
     Output,
-    Url,
     amount,
     command,
     compact,
@@ -47,7 +42,7 @@ TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
 
 @command(commands, "outputs", "job-0123")
-def outputs(node: Client, job_id: JobId) -> Output:
+def outputs(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs left here: tables, models, reports."""
     found = node.get(path_of("jobs", job_id, "outputs"))
     yield found
@@ -59,14 +54,14 @@ def outputs(node: Client, job_id: JobId) -> Output:
 @command(commands, "download", "job-0123 intersect train_data -o common.csv")
 def download(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     task: TaskName,
     key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
     party: Party = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: key and extension.")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
 ) -> Output:
     """Save one output."""
     label = party or str(run_of(job_at(node, job_id), task, "", option="")["party"])
@@ -80,11 +75,11 @@ def download(
 @command(commands, "archive", "job-0123 -o job.zip", timeout=600)
 def archive(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; default: <job>.zip")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
 ) -> Output:
     """Write a zip of all that this node knows of a job: configuration, environment, logs, timeline, reports.
 
@@ -98,8 +93,8 @@ def verify(
     job: Annotated[
         str, typer.Argument(help="The job's id or its beginning, last, or an archive of it; that needs no node.")
     ],
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
+    config: options.Config = DEFAULT_CONFIG,
+    url: options.Url = "",
 ) -> Output:
     """Compare what a job's initiator signed with what this node ran. Exit code 1: something differs.
 
@@ -129,7 +124,7 @@ def verify(
 
 
 @command(commands, "reports", "job-0123")
-def reports(node: Client, job_id: JobId) -> Output:
+def reports(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs here reported, and warnings about what they left."""
     found = node.get(path_of("jobs", job_id, "reports"))
     yield found
@@ -152,18 +147,18 @@ def _gist(node: Client, listed: Mapping[str, Any]) -> str:
 @command(commands, "report", "job-0123 secureboost report0 --plot loss.svg")
 def report(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     task: TaskName,
     key: Annotated[str, typer.Argument(help="Key of the report in the flow.")],
     party: Party = "",
     plot: Annotated[
         Path | None, typer.Option("--plot", "-o", help="Draw it into this file (SVG; browsers show it).")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
     series: Annotated[
         str | None, typer.Option(help="Draw this table of it, or values; default: the first.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show a report: its values and the first rows of its tables; with --plot as a picture too."""
     if series is not None and plot is None:
@@ -205,7 +200,7 @@ def _shown(value: Any) -> str:
 @command(commands, "metadata", "job-0123 intersect host.0")
 def metadata(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     task: TaskName,
     party: Annotated[str, typer.Argument(help="Whose: host.0, or host for all parties of that role.")],
     key: Annotated[str, typer.Argument(help="Key of one output in the flow; default: all of the task.")] = "",
@@ -241,10 +236,10 @@ def _columns(one: Mapping[str, Any]) -> str:
 @command(commands, "delete", "job-0123 --dry-run", timeout=120)
 def delete(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     here: Annotated[bool, typer.Option("--here", help="Only at this node; the others get no request.")] = False,
     reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
 ) -> Output:
     """Delete an ended job with its logs and outputs, at every node of it.
 
@@ -267,10 +262,10 @@ def delete(
 @command(commands, "clean", "job-0123 intersect_rsa_1 --dry-run")
 def clean(
     node: Client,
-    job_id: JobId,
+    job_id: options.JobId,
     task: Annotated[str, typer.Argument(help="The task's name in the flow, or its id.")],
     metrics: Annotated[bool, typer.Option("--metrics", help="Its reports, not its tables and models.")] = False,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
 ) -> Output:
     """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
     content = "metrics" if metrics else "outputs"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of
+from gateway.cli import options
 from gateway.cli.client import (
     DEFAULT_CONFIG,
     EXAMPLE_NODE,
@@ -20,21 +21,7 @@ from gateway.cli.client import (
     settings_of,
     who,
 )
-from gateway.cli.command import (
-    Columns,
-    Config,
-    NodeId,
-    Output,
-    Reason,
-    command,
-    listing,
-    nodes,
-    paged,
-    print_json,
-    say,
-    warn,
-    when,
-)
+from gateway.cli.command import Columns, Output, command, listing, print_json, say, warn, when
 from gateway.cli.language import t
 
 if TYPE_CHECKING:
@@ -52,7 +39,7 @@ Address = Annotated[str, typer.Option(help="Where the partner reaches this node;
 
 
 @command(commands, "invite", "--address https://gw.bank.example:7380 > invitation.json")
-def invite(address: Address = "", config: Config = DEFAULT_CONFIG) -> Output:
+def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Output:
     """Print this node's invitation: its id, address and public keys. Nothing in it is secret.
 
     Each side sends its own to the other, and accepts the other's.
@@ -80,7 +67,7 @@ def accept(
     ca: Annotated[Path | None, typer.Option(help=_AUTHORITY)] = None,
     certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
     key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
-    config: Config = DEFAULT_CONFIG,
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Accept a partner's invitation: once both see the same six words, write its route; it must sign its requests.
 
@@ -141,7 +128,7 @@ _COLUMNS: Columns = {
 def apply(
     node: Client,
     kind: Annotated[str, typer.Argument(help="contract, dataset, project, flow or model.")],
-    partner: NodeId,
+    partner: options.NodeId,
     subject: Annotated[str, typer.Argument(help="Id of the dataset, project, flow or model.")] = "",
     to: Annotated[str, typer.Option(help="Of a contract: where the partner is reached.")] = "",
     address: Annotated[str, typer.Option(help="Of a contract: where the partner reaches this node.")] = "",
@@ -159,11 +146,11 @@ def apply(
     say(f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications")
 
 
-@command(commands, "applications", "--waiting", options=paged())
+@command(commands, "applications", "--waiting", options=options.paged())
 def applications(
     node: Client,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only what waits for a decision here.")] = False,
-    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=nodes)] = "",
+    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=options.nodes)] = "",
     **page: Any,
 ) -> Output:
     """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
@@ -184,7 +171,7 @@ def approve(
         str,
         typer.Option(help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."),
     ] = "",
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Approve a partner's application. Before a contract, compare the id of its key by telephone.
 
@@ -195,13 +182,13 @@ def approve(
 
 
 @command(commands, "reject", '3 --reason "unknown institution"')
-def reject(node: Client, number: Number, reason: Reason = "") -> Output:
+def reject(node: Client, number: Number, reason: options.Reason = "") -> Output:
     """Reject a partner's application; it may apply again."""
     yield from _changed(node, number, "reject", {"reason": reason})
 
 
 @command(commands, "terminate", '3 --reason "end of the project"')
-def terminate(node: Client, number: Number, reason: Reason = "") -> Output:
+def terminate(node: Client, number: Number, reason: options.Reason = "") -> Output:
     """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
     done = yield from _changed(node, number, "terminate", {"reason": reason})
     route = _route(node, done["partner"]) if done["kind"] == "contract" else {}
@@ -218,7 +205,7 @@ def refresh(node: Client, number: Number) -> Output:
 @command(commands, "offers", "JG0100002200000020 datasets")
 def offers(
     node: Client,
-    partner: NodeId,
+    partner: options.NodeId,
     what: Annotated[str, typer.Argument(help="datasets, projects or components.")] = "datasets",
     page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
 ) -> Output:

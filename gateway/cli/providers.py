@@ -9,30 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of, provider_named
-from gateway.cli.client import (
-    DEFAULT_CONFIG,
-    EXIT_BAD_INPUT,
-    CallFailed,
-    Client,
-    connect,
-    read_object,
-    who,
-)
-from gateway.cli.command import (
-    Columns,
-    Config,
-    Output,
-    Reason,
-    Url,
-    command,
-    difference,
-    listing,
-    paged,
-    providers,
-    say,
-    table,
-    when,
-)
+from gateway.cli import options
+from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, read_object, who
+from gateway.cli.command import Columns, Output, command, difference, listing, say, table, when
 from gateway.cli.language import t
 from gateway.domain.problems import Problem
 from gateway.errors import counted
@@ -45,7 +24,8 @@ commands = typer.Typer(name="provider")
 Name = Annotated[
     str,
     typer.Argument(
-        help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.", autocompletion=providers
+        help="name:version@device, such as unionpay:2.0.0@docker; unionpay may do.",
+        autocompletion=options.providers,
     ),
 ]
 _CHANGES = 20
@@ -57,7 +37,7 @@ def register(
     node: Client,
     file: Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")],
     strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be inspected.")] = False,
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Register an image with the descriptions of its components, or replace its registration.
 
@@ -72,7 +52,7 @@ def register(
     _print_warnings(found)
 
 
-@command(commands, "list", "--component HeteroLR", options=paged())
+@command(commands, "list", "--component HeteroLR", options=options.paged())
 def list_providers(
     node: Client,
     name: Annotated[str, typer.Option(help="Only the versions of this provider.")] = "",
@@ -115,7 +95,7 @@ def show_provider(node: Client, name: Name) -> Output:
     _print_warnings(found)
 
 
-@command(commands, "history", "unionpay:2.0.0@docker", options=paged(20))
+@command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(20))
 def history(node: Client, name: Name, **page: Any) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
     found = node.get(_path(node, name, "history"), **page)
@@ -140,13 +120,13 @@ def diff(
 
 
 @command(commands, "retire", 'unionpay:1.0.0 -m "has a known flaw"', timeout=180)
-def retire(node: Client, name: Name, reason: Reason = "") -> Output:
+def retire(node: Client, name: Name, reason: options.Reason = "") -> Output:
     """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire` undoes it."""
     yield from _changed(node, name, "retire", {"reason": reason})
 
 
 @command(commands, "unretire", "unionpay:1.0.0", timeout=180)
-def unretire(node: Client, name: Name, reason: Reason = "") -> Output:
+def unretire(node: Client, name: Name, reason: options.Reason = "") -> Output:
     """Put a retired provider into use again."""
     yield from _changed(node, name, "unretire", {"reason": reason})
 
@@ -156,7 +136,7 @@ def approve(
     node: Client,
     name: Name,
     image: Annotated[str, typer.Option(help="Only this image; default: all of the provider.")] = "",
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
     yield from _changed(node, name, "approve", {"reason": reason, "image": image})
@@ -253,12 +233,13 @@ def parameters(
     name: Annotated[
         str,
         typer.Argument(
-            help="name:version@device, such as unionpay; or a registration's file.", autocompletion=providers
+            help="name:version@device, such as unionpay; or a registration's file.",
+            autocompletion=options.providers,
         ),
     ],
     component: Annotated[str, typer.Argument(help="Which of its components; default: the only one.")] = "",
-    config: Config = DEFAULT_CONFIG,
-    url: Url = "",
+    config: options.Config = DEFAULT_CONFIG,
+    url: options.Url = "",
 ) -> Output:
     """Show a component's parameters: types, defaults, allowed values. With --json as a JSON Schema.
 

@@ -7,21 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of
+from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
-from gateway.cli.command import (
-    Columns,
-    NodeId,
-    Output,
-    Reason,
-    command,
-    difference,
-    listing,
-    own,
-    paged,
-    print_steps,
-    say,
-    when,
-)
+from gateway.cli.command import Columns, Output, command, difference, listing, own, print_steps, say, when
 from route_table.model import PROFILES
 
 commands = typer.Typer(name="route")
@@ -55,7 +43,7 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
 """options of `add` and `edit`: the keys of a route"""
 
 
-@command(commands, "list", options=paged())
+@command(commands, "list", options=options.paged())
 def list_routes(node: Client, **page: Any) -> Output:
     """List the routes in force."""
     found = node.get("/api/v1/routes", **page)
@@ -79,7 +67,7 @@ def list_routes(node: Client, **page: Any) -> Output:
 @command(
     commands, "add", 'JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"', options=_ENTRY
 )
-def add(node: Client, node_id: NodeId, reason: Reason = "", **entry: Any) -> Output:
+def add(node: Client, node_id: options.NodeId, reason: options.Reason = "", **entry: Any) -> Output:
     """Add a route, or replace its entry. In force immediately; also in the file within a second or two.
 
     The id `default` stands for all nodes without an entry.
@@ -92,11 +80,11 @@ def add(node: Client, node_id: NodeId, reason: Reason = "", **entry: Any) -> Out
 @command(commands, "edit", 'JG0100002200000020 --deadline 5 -m "fast line"', options=_ENTRY)
 def edit(
     node: Client,
-    node_id: NodeId,
+    node_id: options.NodeId,
     unset: Annotated[
         list[str] | None, typer.Option(help="Key of the entry to remove, such as ca; may be repeated.")
     ] = None,
-    reason: Reason = "",
+    reason: options.Reason = "",
     **entry: Any,
 ) -> Output:
     """Change some values of a route; the others stay. `--to` removes `via`, and the other way round.
@@ -107,24 +95,24 @@ def edit(
 
 
 @command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
-def disable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
+def disable(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
     """Take no new jobs with a node; its entry stays, and jobs under way continue."""
     yield from _edit(node, "PATCH", node_id, {"enabled": False}, reason)
 
 
 @command(commands, "enable", "JG0100002200000020")
-def enable(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
+def enable(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
     """Enable a disabled node again."""
     yield from _edit(node, "PATCH", node_id, {"enabled": True}, reason)
 
 
 @command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
-def remove(node: Client, node_id: NodeId, reason: Reason = "") -> Output:
+def remove(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
     """Remove a route. `route rollback` restores it."""
     yield from _changed(node.delete(path_of("routes", node_id), reason=reason, author=who()))
 
 
-@command(commands, "history", "--limit 5", options=paged(20))
+@command(commands, "history", "--limit 5", options=options.paged(20))
 def history(node: Client, **page: Any) -> Output:
     """Show who changed the routes, when and why."""
     found = node.get("/api/v1/route-versions", **page)
@@ -151,7 +139,7 @@ def diff(
 def rollback(
     node: Client,
     version: Annotated[int, typer.Argument(help="The version to go back to; 0: the one before the newest.")] = 0,
-    reason: Reason = "",
+    reason: options.Reason = "",
 ) -> Output:
     """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
 
@@ -170,7 +158,7 @@ def rollback(
 
 
 @command(commands, "test", "JG0100002200000020", timeout=150)
-def test(node: Client, node_id: NodeId) -> Output:
+def test(node: Client, node_id: options.NodeId) -> Output:
     """Test a route in both directions, step by step. Exit code 1: a step failed."""
     found = node.post(path_of("routes", node_id, "test"), {})
     yield found, found["good"]
