@@ -42,6 +42,7 @@ def refusal(**over: Any) -> str:
 
 TLS = {"certificate": "c.pem", "key": "k.pem"}
 HDFS: Any = {"url": "hdfs://h:1/a", "datanodes": ["h:9866"]}
+DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,9 @@ HDFS: Any = {"url": "hdfs://h:1/a", "datanodes": ["h:9866"]}
             },
             "s3 has no datanodes",
         ),
+        ({"engine": DOCKER, "engines": {"big": BIG}}, "engines need listen.container.advertise"),
+        ({"engine": {"kind": "swarm"}}, "swarm needs listen.container.advertise"),
+        ({"engine": {"kind": "kubernetes"}}, "kubernetes needs listen.container.advertise"),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused(settings: dict[str, Any], said: str):
@@ -253,9 +257,6 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name():
 
 
 ADVERTISED = {"listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "http://10.0.0.5:7381"}}}
-
-
-DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
 K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
 
 
@@ -301,15 +302,6 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
 )
 def test_further_engines_that_make_no_sense_are_refused(engine: Any, engines: Any, said: str) -> None:
     assert said in refusal(engine=engine, engines=engines, **ADVERTISED)
-
-
-def test_several_engines_reach_the_gateway_where_it_is_advertised() -> None:
-    for more, said in (
-        ({"engines": {"big": BIG}}, "engines need"),
-        ({"engine": {"kind": "swarm"}}, "swarm needs"),
-        ({"engine": {"kind": "kubernetes"}}, "kubernetes needs"),
-    ):
-        assert f"{said} listen.container.advertise" in refusal(**{"engine": DOCKER, **more})
 
 
 def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device() -> None:
