@@ -33,7 +33,7 @@ def snapshot(database: Database) -> Iterator[Iterator[tuple[str, Rows]]]:
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> Rows:
-    query = sa.text(f"select * from {_quoted(connection, table.name)}")
+    query = sa.select(sa.text("*")).select_from(sa.table(table.name))
     for row in connection.execution_options(stream_results=True).execute(query).mappings():
         yield dict(row)
 
@@ -50,11 +50,7 @@ def fill(database: Database, tables: Iterable[tuple[str, Rows]]) -> dict[str, in
         for name, rows in tables:
             counts[name] = 0
             while many := list(islice(rows, _AT_ONCE)):
-                columns = list(many[0])
-                places = ", ".join(f":{column}" for column in columns)
-                names = ", ".join(_quoted(connection, column) for column in columns)
-                statement = f"insert into {_quoted(connection, name)} ({names}) values ({places})"
-                connection.execute(sa.text(statement), many)
+                connection.execute(sa.table(name, *map(sa.column, many[0])).insert(), many)
                 counts[name] += len(many)
     return counts
 
@@ -66,7 +62,3 @@ def _refuse_rows(connection: sa.Connection) -> None:
         if count and table is not schema.resource_pool:
             rule = f"leads to a database in use ({counted(count, 'row')} in {table.name}): name an empty one"
             raise Invalid([Problem("database.url", rule)], reason="DATABASE_NOT_EMPTY")
-
-
-def _quoted(connection: sa.Connection, name: str) -> str:
-    return connection.dialect.identifier_preparer.quote(name)
