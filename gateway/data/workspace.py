@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -260,7 +259,6 @@ class DiskWatch:
         self._files = files
         self._bounds = bounds
         self._written = written
-        self._lock = threading.Lock()
         self._next: dict[str, float] = {}
 
     def check_room(self, run: Run) -> None:
@@ -281,16 +279,14 @@ class DiskWatch:
     def over(self, run: Run) -> Failure | None:
         """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
         begun = time.monotonic()
-        with self._lock:
-            if begun < self._next.get(run.name, 0.0):
-                return None
-            self._next = {n: t for n, t in self._next.items() if t > begun} | {run.name: begun + self._every}
+        if begun < self._next.get(run.name, 0.0):
+            return None
         try:
             return self._too_much(run)
         finally:
             now = time.monotonic()
-            with self._lock:
-                self._next[run.name] = now + max(self._every - (now - begun), _PAUSE * (now - begun))
+            pause = max(self._every - (now - begun), _PAUSE * (now - begun))
+            self._next = {n: t for n, t in self._next.items() if t > now} | {run.name: now + pause}
 
     def _too_much(self, run: Run) -> Failure | None:
         limit = self._bounds(run).get("disk")
