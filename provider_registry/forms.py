@@ -24,15 +24,6 @@ _ITEM = r"(?:[^(\\*+?{]|\\[^A-Za-z0-9]|\\[dDwWsS]|\{[0-9]{1,3}\})*"
 _PORTABLE = re.compile(rf"{_ITEM}(?:(?:[*+?]|\{{[0-9,]{{1,7}}\}}){_ITEM}){{0,2}}")
 """expressions that mean the same to every program and are quick to match: no group, at most two repetitions"""
 
-_TYPES = {
-    Kind.TEXT: "string",
-    Kind.INTEGER: "integer",
-    Kind.NUMBER: "number",
-    Kind.BOOLEAN: "boolean",
-    Kind.OBJECT: "object",
-    Kind.LIST: "array",
-}
-
 
 def form(component: Component) -> dict[str, Any]:
     """Return the schema of a component's parameters, in the order of the description."""
@@ -73,8 +64,8 @@ def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     made: dict[str, Any] = {"title": parameter.title or parameter.name}
     if parameter.description:
         made["description"] = parameter.description
-    if kind in _TYPES:
-        made["type"] = _TYPES[kind]
+    if kind is not Kind.OTHER:
+        made["type"] = str(kind)
     if parameter.binding is None:
         made |= _bounds(parameter, kind)
     else:

@@ -45,14 +45,14 @@ _MEMORY = 256 * 1024
 
 
 class Kind(StrEnum):
-    """What a value is read as; ``other``: it is not read at all."""
+    """What a value is read as, by its type in a JSON Schema; ``other``: it is not read at all."""
 
-    TEXT = "text"
+    TEXT = "string"
     INTEGER = "integer"
     NUMBER = "number"
     BOOLEAN = "boolean"
     OBJECT = "object"
-    LIST = "list"
+    LIST = "array"
     OTHER = "other"
 
 
