@@ -122,12 +122,9 @@ class SqlProviders(InDatabase):
 
     def claim(self, name: str, owner: str) -> str:
         """Make somebody the owner of a name that has none; return who owns it now."""
-        known = self.owner(name)
-        if known is not None:
-            return known
         try:
             self._database.execute(schema.provider_owner.insert().values(name=name, owner=owner))
-        except sa.exc.IntegrityError:  # another was first
+        except sa.exc.IntegrityError:  # it has one
             return self.owner(name) or ""
         return owner
 

@@ -317,19 +317,6 @@ def test_a_signature_is_remembered_while_it_is_valid(store: Store):
     assert used.first("s0", "b", 120) == "b"
 
 
-def test_of_two_who_claim_a_name_the_first_owns_it(store: Store, monkeypatch: pytest.MonkeyPatch):
-    kept = SqlProviders(store)
-    assert kept.claim("vendor", "ann") == "ann"
-    owner, asked = kept.owner, []
-
-    def late(name: str) -> str | None:
-        asked.append(name)
-        return owner(name) if len(asked) > 1 else None  # the other one came right after the look
-
-    monkeypatch.setattr(kept, "owner", late)
-    assert kept.claim("vendor", "li") == "ann"
-
-
 def test_a_version_of_routes_whose_number_is_taken_is_not_added(store: Store):
     kept = SqlRouteVersions(store, "me")
     one = Version(1, at(0), "ann", "", "api", "{}")
