@@ -91,7 +91,8 @@ def provider_from_request(body: Any) -> Provider:
         metadata, described = body.get("metadata"), body.get("components_description")
         if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in DEVICES:
             problems.append(Problem("metadata.image", "is missing"))
-        outer = {part: body[part] for part in ("name", "version") if isinstance(body.get(part), str)}
+        names = {"provider": body.get("name"), "version": body.get("version")}
+        outer = {field: name for field, name in names.items() if isinstance(name, str)}
         few = isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS
         for key, document in (described or {}).items() if few else ():
             if isinstance(document, Mapping) and len(problems) <= MAX_PROBLEMS:  # no more are reported
@@ -183,18 +184,11 @@ def _component(
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Read the description under a key, which has to be its component's name."""
     path = join("components_description", key)
-    at = join(path, "componentName")
-    name = document.get("componentName")
-    wrong: tuple[Problem, ...] = ()
-    if name not in (None, key):
-        wrong = (Problem(at, f"must equal its key, {key[:64]}", name),)
+    at, name = join(path, "componentName"), document.get("componentName")
+    wrong = () if name in (None, key) else (Problem(at, f"must equal its key, {key[:64]}", name),)
     try:
-        read, found = description.component(
-            document if name is not None else {**document, "componentName": key},
-            path,
-            provider=outer.get("name"),
-            version=outer.get("version"),
-        )
+        named = {**document, "componentName": key if name is None else name}
+        read, found = description.component(named, path, **outer)
     except InvalidDescription as error:
         raise InvalidDescription((*wrong, *error.problems)) from None
     if wrong:
