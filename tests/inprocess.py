@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown, LaunchSpec
+from gateway.auth import Role, new_token
 from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
@@ -142,6 +143,13 @@ def uploaded(gateway: Gateway, namespace: str, name: str, content: bytes = b"id,
     file = {"file": ("t.csv", content, "text/csv")}
     answer = ask(gateway, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
     assert answer.json()["code"] == 0, answer.text
+
+
+def token_of(gateway: Gateway, role: Role, name: str = "") -> str:
+    """Return the text of a new token."""
+    text, token = new_token(name or str(role), role, gateway.clock())
+    gateway.tokens.add(token)
+    return text
 
 
 def containers(

@@ -32,7 +32,7 @@ from tests import forks
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec
 from tests.cleaning.ended import a_spec_of, ago, left_behind
 from tests.e2e.nodes import free_ports, wait_for
-from tests.inprocess import ME, PEER, ask, running
+from tests.inprocess import ME, PEER, ask, running, token_of
 
 OWN = "0123456789abcdef0123"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -51,12 +51,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def send(node: Gateway, method: str, path: str, token: str = OWN, **more: Any) -> Any:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return ask(node, "operator", method, path, headers=headers, **more)
-
-
-def token_of(node: Gateway, role: Role, name: str = "") -> str:
-    text, token = new_token(name or str(role), role, NOW, None)
-    node.tokens.add(token)
-    return text
 
 
 def audited(node: Gateway, path: str) -> list[Any]:

@@ -1,7 +1,6 @@
 """``/api/v1/providers`` with tokens: whose a name is, what the audit keeps, what is shown of a provider's past."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import httpx
 import pytest
 
 from adapter import body as adapter_body
-from gateway.auth import Role, new_token
+from gateway.auth import Role
 from gateway.bootstrap.node import Gateway
 from provider_registry import registry
 from tests.aside import watch
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ask, running
+from tests.inprocess import ask, running, token_of
 from tests.registry.builders import a_component_request, a_description, a_request
 
 KEY = "acme:1.0.0@docker"
@@ -32,9 +31,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def as_(node: Gateway) -> Callable[[str], Send]:
     def of(name: str) -> Send:
         role = {"root": Role.ADMIN, "eve": Role.VIEWER}.get(name, Role.VENDOR)
-        text, token = new_token(name, role, datetime.now(UTC))
-        node.tokens.add(token)
-        headers = {"authorization": f"Bearer {text}"}
+        headers = {"authorization": f"Bearer {token_of(node, role, name)}"}
         return lambda method, path, **more: ask(node, "operator", method, path, headers=headers, **more)
 
     return of

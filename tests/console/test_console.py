@@ -9,13 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.auth import Role, new_token
+from gateway.auth import Role
 from gateway.bootstrap.node import Gateway
 from gateway.http.guard import cookie_name
-from tests.builders import at
 from tests.console import FILES, words
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ME, ask, running
+from tests.inprocess import ME, ask, running, token_of
 
 OWN = "0123456789abcdef0123"
 SESSION = "/api/v1/session"
@@ -130,9 +129,7 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway
 
 
 def test_a_cookie_may_do_what_its_token_may(node: Gateway):
-    text, token = new_token("eve", Role.VIEWER, at(0))
-    node.tokens.add(token)
-    mine = logged_in(node, text)
+    mine = logged_in(node, token_of(node, Role.VIEWER))
     assert send(node, "GET", SESSION, headers=mine).json()["role"] == "viewer"
     assert send(node, "GET", "/api/v1/audit", headers=mine).status_code == 403
     assert send(node, "POST", "/api/v1/gc", json={}, headers=mine | {"x-console": "1"}).status_code == 403

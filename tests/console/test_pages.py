@@ -3,21 +3,18 @@
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from gateway.auth import Role, new_token
+from gateway.auth import Role
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
 from tests.e2e import jobs
-from tests.inprocess import ME, PEER, ask, running
-from tests.plain import NO_TLS
+from tests.inprocess import ME, PEER, ask, running, token_of
 from tests.registry.builders import a_description, a_request
 from tests.services.browser import chromium
 
@@ -65,9 +62,7 @@ def hostile(node: Gateway) -> None:
         assert answer.status_code == 200, answer.text
     files = {"file": ("t.csv", b"id,<b>x\n1,2\n")}
     form = {"namespace": "bank", "name": "loans"}
-    with httpx.Client(verify=NO_TLS, trust_env=False, timeout=60) as client:
-        address = f"{node.addresses()['operator']}/v2/component/upload/file"
-        assert client.post(address, data=form, files=files).json()["code"] == 0
+    assert ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=files).json()["code"] == 0
     route = {"route": {"url": "http://127.0.0.1:9"}, "reason": SCRIPT}
     ask(node, "operator", "PUT", "/api/v1/routes/JG0100003300000030", json=route)
 
@@ -99,14 +94,12 @@ def test_a_role_is_offered_only_what_it_may_do(
 ):
     with running(tmp_path_factory.mktemp("roles"), auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
         left_behind(node, JOB, 60.0)
-        text, token = new_token(str(role), role, datetime.now(UTC))
-        node.tokens.add(token)
         page = browser.new_page()
         page.set_default_timeout(60_000)
         refused: list[str] = []
         page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
         page.goto(f"{node.addresses()['operator']}/")
-        page.locator("input[name=token]").fill(text)
+        page.locator("input[name=token]").fill(token_of(node, role))
         page.locator("form button").click()
         expect(page.locator("nav")).to_be_visible()
         for name in ("approvals", "data", "providers", "partners", "node", "submit", "jobs"):

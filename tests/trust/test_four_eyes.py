@@ -1,7 +1,6 @@
 """One person submits a job and agrees to it here, where the rules ask for somebody's agreement."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,13 @@ import pytest
 
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
-from gateway.auth import Role, new_token, provider_name
+from gateway.auth import Role, provider_name
 from gateway.bootstrap.node import Gateway
 from gateway.domain.states import JobStatus
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.contracts.apis import IMAGE, registration
-from tests.inprocess import ME, ask, running
+from tests.inprocess import ME, ask, running, token_of
 from tests.memory_engine import MemoryEngine, Script
 
 OWN = "0123456789abcdef0123"
@@ -34,8 +33,7 @@ def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
     with running(tmp_path, make_engine=make, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
         gateway.registry.register(provider_from_request(registration()))
         for name in ("ann", "bob", LI, RENAMED, ANOTHER):
-            tokens[name], token = new_token(name, Role.ADMIN, datetime(2026, 11, 1, tzinfo=UTC))
-            gateway.tokens.add(token)
+            tokens[name] = token_of(gateway, Role.ADMIN, name)
         yield gateway, tokens
 
 

@@ -6,16 +6,15 @@ Who may is read from docs/endpoints.md, so that roles change nowhere but in a pa
 import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import httpx
 import pytest
 
-from gateway.auth import Role, may, new_token
+from gateway.auth import Role, may
 from gateway.bootstrap.node import Gateway
 from tests.admin.test_outputs import have
 from tests.e2e.nodes import ROOT
-from tests.inprocess import ask, routes_of, running
+from tests.inprocess import ask, routes_of, running, token_of
 from tests.plain import NO_TLS
 
 ALL, PLATFORM, ADMIN = "admin vendor platform viewer", "admin platform", "admin"
@@ -85,10 +84,7 @@ def test_every_path_has_its_row_and_the_rules_say_the_same(routes: dict[tuple[st
 
 
 def test_roles_without_permission_are_refused_by_the_listener(node: Gateway, routes: dict[tuple[str, str], str]):
-    tokens = {}
-    for role in Role:
-        tokens[role], token = new_token(str(role), role, datetime(2026, 11, 1, tzinfo=UTC))
-        node.tokens.add(token)
+    tokens = {role: token_of(node, role) for role in Role}
     base = node.addresses()["operator"]
     with httpx.Client(base_url=base, trust_env=False, verify=NO_TLS, timeout=60) as client:
         for (method, path), who in routes.items():
@@ -107,9 +103,7 @@ def test_a_list_of_outputs_shows_contents_only_to_roles_that_may_read_them(node:
     have(node, "job-listed", "model", b'{"coefficients": [0.25]}')
     seen = {}
     for role in Role:
-        text, token = new_token(f"lists as {role}", role, datetime(2026, 11, 1, tzinfo=UTC))
-        node.tokens.add(token)
-        headers = {"authorization": f"Bearer {text}"}
+        headers = {"authorization": f"Bearer {token_of(node, role)}"}
         answer = ask(node, "operator", "GET", "/api/v1/jobs/job-listed/outputs", headers=headers)
         assert answer.status_code == 200
         seen[role] = "coefficients" in answer.text

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +35,6 @@ from route_table.certificates import public_key
 from tests.builders import a_local_job, a_spec
 from tests.e2e.nodes import ROOT, wait_for
 from tests.inprocess import ME, PEER, ask, running
-from tests.plain import NO_TLS
 from tests.trust.agreeing import route
 
 OTHER, BEHIND, OPEN, CLOSED = (
@@ -92,11 +90,9 @@ class Sent:
         return replace(self, headers=(*self.headers, ("content-digest", hashed), ("x-auth-sign", value)))
 
     def to(self, node: Gateway) -> dict[str, Any]:
-        url = node.addresses()["peer"] + self.path + (f"?{self.query}" if self.query else "")
+        path = self.path + (f"?{self.query}" if self.query else "")
         headers = [*self.headers, ("content-type", "application/json")]
-        said = httpx.request(
-            self.method, url, content=self.body, headers=headers, trust_env=False, verify=NO_TLS, timeout=60
-        ).json()
+        said = ask(node, "peer", self.method, path, content=self.body, headers=headers).json()
         assert isinstance(said, dict)
         return said
 
@@ -292,10 +288,8 @@ def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(
         route(me, {OTHER: nowhere})
         for named in (PEER.encode(), b"\xa0" + PEER.encode(), PEER.encode() + b"\x85"):
             headers = {"x-source-node-id": named, "x-target-node-id": ME}
-            url = f"{me.addresses()['peer']}{CONTROL}/job/stop"
-            sent = {"json": {"job_id": "job-former"}, "headers": headers, "timeout": 60}
-            said = httpx.post(url, **sent, trust_env=False, verify=NO_TLS).json()
-            assert reason(said) == "SIGNATURE_REFUSED"
+            said = ask(me, "peer", "POST", f"{CONTROL}/job/stop", json={"job_id": "job-former"}, headers=headers)
+            assert reason(said.json()) == "SIGNATURE_REFUSED"
 
 
 def test_a_key_is_revoked_by_an_edit_of_the_route(nodes: tuple[Gateway, Gateway]):

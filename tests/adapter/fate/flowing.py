@@ -10,7 +10,7 @@ import yaml
 
 from adapter.fate import envelope
 from tests.contracts.apis import THIRD, World, two_nodes
-from tests.inprocess import ME, PEER
+from tests.inprocess import ME, PEER, ask
 
 FATE = "9999"
 """a FATE site, by its route"""
@@ -48,7 +48,7 @@ class Flow:
     """FATE's side: it names no sender, as FATE does not."""
 
     def __init__(self, world: World) -> None:
-        self._base = f"{world.me.addresses()['peer']}/v2"
+        self._node = world.me
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
         sent = {"dest-party-id": ME, "service": "fateflow", "initiator-party-id": FATE} | headers
@@ -58,7 +58,7 @@ class Flow:
         return said
 
     def sent(self, path: str, **request: Any) -> httpx.Response:
-        return httpx.post(f"{self._base}{path}", timeout=120, trust_env=False, verify=False, **request)
+        return ask(self._node, "peer", "POST", f"/v2{path}", **request)
 
     def do(self, job: str, *steps: str) -> None:
         """Take these steps of FATE's with its host, all of which succeed: each a path, maybe with a state."""
