@@ -102,6 +102,13 @@ def ended(engine: Engine, name: str) -> Exited:
     return exit_
 
 
+def output_of(harness: Any, engine: Engine, act: Act, code: int = 0, **changes: Any) -> bytes:
+    """Launch a run that ends with this code; return what it wrote to stdout."""
+    name = launched(harness, engine, act, **changes).name
+    assert ended(engine, name).code == code, engine.logs(name)
+    return engine.logs(name).stdout
+
+
 def others(engine: Engine) -> Capacity:
     """Return what others than its node use."""
     found = engine.capacity().others

@@ -46,6 +46,7 @@ from tests.contracts.engine_acts import (
     ended,
     exits,
     launched,
+    output_of,
     said,
     shell,
     wait_for,
@@ -221,11 +222,8 @@ class EngineContract:
             "runtime.component.parameter.text": "联邦学习 'quoted' \"twice\" $HOME `id` \\",
             "plain": "x" * 100_000,
         }
-        spec = launched(harness, engine, TELLS_ENVIRONMENT, environment=environment)
-        assert ended(engine, spec.name).code == 0
-        text = bytes.fromhex(
-            engine.logs(spec.name).stdout.decode()
-        ).decode()  # no line of it is changed on the way
+        output = output_of(harness, engine, TELLS_ENVIRONMENT, environment=environment)
+        text = bytes.fromhex(output.decode()).decode()  # no line of it is changed on the way
         told = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
         assert {name: told.get(name) for name in environment} == environment
         assert set(told) - set(environment) <= harness.adds
@@ -377,16 +375,14 @@ class ClusterContract(EngineContract):
     def test_nothing_that_reads_like_a_template_is_filled_in(self, harness: Harness, engine: Engine) -> None:
         told = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
         command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', told)
-        spec = launched(harness, engine, WAITS, environment={"told": told}, command=command)
-        assert ended(engine, spec.name).code == 0
-        assert engine.logs(spec.name).stdout.decode().splitlines() == [told, told]
+        output = output_of(harness, engine, WAITS, environment={"told": told}, command=command)
+        assert output.decode().splitlines() == [told, told]
 
     def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
         engine = harness.engine(form=replace(harness.form, read_only_root=True))
         text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
-        spec = launched(harness, engine, shell(text), own=("/bfia/log",))
-        assert ended(engine, spec.name).code == 0
-        assert engine.logs(spec.name).stdout.splitlines()[-3:] == [b"65534", b"a", b"b"]
+        output = output_of(harness, engine, shell(text), own=("/bfia/log",))
+        assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
     def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness: Harness) -> None:
         engine = harness.engine(place_seconds=1.0)
@@ -416,5 +412,4 @@ class ClusterContract(EngineContract):
             finally:
                 machine(harness.cluster, "mend")
             wait_for(lambda: not [*harness.pods(lost.name), *harness.pods(never.name)], "what it had is ended")
-            again = launched(last, far, exits(0))
-            assert ended(far, again.name).code == 0
+            output_of(last, far, exits(0))

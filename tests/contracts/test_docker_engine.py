@@ -22,7 +22,7 @@ from engines.base import (
 )
 from engines.docker import ContainerdEngine
 from engines.docker.daemon import Source
-from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, shell
+from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, output_of, shell
 from tests.contracts.harnesses import DockerHarness
 
 MIB = 1024 * 1024
@@ -59,9 +59,7 @@ def test_a_container_is_hardened_and_limited(
 def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarness) -> None:
     engine = harness.engine(read_only_root=True)
     text = "echo x > /new 2>/dev/null && exit 1; echo x > /tmp/new || exit 2; exit 0"
-    run = launched(harness, engine, exits(0), command=("sh", "-c", text)).name
-    assert ended(engine, run).code == 0
-    engine.remove(run)
+    output_of(harness, engine, shell(text))
 
 
 def test_an_image_keeps_its_own_user(
@@ -71,10 +69,8 @@ def test_an_image_keeps_its_own_user(
     text = f'FROM {harness.image}\nUSER 1234\nWORKDIR /tmp\nENTRYPOINT ["sh", "-c"]\nCMD ["id -u; pwd"]\n'
     daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
     try:
-        run = launched(harness, engine, exits(0), image=name, command=None).name
-        assert ended(engine, run).code == 0
-        assert engine.logs(run).stdout == b"1234\n/tmp\n"
-        engine.remove(run)
+        assert output_of(harness, engine, exits(0), image=name, command=None) == b"1234\n/tmp\n"
+        engine.remove(engine.list()[0].name)
     finally:
         daemon.images.remove(name, force=True)
 
@@ -107,11 +103,9 @@ def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, v
     storage = Path("/seen/only/by/the/gateway")
     engine = harness.engine(sources=(Source(storage, volume=volume),))
     mounts = (Mount(storage / "ns" / "in", "/in"), Mount(storage / "ns" / "out", "/out", read_only=False))
-    name = launched(harness, engine, COPIES, mounts=mounts).name
-    assert ended(engine, name).code == 0
-    check = launched(harness, engine, shell("cat /in/text"), mounts=(Mount(storage / "ns" / "out", "/in"),)).name
-    assert ended(engine, check).code == 0
-    assert engine.logs(check).stdout == b"text"
+    output_of(harness, engine, COPIES, mounts=mounts)
+    copied = (Mount(storage / "ns" / "out", "/in"),)
+    assert output_of(harness, engine, shell("cat /in/text"), mounts=copied) == b"text"
 
 
 def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their_own(

@@ -18,7 +18,7 @@ import pytest
 from engines.base import INSTALLATION, NODE, CreateFailed, Engine, EngineError, Isolation, Mount
 from engines.docker import ContainerdEngine, network
 from engines.docker.network import Firewall, NodeNetwork
-from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, launched, python, said
+from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, launched, output_of, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.services import do, linked
 from tests.services.own_docker import remove_network
@@ -137,9 +137,7 @@ Look = Callable[..., dict[str, bool]]
 
 def looked(harness: Any, engine: Engine, *targets: str, **changes: Any) -> dict[str, bool]:
     """Return which of these doors are open to a run."""
-    spec = launched(harness, engine, Act(("python3", "-c", LOOK, *targets)), **changes)
-    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
-    return dict(json.loads(engine.logs(spec.name).stdout))
+    return dict(json.loads(output_of(harness, engine, Act(("python3", "-c", LOOK, *targets)), **changes)))
 
 
 @pytest.fixture
@@ -333,8 +331,7 @@ for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socke
         continue
     raise SystemExit(f"{family} is open")
 """
-    spec = launched(harness, engine, python(text))
-    assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+    output_of(harness, engine, python(text))
 
 
 def test_several_gateways_of_a_node_leave_each_other_their_doors(

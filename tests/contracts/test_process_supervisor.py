@@ -40,6 +40,7 @@ from tests.contracts.engine_acts import (
     ended,
     exits,
     launched,
+    output_of,
     python,
     said,
     shell,
@@ -116,9 +117,7 @@ def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: Process
 
 
 def test_what_a_run_leaves_behind_ends_with_it(harness: ProcessHarness, engine: ProcessEngine) -> None:
-    name = launched(harness, engine, shell("setsid sleep 600 & echo $!; exit 3")).name
-    assert ended(engine, name).code == 3
-    gone([int(engine.logs(name).stdout)])
+    gone([int(output_of(harness, engine, shell("setsid sleep 600 & echo $!; exit 3"), 3))])
 
 
 def test_a_killed_supervisor_ends_the_run(harness: ProcessHarness, engine: ProcessEngine) -> None:
@@ -301,9 +300,7 @@ def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine)
     present = sorted(os.sched_getaffinity(0))
     given = []
     for _ in range(len(present)):
-        name = launched(harness, engine, tells, limits=Limits(cpu=1)).name
-        assert ended(engine, name).code == 0
-        given += json.loads(engine.logs(name).stdout)
+        given += json.loads(output_of(harness, engine, tells, limits=Limits(cpu=1)))
     assert sorted(given) == present
 
 
@@ -319,9 +316,8 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
         assert (harness.root / name / file).stat().st_mode & 0o077 == 0
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
-        name = launched(harness, engine, python("import os; print(os.listdir('/proc/self/fd'))")).name
-        assert ended(engine, name).code == 0
-    assert engine.logs(name).stdout == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
+        listed = output_of(harness, engine, python("import os; print(os.listdir('/proc/self/fd'))"))
+    assert listed == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
 
 
 def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: ProcessEngine) -> None:
@@ -357,7 +353,7 @@ def test_the_process_that_forks_is_begun_anew(harness: ProcessHarness, engine: P
     assert server is not None
     server.kill()
     server.wait()
-    assert ended(engine, launched(harness, engine, exits(3)).name).code == 3
+    output_of(harness, engine, exits(3), 3)
 
 
 @pytest.mark.parametrize(

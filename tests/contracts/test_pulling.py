@@ -18,7 +18,7 @@ from engines.docker.images import refusal
 from gateway.providers.images import Images, Signatures
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
-from tests.contracts.engine_acts import a_spec, ended, exits, launched
+from tests.contracts.engine_acts import a_spec, exits, output_of
 from tests.contracts.harnesses import DockerHarness
 from tests.registry.builders import a_request
 from tests.registry.memory import MemoryRepository
@@ -98,10 +98,8 @@ def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, sh
         engine.launch(a_spec(harness, exits(0), image=image, command=None))  # nothing is fetched on the way
     assert engine.ensure_image(image, told.append) == id_
     assert told and "layers" in told[-1]
-    spec = launched(harness, engine, exits(0), image=image, command=None, digest=id_)
-    assert ended(engine, spec.name).code == 0
-    assert engine.logs(spec.name).stdout == b"fetched\n"
-    engine.remove(spec.name)
+    assert output_of(harness, engine, exits(0), image=image, command=None, digest=id_) == b"fetched\n"
+    engine.remove(engine.list()[0].name)
 
 
 def test_a_registry_that_is_not_named_is_denied(harness: DockerHarness, publish: Build) -> None:
