@@ -189,8 +189,7 @@ class ProcessEngine(Engine):
             _bury(left)
         self._subscriptions.append(subscription := Subscription(on_exit))
         for name, run, _ in self._owned():
-            descriptor = None if self._exits.knows(name) else run.open_supervisor()
-            if descriptor is not None:
+            if (descriptor := run.open_supervisor()) is not None:
                 self._exits.add(name, descriptor)
             elif isinstance(run.probe(), Exited):
                 subscription.report(name)

@@ -226,7 +226,7 @@ class Exits:
         self._thread: threading.Thread | None = None
 
     def add(self, name: str, descriptor: int) -> None:
-        """Wait for the process behind the descriptor, which belongs to this object from now on."""
+        """Wait once for the process behind the descriptor, which belongs to this object from now on."""
         with self._lock:
             if self._closed or name in self._names:
                 os.close(descriptor)
@@ -236,11 +236,6 @@ class Exits:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="engine-exits", daemon=True)
                 self._thread.start()
-
-    def knows(self, name: str) -> bool:
-        """Whether the process is still being waited for."""
-        with self._lock:
-            return name in self._names
 
     def close(self) -> None:
         """Stop waiting."""

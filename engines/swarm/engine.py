@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from docker.errors import APIError, NotFound
+from docker.types import EndpointSpec, ServiceMode
 
 from engines.base import (
     Capacity,
@@ -37,7 +38,7 @@ from engines.base import (
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
-from engines.swarm.tasks import ENDING, OVER, Form, Task, alone, devices, ends, newest, template
+from engines.swarm.tasks import ENDING, OVER, Form, Task, devices, ends, newest, template
 from engines.watch import KILL_SECONDS, Follower, NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ class SwarmEngine(DaemonEngine):
         task = self._task_of(service)
         if service is None or task is None or not task.begun:
             return Missing()
-        if (task.put_out and not ends(service)) or (task.perhaps_lost and self._is_gone(task.machine)):
+        drained = task.state == "shutdown" and not ends(service)  # Swarm ended it, which was not asked to
+        if drained or (task.perhaps_lost and self._is_gone(task.machine)):
             return Missing()
         return task.probe()
 
@@ -162,13 +164,15 @@ class SwarmEngine(DaemonEngine):
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
         what = next(iter(image.repo_digests), image.digest)
+        mode = ServiceMode("replicated", replicas=1)
+        endpoint = EndpointSpec(mode="dnsrr")  # an address of its own would need IPVS
         until = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
             task = template(spec, what, image.runs_as_root, mounts, network, cores, self._options.form)
             labels = {**spec.labels, "bfia.image": spec.image}
             try:
-                api.create_service(task, name=spec.name, labels=labels, **alone())
+                api.create_service(task, name=spec.name, labels=labels, mode=mode, endpoint_spec=endpoint)
                 return
             except APIError as error:
                 if _exists(error):

@@ -13,12 +13,10 @@ from typing import Any
 from docker.types import (
     ContainerSpec,
     DriverConfig,
-    EndpointSpec,
     LogConfig,
     NetworkAttachmentConfig,
     Resources,
     RestartPolicy,
-    ServiceMode,
     TaskTemplate,
 )
 from docker.types import Mount as DockerMount
@@ -82,11 +80,6 @@ class Task:
         if self.state == "shutdown":  # in which a task of any state ends once Swarm wants it to
             return self._has_container
         return self.state in ("running", "complete")
-
-    @property
-    def put_out(self) -> bool:
-        """Whether Swarm has ended it: as it was asked to, or as its machine was drained."""
-        return self.state == "shutdown"
 
     @property
     def perhaps_lost(self) -> bool:
@@ -153,11 +146,6 @@ def template(
     made["Resources"] = _resources(spec, cores, form.gpu)
     made["Placement"] = {"Constraints": [*form.constraints]}
     return made
-
-
-def alone() -> dict[str, Any]:
-    """Return what a service of one task needs besides it; an address of its own would need IPVS."""
-    return {"mode": ServiceMode("replicated", replicas=1), "endpoint_spec": EndpointSpec(mode="dnsrr")}
 
 
 def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
