@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkube.core.exceptions import ApiError
 from lightkube.core.generic_client import ALL_NS
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Node, Pod, ResourceQuota, Secret
@@ -42,7 +41,7 @@ from engines.base import (
 from engines.docker.client import not_started
 from engines.docker.images import PullRules, refusal
 from engines.docker.registry import login_for
-from engines.kubernetes.client import FORBIDDEN, Cluster, PodWatch, status_of, translated
+from engines.kubernetes.client import Cluster, PodWatch, translated
 from engines.kubernetes.images import Image, Images
 from engines.kubernetes.jobs import (
     BEGUN,
@@ -362,12 +361,9 @@ class KubernetesEngine(StreamingEngine):
     def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
         """Return what each machine has that may take runs, None if we may not know."""
         wanted = self._options.form.node_selector or {}
-        try:
-            nodes = self._cluster.list(Node, ",".join(f"{name}={value}" for name, value in wanted.items()))
-        except ApiError as error:
-            if status_of(error) == FORBIDDEN:
-                return None
-            raise
+        nodes = self._cluster.allowed(Node, labels=",".join(f"{name}={value}" for name, value in wanted.items()))
+        if nodes is None:
+            return None
         return {
             node.metadata.name: node.status.allocatable
             for node in nodes
@@ -381,13 +377,8 @@ class KubernetesEngine(StreamingEngine):
             "labels": f"{OWNER}!={self._owner}",
             "fields": "status.phase!=Succeeded,status.phase!=Failed",
         }
-        beside = anywhere = self._cluster.list(Pod, **which)
-        if machines:
-            try:
-                anywhere = self._cluster.list(Pod, **which, namespace=ALL_NS)
-            except ApiError as error:
-                if status_of(error) != FORBIDDEN:
-                    raise
+        beside = self._cluster.list(Pod, **which)
+        anywhere = (self._cluster.allowed(Pod, **which, namespace=ALL_NS) if machines else None) or beside
         return beside, [pod for pod in anywhere if pod.spec.nodeName in machines]
 
 
