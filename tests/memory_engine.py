@@ -92,12 +92,11 @@ class MemoryWorld:
         self.subscriptions: list[Subscription] = []
         self.down = False
         """while it is set, every call raises `EngineDown`"""
-        self.on_away: list[Callable[[str], None]] = []
 
     def go_away(self) -> None:
         """Report to subscribers that the engine does not answer; it does again unless it is ``down``."""
-        for on_away in list(self.on_away):
-            on_away("")
+        for subscription in list(self.subscriptions):
+            subscription.away()
 
 
 class MemoryEngine(StreamingEngine):
@@ -246,8 +245,7 @@ class MemoryEngine(StreamingEngine):
     def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
         mine = self._owns
         with self.world.lock:
-            self.world.on_away += [on_away] if on_away is not None else []
-            watch = Subscription(lambda name: on_exit(name) if mine(name) else None)
+            watch = Subscription(lambda name: on_exit(name) if mine(name) else None, on_away)
             self.world.subscriptions.append(watch)
             for name, run in self.world.runs.items():
                 if run.ended.is_set():
