@@ -17,14 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Body, Request
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile

@@ -26,16 +26,7 @@ from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
-from gateway.errors import (
-    DatabaseAway,
-    GatewayError,
-    Invalid,
-    StorageAway,
-    TooLarge,
-    brief,
-    envelope,
-    release,
-)
+from gateway.errors import DatabaseAway, GatewayError, Invalid, StorageAway, TooLarge, brief, envelope, release
 from gateway.language.catalogue import ENGLISH, in_language, of_header, reason_of
 
 log = structlog.get_logger(__name__)

@@ -9,15 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from adapter.bfia.management.wire import (
-    AUDITED,
-    AUTH_TYPES,
-    ApplyContract,
-    Confirm,
-    ConfirmContract,
-    key_of,
-    milliseconds,
-)
+from adapter.bfia.management import wire
 from adapter.bfia.peer import Peer
 from gateway.domain.applications import APPROVED, Application, Kind, Side, applied
 from gateway.domain.problems import Problem
@@ -60,7 +52,7 @@ class Card:
         if (pair := self.key()) is None:
             text = "this node has no key pair: bfia-gateway identity rotate makes one"
             raise Refused(text, reason="IDENTITY_UNUSABLE")
-        return {"auth_credential": pair.public, "auth_type": AUTH_TYPES[pair.algorithm]}
+        return {"auth_credential": pair.public, "auth_type": wire.AUTH_TYPES[pair.algorithm]}
 
 
 class ManagementClient:
@@ -99,11 +91,11 @@ class ManagementClient:
     def query(self, known: Application) -> Answer:
         """Query the state; nodes of ours include what their confirmation has."""
         data = self._peer(known).ask(f"{_base(known)}/query", {}, "GET", query={_id_name(known): known.id})
+        model = wire.ConfirmContract if known.kind is Kind.CONTRACT else wire.Confirm
         try:
-            body = {_id_name(known): known.id, **data}
-            return answered((ConfirmContract if known.kind is Kind.CONTRACT else Confirm).model_validate(body))
+            return answered(model.model_validate({_id_name(known): known.id, **data}))
         except ValidationError as error:
-            text = "; ".join(map(str, problems_of(error.errors(), Confirm)))
+            text = "; ".join(map(str, problems_of(error.errors(), model)))
             raise Refused(f"{known.partner}: {text}", reason="NO_ENVELOPE") from None
 
     def listed(self, partner: NodeId, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
@@ -123,28 +115,28 @@ def confirmation(card: Card, known: Application) -> dict[str, Any]:
     if known.status is not APPROVED or known.side is not Side.THEIRS:
         return {}
     if known.kind is Kind.CONTRACT:
-        return {**card.credentials(), "expired_time": milliseconds(known.expires_at)}
+        return {**card.credentials(), "expired_time": wire.milliseconds(known.expires_at)}
     permit = {
         "token": known.token,
-        "resource_level": AUDITED[known.kind].level,
+        "resource_level": wire.AUDITED[known.kind].level,
         "resource_type": str(known.kind).upper(),
         "resource_id": known.subject,
         "resource_node_id": card.node,
         "resource_inst_id": card.institution,
         "request_node_id": known.partner,
         "request_inst_id": known.partner,
-        "time_limit": milliseconds(known.expires_at),
+        "time_limit": wire.milliseconds(known.expires_at),
         "times_limit": known.most_jobs or 0,
     }
     return {"resource_permit": permit}
 
 
-def answered(body: Confirm | ConfirmContract) -> Answer:
+def answered(body: wire.Confirm | wire.ConfirmContract) -> Answer:
     """Read a partner's answer to an application."""
     granted: dict[str, Any] = {}
     credentials: dict[str, Any] = {}
     if body.status is APPROVED:
-        if isinstance(body, ConfirmContract):
+        if isinstance(body, wire.ConfirmContract):
             named = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
             credentials = named if body.auth_credential else {}
             granted = {"expires_at": body.expired_time} if body.expired_time else {}
@@ -184,18 +176,18 @@ def composed(
     if kind is Kind.CONTRACT:
         if not re.fullmatch(r"https?://[\x21-\x7e]+", url):
             problems.append(Problem("url", "must be where the partner is reached, https://…", url))
-        model: type[BaseModel] = ApplyContract
-        given = {**card.public(), **card.credentials(), "expired_time": milliseconds(expires_at)}
+        model: type[BaseModel] = wire.ApplyContract
+        given = {**card.public(), **card.credentials(), "expired_time": wire.milliseconds(expires_at)}
         given = {**given, **({"address": address} if address else {}), **fields}
         if urlsplit(str(given["address"])).hostname in ("0.0.0.0", "::"):  # it says on which addresses it listens
             rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
             problems.append(Problem("address", rule, given["address"]))
     else:
-        one = AUDITED[kind]
+        one = wire.AUDITED[kind]
         model = one.body
         given = {"contract_id": contract_id, one.subject: subject, **fields}
         if kind is Kind.DATASET:
-            given |= {"time_limit": milliseconds(expires_at), "times_limit": jobs or 0}
+            given |= {"time_limit": wire.milliseconds(expires_at), "times_limit": jobs or 0}
     try:
         model.model_validate({"audit_id": "-", **given})
     except ValidationError as error:
@@ -209,4 +201,4 @@ def key_id(known: Application) -> str:
     """Return the id of the key that a contract brings; empty: none."""
     given = known.request if known.side is Side.THEIRS else known.answer
     credential = given.get("auth_credential") if known.kind is Kind.CONTRACT else None
-    return key_pin(public_key(key_of(credential))) if credential else ""
+    return key_pin(public_key(wire.key_of(credential))) if credential else ""

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapter.fate.signing import (
-    VALID_MS,
-    ClientSignatures,
-    Signatures,
-    UsedSignatures,
-    signature,
-)
+from adapter.fate.signing import VALID_MS, ClientSignatures, Signatures, UsedSignatures, signature
 from adapter.fate.tools.schemas import DAG_SCHEMA
 from gateway.auth import Role, Unauthenticated
 from gateway.bootstrap.node import Gateway
