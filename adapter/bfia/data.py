@@ -420,32 +420,27 @@ class Uploads:
         received = await on(self._receiving, sender, lambda: self._datasets.receive(self._max_upload))
         begun: list[tuple[Form, Upload]] = []
 
+        def wanted(form: Form) -> Upload:
+            return _upload_of(replace(form, fields=change(form.fields)))
+
         def begin(form: Form) -> bool:
             with suppress(GatewayError):  # what is missing may come behind the file
-                wanted = _upload_of(replace(form, fields=change(form.fields)))
+                upload = wanted(form)
                 if self._streams.acquire(blocking=False):
-                    begun.append((form, wanted))
+                    begun.append((form, upload))
                     with traced(sender.trace_id or new_trace_id()):
-                        self._datasets.store_while_received(wanted, received, form.filename or "")
+                        self._datasets.store_while_received(upload, received, form.filename or "")
             return bool(begun)
 
         try:
             form = await receive(request, received.write, self._max_upload, begin, received.follow)
-            if not begun or form != begun[0][0]:
-                wanted = _upload_of(replace(form, fields=change(form.fields)))
-                if not begun:
-                    filename = form.filename or ""
-                    return await on(
-                        self._converting,
-                        sender,
-                        lambda: self._datasets.upload_from_file(wanted, received, filename),
-                    )
-                early, upload = begun[0]
-                if wanted != upload:
-                    late = [name for name in form.fields if name not in early.fields]
-                    raise Invalid(
-                        [Problem(name, f"must come before the part {FILE} of the form") for name in late]
-                    )
+            if not begun:
+                store = partial(self._datasets.upload_from_file, wanted(form), received, form.filename or "")
+                return await on(self._converting, sender, store)
+            early, upload = begun[0]
+            if form != early and wanted(form) != upload:
+                late = [name for name in form.fields if name not in early.fields]
+                raise Invalid([Problem(name, f"must come before the part {FILE} of the form") for name in late])
             return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
         finally:
             with anyio.CancelScope(shield=True):
