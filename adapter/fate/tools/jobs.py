@@ -47,8 +47,7 @@ OF_TASKS: Mapping[str, Level] = {
     "task_warning": Level.INFO,
     "task_error": Level.ERROR,
 }
-"""FATE's kinds of logs -> the least serious lines in it. Warnings are not distinguished here."""
-OF_JOB = ("schedule_info", "schedule_error")
+"""FATE's kinds of logs of tasks -> the least serious lines in it. Warnings are not distinguished here."""
 _IN_MEMORY = 1024 * 1024
 
 _SUBMIT = {"INVALID": Code.JOB_PARAMS_ERROR, "NODE_UNKNOWN": Code.JOB_PARAMS_ERROR, "": Code.CREATE_JOB_FAILED}
@@ -266,18 +265,15 @@ class _Part(NamedTuple):
 
 
 def _log(parts: ClientParts, asked: schemas.LogQuery) -> list[_Part]:
-    """Return the parts of a log, one after the other. Raises `Invalid` for another kind of log, `NotFound`."""
-    if asked.log_type not in (*OF_TASKS, *OF_JOB):
-        kinds = ", ".join((*OF_TASKS, *OF_JOB))
-        raise Invalid([Problem("log_type", f"must be one of {kinds}", asked.log_type)])
-    local = _known(parts, asked.job_id)
-    if asked.log_type in OF_JOB:
+    """Return the parts of a log, one after the other. Raises `Invalid`, `NotFound`."""
+    local, level = _known(parts, asked.job_id), OF_TASKS.get(asked.log_type)
+    if level is None:
         lines = _schedule(parts, asked.job_id, asked.log_type == "schedule_error")
         return [_Part(len(lines), lambda start, number: (lines[start : start + number], True))]
     lacking = [Problem(k, "is required for a task's log") for k in ("role", "party_id") if not getattr(asked, k)]
     if lacking:
         raise Invalid(lacking)
-    return [_part(parts, run, OF_TASKS[asked.log_type]) for run in _chosen(local, asked)]
+    return [_part(parts, run, level) for run in _chosen(local, asked)]
 
 
 def _part(parts: ClientParts, run: Run, level: Level) -> _Part:

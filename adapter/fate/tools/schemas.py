@@ -90,9 +90,7 @@ class DeleteOutput(OfTask):
 class LogQuery(Wire):
     """``log/count`` and ``log/query``: lines of one log of a job."""
 
-    log_type: str = Field(
-        description="task_error, task_warning, task_info or task_debug; schedule_info or schedule_error"
-    )
+    log_type: Literal["task_debug", "task_info", "task_warning", "task_error", "schedule_info", "schedule_error"]
     job_id: str = _JOB
     role: str = ""
     party_id: str = ""
