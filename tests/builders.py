@@ -1,6 +1,6 @@
 """Values for tests, with defaults, so that a test names only what matters to it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -26,6 +26,15 @@ OK = Call(CallState.OK, sent_at=T0, tries=1)
 def at(seconds: float) -> datetime:
     """Return the moment so many seconds after the beginning."""
     return T0 + timedelta(seconds=seconds)
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return what raises an error, whatever it is called with."""
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raises
 
 
 def sent(seconds: float = 0.0, tries: int = 1) -> Call:

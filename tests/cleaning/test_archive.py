@@ -18,7 +18,7 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import NotFound
 from gateway.jobs.archive import Entry, masked, of_files, without_secrets, write
-from tests.builders import OK, a_job, a_spec
+from tests.builders import OK, a_job, a_spec, raising
 from tests.cleaning.ended import left_behind, logs_of, played
 from tests.e2e.jobs import PATIENT_ENGINE
 from tests.inprocess import ask, pair, running
@@ -67,9 +67,7 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
 def test_an_archive_of_a_job_elsewhere_and_of_one_that_its_scheduling_node_forgot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def refuses(*_: object, **__: object) -> None:
-        raise NotFound("another gateway has it", reason="LOGS_ELSEWHERE")
-
+    refuses = raising(NotFound("another gateway has it", reason="LOGS_ELSEWHERE"))
     with running(tmp_path) as node:
         scheduled = a_job(spec=a_spec("a", job_id="job-scheduled"))
         done = {name: replace(one, stop=OK) for name, one in scheduled.nodes.items()}

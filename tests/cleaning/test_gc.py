@@ -20,7 +20,7 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import DatabaseAway
 from gateway.jobs.retention import Cleaner, _end_of, _unchanged_for, size_of
-from tests.builders import OK, a_job
+from tests.builders import OK, a_job, raising
 from tests.cleaning.ended import ago, left_behind, logs_of, under_way
 from tests.e2e.nodes import free_ports, wait_for
 from tests.inprocess import ME, ask, running
@@ -167,11 +167,7 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
 ):
     with running(tmp_path, **with_policy(logs_seconds=1, outputs_seconds=1)) as node:
         local = left_behind(node, "job-stuck", 5)
-
-        def refuses(address: Address) -> bool:
-            raise PermissionError(13, "not permitted")
-
-        monkeypatch.setattr(node.storage, "delete", refuses)
+        monkeypatch.setattr(node.storage, "delete", raising(PermissionError(13, "not permitted")))
         items = ask(node, "operator", "POST", "/api/v1/gc").json()["items"]
         assert {i["kind"]: i["removed"] for i in items} == {"logs": True, "outputs": False}
         assert "not permitted" in json.dumps(items)
@@ -181,11 +177,8 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
 def test_logs_that_belong_to_nothing_go_after_the_longest_time_or_on_request_while_the_engine_is_away_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def away() -> list[Any]:
-        raise EngineDown("no daemon")
-
     with running(tmp_path, **with_policy(logs_seconds=1000)) as node, monkeypatch.context() as patch:
-        patch.setattr(node.engine, "list", away)
+        patch.setattr(node.engine, "list", raising(EngineDown("no daemon")))
         logs = node.settings.state_dir / "runs" / "bfia-unknown"
         logs.mkdir(parents=True)
         assert listed(node) == set()

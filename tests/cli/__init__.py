@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -7,6 +6,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.bootstrap.node import Gateway
 from gateway.cli.main import app
+from tests.builders import raising as raising
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -23,15 +23,6 @@ def everything(command: Any = None, *words: str) -> dict[str, Any]:
 def call(*words: str, **more: Any) -> Result:
     """Run a command in this process."""
     return CliRunner().invoke(app, list(words), **more)
-
-
-def raising(error: BaseException) -> Callable[..., Any]:
-    """Return what raises an error, whatever it is called with."""
-
-    def raises(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return raises
 
 
 def asking(group: str, gateway: Gateway, *words: str) -> Result:

@@ -16,7 +16,7 @@ from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address
 from gateway.domain.states import RunStatus
 from gateway.store.serialization import to_plain
-from tests.builders import a_run, a_spec
+from tests.builders import a_run, a_spec, raising
 
 PLACE = Address("ns", "report")
 FLOW = Dag((DagNode("a", ComponentRef("v", "1", "C"), (), (DagOutput("dataset", "d"), DagOutput("report", "r"))),))
@@ -103,11 +103,7 @@ def test_outputs_as_declared_are_nothing_odd_and_a_flood_of_warnings_is_cut(tmp_
 
 def test_a_storage_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
-
-    def denied(*_: Any) -> None:
-        raise PermissionError(13, "not permitted")
-
-    monkeypatch.setattr(storage, "names", denied)
+    monkeypatch.setattr(storage, "names", raising(PermissionError(13, "not permitted")))
     (warning,) = output_warnings(storage, a_spec(FLOW), run)
     assert warning.startswith("the outputs cannot be checked: ") and warning.endswith("not permitted")
 

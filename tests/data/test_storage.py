@@ -20,6 +20,7 @@ from gateway.data.storage import Stored
 from gateway.domain.problems import name_rule
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound
+from tests.builders import raising
 from tests.contracts.test_storage import put
 
 HERE = Address("ns", "name")
@@ -262,10 +263,7 @@ def test_what_another_process_does_between_two_steps_is_met(
     put(storage, Address("ns", "third"), data_0="a\n1\n")  # the namespace was deleted; it is made again
     assert met == ["new"] and seen(storage) == {"ns/name", "ns/other", "ns/third"}
 
-    def denied(self: Path, target: Path) -> Path:
-        raise PermissionError(errno.EACCES, "not permitted")
-
-    monkeypatch.setattr(Path, "rename", denied)
+    monkeypatch.setattr(Path, "rename", raising(PermissionError(errno.EACCES, "not permitted")))
     with pytest.raises(PermissionError):
         put(storage, Address("ns", "fourth"), data_0="a\n1\n")
     monkeypatch.undo()

@@ -38,7 +38,7 @@ from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
 from tests import storages as real
 from tests.adapter.bfia.scripted import raw, scripted
-from tests.builders import a_run
+from tests.builders import a_run, raising
 from tests.contracts.test_storage import remote_of
 from tests.forks import ROOT
 
@@ -97,10 +97,7 @@ def test_what_may_lie_in_a_storage_that_is_away_is_not_taken_for_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storages = at(tmp_path, LAKE, CLUSTER)
-
-    def away(address: Address) -> bool:
-        raise StorageAway("storage lake cannot be reached")
-
+    away = raising(StorageAway("storage lake cannot be reached"))
     monkeypatch.setattr(storages.remotes["lake"], "taken", away)
     monkeypatch.setattr(storages.remotes["cluster"], "taken", lambda address: True)
     assert storages.find("bank", "t") == Address("bank", "t", "cluster")
@@ -166,11 +163,7 @@ def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gon
     with pytest.raises(Conflict):
         site._recorded(elsewhere, overwrite=False)
     site._delete_old(Address("bank", "t.1", "of-no-settings"))
-
-    def away(*_: Any) -> None:
-        raise StorageAway("storage lake cannot be reached")
-
-    monkeypatch.setattr(site, "_place", away)
+    monkeypatch.setattr(site, "_place", raising(StorageAway("storage lake cannot be reached")))
     assert site.get("bank#t") == made
     with pytest.raises(StorageAway):
         site.get("bank#unknown")
@@ -196,11 +189,8 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
         assert storage.names("bank", "lake") == [second.name] and storage.names("bank") == []
         assert list(storage.iter_rows(second)) == [["1", "3"]]
         assert site.keeper(second) == ["dataset bank#customers*"] and site.keeper(first) == []
-
-        def broken(dataset: object) -> None:
-            raise io.UnsupportedOperation("the database is away")
-
-        put, known.put = known.put, broken  # type: ignore[method-assign, assignment]
+        broken = raising(io.UnsupportedOperation("the database is away"))
+        put, known.put = known.put, broken  # type: ignore[method-assign]
         with pytest.raises(Exception, match="database is away"):
             upload("id,x\n1,4\n", overwrite=True)
         known.put = put  # type: ignore[method-assign]
@@ -217,12 +207,8 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
     with real.bucket() as place:
         storage = at(tmp_path / "storage", remote_of(place))
         site = Datasets(storage, MemoryDatasets())
-
-        def full(address: Address) -> bool:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
         real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-        monkeypatch.setattr(storage.folder, "delete", full)
+        monkeypatch.setattr(storage.folder, "delete", raising(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(GatewayError, match="No space left"):
             real.upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]

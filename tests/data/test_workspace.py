@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import EngineError, NoSpace, Written
+from engines.base import EngineError, NoSpace
 from gateway.data.workspace import Apart, DiskWatch, Workspace, made
 from gateway.domain.run import Address
 from gateway.errors import Invalid
-from tests.builders import a_run
+from tests.builders import a_run, raising
 
 
 def mode(path: Path) -> int:
@@ -44,10 +44,7 @@ def test_files_are_counted_up_to_the_most_that_a_run_may_make(tmp_path: Path):
         for number in range(4):
             (tmp_path / "storage" / "job-1-guest-0" / key / f"data_{number}").write_text("x")
     assert workspace.used(run, 100).files == 8 and 3 < workspace.used(run, 3).files < 8
-
-    def unknown(name: str, most: int) -> Written:
-        raise EngineError("no daemon answers")
-
+    unknown = raising(EngineError("no daemon answers"))
     watch = DiskWatch(workspace, every=0.0, files=5, written=unknown)
     failure = watch.over(run)  # by what lies in the folders here alone
     assert failure is not None and "made more than 5 files" in failure.message
@@ -79,11 +76,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_setting(tmp_path: Path, 
     (tmp_path / "file").touch()
     with pytest.raises(Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"):
         made(tmp_path / "file" / "state", "state_dir")
-
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setattr(Path, "mkdir", raising(PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that") as caught:
         made(tmp_path / "state", "state_dir")
     assert caught.value.reason == "FOLDER_UNUSABLE" and caught.value.problems[0].path == "state_dir"

@@ -25,7 +25,7 @@ from gateway.domain.states import RunStatus
 from gateway.errors import Busy, NotFound
 from gateway.store.database import connect, migrate
 from gateway.store.store import Store
-from tests.builders import OK, a_job, a_local_job, a_run, a_spec
+from tests.builders import OK, a_job, a_local_job, a_run, a_spec, raising
 from tests.memory_engine import MemoryEngine, Script
 
 TASK = "task_a"
@@ -231,10 +231,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_what_was_copied_is_served(
 ):
     node.write(b"one\n")
     assert node.all() == ["one"]
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     with monkeypatch.context() as patch:
         patch.setattr(node.engine, "save_logs", full)
         found = node.read()
@@ -247,8 +244,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_what_was_copied_is_served(
 
 
 def test_a_reader_is_told_why_no_more_lines_come():
-    def gone(start: int, length: int | None) -> Excerpt:
-        raise Busy("the logs cannot be read now", reason="LOGS_UNREADABLE")
+    gone = raising(Busy("the logs cannot be read now", reason="LOGS_UNREADABLE"))
 
     def some(start: int, length: int | None) -> Excerpt:
         lines = tuple(LogLine(f"line {n}", "guest.0", "stdout") for n in range(start, min(start + 2, 3)))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from engines.base import Engine, EngineDown, ImageMetadata
+from engines.base import EngineDown, ImageMetadata
 from gateway.domain.dag import ComponentRef, Dag, DagNode
 from gateway.errors import Invalid, NotAllowed, NotFound, Refused
 from gateway.providers.images import Images
 from gateway.providers.registration import By, Providers, audited
 from provider_registry.image_labels import differences
 from provider_registry.registry import Registry
-from tests.builders import a_spec
+from tests.builders import a_spec, raising
 from tests.memory_engine import MemoryEngine, Script
 from tests.registry.builders import a_description, a_parameter, a_provider, a_request
 from tests.registry.memory import MemoryRepository
@@ -127,10 +127,7 @@ def test_what_a_job_uses_is_retired_instead_of_deleted(providers, jobs):
 
 
 def test_an_engine_that_fails_or_is_not_allowed_is_the_reason_of_each_image():
-    def broken(place: str) -> Engine:
-        raise EngineDown("no daemon answers")
-
-    (down,) = Images(broken, 0.0).look(["a:1"], "far")
+    (down,) = Images(raising(EngineDown("no daemon answers")), 0.0).look(["a:1"], "far")
     assert (down.reason, down.message) == ("ENGINE_DOWN", "no daemon answers")
     (closed,) = Images(lambda place: None, 0.0).look(["a:1"], "far")
     assert (closed.reason, closed.message) == ("DAEMON_NOT_ALLOWED", "far is not among engines")

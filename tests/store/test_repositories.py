@@ -41,7 +41,7 @@ from provider_registry.registration import provider_from_request
 from provider_registry.registry import Action, Registry, Repository, Revision, Stale
 from route_table.document import Change
 from route_table.live import LiveRoutes, Version
-from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at
+from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at, raising
 from tests.e2e.nodes import example
 from tests.registry.builders import a_description, a_provider
 from tests.registry.memory import MemoryRepository
@@ -347,7 +347,7 @@ def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyP
 def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
     tried: list[int] = []
 
-    def raising(*errors: Exception) -> Callable[[], str]:
+    def failing(*errors: Exception) -> Callable[[], str]:
         left = list(errors)
 
         def work() -> str:
@@ -359,11 +359,11 @@ def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
         return work
 
     raced = sa.exc.IntegrityError("insert", {}, Exception("taken"))
-    assert repeating(raising(raced, raced)) == "done" and len(tried) == 3
+    assert repeating(failing(raced, raced)) == "done" and len(tried) == 3
     with pytest.raises(sa.exc.IntegrityError):
-        repeating(raising(*[raced] * 20), times=2)
+        repeating(failing(*[raced] * 20), times=2)
     with pytest.raises(sa.exc.OperationalError):
-        repeating(raising(sa.exc.OperationalError("select", {}, Exception(1064, "syntax"))))
+        repeating(failing(sa.exc.OperationalError("select", {}, Exception(1064, "syntax"))))
 
 
 def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
@@ -372,10 +372,7 @@ def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
 
 
 def test_a_log_that_cannot_be_written_takes_nothing_back(store: Store, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(timeline.log, "info", full)
+    monkeypatch.setattr(timeline.log, "info", raising(OSError(28, "No space left on device")))
     job = replace(a_job(spec=a_spec("a", job_id="job-quiet")).noted(at(1), "job PENDING"), nodes={}, tasks={})
     assert store.jobs.add(job, "") and [e.event for e in store.timeline("job-quiet")] == ["job PENDING"]
     assert queries.drop_job(store, "job-nowhere", at(2), "ann", {}) is False
