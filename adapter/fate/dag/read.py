@@ -6,7 +6,8 @@ whoever takes a reader's output takes the dataset that the reader names.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from adapter.fate.dag import wire
@@ -105,7 +106,7 @@ class _Reading:
     def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
-        self.parties = tuple(_numbered(dag.parties))
+        self.parties = tuple(numbered((spec.role, node) for spec in dag.parties for node in spec.party_id))
         self.readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
         self.task_params: dict[str, Any] = {}
         self._common: dict[str, Any] = {}
@@ -318,13 +319,12 @@ class _Reading:
         self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
 
 
-def _numbered(specs: wire.Parties) -> Iterator[Party]:
-    numbers: dict[str, int] = {}
-    for spec in specs:
-        for node in spec.party_id:
-            index = numbers.get(spec.role, 0)
-            numbers[spec.role] = index + 1
-            yield Party(spec.role, index, node)
+def numbered(players: Iterable[tuple[str, NodeId]]) -> Iterator[Party]:
+    """Yield the parties of roles and nodes, numbered within each role."""
+    numbers: Counter[str] = Counter()
+    for role, node in players:
+        yield Party(role, numbers[role], node)
+        numbers[role] += 1
 
 
 def _type(alias: str, group: str) -> str:

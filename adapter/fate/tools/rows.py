@@ -4,7 +4,6 @@ Columns without a meaning here are null. Those of our own say how a job ended, w
 addresses of logs and results at this gateway.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from adapter.fate.dag.description import dag_schema, parties_of
+from adapter.fate.dag.read import numbered
 from adapter.fate.tools.deps import ClientParts
 from adapter.fate.words import PROTOCOL, job_word, milliseconds, newest, task_word
 from gateway.domain.dag import ComponentRef, Dag, DagNode
@@ -93,14 +93,9 @@ def unknown_job(job_id: str) -> NotFound:
 
 def _submitted_here(node: NodeId, view: JobView) -> JobSpec:
     roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
-    number: Counter[str] = Counter()
-    parties = []
-    for label, at in roles:
-        role = label.partition(".")[0]
-        parties.append(Party(role, number[role], at))
-        number[role] += 1
+    parties = tuple(numbered((label.partition(".")[0], at) for label, at in roles))
     dag = Dag(tuple(DagNode(task.name, ComponentRef("", "", "")) for task in view.tasks))
-    return JobSpec(view.job_id, view.flow_id, dag, tuple(parties), node, "", view.scheduler, "bfia", "", {}, {})
+    return JobSpec(view.job_id, view.flow_id, dag, parties, node, "", view.scheduler, "bfia", "", {}, {})
 
 
 def _last_known(local: LocalJob) -> JobView:
