@@ -108,6 +108,24 @@ def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -
     assert copied.path == str(tmp_path / "runs" / ("d/" * DEEP + "data"))
 
 
+@pytest.mark.parametrize(("before", "after"), [(b"", b""), (b"begins", b""), (b"", b"ends"), (b"begins", b"ends")])
+def test_a_hole_in_a_checkpoint_stays_a_hole(tmp_path: Path, before: bytes, after: bytes) -> None:
+    size = 64 * MIB
+    (source := tmp_path / "storage").mkdir()
+    with (source / "data").open("wb") as file:
+        file.write(before)
+        file.seek(size - len(after))
+        file.write(after)
+        file.truncate(size)
+    data_workspace.copy_checkpoint(source, tmp_path / "copy")
+    with (tmp_path / "copy" / "data").open("rb") as file:
+        found = os.stat(file.fileno())
+        assert found.st_size == size and found.st_blocks * 512 < MIB
+        assert file.read(len(before) + 1) == before + b"\0"
+        file.seek(-len(after) - 1, os.SEEK_END)
+        assert file.read() == b"\0" + after
+
+
 def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
     outside, top = tmp_path / "outside", tmp_path / "top"
     for folder in (outside, top / "a" / "b"):
