@@ -55,9 +55,8 @@ def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     async def written(*given: Any, **named: Any) -> Any:
         made: BaseModel = await endpoint(*given, **named)
-        return Response(
-            made.__pydantic_serializer__.to_json(made, exclude_unset=True), media_type="application/json"
-        )
+        text = made.__pydantic_serializer__.to_json(made, exclude_unset=True, by_alias=True)
+        return Response(text, media_type="application/json")
 
     return written
 

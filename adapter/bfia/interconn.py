@@ -98,9 +98,7 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
     def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
         wanted = Order(body.job_id, body.new_job_id, body.start, body.parameters)
-        made = scheduler.rerun_job(wanted, caller.node)
-        answer = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
-        return wire.RerunData.model_validate(answer)
+        return wire.RerunData(**vars(scheduler.rerun_job(wanted, caller.node)))
 
     @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
     def amend(body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller) -> wire.AmendData:

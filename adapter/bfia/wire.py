@@ -414,7 +414,7 @@ class AmendData(JobData):
 class RerunData(JobData):
     """``job/rerun``: the new job, from which task on it runs, what it runs, and whose outputs it takes over."""
 
-    start: str = Field(alias="from")
+    start: str = Field(serialization_alias="from")
     runs: list[str]
     inherits: list[str]
 

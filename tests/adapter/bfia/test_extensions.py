@@ -10,6 +10,7 @@ import pytest
 
 from adapter.bfia.interconn import SCHEDULE
 from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
+from gateway.domain.rerun import RerunResult
 from gateway.domain.states import Outcome
 from gateway.errors import NotServed, Refused
 from tests.adapter.bfia.conftest import As
@@ -118,6 +119,13 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(site: Site, schedule
     ending = local.get(spec.job_id).ending
     assert ending is not None and ending.outcome is Outcome.SUCCEEDED
     assert {a.target.partition("?")[0].removeprefix(SCHEDULE) for a in site.peer.asked} <= STANDARD
+
+
+def test_a_rerun_is_answered_with_the_task_from_which_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch):
+    made = RerunResult("job-2", "b", ("b",), ("a",))
+    monkeypatch.setattr(site.node.coordinator, "rerun_job", lambda wanted, sender: made)
+    said = site.asks(SPEC, "/job/rerun", {"job_id": "job-1", "new_job_id": "job-2"})
+    assert said["data"] == {"job_id": "job-2", "from": "b", "runs": ["b"], "inherits": ["a"]}
 
 
 def test_nothing_of_one_party_goes_to_another(site: Site):
