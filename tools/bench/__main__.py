@@ -20,8 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from adapter.bfia.examples import A_PROVIDER
 from tests import storages as real
 from tests.conftest import remove_networks
@@ -96,20 +94,15 @@ def main() -> None:
 @contextmanager
 def two_nodes(
     engine: dict[str, Any],
-    by_fate: bool = False,
     prefix: Sequence[str] = (),
     linked: Callable[[Federation], None] = lambda federation: None,
     **settings: Any,
 ) -> Iterator[tuple[Node, Node]]:
     """Run two nodes; ``linked`` may change their routes and listeners before they start."""
     with TemporaryDirectory() as home:
-        made = Federation(Path(home), [A, B], engine, fresh=True, fate={"enabled": by_fate}, **settings)
+        made = Federation(Path(home), [A, B], engine, fresh=True, **settings)
         for node in made.nodes.values():
             node.prefix = list(prefix)
-        for node in made.nodes.values() if by_fate else ():
-            routes = yaml.safe_load((node.home / "routes.yml").read_text())
-            at = {n: f"http://127.0.0.1:{entry['port']}" for n, entry in routes.items()}
-            node.route(**{n: {"url": url, "profile": "fate-partner"} for n, url in at.items()})
         linked(made)
         with made as federation:
             for node in federation.nodes.values():
@@ -206,27 +199,6 @@ def on_clusters(asked: argparse.Namespace) -> None:
 
 
 PARTS["clusters"] = on_clusters
-
-
-@part(
-    "fate",
-    "Makespan of a job at two nodes under Docker, by protocol",
-    ("tasks in a chain", "the standard's, poll", "FATE's, poll", "ratio"),
-)
-def by_fates_protocol(asked: argparse.Namespace) -> Rows:
-    build()
-    found: dict[bool, dict[int, float]] = {}
-    for by_fate in (False, True):
-        with two_nodes({"kind": "docker"}, by_fate) as (node, _):
-            load.run(node, chain(1))  # warm: image known, network there
-            found[by_fate] = {
-                tasks: statistics.median(load.run(node, chain(tasks)) for _ in range(asked.rounds))
-                for tasks in (1, 3, 10)
-            }
-    remove_networks()
-    for tasks, standard in found[False].items():
-        fate = found[True][tasks]
-        yield [tasks, f"{standard:.2f} s", f"{fate:.2f} s", f"{fate / standard:.2f}"]
 
 
 @part(
@@ -392,30 +364,6 @@ def beside(asked: argparse.Namespace) -> Rows:
     with two_nodes(by_process()) as (node, _):
         alone, together, large = load.beside(node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds)
     yield [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
-
-
-@part(
-    "load",
-    "Concurrent one-task jobs at two nodes, and status_all meanwhile (process engine)",
-    ("jobs", "all ended after", "jobs", "status_all p50", "status_all p99"),
-)
-def under_load(asked: argparse.Namespace) -> Rows:
-    with two_nodes(by_process()) as (node, _):
-        for count in (1, 10, 50, 200):
-            first = node.submit(chain(1))
-            began = time.perf_counter()
-
-            def all_of_them(count: int = count) -> list[str]:
-                ids = load.at_once([node], chain(1), count, min(count, 32))
-                for job_id in ids:
-                    assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
-                return ids
-
-            ids, times = load.asked_meanwhile(node, first, all_of_them)
-            whole = time.perf_counter() - began
-            assert len(set(ids)) == count
-            p50, p99 = (load.quantile(times, q) * 1000 if times else 0.0 for q in (0.5, 0.99))
-            yield [count, f"{whole:.1f} s", f"{count / whole:.1f}/s", f"{p50:.0f} ms", f"{p99:.0f} ms"]
 
 
 @part(
