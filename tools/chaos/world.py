@@ -187,8 +187,8 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
         if not paired:
             del federation.nodes["second"]
         gateways = (first, second) if paired else (first,)
-        to_host = stack.enter_context(Proxy("127.0.0.1", _peer_port(host)))
-        to_guest = stack.enter_context(Proxy("127.0.0.1", *map(_peer_port, gateways)))
+        to_host = stack.enter_context(Proxy("127.0.0.1", host.peer_port))
+        to_guest = stack.enter_context(Proxy("127.0.0.1", *(node.peer_port for node in gateways)))
         for nodes, other, proxy, name in ((gateways, host, to_host, "guest"), ((host,), first, to_guest, "host")):
             url = database.url(f"bfia_{name}")
             for node in nodes:
@@ -215,7 +215,3 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
             wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), about="the second has the routes")
         guest = pair.one_node(first, second) if paired else first
         yield World(guest, host, database, to_host, to_guest, disk, containers, daemon)
-
-
-def _peer_port(node: Node) -> int:
-    return int(node.settings["listen"]["peer"]["bind"].rpartition(":")[2])
