@@ -5,12 +5,13 @@ With CI=true a missing service is a failure, and so is any skip.
 
 import contextlib
 import fcntl
-import functools
+import glob
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
@@ -87,45 +88,26 @@ def _kubernetes() -> None:
         engine.check()
 
 
-def _registry() -> None:
-    if not Path(registry.PROGRAM).exists():
-        raise FileNotFoundError(f"{registry.PROGRAM}; Debian has it in docker-registry")
+def _there(file: str, how_to_have_it: str) -> None:
+    if not glob.glob(str(ROOT / file)):
+        raise FileNotFoundError(f"{file}; {how_to_have_it}")
 
 
-def _fate_client() -> None:
-    if not (ROOT / ".venv-fate-client" / "bin" / "flow").exists():
-        raise FileNotFoundError("make .venv-fate-client/.done installs FATE's client")
-
-
-def _fate_flow() -> None:
-    if not next((ROOT / ".venv-fate-flow" / "lib").glob("python3*/site-packages/fate_flow"), None):
-        raise FileNotFoundError("make .venv-fate-flow/.done installs FATE-Flow")
-
-
-def _secretflow() -> None:
-    if not next((ROOT / ".venv-secretflow" / "lib").glob("python3*/site-packages/spu"), None):
-        raise FileNotFoundError("make .venv-secretflow/.done installs SecretFlow's engine")
-
-
-def _browser() -> None:
-    if not Path(browser.PROGRAM).exists():
-        raise FileNotFoundError(f"{browser.PROGRAM}; Debian has it in chromium")
-
-
-PROBES = {
-    "browser": _browser,
+PACKAGES = "lib/python3*/site-packages"
+PROBES: dict[str, Callable[[], object]] = {
     "docker": _docker,
     "mariadb": _mariadb,
     "s3": _s3,
     "hdfs": _hdfs,
     "swarm": _swarm,
     "kubernetes": _kubernetes,
-    "registry": _registry,
-    "own_docker": functools.partial(usable, *own_docker.PROGRAMS),
-    "sshd": functools.partial(usable, *sshd.PROGRAMS),
-    "fate_client": _fate_client,
-    "fate_flow": _fate_flow,
-    "secretflow": _secretflow,
+    "own_docker": partial(usable, *own_docker.PROGRAMS),
+    "sshd": partial(usable, *sshd.PROGRAMS),
+    "browser": partial(_there, browser.PROGRAM, "Debian has it in chromium"),
+    "registry": partial(_there, registry.PROGRAM, "Debian has it in docker-registry"),
+    "fate_client": partial(_there, f".venv-fate-client/{PACKAGES}/fate_client", "make .venv-fate-client/.done"),
+    "fate_flow": partial(_there, f".venv-fate-flow/{PACKAGES}/fate_flow", "make .venv-fate-flow/.done"),
+    "secretflow": partial(_there, f".venv-secretflow/{PACKAGES}/spu", "make .venv-secretflow/.done"),
 }
 
 
@@ -198,7 +180,7 @@ def scope_of(nodeid: str) -> str:
     return file if shares(file) else nodeid
 
 
-@functools.cache
+@cache
 def shares(file: str) -> bool:
     """Say whether the tests of a file share a fixture, or are marked as a group."""
     text = (ROOT / file).read_text(encoding="utf-8")
