@@ -45,7 +45,7 @@ def align_job(guest: str, host: str) -> Any:
 
 def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
     """Return Intersection, then HeteroLR with an arbiter on a third node."""
-    body = user_job(guest, host)
+    body = quick_job(guest, host)
     body["dag"]["components"][1] = {
         "name": "hetero_lr_1",
         "componentName": "HeteroLR",

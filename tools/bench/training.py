@@ -33,7 +33,6 @@ def trainings(home: Path, rows: int, columns: int) -> Iterator[Row]:
             jobs.lr_job(jobs.GUEST, jobs.HOST, jobs.ARBITER, max_iter=2),
             jobs.quick_job(jobs.GUEST, jobs.HOST),
         ):
-            body["config"]["task_params"]["common"]["intersect_rsa_1"]["rsa_params"]["key_length"] = 1024
             guest.wait_job(guest.submit(body), 3600)
         yield from measured(home / "calls")
 
