@@ -46,14 +46,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_a_job_outlives_an_outage_of_its_storage_which_is_slow_before_and_after(site: Site) -> None:
     node = site.node
-    site.way.turn("slow")
+    site.way.turn("slow", share=0.4)
     job_id = node.submit(jobs.limited(jobs.align_job(jobs.GUEST, jobs.GUEST), auto_retries=2))
     wait_for(lambda: jobs.events(node, job_id, "run RUNNING"), 60, 0.05, about="a container runs")
     site.way.turn("cut")
     wait_for(lambda: "STORAGE_UNREACHABLE" in site.reasons(), 60, about="the node says that its storage is away")
     refused = node.post(f"{jobs.SCHEDULE}/job/create_all", jobs.quick_job(jobs.GUEST, jobs.GUEST))
     assert "STORAGE_UNREACHABLE" in str(refused), refused
-    site.way.turn("slow")
+    site.way.turn("slow", share=0.4)
     node.wait_job(job_id, 240)
     site.way.turn("")
     outputs = node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
