@@ -2,11 +2,14 @@
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
+import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -14,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, from_json
 from starlette.exceptions import HTTPException
 
+from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import Failure
 from gateway.errors import Invalid, problems_of
@@ -24,20 +28,36 @@ X = TypeVar("X")
 BODY_SECONDS = 60.0
 """for a body of JSON to arrive"""
 MOST_FIELDS = 250_000
-"""of all objects of a body; a job of a thousand tasks with the largest parameters has half of that"""
-_FIELD = re.compile(rb'(?<!\\)(?:\\\\)*"\s*:')
+"""fields and lists of a body; a job of a thousand tasks with the largest parameters has half of that"""
+MOST_NUMBERS = 1_000_000
+_VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
+"""where a value begins, and its text, so that nothing in a text counts"""
+_LONG = 64 * 1024
+"""bytes of a body that a thread reads"""
+LARGE = 1 << 20
+OF_ONE, OF_ALL = 2, 8
+"""bodies of more than `LARGE` bytes in the memory of a listener, of one sender and of all; others wait"""
 _AUDITED = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 """fields that the audit log records"""
 _FAILURE = TypeAdapter(Failure)
+_places: WeakValueDictionary[tuple[Any, str], anyio.Semaphore] = WeakValueDictionary()
 
 
 def read_json(text: bytes) -> Any:
     """Return the value of a JSON text; lone surrogates, NaN, deep nesting and huge integers are `Invalid`.
 
-    So are more fields than `MOST_FIELDS`: each costs some microseconds of the thread that reads it.
+    So are more values than `MOST_FIELDS` and `MOST_NUMBERS`: each costs up to some microseconds, in which nothing
+    else goes on.
     """
-    if text.count(b":") > MOST_FIELDS and sum(1 for _ in _FIELD.finditer(text)) > MOST_FIELDS:
-        raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
+    if sum(map(text.count, (b":", b"[", b"{"))) > MOST_FIELDS or text.count(b",") > MOST_NUMBERS:
+        left = [MOST_FIELDS, MOST_NUMBERS]
+        for found in _VALUE.finditer(text):
+            left[text[found.start()] == ord(",")] -= 1
+            if -1 in left:
+                rule = (
+                    f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers in a list"
+                )
+                raise Invalid([Problem("body", rule)])
     try:
         return from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
@@ -50,7 +70,9 @@ def names_of(value: Any) -> tuple[str, ...]:
 
 
 class JsonRequest(Request):
-    """A request whose body must arrive within `BODY_SECONDS`."""
+    """A request whose body must arrive within `BODY_SECONDS`, and takes places in ``held`` if it is large."""
+
+    held: AsyncExitStack
 
     async def body(self) -> bytes:
         """Return the body. Raises `HTTPException` (408) when it does not arrive in time."""
@@ -58,14 +80,27 @@ class JsonRequest(Request):
             return self._body
         try:
             with anyio.fail_after(BODY_SECONDS):
-                return await super().body()
+                self._body = b"".join([chunk async for chunk in self._in_turn()])
+                return self._body
         except TimeoutError:
             raise HTTPException(408, f"the body must arrive within {BODY_SECONDS:g} s") from None
+
+    async def _in_turn(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self.stream():
+            if size <= LARGE < size + len(chunk):
+                sender = origin().node or str((self.client or ("",))[0])
+                for whose, many in ((sender, OF_ONE), ("", OF_ALL)):
+                    place = _places.setdefault((self.app, whose), anyio.Semaphore(many))
+                    await self.held.enter_async_context(place)
+            size += len(chunk)
+            yield chunk
 
     async def json(self) -> Any:
         """Return the body's JSON, parsed once. Raises `Invalid`."""
         if not hasattr(self, "_json"):
-            self._json = read_json(await self.body())
+            body = await self.body()
+            self._json = read_json(body) if len(body) < _LONG else await anyio.to_thread.run_sync(read_json, body)
             if isinstance(self._json, dict):
                 ids = {name: self._json.get(name) for name in _AUDITED}
                 self.state.asked = {name: value[:200] for name, value in ids.items() if isinstance(value, str)}
@@ -83,11 +118,12 @@ class JsonRoute(APIRoute):
 
         async def read_and_handle(request: Request) -> Response:
             request = self.request(request.scope, request.receive)
-            if before := getattr(request.app.state, "before_body", None):
-                await before(request)
-            if self.body_field is not None and (await request.body()).strip() and is_json(request):
-                await request.json()
-            return await handle(request)
+            async with AsyncExitStack() as request.held:
+                if before := getattr(request.app.state, "before_body", None):
+                    await before(request)
+                if self.body_field is not None and (await request.body()).strip() and is_json(request):
+                    await request.json()
+                return await handle(request)
 
         return read_and_handle
 

@@ -1,12 +1,18 @@
-"""Large bodies that a real node refuses leave nothing behind in its memory."""
+"""Large bodies cost a node little memory: few are there together, and refused ones leave nothing behind."""
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 
+import anyio
+import httpx
 import pytest
 import yaml
+from fastapi import APIRouter
 
+from adapter.body import LARGE, OF_ALL, OF_ONE, JsonRoute
+from gateway.http.app import Mounted, create_app
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, PEER, STRANGER
 from tools.bench.upload import resident
@@ -61,3 +67,41 @@ def test_nothing_is_held_after_a_refusal(
     finally:
         for connection in connections:
             connection.close()
+
+
+def test_few_bodies_are_in_memory_together() -> None:
+    router, end, came = APIRouter(route_class=JsonRoute), anyio.Event(), Counter[tuple[int, int]]()
+    each, answers = range(2 * OF_ONE), list[int]()
+
+    @router.post("/")
+    async def take(body: dict[str, str]) -> int:
+        return len(body["x"])
+
+    app = create_app("test", [Mounted(router, None)])
+
+    async def body(sender: int, number: int) -> AsyncIterator[bytes]:
+        yield b'{"x": "'
+        for _ in range(8):
+            came[sender, number] += LARGE // 2
+            yield b"x" * (LARGE // 2)
+        await end.wait()
+        yield b'"}'
+
+    async def send(sender: int, number: int) -> None:
+        transport = httpx.ASGITransport(app, client=(f"10.0.0.{sender}", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client:
+            answers.append((await client.post("/", content=body(sender, number))).json())
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for sender in range(OF_ALL):
+                for number in each:
+                    group.start_soon(send, sender, number)
+                await anyio.wait_all_tasks_blocked()
+                whole = Counter(of for (of, _), size in came.items() if size == 4 * LARGE)
+                assert whole.total() == min((sender + 1) * OF_ONE, OF_ALL) and max(whole.values()) == OF_ONE
+            assert sum(came.values()) <= OF_ALL * 4 * LARGE + OF_ALL * len(each) * 3 * LARGE // 2
+            end.set()
+
+    anyio.run(main)
+    assert answers == [4 * LARGE] * OF_ALL * len(each)
