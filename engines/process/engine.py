@@ -46,7 +46,6 @@ from engines.base import (
 )
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
-from engines.watch import Subscription
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -98,8 +97,7 @@ class ProcessEngine(Engine):
         self._spawner = Spawner()
         self._locks = tuple(threading.Lock() for _ in range(64))
         self._turn = itertools.count()
-        self._subscriptions: list[Subscription] = []
-        self._exits = Exits(self._exited)
+        self._watches: list[Exits] = []
 
     def check(self) -> None:
         try:
@@ -187,19 +185,18 @@ class ProcessEngine(Engine):
         """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
         for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
             _bury(left)
-        self._subscriptions.append(subscription := Subscription(on_exit))
+        self._watches.append(watch := Exits(on_exit))
         for name, run, _ in self._owned():
             if (descriptor := run.open_supervisor()) is not None:
-                self._exits.add(name, descriptor)
+                watch.add(name, descriptor)
             elif isinstance(run.probe(), Exited):
-                subscription.report(name)
-        return subscription
+                watch.report(name)
+        return watch
 
     def close(self) -> None:
-        self._exits.close()
         self._spawner.close()
-        for subscription in self._subscriptions:
-            subscription.close()
+        for watch in self._watches:
+            watch.close()
 
     def _command_of(self, image: str) -> tuple[str, ...]:
         if image not in self._images:
@@ -243,7 +240,9 @@ class ProcessEngine(Engine):
         word, _, details = report.partition(" ")
         number, _, text = details.partition(" ")
         if word == supervisor.STARTED:
-            self._exits.add(name, descriptor)
+            for watch in self._watches:
+                watch.add(name, os.dup(descriptor))
+            os.close(descriptor)
             return
         if not word:
             send(descriptor, signal.SIGKILL)
@@ -259,11 +258,6 @@ class ProcessEngine(Engine):
             case _:
                 output = engines_logs.read_tail(run.path / supervisor.OWN_LOG, 2000).decode(errors="replace")
                 raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
-
-    def _exited(self, name: str) -> None:
-        RunDirectory(self._root / name).probe()  # records the exit if the supervisor could not
-        for subscription in self._subscriptions:
-            subscription.report(name)
 
     def _run(self, name: str) -> RunDirectory:
         """Return the run if it is one of ours, else one that was never started."""

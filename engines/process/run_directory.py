@@ -4,7 +4,6 @@ Processes are identified by number and start time, so that a later one with the 
 """
 
 import json
-import logging
 import os
 import select
 import selectors
@@ -22,11 +21,12 @@ from engines.files import size_below, try_to_remove
 from engines.logs import STREAMS
 from engines.process import supervisor
 from engines.process.supervisor import boot_id, processes, start_time, stat
-
-log = logging.getLogger(__name__)
+from engines.watch import Follower
 
 _KILL_TIMEOUT = 5.0
 """seconds that a supervisor may take to kill its run"""
+_BETWEEN = 0.001
+"""seconds between two looks for exits, which wait for the next one"""
 
 
 class RunDirectory:
@@ -212,56 +212,45 @@ def _session_of(pid: int) -> int | None:
     return None if fields is None else int(fields[3])
 
 
-class Exits:
-    """Calls ``on_exit(name)`` once for each process added, after it has exited."""
+class Exits(Follower):
+    """Reports the exit of each process added, once."""
 
     def __init__(self, on_exit: Callable[[str], None]) -> None:
-        self._on_exit = on_exit
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._names: set[str] = set()
-        self._closed = False
-        self._thread: threading.Thread | None = None
+        super().__init__(_BETWEEN, on_exit, None)
 
     def add(self, name: str, descriptor: int) -> None:
-        """Wait once for the process behind the descriptor, which belongs to this object from now on."""
+        """Wait for the process behind the descriptor, which belongs to this object from now on."""
         with self._lock:
-            if self._closed or name in self._names:
+            if self._closed.is_set():
                 os.close(descriptor)
-                return
-            self._names.add(name)
-            self._selector.register(descriptor, selectors.EVENT_READ, name)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="engine-exits", daemon=True)
-                self._thread.start()
+            else:
+                self._selector.register(descriptor, selectors.EVENT_READ, name)
+
+    def report(self, name: str) -> None:
+        """Say that a run has exited."""
+        self._subscription.report(name)
 
     def close(self) -> None:
-        """Stop waiting."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        os.eventfd_write(self._wake, 1)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        """End it; waits a moment for a call in progress."""
+        if self._closed.is_set():
+            return
+        super().close()
         with self._lock:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
 
-    def _run(self) -> None:
-        while True:
-            ready = self._selector.select()
-            if self._closed:
-                return
-            for key, _ in ready:
+    def _look(self) -> None:
+        for key, _ in self._selector.select():
+            if key.data is not None:
                 with self._lock:
                     self._selector.unregister(key.fd)
-                    self._names.discard(key.data)
                 os.close(key.fd)
-                try:
-                    self._on_exit(key.data)
-                except Exception:
-                    log.exception("the exit of %s could not be recorded", key.data)
+                self.report(key.data)
+
+    def _interrupt(self) -> None:
+        os.eventfd_write(self._wake, 1)
