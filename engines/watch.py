@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from engines.base import EngineError
+from engines.base import Engine, EngineError, Running
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ KILL_SECONDS = 60.0
 """beyond its grace, for a run of a cluster to end; a process may hang in its machine's kernel"""
 
 
-def until_over(runs: Callable[[], bool], ask: Callable[[], bool], seconds: float) -> None:
+def until_over(engine: Engine, name: str, ask: Callable[[], bool], grace: float) -> None:
     """Ask a cluster, until it has heard, to end a run; return when that has ended. Raises `EngineError`."""
-    until, asked = time.monotonic() + seconds, False
-    while runs():
+    until, asked = time.monotonic() + grace + KILL_SECONDS, False
+    while isinstance(engine.probe(name), Running):
         asked = asked or ask()
         if time.monotonic() >= until:
             raise EngineError("it still runs, although its machine was asked to kill it")

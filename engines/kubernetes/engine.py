@@ -30,7 +30,6 @@ from engines.base import (
     Probe,
     PullDenied,
     PullTimeout,
-    Running,
     Watch,
     check_digest,
     check_launch,
@@ -57,7 +56,7 @@ from engines.kubernetes.jobs import (
     secrets_of,
 )
 from engines.logs import StreamingEngine
-from engines.watch import KILL_SECONDS, NeverBegan, until_over, until_up
+from engines.watch import NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -189,9 +188,8 @@ class KubernetesEngine(StreamingEngine):
                 self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
             return True
 
-        runs = lambda: isinstance(self.probe(name), Running)  # noqa: E731
         with translated():
-            until_over(runs, ask, self._options.form.grace + KILL_SECONDS)
+            until_over(self, name, ask, self._options.form.grace)
 
     def remove(self, name: str) -> None:
         with translated():

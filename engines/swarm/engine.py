@@ -27,7 +27,6 @@ from engines.base import (
     Missing,
     NotSupported,
     Probe,
-    Running,
     Watch,
     check_digest,
     check_launch,
@@ -39,7 +38,7 @@ from engines.docker.client import network_is_gone, not_started, remove, translat
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, OVER, Form, Task, devices, ends, newest, template
-from engines.watch import KILL_SECONDS, Follower, NeverBegan, until_over, until_up
+from engines.watch import Follower, NeverBegan, until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +130,8 @@ class SwarmEngine(DaemonEngine):
 
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
-        runs = lambda: isinstance(self.probe(name), Running)  # noqa: E731
         with translated():
-            until_over(runs, lambda: self._end(self._service(name)), self._options.form.grace + KILL_SECONDS)
+            until_over(self, name, lambda: self._end(self._service(name)), self._options.form.grace)
 
     def remove(self, name: str) -> None:
         with translated():

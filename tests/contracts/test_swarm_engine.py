@@ -16,6 +16,7 @@ import shlex
 import socket
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,10 +30,11 @@ from engines.base import (
     ImageNotFound,
     Limits,
     Missing,
+    Running,
 )
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
-from engines.watch import until_over
+from engines.watch import KILL_SECONDS, until_over
 from tests.contracts.engine_acts import (
     WAITS,
     Heard,
@@ -121,7 +123,7 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
 
 def test_a_run_that_outlives_its_kill_is_an_error() -> None:
     with pytest.raises(EngineError, match="still runs"):
-        until_over(lambda: True, lambda: True, 0.0)
+        until_over(SimpleNamespace(probe=lambda _: Running()), "run", lambda: True, -KILL_SECONDS)
 
 
 @pytest.mark.parametrize(
