@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from engines.base import Engine, EngineError, Running
+from engines.base import Engine, EngineDown, EngineError, Running
 
 log = logging.getLogger(__name__)
 
@@ -15,23 +15,23 @@ _LONGEST_WAIT = 5.0
 """seconds between two looks at an engine that is away"""
 
 
-class NeverBegan(Exception):
-    """A run's program was not started; ``why`` is what that means."""
-
-    def __init__(self, why: EngineError) -> None:
-        super().__init__(str(why))
-        self.why = why
-
-
-def until_up(begun: Callable[[bool, bool], bool], place_seconds: float, fetch_seconds: float) -> None:
-    """Ask until a run of a cluster has begun, ever less often.
+def until_up(
+    engine: Engine, name: str, begun: Callable[[bool, bool], bool], place_seconds: float, fetch_seconds: float
+) -> None:
+    """Ask until a run of a cluster has begun, ever less often; remove one that will not.
 
     ``begun`` gets whether the time is over in which a machine is found for it, and that in which it begins there;
-    it raises `NeverBegan` for a run that will not, `CreateFailed` for one that was removed.
+    it raises `EngineError` for a run that will not, which is raised here.
     """
-    since = time.monotonic()
-    while not begun((passed := time.monotonic() - since) > place_seconds, passed > place_seconds + fetch_seconds):
-        time.sleep(min(max(0.1, passed / 10), 1.0))
+    since, most = time.monotonic(), place_seconds + fetch_seconds
+    try:
+        while not begun((passed := time.monotonic() - since) > place_seconds, passed > most):
+            time.sleep(min(max(0.1, passed / 10), 1.0))
+    except EngineDown:
+        raise  # nothing is known
+    except EngineError:
+        engine.remove(name)
+        raise
 
 
 KILL_SECONDS = 60.0

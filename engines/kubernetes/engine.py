@@ -56,7 +56,7 @@ from engines.kubernetes.jobs import (
     secrets_of,
 )
 from engines.logs import StreamingEngine
-from engines.watch import NeverBegan, until_over, until_up
+from engines.watch import until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -164,15 +164,12 @@ class KubernetesEngine(StreamingEngine):
             job = self._job(spec.name) or self._create(spec, image)
             if _is_begun(job):
                 return
-            try:
-                if not job.spec.parallelism:
-                    self._set_going(spec, image, job)
-                elif self._was_replaced(job):
-                    raise NeverBegan(CreateFailed(_REPLACED))
-                self._wait_until_up(job)
-            except NeverBegan as error:
+            if not job.spec.parallelism:
+                self._set_going(spec, image, job)
+            elif self._was_replaced(job):
                 self.remove(spec.name)
-                raise error.why from error
+                raise CreateFailed(_REPLACED)
+            self._wait_until_up(job)
             self._mark_begun(job)
 
     def probe(self, name: str) -> Probe:
@@ -249,10 +246,10 @@ class KubernetesEngine(StreamingEngine):
             # it may have begun unseen: the one in its place must not
             replaced = own - {pod.name if pod is not None else ""} or (pod is not None and pod.deleted)
             if why := CreateFailed(_REPLACED) if replaced else self._hindrance(job, pod, unplaced, late):
-                raise NeverBegan(why)
+                raise why
             return False
 
-        until_up(begun, self._options.place_seconds, self._options.pull.deadline)
+        until_up(self, name, begun, self._options.place_seconds, self._options.pull.deadline)
 
     def _hindrance(self, job: Any, pod: PodView | None, unplaced: bool, late: bool) -> EngineError | None:
         """Return why a run will not begin; None while it may."""

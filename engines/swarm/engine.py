@@ -38,7 +38,7 @@ from engines.docker.client import network_is_gone, not_started, remove, translat
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.swarm.tasks import ENDING, OVER, Form, Task, devices, ends, newest, template
-from engines.watch import Follower, NeverBegan, until_over, until_up
+from engines.watch import Follower, until_over, until_up
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +112,8 @@ class SwarmEngine(DaemonEngine):
             if self._service(spec.name) is None:
                 self._check_executable(spec, image)
                 self._create(spec, image)
-            try:
-                until_up(partial(self._begun, spec.name), self._options.place_seconds, self._options.pull.deadline)
-            except NeverBegan as error:
-                self.remove(spec.name)
-                raise error.why from error
+            begun, options = partial(self._begun, spec.name), self._options
+            until_up(self, spec.name, begun, options.place_seconds, options.pull.deadline)
 
     def probe(self, name: str) -> Probe:
         service = self._service(name)
@@ -190,15 +187,15 @@ class SwarmEngine(DaemonEngine):
             if task.begun:
                 return True
             if task.over:
-                raise NeverBegan(_failure(task.error))
+                raise _failure(task.error)
             if task.perhaps_lost and self._is_gone(task.machine):
-                raise NeverBegan(not_started("the machine on which it was placed is gone"))
+                raise not_started("the machine on which it was placed is gone")
             if late:
                 text = f"it did not begin in time on its machine ({task.state}): {task.error}"
-                raise NeverBegan(_failure(text))
+                raise _failure(text)
         if unplaced and (task is None or not task.machine):
             why = task.error if task is not None else "nothing was scheduled"
-            raise NeverBegan(_failure(f"no machine of the Swarm takes it: {why}"))
+            raise _failure(f"no machine of the Swarm takes it: {why}")
         return False
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:

@@ -20,7 +20,6 @@ from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
 from engines.kubernetes.images import Images
 from engines.kubernetes.jobs import BEGUN, PodView
-from engines.watch import NeverBegan
 from tests.adapter.bfia.scripted import scripted
 from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
 
@@ -224,13 +223,9 @@ def beginning(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: A
     monkeypatch.setattr(engine, "_pods", lambda _: [] if pod is None else [pod])
     monkeypatch.setattr(engine, "_job", lambda _: None)
     monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
-    try:
+    with pytest.raises(EngineError) as refused:
         engine._wait_until_up(JOB)
-    except NeverBegan as error:
-        return f"{type(error.why).__name__}: {error.why}"
-    except CreateFailed as error:
-        return str(error)
-    raise AssertionError
+    return f"{type(refused.value).__name__}: {refused.value}"
 
 
 def waits(reason: str, message: str = "") -> PodView:
@@ -244,7 +239,7 @@ def waits(reason: str, message: str = "") -> PodView:
 
 
 def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
-    assert beginning(monkeypatch, None) == "it was removed before it had begun"
+    assert beginning(monkeypatch, None) == "CreateFailed: it was removed before it had begun"
     said = beginning(monkeypatch, waits("CreateContainerError", "cannot mount"))
     assert said == "CreateFailed: cannot mount"
     late = {"place": -1.0, "pull": PullRules(deadline=0.0)}

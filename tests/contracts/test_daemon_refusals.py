@@ -413,7 +413,7 @@ def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
     task["Status"] = {"State": "preparing", "Timestamp": then, "Message": "pulls"}
     service = {"ID": "s", "Spec": {"Labels": {"bfia.node": "n", "bfia.installation": "i"}}}
     engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
-    with pytest.raises(swarm.NeverBegan, match=r"did not begin in time on its machine \(preparing\): pulls"):
+    with pytest.raises(CreateFailed, match=r"did not begin in time on its machine \(preparing\): pulls"):
         engine._begun("bfia-run", unplaced=True, late=True)
 
 
