@@ -55,7 +55,7 @@ class Subscription:
         self._on_exit = on_exit
         self._on_away = on_away
         self._lock = threading.RLock()
-        self._closed = False
+        self._closed = threading.Event()
 
     def report(self, name: str) -> None:
         """Say that a run has exited."""
@@ -69,27 +69,26 @@ class Subscription:
     def close(self) -> None:
         """End it, after a call in progress."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
 
     def _call(self, subscriber: Callable[[str], None], name: str) -> None:
         with self._lock:
             try:
-                if not self._closed:
+                if not self._closed.is_set():
                     subscriber(name)
             except Exception:
                 log.exception("the subscriber failed on what became of %s", name or "the engine")
 
 
-class Follower:
+class Follower(Subscription):
     """Looks for exits again and again, in a thread; derive, and say in `_look` how."""
 
     def __init__(
         self, every: float, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None
     ) -> None:
         """``every``: seconds between two looks, more while the engine is away."""
+        super().__init__(on_exit, on_away)
         self._every = every
-        self._closed = threading.Event()
-        self._subscription = Subscription(on_exit, on_away)
         self._thread = threading.Thread(target=self._run, name="engine-follower", daemon=True)
         self._thread.start()
 
@@ -97,7 +96,7 @@ class Follower:
         """End it; waits a moment for a call in progress."""
         self._closed.set()
         self._interrupt()
-        self._subscription.close()
+        super().close()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_TIMEOUT)
 
@@ -120,6 +119,6 @@ class Follower:
                 if cause != last:
                     log.warning("no exits are reported until the container engine answers again: %s", cause)
                 last = cause
-                self._subscription.away()
+                self.away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             self._closed.wait(wait)

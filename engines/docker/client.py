@@ -312,15 +312,15 @@ class EventWatch(Follower):
             if self._closed.is_set():  # closed before there was a stream to close
                 return
             for name in self._over():
-                self._subscription.report(name)
+                self.report(name)
             for event in stream:
                 if self._closed.is_set():
                     return
-                self._subscription.report(event["Actor"]["Attributes"]["name"])
+                self.report(event["Actor"]["Attributes"]["name"])
         finally:
             self._interrupt()
         if not self._closed.is_set():
-            self._subscription.away()
+            self.away()
 
     def _interrupt(self) -> None:
         stream, self._stream = self._stream, None

@@ -206,7 +206,7 @@ class PodWatch(Follower):
             over = self._on_look()
             pods, self._version = self._cluster.versioned(Pod, self._labels)
             for name in (*over, *(pod.run for pod in map(PodView, pods) if pod.over)):
-                self._subscription.report(name)
+                self.report(name)
         try:
             with self._cluster.watching(self._labels, self._version) as stream:
                 self._stream = stream
@@ -214,7 +214,7 @@ class PodWatch(Follower):
                     return
                 for kind, self._version, pod in stream:
                     if pod is not None and (kind == "DELETED" or PodView(pod).over):
-                        self._subscription.report(PodView(pod).run)
+                        self.report(PodView(pod).run)
         except Gone:
             self._version = ""
         finally:

@@ -216,7 +216,7 @@ class Exits(Follower):
     """Reports the exit of each process added, once."""
 
     def __init__(self, on_exit: Callable[[str], None]) -> None:
-        self._lock = threading.Lock()
+        self._adding = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
@@ -224,22 +224,18 @@ class Exits(Follower):
 
     def add(self, name: str, descriptor: int) -> None:
         """Wait for the process behind the descriptor, which belongs to this object from now on."""
-        with self._lock:
+        with self._adding:
             if self._closed.is_set():
                 os.close(descriptor)
             else:
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
-
-    def report(self, name: str) -> None:
-        """Say that a run has exited."""
-        self._subscription.report(name)
 
     def close(self) -> None:
         """End it; waits a moment for a call in progress."""
         if self._closed.is_set():
             return
         super().close()
-        with self._lock:
+        with self._adding:
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()
@@ -247,7 +243,7 @@ class Exits(Follower):
     def _look(self) -> None:
         for key, _ in self._selector.select():
             if key.data is not None:
-                with self._lock:
+                with self._adding:
                     self._selector.unregister(key.fd)
                 os.close(key.fd)
                 self.report(key.data)

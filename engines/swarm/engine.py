@@ -352,5 +352,5 @@ class _Polling(Follower):
     def _look(self) -> None:
         over = set(self._over())
         for name in over - self._reported:
-            self._subscription.report(name)
+            self.report(name)
         self._reported = over
