@@ -16,21 +16,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from adapter.bfia import peer
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.connections import asked_name, packed
-from adapter.bfia.peer import (
-    LONGEST_CALL,
-    RELAY_CODES,
-    RELAY_LOOP,
-    RELAY_NOT_ALLOWED,
-    TARGET_UNREACHABLE,
-    WITHIN,
-    relayed,
-)
 from adapter.bfia.requests import incoming
 from gateway.errors import PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
@@ -54,7 +46,7 @@ _OWN_WORDS = "relay "
 _NOT_PASSED = frozenset(
     b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on "
     b"accept-encoding".split()
-) | {PASSED.encode(), WITHIN.encode()}
+) | {PASSED.encode(), peer.WITHIN.encode()}
 
 _ANSWERED = ("content-type", "content-digest", "x-auth-sign", "signature-input", "signature")
 """headers of the target's answer that are passed on"""
@@ -163,11 +155,11 @@ class Relay:
         way = ",".join((*_passed(request), self._node))
         kept.append((PASSED.encode(), way.encode("latin-1", "replace")))
         if not channel:
-            kept.append((WITHIN.encode(), str(int(seconds * 1000)).encode()))
+            kept.append((peer.WITHIN.encode(), str(int(seconds * 1000)).encode()))
         return kept
 
     def _refusal(self, error: Refused, request: Request, channel: bool) -> Response:
-        code, ptp_code = RELAY_CODES[error.reason]
+        code, ptp_code = peer.RELAY_CODES[error.reason]
         message, node = f"{error.reason}: {error}", self._node
         status = 200 if error.delivered is None else 503
         if channel:
@@ -179,7 +171,7 @@ class Relay:
 
 
 def _silent(message: str, delivered: bool = True) -> Refused:
-    return Refused(TARGET_UNREACHABLE, message, delivered)
+    return Refused(peer.TARGET_UNREACHABLE, message, delivered)
 
 
 def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, ...]) -> Route:
@@ -189,21 +181,21 @@ def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, 
     """
     if source == me or me in way:
         shown = " via ".join((source, *way[:MOST_HOPS], me))
-        raise Refused(RELAY_LOOP, f"the request for {target} came back to {me}: {shown}")
+        raise Refused(peer.RELAY_LOOP, f"the request for {target} came back to {me}: {shown}")
     if len(way) >= MOST_HOPS:
         raise Refused("RELAY_TOO_FAR", f"the request for {target} was passed on by {len(way)} nodes already")
     if not table.knows(source) or not table.routes[source].relay:
         name = source or "(none named)"
-        raise Refused(RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
+        raise Refused(peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
     try:
         route = table.resolve(target)
     except UnknownNode as error:
         raise Refused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
     if not route.relay:
-        raise Refused(RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
+        raise Refused(peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
     if route.via in (source, *way):
         raise Refused(
-            RELAY_LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from"
+            peer.RELAY_LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from"
         )
     return route
 
@@ -215,8 +207,8 @@ def _passed(request: Request) -> tuple[str, ...]:
 
 def _timeout(request: Request, route: Route, channel: bool) -> float:
     """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
-    own = route.deadline if channel else min(route.deadline, LONGEST_CALL)
-    within = request.headers.get(WITHIN, "")
+    own = route.deadline if channel else min(route.deadline, peer.LONGEST_CALL)
+    within = request.headers.get(peer.WITHIN, "")
     if channel or not (within.isascii() and within.isdigit()) or len(within) > 9:
         return own * _SHARE
     return max(min(int(within) / 1000, _MOST_PATIENT * own) * _SHARE, 0.05)
@@ -267,4 +259,4 @@ def _of_relay(content: bytes) -> bool:
         return False
     if not isinstance(fields, dict):
         return False
-    return relayed(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)
+    return peer.relayed(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)
