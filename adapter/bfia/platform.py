@@ -42,14 +42,14 @@ OTHER = "/v2/schedule"
 _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
-def _spelled(router: APIRouter, path: str, *methods: str, **described: Any) -> Callable[[E], E]:
+def _spelled(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
     """Serve a path in both spellings; the standard's is described, with the first of the methods."""
 
     def serve(endpoint: E) -> E:
         for at in (SCHEDULE, OTHER):
             for method in methods:
                 shown = (at, method) == (SCHEDULE, methods[0])
-                router.add_api_route(at + path, endpoint, methods=[method], include_in_schema=shown, **described)
+                router.add_api_route(at + path, endpoint, methods=[method], include_in_schema=shown, **options)
         return endpoint
 
     return serve
