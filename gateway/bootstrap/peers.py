@@ -305,18 +305,16 @@ class Sessions:
         known = self._tokens.id_of(token)
         found = self._store.run_of_token(known) if known is not None else None
         local = self._store.local_jobs.find(found[0]) if found is not None else None
-        return (
-            next(((local, run) for run in local.runs if found and run.run_id == found[1]), None) if local else None
-        )
+        runs = _there(local) if local else []
+        return next(((local, run) for run in runs if local and found and run.run_id == found[1]), None)
 
     def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
         """Return the run of the session whose container, which is still there, has the address."""
         local = self._job_of(claim.session)
         if local is None or not claim.address:
             return None
-        for run in local.runs:
-            own = run.collect.state is not CallState.OK and self._session_of(local, run) == claim.session
-            if own and self._address_of(run) == claim.address:
+        for run in _there(local):
+            if self._session_of(local, run) == claim.session and self._address_of(run) == claim.address:
                 return local, run
         return None
 
@@ -348,3 +346,8 @@ class Sessions:
         job_id = self._store.local_job_of_task(name)
         found = jobs.find(job_id) if job_id is not None else None
         return found if found is not None and self._per_task(found.spec) else None
+
+
+def _there(local: LocalJob) -> list[Run]:
+    """Return the runs whose container has not been collected yet."""
+    return [run for run in local.runs if run.collect.state is not CallState.OK]

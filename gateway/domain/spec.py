@@ -230,8 +230,9 @@ def overlay(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Eff
     by_index = params.get(party.role)
     if not isinstance(by_index, Mapping):
         return found
+    index = str(party.index)
     for key, by_task in by_index.items():
-        if str(party.index) not in str(key).split("|") or not isinstance(by_task, Mapping):
+        if index not in (key.split("|") if "|" in key else (key,)) or not isinstance(by_task, Mapping):
             continue
         values = by_task.get(task)
         if isinstance(values, Mapping):

@@ -21,8 +21,8 @@ from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overl
 
 MOST_WARNINGS = 100
 """of one job"""
-MOST_KEYS, LONGEST_KEY = 1000, 4096
-"""index keys of one role, and characters of one such as ``0|1|2``"""
+MOST_KEYS, MOST_JOINED = 1000, 8192
+"""index keys of one role, and characters of those such as ``0|1|2``"""
 MOST_AT_NODE = 50
 """parties that one node plays in a job; each is a container of every task"""
 _MOST_SECONDS = 1e9
@@ -36,10 +36,12 @@ _MOST_KNOWN = 100
 
 def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
     """Return everything that rejects the job, and what it is warned of."""
+    if endless := [*_endless(spec)]:
+        return endless, []
     problems = [
         *flow.check(spec.dag),
         *_names_and_parties(spec),
-        *_indices(spec),
+        *_no_objects(spec),
         *_parameters(spec),
         *_common_settings(spec),
         *_party_settings(spec),
@@ -94,19 +96,21 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("config.role", f"must not name one node more than {MOST_AT_NODE} times", crowded)
 
 
-def _indices(spec: JobSpec) -> Iterator[Problem]:
+def _endless(spec: JobSpec) -> Iterator[Problem]:
+    """Find more indices than can be looked through for every task of every party."""
     for name, params in _both(spec):
-        for role, by_index in params.items():
-            at = f"config.{name}.{role}"
-            if not isinstance(by_index, Mapping):
-                yield Problem(at, "must be an object", by_index)
-            elif role != "common" and not _bounded(by_index):
-                rule = f"must not have more than {MOST_KEYS} keys, nor one of more than {LONGEST_KEY} characters"
-                yield Problem(at, rule, len(by_index))
+        for role, by_index in _objects(params):
+            joined = sum(len(key) for key in by_index if "|" in key)
+            if role != "common" and (len(by_index) > MOST_KEYS or joined > MOST_JOINED):
+                rule = f"must not have more than {MOST_KEYS} keys, nor {MOST_JOINED} characters in joined ones"
+                yield Problem(f"config.{name}.{role}", rule, len(by_index))
 
 
-def _bounded(by_index: Mapping[str, Any]) -> bool:
-    return len(by_index) <= MOST_KEYS and all(len(key) <= LONGEST_KEY for key in by_index)
+def _no_objects(spec: JobSpec) -> Iterator[Problem]:
+    for name, params in _both(spec):
+        for role, entry in params.items():
+            if not isinstance(entry, Mapping):
+                yield Problem(f"config.{name}.{role}", "must be an object", entry)
 
 
 def _parameters(spec: JobSpec) -> Iterator[Problem]:
@@ -144,7 +148,7 @@ def _unknown_tasks(spec: JobSpec) -> Iterator[Problem]:
         at = f"config.task_params.{role}"
         if role == "common":
             yield from _unknown(by_index, tasks, at, rule)
-        elif role in roles and _bounded(by_index):
+        elif role in roles:
             for key, by_task in _objects(by_index):
                 yield from _unknown(by_task, tasks, f"{at}.{key}", rule)
 
@@ -178,8 +182,6 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
             if role not in count:
                 rule = "is not a role of this job, so no party gets this entry"
                 yield Problem(at, rule, role, _meant(role, ("common", *count)))
-            if not _bounded(by_index):
-                continue
             for key in by_index if role in count else ():
                 indices = [index_of(index) for index in key.split("|")]
                 if any(index is None or index >= count[role] for index in indices):
@@ -431,11 +433,14 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
         return
     if asked and not spec.old_job_id:
         yield Problem(at, "needs old_job_id: the job to inherit from", asked)
+    taken = set(asked)
+    if len(taken) < len(asked):
+        yield Problem(at, "must not name a task twice", len(asked))
     for i, name in enumerate(asked):
         node = spec.dag.get(name)
         if node is None:
             yield Problem(f"{at}[{i}]", "names a task that is not in the flow", name)
-        elif missing := sorted(node.upstream - set(asked)):
+        elif missing := sorted(node.upstream - taken):
             yield Problem(f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name)
 
 

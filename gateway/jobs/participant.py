@@ -163,7 +163,8 @@ class Participant:
             self._resources.hold(local)
 
         def start(local: LocalJob) -> LocalJob:
-            if left_out := tuple(x for x in without if x not in local.excluded):
+            left = set(without) - {*local.excluded}
+            if left_out := tuple(party.label for party in local.spec.parties if party.label in left):
                 local = replace(local, excluded=(*local.excluded, *left_out))
                 local = local.noted(self._clock(), "continues without", sender, parties=left_out)
             if local.status is JobStatus.RUNNING:

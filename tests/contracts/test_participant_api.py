@@ -70,6 +70,7 @@ def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: 
     for _ in range(3):
         api.create_job(job, PEER)
         api.start_job(job.job_id, PEER)
+    api.start_job(job.job_id, PEER, [f"host.{n}" for n in range(5, 1000)])  # no party of it is left out
     assert world.local(job.job_id) == replace(first, status=JobStatus.RUNNING)
     events = [e.event for e in world.me.store.timeline(job.job_id)]
     assert events == ["job READY here", "job RUNNING here"]

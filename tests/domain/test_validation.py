@@ -111,6 +111,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
         a_spec(job_params={"host": {str(index): {} for index in range(1001)}}),
         [("config.job_params.host", "more than 1000 keys")],
     ),
+    "joined indices without end": (  # each is parted for every task of every party
+        a_spec(task_params={"host": {f"0|{index}|{'9' * 4000}": {} for index in range(3)}}),
+        [("config.task_params.host", "nor 8192 characters in joined ones")],
+    ),
     "no objects": (
         a_spec(job_params={"guest": [1]}, task_params={"common": "x"}),
         [("config.job_params.guest", "must be an object"), ("config.task_params.common", "must be an object")],
@@ -197,6 +201,10 @@ WRONG: dict[str, tuple[JobSpec, list[tuple[str, str]]]] = {
     # what is taken over, and models
     "all that is the same": (heir(), []),
     "without its input": (heir(inherit=["b"]), [(SETTING + "inherit[0]", "needs the output of a")]),
+    "one task a hundred thousand times": (
+        heir(inherit=["a"] * 100_000),
+        [(SETTING + "inherit", "must not name a task twice (got 100000)")],
+    ),
     "no such task": (heir(inherit=["x"]), [(SETTING + "inherit[0]", "not in the flow")]),
     "of no job": (heir("", inherit=["a"]), [(SETTING + "inherit", "needs old_job_id")]),
     "by no name": (heir(inherit=[5]), [(SETTING + "inherit", "names of tasks")]),

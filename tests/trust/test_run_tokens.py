@@ -94,6 +94,20 @@ def test_no_request_without_a_valid_token_is_taken(site: Site):
     assert site.node.broker.sessions() == before
 
 
+def test_a_token_opens_nothing_once_its_container_is_gone(site: Site):
+    site.node.coordinator.submit(a_spec(roles=HERE, job_id="job-over"))
+    runs = {label: site.run("job-over", label) for label in ("guest.0", "host.0")}
+    guest, host = (
+        {"x-ptp-session-id": "session_job-over", "x-ptp-token": site.node.run_tokens.issue(run.token)}
+        for run in runs.values()
+    )
+    assert code(site.node, "push", guest) == OK
+    site.succeed("job-over")
+    wait_for(lambda: code(site.node, "push", guest) == DENIED)
+    assert request(site.node, "peek", guest)["message"].startswith("RUN_TOKEN_REQUIRED")
+    assert read(site.node, host) == b"secret"  # it still runs
+
+
 def test_a_container_that_sends_no_token_is_recognised_by_its_address(site: Site):
     site.node.coordinator.submit(a_spec(roles=HERE, job_id="job-a"))
     guest, host = (site.run("job-a", f"{role}.0") for role in ("guest", "host"))
