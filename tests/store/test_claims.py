@@ -1,7 +1,6 @@
 """The ledger in the database: two gateways on it never give away more than there is."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
 
@@ -19,6 +18,7 @@ from gateway.store import schema
 from gateway.store.store import Store
 from tests.builders import a_local_job, a_spec, at
 from tests.memory_engine import MemoryEngine
+from tests.store.test_repositories import at_once
 
 pytestmark = pytest.mark.xdist_group("claims")  # one database for the module
 
@@ -40,10 +40,9 @@ def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
     jobs = [a_job_that_needs(3, i) for i in range(16)]
     for job in jobs:
         stores[0].local_jobs.add(job, "flow")
-    gate, seen, given_back = threading.Barrier(8), [], []
+    seen, given_back = [], []
 
     def work(number: int) -> int:
-        gate.wait(30)
         mine, random = gateways[number % 2], Random(number)
         granted = 0
         for job in jobs:
@@ -59,8 +58,7 @@ def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
                 given_back.append(job.id)
         return granted
 
-    with ThreadPoolExecutor(8) as pool:
-        granted = sum(pool.map(work, range(8)))
+    granted = sum(at_once(8, work))
     assert granted > 2
     assert given_back
     for remaining, held, sum_ in seen:

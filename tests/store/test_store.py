@@ -1,8 +1,6 @@
 """The store: round trips, lost races, migrations, on SQLite and on MariaDB."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +21,7 @@ from gateway.store import queries, records, schema
 from gateway.store.database import opened, outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
+from tests.store.test_repositories import at_once
 
 pytestmark = pytest.mark.xdist_group("store")  # one database for the module
 
@@ -95,14 +94,7 @@ def test_a_record_comes_back_as_it_was(stores: tuple[Store, Store]):
 
 def test_gateways_that_start_at_the_same_time_are_one_installation(stores: tuple[Store, Store]):
     """Each recognises its containers by it after a restart."""
-    gate = threading.Barrier(6)
-
-    def asked(i: int) -> str:
-        gate.wait(30)
-        return stores[i % 2].installation()
-
-    with ThreadPoolExecutor(gate.parties) as pool:
-        assert len(set(pool.map(asked, range(gate.parties)))) == 1
+    assert len(set(at_once(6, lambda i: stores[i % 2].installation()))) == 1
 
 
 def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store]):
