@@ -19,10 +19,10 @@ from gateway.events import webhooks as webhooks_module
 from gateway.events.feed import Feed, Page
 from gateway.events.webhooks import Pace, Webhooks, signature
 from gateway.store import queries, schema
-from gateway.store.database import opened
 from gateway.store.store import Store
 from tests.adapter.bfia.scripted import ScriptedPeer, says, scripted
 from tests.builders import T0
+from tests.contracts.databases import a_store
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, example, process_engine, wait_for
 from tests.inprocess import ask, running
@@ -36,9 +36,8 @@ NAMES = ["created", "ready", "started", "task_started", "task_ended", "finished"
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    store = Store(opened(database_url))
-    yield store
-    store.close()
+    with a_store(database_url) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +110,7 @@ def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
 @pytest.mark.mariadb
 def test_an_event_committed_late_is_not_skipped(mariadb_url: str):
     """Of two writers the one with the lower number commits last."""
-    store = Store(opened(mariadb_url))
-    try:
+    with a_store(mariadb_url) as store:
         feed, start = Feed(store, "n1"), Feed(store, "n1").newest()
         with store.write() as slow:
             inserted(slow, "job-slow", "job PENDING")
@@ -121,8 +119,6 @@ def test_an_event_committed_late_is_not_skipped(mariadb_url: str):
             page = feed.after(start)
             assert page.events == () and page.next == start
         assert [e.job_id for e in feed.after(page.next).events] == ["job-slow", "job-quick"]
-    finally:
-        store.close()
 
 
 def test_the_document_shows_the_table_of_the_code():

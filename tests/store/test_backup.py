@@ -9,8 +9,8 @@ from gateway.errors import Invalid
 from gateway.store import schema
 from gateway.store.audit import SqlAudit
 from gateway.store.backup import fill, snapshot
-from gateway.store.database import opened
 from gateway.store.store import Store
+from tests.contracts.databases import a_store
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,16 +31,13 @@ def test_rows_written_during_a_copy_are_not_in_it(stores: tuple[Store, Store], t
                 SqlAudit(other).add(AT, "bob", "late", 200, None, {})
             copied.append((name, list(rows)))
     assert lines(ours) == 1201 and len(dict(copied)["audit"]) == 1200
-    made = Store(opened(f"sqlite:///{tmp_path / 'made.db'}"))
-    try:
+    with a_store(f"sqlite:///{tmp_path / 'made.db'}") as made:
         counts = fill(made, ((name, iter(rows)) for name, rows in copied))
         assert counts["audit"] == lines(made) == 1200 and counts["resource_pool"] == 1
         assert [row["who"] for row in SqlAudit(made).lines()][:2] == ["ann 0 'ü'", "ann 1 'ü'"]
         with pytest.raises(Invalid) as caught:
             fill(made, ())
         assert caught.value.reason == "DATABASE_NOT_EMPTY" and lines(made) == 1200
-    finally:
-        made.close()
 
 
 def test_a_failed_copy_leaves_the_database_empty(store: Store):
