@@ -238,7 +238,7 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch
             cause = get(node, "/health/ready")["checks"]["orphans"]["cause"]
             assert cause == "ENGINE_DOWN: no daemon answers"
             patch.setattr(node.engine, "check", failing(EngineDown("no daemon answers")))
-            patch.setattr(node.store.jobs, "list", failing(DatabaseAway("the database does not answer")))
+            patch.setattr(node.store.jobs, "find", failing(DatabaseAway("the database does not answer")))
             checks = get(node, "/health/ready", 503)["checks"]
             assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
             assert checks["database"] == {"ok": False, "cause": "DatabaseAway"} and "orphans" not in checks

@@ -569,7 +569,7 @@ def test_what_the_parser_refuses_is_wholly_in_chinese(words: str, said: str):
 
 _STATES = {"job {}": JOB, "job {} here": JOB, "task {}": TASK, "run {}": RUN}
 _REQUESTS = ("accepted", "refused", "not answered")
-_EVENTS = {"noted": 1, "Note": 1, "_concluded": 1, "_return": 2, "_asked": 1, "write_line": 4}
+_EVENTS = {"noted": 1, "Note": 1, "_concluded": 1, "_return": 2, "_asked": 1}
 """call -> the place of its event among its arguments"""
 _KEPT_IN = ("event", "CALLED", "STUCK")
 """names that an event has before it is noted"""
