@@ -63,6 +63,10 @@ class Participant:
         _check_id(self._store, spec.job_id, spec.job_id)
         with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
+        others = local.agreement and sender not in ("", self._node)
+        if others and any(line.event == "job deleted" for line in self._store.timeline(spec.job_id)):
+            text = f"job {spec.job_id} ran here already and was deleted; what was signed is not run twice"
+            raise Conflict(text, reason="JOB_ID_CONFLICT")
         if not self._store.local_jobs.add(local, spec.flow_id):
             local = self._created_again(local, sender)
         self._executor.watch(local)

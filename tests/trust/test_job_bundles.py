@@ -18,7 +18,7 @@ from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body, job_spec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.spec import JobSpec
-from gateway.errors import GatewayError, NotAllowed, Refused
+from gateway.errors import Conflict, GatewayError, NotAllowed, Refused
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.statements import opened, signed
 from gateway.jobs.bundles import FILE, KIND, VALID_DAYS, Bundles, document, parts, verified
@@ -27,6 +27,7 @@ from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
 from tests.cli import call
 from tests.contracts.apis import IMAGE, THIRD, World, registration, two_nodes
+from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask
 from tests.trust.agreeing import route
 
@@ -236,6 +237,24 @@ def test_a_job_is_checked_again_before_it_starts(world: World, why: str, monkeyp
 
 
 # ---------------------------------------------------------------- who signs, and where nobody has to
+
+
+def test_a_signed_job_that_was_deleted_does_not_run_again(world: World):
+    sent = with_bundle(world, a_job())
+    world.peer.participant.create_job(sent, ME)
+    world.peer.participant.stop_job(sent.job_id, "", None, ME)
+    wait_for(lambda: delete(world.peer, sent.job_id), 20, 0.05)
+    assert world.peer.store.local_jobs.find(sent.job_id) is None
+    assert reason(lambda: world.peer.participant.create_job(sent, ME)) == "JOB_ID_CONFLICT"
+    assert world.peer.store.local_jobs.find(sent.job_id) is None
+
+
+def delete(gateway: Gateway, job_id: str) -> bool:
+    try:
+        gateway.deleting.delete_for(job_id, ME, dry_run=False)
+    except Conflict:  # it still tidies up
+        return False
+    return True
 
 
 def test_the_initiators_signature_goes_through_another_node_that_schedules(world: World):
