@@ -34,7 +34,7 @@ def walk(
 
 
 def size_below(top: Path, most: int) -> tuple[int, int]:
-    """Return the bytes in use below a folder and the number of its entries, of which ``most`` + 1 are counted.
+    """Return the bytes below a folder, holes included, and the number of its entries; ``most`` + 1 are counted.
 
     Raises OSError for folders nested so deeply that no path leads there.
     """
@@ -42,7 +42,8 @@ def size_below(top: Path, most: int) -> tuple[int, int]:
     for entry in walk(top, most + 1, _raise_if_too_deep):
         count += 1
         try:
-            size += entry.stat(follow_symlinks=False).st_blocks * 512
+            found = entry.stat(follow_symlinks=False)
+            size += max(found.st_blocks * 512, found.st_size)  # a hole takes no room until it is read or copied
         except OSError as error:
             _raise_if_too_deep(error)
     return size, count

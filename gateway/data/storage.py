@@ -11,7 +11,7 @@ Outputs are written by other people's images, so nothing of their form is taken 
 import hashlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -32,6 +32,8 @@ LARGEST_JSON = 4 * 1024 * 1024
 """bytes of a report or metadata that are read"""
 CHUNK = 1024 * 1024
 """bytes that are read or sent in one piece"""
+_LOOK = 64 * CHUNK
+"""bytes of a file that are fingerprinted until `Storage.sums` looks whether to go on"""
 
 
 class Stored(NamedTuple):
@@ -138,15 +140,21 @@ class Storage(ABC):
             raise Invalid([Problem(what, "must be a JSON object")], reason="DATA_BROKEN")
         return value
 
-    def sums(self, address: Address) -> tuple[FileSum, ...]:
-        """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`."""
-        names = [part.name for part in self.partitions(address)]
-        names += [METADATA] if METADATA in self.files(address) else []
+    def sums(self, address: Address, look: Callable[[int], None] = lambda size: None) -> tuple[FileSum, ...]:
+        """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`.
+
+        ``look`` gets the size of each file before it is read, and 0 now and then; what it raises ends the reading.
+        """
         found = []
-        for name in names:
-            with self.open_file(address, name) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                found.append(FileSum(name, file.tell(), digest))
+        for part in (*self.partitions(address), *(f for f in self.files(address).values() if f.name == METADATA)):
+            look(part.size)
+            with self.open_file(address, part.name) as file:
+                digest = hashlib.sha256()
+                while file.tell() < part.size and (data := file.read(CHUNK)):
+                    digest.update(data)
+                    if file.tell() % _LOOK == 0:
+                        look(0)
+                found.append(FileSum(part.name, file.tell(), digest.hexdigest()))
         return tuple(found)
 
     def read_json(self, address: Address, limit: int = LARGEST_JSON) -> Any:

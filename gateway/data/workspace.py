@@ -278,7 +278,7 @@ class DiskWatch:
         self._reserve = reserve
         self._every = every
         self._files = files
-        self._bounds = bounds
+        self.bounds = bounds
         self._written = written
         self._next: dict[str, float] = {}
 
@@ -310,7 +310,7 @@ class DiskWatch:
             self._next = {n: t for n, t in self._next.items() if t > now} | {run.name: now + pause}
 
     def _too_much(self, run: Run) -> Failure | None:
-        limit = self._bounds(run).get("disk")
+        limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
         raised = "resources.disk" if run.limits.get("disk") else "it asked for none: resources.disk of the job"
         may = "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"

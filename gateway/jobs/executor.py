@@ -20,12 +20,22 @@ from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming
-from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable, StorageAway, StorageFailed, Unreadable
+from gateway.errors import (
+    Busy,
+    Conflict,
+    GatewayError,
+    NotFound,
+    PeerUnreachable,
+    StorageAway,
+    StorageFailed,
+    TooLarge,
+    Unreadable,
+)
 from gateway.jobs.launcher import ImageIsFetched, Launching
 from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import NodeContext, Peers, listening, traced
 from gateway.runtime.lanes import Lanes
-from gateway.runtime.loop import Loop, Shell, with_calls
+from gateway.runtime.loop import Loop, Shell, while_away, with_calls
 from gateway.store.database import outside_transaction
 
 _TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
@@ -346,7 +356,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.StopRun():
                 return self._stop(_run(local, action.run), action)
             case messages.Seal():
-                return [self._seal(_run(local, action.run))]
+                return [self._seal(local, _run(local, action.run))]
             case messages.Collect():
                 return [self._collect(local, _run(local, action.run), action)]
 
@@ -443,11 +453,27 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 raise
             log.warning("the credentials of a run outlast it", run=run.name, cause=error.message)
 
-    def _seal(self, run: Run) -> messages.Event:
+    def _seal(self, local: LocalJob, run: Run) -> messages.Event:
         """Fingerprint the files of a run's model; an output that was never written is left out."""
+        left = self._launching.disk.bounds(run).get("disk")
+
+        def look(size: int) -> None:
+            nonlocal left
+            if (
+                not size
+                and not _run(while_away(partial(self._store.local_jobs.get, local.id)), run.run_id).unsealed
+            ):
+                raise Conflict("stopped")
+            if left is not None and (left := left - size) < 0:
+                raise TooLarge("they have more bytes than the disk that it may take")
+
         try:
             there = [(name, run.outputs[name]) for name in run.to_seal if self._storage.exists(run.outputs[name])]
-            files = tuple(replace(f, output=name) for name, address in there for f in self._storage.sums(address))
+            if any(address.storage for _, address in there):  # whose room this node does not bound
+                left = None
+            files = tuple(
+                replace(f, output=name) for name, address in there for f in self._storage.sums(address, look)
+            )
         except (GatewayError, OSError) as error:
             return messages.Sealed(run.run_id, None, self._clock(), str(error))
         return messages.Sealed(run.run_id, files, self._clock())

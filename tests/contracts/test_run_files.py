@@ -83,6 +83,14 @@ def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(works
     assert not workspace.logs(run).exists()
 
 
+def test_a_hole_in_what_a_run_leaves_counts_as_room(workspace: Workspace, run: Run) -> None:
+    workspace.prepare(run)
+    with (workspace.root / "job-1-guest-0" / "task_a-out" / "data_0").open("wb") as file:
+        file.truncate(20 * MIB)
+    failure = DiskWatch(workspace).over(run)
+    assert failure is not None and failure.reason == "NO_SPACE"
+
+
 def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(workspace: Workspace, run: Run) -> None:
     workspace.prepare(run)
     put(nest(workspace.logs(run) / "log", 30, "d" * 250), 10)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from engines.base import (
 from engines.watch import Follower
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
+from gateway.data import storage
 from gateway.domain.execution.messages import (
     Broken,
     Done,
@@ -245,7 +247,7 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
         assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "STORAGE_DENIED"
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
-    sealed = executor._seal(replace(run, to_seal=("out",)))
+    sealed = executor._seal(local, replace(run, to_seal=("out",)))
     assert isinstance(sealed, Sealed) and sealed.files is None and sealed.message == "storage lake denies access"
     for name in ("logs", "stop", "address"):
         monkeypatch.setattr(engine, name, failing(DOWN))
@@ -298,3 +300,32 @@ def test_what_was_said_last_is_shown(tmp_path: Path, script: str, reason: str, m
         if script is not SCRIPT:
             shown = cli(node, "show", job_id).stdout
             assert message in shown and "last lines of" in shown
+
+
+def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with what the run may take of disk, whatever room it takes, and where the job is stopped."""
+    having(node, Script(0))
+    local = node.store.local_jobs.get(played(node).id)
+    size = 4 * storage.CHUNK
+    place = Address("job-holes", "model")
+    file = node.storage.path(place) / "data_0"
+    file.parent.mkdir(parents=True)
+    with file.open("xb") as hole:
+        hole.truncate(size)
+    run = replace(local.runs[0], outputs={"model": place}, to_seal=("model",), limits={"disk": size})
+    open_file, read = node.storage.open_file, []
+
+    def spied(*given: Any) -> Any:
+        read.append(open_file(*given))
+        return read[-1]
+
+    monkeypatch.setattr(node.storage, "open_file", spied)
+    seal = partial(node.executor._seal, local)
+    whole, over = seal(run), seal(replace(run, limits={"disk": size - 1}))
+    assert whole.files[0].size == size
+    assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, "it is not opened"
+    monkeypatch.setattr(storage, "_LOOK", storage.CHUNK)
+    chunks = []
+    monkeypatch.setattr(storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append)))
+    stopped = seal(run)  # the node's record says that nothing is left to seal
+    assert stopped.files is None and "stopped" in stopped.message and len(chunks) == 1

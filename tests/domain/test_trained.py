@@ -91,6 +91,16 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
     assert not ended.model_saved and models.left_by(ended) == []
 
 
+@pytest.mark.parametrize("tasks", [None, frozenset({"trees"})])
+def test_a_model_is_not_read_any_more_once_its_task_is_stopped(tasks):
+    job = local(trees())
+    run = job.runs[0].run_id
+    assert Seal(run) in due(job, 1)
+    job = after(job, 1, StopRequested(at(2), tasks, Ending(Outcome.STOPPED, at(2)), "n1"))
+    assert not any(isinstance(d.command, Seal) for d in agenda(job, RunTiming())) and not job.runs[0].unsealed
+    assert after(job, Sealed(run, FILES, at(3))).runs[0].files == ()
+
+
 def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_ran_itself():
     node = DagNode("after", REF)
     spec = a_spec(Dag((TREES, node)))

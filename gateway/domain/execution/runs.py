@@ -254,7 +254,12 @@ def _stopped(run: Run) -> Failure:
 
 
 def stopped(run: Run, at: datetime) -> Run:
-    """Return the run as it is to end; one that has, or is to already, stays as it is."""
+    """Return the run as it is to end; one that has, or is to already, stays as it is.
+
+    One that has succeeded leaves no model if that is not fingerprinted yet.
+    """
+    if run.unsealed:
+        return _with_news(replace(run, seal=replace(run.seal, state=CallState.REFUSED, message="stopped")))
     if run.over or run.stop_at is not None:
         return run
     run = replace(run, stop_at=at)
