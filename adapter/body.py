@@ -146,7 +146,8 @@ def failure_of(value: Any) -> Failure | None:
         found = _FAILURE.validate_python(without_nulls(value))
     except ValidationError:
         return None
-    return replace(found, reason=found.reason[:255]) if found.reason else None
+    short: dict[str, Any] = {name: str(getattr(found, name))[:255] for name in ("reason", "node", "role", "task")}
+    return replace(found, **short, message=found.message[:2000]) if found.reason else None
 
 
 def is_json(request: Request) -> bool:

@@ -253,14 +253,19 @@ class ReportTask(Body):
     failed_by: FailedBy = None
 
 
+Short = Annotated[Text, AfterValidator(lambda text: text[:100])]
+Message = Annotated[Text, AfterValidator(lambda text: text[:1000])]
+"""Of what a container says, the beginning is kept: it stays in the records of its job."""
+
+
 class ContainerCallback(Body):
     """``task/callback`` of a container (4.1)."""
 
-    task_id: Text = ""
+    task_id: Short = ""
     status: str
-    role: Text = ""
-    result_code: Text = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))
-    result_message: Text = Field(default="", validation_alias=AliasChoices("result_message", "resultMessage"))
+    role: Short = ""
+    result_code: Short = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))
+    result_message: Message = Field(default="", validation_alias=AliasChoices("result_message", "resultMessage"))
 
 
 class OfOutputs(JobId):

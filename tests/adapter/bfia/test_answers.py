@@ -273,6 +273,10 @@ def test_what_a_poll_says(peer: ScriptedPeer, calling: As, profile: str, answer:
     [
         ({"reason": "EXIT_1", "message": "m", "exit_code": 1}, Failure("EXIT_1", "m", exit_code=1)),
         ({"reason": "X", "message": None, "node": None}, Failure("X")),
+        (
+            dict.fromkeys(("reason", "message", "node", "role", "task"), "x" * 3000),
+            Failure("x" * 255, "x" * 2000, *["x" * 255] * 3),
+        ),
         *((odd, None) for odd in ({"reason": ""}, {}, None, "out of memory", {"reason": 5})),
         ({"reason": "X", "exit_code": "many"}, None),
     ],

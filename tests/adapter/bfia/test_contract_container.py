@@ -169,6 +169,18 @@ def test_the_vendors_own_words_are_the_reason(stage: Stage, call: Caller, code: 
     assert "4444" in failure.message and "no luck" in failure.message
 
 
+def test_of_long_words_the_beginning_is_kept(stage: Stage, call: Caller):
+    job_id, guest, _ = stage.job()
+    body = {"status": "FAILED", "result_code": "4" * 2**20, "result_message": "x" * 2**20}
+    assert envelope(call(f"{CALLBACK}?run={stage.token(guest)}", body)) == DONE
+    assert len(stage.ended(job_id).ending.failure.message) < 1300  # type: ignore[union-attr]
+    run = stage.now(job_id, guest)
+    assert (run.result_code, run.result_message) == ("4" * 100, "x" * 1000)
+    nowhere = call(CALLBACK, {"status": "FAILED", "task_id": "t" * 2**20, "role": "r" * 2**20})
+    refused(nowhere, 404, "TASK_UNKNOWN")
+    assert len(nowhere.content) < 500
+
+
 def test_late_repeated_and_contrary_reports_are_successes_that_change_nothing(stage: Stage, call: Caller):
     job_id, guest, host = stage.job()
     for run in (guest, host):
