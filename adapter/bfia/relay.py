@@ -6,7 +6,8 @@ relay's own answer says so by its reason and its name, and is never taken for th
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -17,14 +18,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import peer
-from adapter.bfia.channel.bodies import announced
+from adapter.bfia.channel.bodies import Bodies, announced
 from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
 from adapter.bfia.connections import asked_name, packed
 from adapter.bfia.requests import incoming
-from gateway.errors import PeerUnreachable
+from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
 
 BETWEEN_NODES = "/v1/interconn/"
@@ -34,8 +35,6 @@ MOST_HOPS = 8
 """nodes that may pass one request on"""
 
 _LARGEST_RESPONSE = 32 * 1024**2
-_CONCURRENT = 128
-"""requests that are passed on at one time; others wait"""
 _SHARE = 0.9
 """of the time that the sender waits: what is left is for the response's way back"""
 _CONNECT_SECONDS = 3.0
@@ -88,7 +87,7 @@ class Relay:
         self._courier = courier
         self._limits = limits
         self._refused = refused
-        self._places = anyio.Semaphore(_CONCURRENT)
+        self._bodies = Bodies(max(limits))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what is for this node, pass on what its routes allow, refuse the rest."""
@@ -109,19 +108,24 @@ class Relay:
             route = route.channel if channel else route
             if by_grpc(route.url):
                 raise Refused("RELAY_NO_ROUTE", f"{self._node} passes on by HTTP only, and the route says gRPC")
-            async with self._places:
-                answer = await self._pass_on(request, route, channel)
+            places = self._bodies.places("relayed of one node", source), self._bodies.places("relayed")
+            async with places[0], places[1]:
+                answer = await self._pass_on(request, route, channel, places)
         except Refused as error:
             if error.delivered is None:
                 await anyio.to_thread.run_sync(self._refused, source, target, error.reason, str(error))
             answer = self._refusal(error, request, channel)
         except _TooLarge:
             answer = Response("the body is larger than this node passes on", 413)
+        except Invalid as error:
+            answer = Response(str(error), 408)
         except ClientDisconnect:
             answer = Response(status_code=400)
         await answer(scope, receive, send)
 
-    async def _pass_on(self, request: Request, route: Route, channel: bool) -> Response:
+    async def _pass_on(
+        self, request: Request, route: Route, channel: bool, places: tuple[anyio.Semaphore, ...]
+    ) -> Response:
         seconds = _timeout(request, route, channel)
         limit = self._limits[channel]
         if (announced(request) or 0) > limit:
@@ -135,7 +139,7 @@ class Relay:
                 async with client.stream(
                     request.method,
                     _url(request, route),
-                    content=_bounded(request, limit) if _has_body(request) else None,
+                    content=_bounded(self._bodies.paced(request, *places), limit) if _has_body(request) else None,
                     headers=self._headers(request, seconds, channel),
                     timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
                     extensions=asked_name(route.identity),
@@ -220,14 +224,15 @@ def _has_body(request: Request) -> bool:
     return by_length or request.scope["http_version"] == GRPC
 
 
-async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:
+async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[bytes]:
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _TooLarge
-        if chunk:
-            yield chunk
+    async with aclosing(body):
+        async for chunk in body:
+            size += len(chunk)
+            if size > limit:
+                raise _TooLarge
+            if chunk:
+                yield chunk
 
 
 def _url(request: Request, route: Route) -> str:

@@ -26,6 +26,8 @@ AT_ONCE = {
     "to one node": 8,  # one that is away must not keep all the places while it is tried
     "of anybody": 4,  # only the end of such a body tells whose it is
     "handed on": 4,  # by another gateway of this node, of each of the two kinds
+    "relayed": 128,  # these two are of requests, large or not, which one node must not take all
+    "relayed of one node": 32,
 }
 """Large bodies in memory. Who hands one on keeps its place: two gateways that do must not wait for each other."""
 
@@ -33,7 +35,7 @@ AT_ONCE = {
 class Bodies:
     """The bodies of one transport's requests."""
 
-    def __init__(self, max_body: int, stall_for: float, least_rate: float) -> None:
+    def __init__(self, max_body: int, stall_for: float = 10.0, least_rate: float = 32 * 1024) -> None:
         """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second."""
         self._max_body = max_body
         self._stall_for = stall_for
@@ -95,19 +97,26 @@ class Bodies:
 
     async def parts(self, request: Request) -> AsyncGenerator[list[bytes]]:
         """Give the body in parts of one size, but for the last; each in the pieces in which it came."""
-        filling, came, since = Filling(PART), 0, anyio.current_time()
-        place = self.places("large")
-        async with aclosing(request.stream()) as stream:
-            while (chunk := await self._soon(anext(stream, None))) is not None:
-                came += len(chunk)
-                if place.statistics().tasks_waiting:
-                    self._refuse_slow(came, anyio.current_time() - since)
+        filling = Filling(PART)
+        async with aclosing(self.paced(request, self.places("large"))) as chunks:
+            async for chunk in chunks:
                 for part in filling.add(chunk):
-                    asked = anyio.current_time()
                     yield part
-                    since += anyio.current_time() - asked
         if filling.part:
             yield filling.part
+
+    async def paced(self, request: Request, *places: Semaphore) -> AsyncGenerator[bytes]:
+        """Give the body as it comes. Raises Invalid if it stands still, or is slow while others wait."""
+        came, since = 0, anyio.current_time()
+        timed = request.scope["http_version"] != GRPC
+        async with aclosing(request.stream()) as stream:
+            while (chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))) is not None:
+                came += len(chunk)
+                if timed and any(place.statistics().tasks_waiting for place in places):
+                    self._refuse_slow(came, anyio.current_time() - since)
+                asked = anyio.current_time()
+                yield chunk
+                since += anyio.current_time() - asked
 
 
 async def ahead(items: AsyncGenerator[X]) -> AsyncGenerator[X]:

@@ -5,15 +5,19 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 import yaml
 
 from adapter.bfia import relay
+from adapter.bfia.channel.bodies import AT_ONCE
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.peer import RELAY_CODES as CODES
 from adapter.bfia.peer import RELAY_LOOP as LOOP
@@ -262,6 +266,59 @@ def by_relay(
 
     asyncio.run(served())
     return httpx.Response(sent[0]["status"], content=sent[1]["body"])
+
+
+@pytest.mark.parametrize("trickling", [False, True])
+def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.MonkeyPatch, trickling: bool):
+    monkeypatch.setitem(AT_ONCE, "relayed", 3)
+    monkeypatch.setitem(AT_ONCE, "relayed of one node", 2)
+    if trickling:
+        now = count()
+        monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
+
+    class Hop(Courier):
+        def to(self, identity: Identity) -> httpx.AsyncClient:
+            return httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, json={})))
+
+    relay, ended = Relay(None, "X", lambda: parse(TABLE), Hop(), (999, 999), print), list[int]()  # type: ignore
+
+    async def never() -> Any:
+        await (anyio.lowlevel.checkpoint() if trickling else anyio.sleep_forever())
+        return part(b" ", more=True)
+
+    async def whole() -> Any:
+        return part(b"{}")
+
+    async def ask(source: str, target: str, receive: Any) -> None:
+        named = {
+            b"x-source-node-id": source.encode(),
+            b"x-target-node-id": target.encode(),
+            b"content-length": b"9",
+        }
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": HELLO,
+            "http_version": "1.1",
+            "headers": [*named.items()],
+        }
+
+        async def send(message: Any) -> None:
+            ended.append(message.get("status", 0))
+
+        await relay({**scope, "query_string": b"", "server": None}, receive, send)
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(ask, "A", "B", never)
+                await anyio.lowlevel.checkpoint()
+                await (ask("A", "B", whole) if trickling else ask("B", "A", whole))
+                group.cancel_scope.cancel()
+
+    asyncio.run(main())
+    assert ended[-2:] == [200, 0] and set(ended[:-2]) <= {408, 0}
 
 
 def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
