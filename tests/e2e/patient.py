@@ -60,7 +60,7 @@ def say(status: str) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(request, timeout=60).read()
+            urllib.request.urlopen(request, timeout=10).read()  # an answer may be lost, where a cable was cut
             return
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > end:
