@@ -78,6 +78,8 @@ def test_every_help_text_is_there_in_chinese():
 
 
 def test_a_translation_has_the_values_of_its_english_text():
+    lines = (ROOT / "gateway/language/zh.yml").read_text(encoding="utf-8").splitlines()
+    assert len(ENTRIES) == sum(line.startswith(('"', "'")) for line in lines), "a text is there twice"
     for english, chinese in ENTRIES.items():
         names = [{name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)]
         assert names[0] == names[1], english
