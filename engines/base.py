@@ -183,8 +183,8 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What all runs of an engine of several machines have in common."""
+class ClusterOptions:
+    """How an engine of several machines runs what it is asked for."""
 
     gpu: str = ""
     """the machines' resource that is their GPUs"""
@@ -195,6 +195,8 @@ class Form:
     """seconds between SIGTERM and SIGKILL"""
     room: int = 64 * 1024 * 1024
     """bytes that a run may write to each folder that it alone sees"""
+    place_seconds: float = 30.0
+    """the longest that a run waits for a machine with room for it"""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _swarm() -> None:
 def _kubernetes() -> None:
     from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
 
-    options = KubernetesOptions(f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf")
+    options = KubernetesOptions(kubeconfig=f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf")
     with contextlib.closing(KubernetesEngine("", "", options)) as engine:
         engine.check()
 

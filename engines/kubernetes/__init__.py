@@ -1,4 +1,4 @@
 """The engine for a Kubernetes; the only place that uses lightkube, which the extra ``k8s`` brings."""
 
 from engines.kubernetes.engine import KubernetesEngine as KubernetesEngine
-from engines.kubernetes.engine import KubernetesOptions as KubernetesOptions
+from engines.kubernetes.jobs import KubernetesOptions as KubernetesOptions

@@ -7,7 +7,6 @@ leaves, its next launch completes.
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from lightkube.core.generic_client import ALL_NS
@@ -38,7 +37,7 @@ from engines.base import (
     owned,
 )
 from engines.docker.client import not_started
-from engines.docker.images import PullRules, refusal
+from engines.docker.images import refusal
 from engines.docker.registry import login_for
 from engines.kubernetes.client import Cluster, PodWatch, translated
 from engines.kubernetes.images import Image, Images
@@ -47,7 +46,7 @@ from engines.kubernetes.jobs import (
     CONTAINER,
     OWNER,
     RUN,
-    Form,
+    KubernetesOptions,
     PodView,
     first,
     job_of,
@@ -72,22 +71,6 @@ _ISOLATION = Isolation(
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _NOT_STARTED = ("CreateContainerError", "RunContainerError")
-
-
-@dataclass(frozen=True)
-class KubernetesOptions:
-    """Which cluster to use, and how to run there."""
-
-    kubeconfig: str = ""
-    """file; default as the environment says, in a pod its service account"""
-    namespace: str = ""
-    """default that of the file's current context"""
-    pull: PullRules = field(default_factory=PullRules)
-    form: Form = field(default_factory=Form)
-    saved_log_size: int = 32 * 1024 * 1024
-    """bytes of the log that `save_logs` keeps"""
-    place_seconds: float = 30.0
-    """the longest that a run waits for a machine with room for it"""
 
 
 class KubernetesEngine(StreamingEngine):
@@ -123,7 +106,7 @@ class KubernetesEngine(StreamingEngine):
             beside, there = self._others(machines or {})
         if machines == {}:
             raise EngineDown("none of the cluster's machines that may take runs is ready")
-        gpu = self._options.form.gpu
+        gpu = self._options.gpu
 
         def bounds(kind: str) -> Iterator[tuple[float, float]]:
             for hard in quotas:
@@ -186,7 +169,7 @@ class KubernetesEngine(StreamingEngine):
             return True
 
         with translated():
-            until_over(self, name, ask, self._options.form.grace)
+            until_over(self, name, ask, self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -222,7 +205,7 @@ class KubernetesEngine(StreamingEngine):
     def _create(self, spec: LaunchSpec, image: Image) -> Any:
         """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
         pull = login_for(image.registry) is not None
-        created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options.form))
+        created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options))
         if created is None and (created := self._job(spec.name)) is None:
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
         return created
@@ -355,7 +338,7 @@ class KubernetesEngine(StreamingEngine):
 
     def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
         """Return what each machine has that may take runs, None if we may not know."""
-        wanted = self._options.form.node_selector or {}
+        wanted = self._options.node_selector or {}
         nodes = self._cluster.allowed(Node, labels=",".join(f"{name}={value}" for name, value in wanted.items()))
         if nodes is None:
             return None

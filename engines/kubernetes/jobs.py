@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,8 +35,8 @@ from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Secret
 
-from engines.base import Exited, LaunchSpec, Limits, Missing, Probe, Running, signal_of
-from engines.base import Form as CommonForm
+from engines.base import ClusterOptions, Exited, LaunchSpec, Limits, Missing, Probe, Running, signal_of
+from engines.docker.images import PullRules
 from engines.kubernetes.images import Image
 
 CONTAINER = "run"
@@ -52,9 +52,16 @@ _WEEK = 7 * 24 * 3600
 
 
 @dataclass(frozen=True)
-class Form(CommonForm):
-    """What all runs of an engine have in common."""
+class KubernetesOptions(ClusterOptions):
+    """Which cluster to use, and how to run there."""
 
+    kubeconfig: str = ""
+    """file; default as the environment says, in a pod its service account"""
+    namespace: str = ""
+    """default that of the file's current context"""
+    pull: PullRules = field(default_factory=PullRules)
+    saved_log_size: int = 32 * 1024 * 1024
+    """bytes of the log that `save_logs` keeps"""
     gpu: str = "nvidia.com/gpu"
     node_selector: Mapping[str, str] | None = None
     """labels of the machines that take runs"""
@@ -148,12 +155,12 @@ def owner_of(node: str, installation: str) -> str:
     return hashlib.sha256(json.dumps([node, installation]).encode()).hexdigest()[:32]
 
 
-def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, form: Form) -> Job:
+def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: KubernetesOptions) -> Job:
     """Return a run's Job, which starts nothing before its ``parallelism`` is 1."""
     ids = {OWNER: owner, RUN: spec.name}
-    grace = max(1, round(form.grace))
+    grace = max(1, round(options.grace))
     pod = PodSpec(
-        containers=[_container(spec, image, form)],
+        containers=[_container(spec, image, options)],
         restartPolicy="Never",
         activeDeadlineSeconds=_WEEK,
         terminationGracePeriodSeconds=grace,
@@ -162,19 +169,19 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, form: Form) -
         # so that the first process of the run is not the first of its namespace, which signals would not end
         shareProcessNamespace=True,
         securityContext=PodSecurityContext(seccompProfile=SeccompProfile(type="RuntimeDefault")),
-        volumes=[_folder(name, form) for name in _folders(spec, form)],
+        volumes=[_folder(name, options) for name in _folders(spec, options)],
         imagePullSecrets=[LocalObjectReference(name=pull_name(spec.name))] if pull else None,
-        nodeSelector=dict(form.node_selector) if form.node_selector else None,
+        nodeSelector=dict(options.node_selector) if options.node_selector else None,
         # a machine that is gone would have its pods deleted, and another pod started
         tolerations=[
             *(
                 Toleration(key=f"node.kubernetes.io/{why}", operator="Exists", effect="NoExecute")
                 for why in ("not-ready", "unreachable")
             ),
-            *(Toleration(**one) for one in form.tolerations),
+            *(Toleration(**one) for one in options.tolerations),
         ],
-        runtimeClassName=form.runtime_class or None,
-        priorityClassName=form.priority_class or None,
+        runtimeClassName=options.runtime_class or None,
+        priorityClassName=options.priority_class or None,
     )
     return Job(
         metadata=ObjectMeta(
@@ -221,10 +228,10 @@ def pull_name(run: str) -> str:
     return f"{run}-pull"
 
 
-def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
-    user, _, group = form.user.partition(":")
+def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Container:
+    user, _, group = options.user.partition(":")
     ours = image.runs_as_root
-    gpus = {form.gpu: str(spec.limits.gpu)} if spec.limits.gpu else {}
+    gpus = {options.gpu: str(spec.limits.gpu)} if spec.limits.gpu else {}
     return Container(
         name=CONTAINER,
         image=image.reference,
@@ -244,25 +251,25 @@ def _container(spec: LaunchSpec, image: Image, form: Form) -> Container:
         securityContext=SecurityContext(
             allowPrivilegeEscalation=False,
             privileged=False,
-            readOnlyRootFilesystem=form.read_only_root,
+            readOnlyRootFilesystem=options.read_only_root,
             capabilities=Capabilities(drop=["ALL"], add=list(spec.capabilities) or None),
             runAsUser=int(user) if ours else None,
             runAsGroup=int(group or user) if ours else None,
             # of a user with a name, machines cannot tell
             runAsNonRoot=True if (ours and user != "0") or image.user.isdecimal() else None,
         ),
-        volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, form).items()],
+        volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, options).items()],
         terminationMessagePolicy="File",
     )
 
 
-def _folders(spec: LaunchSpec, form: Form) -> dict[str, str]:
-    paths = [*spec.own, *(["/tmp"] if form.read_only_root else [])]
+def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
+    paths = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
     return {f"own-{n}": path for n, path in enumerate(paths)}
 
 
-def _folder(name: str, form: Form) -> Volume:
-    return Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(form.room)))
+def _folder(name: str, options: KubernetesOptions) -> Volume:
+    return Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(options.room)))
 
 
 def _amounts(limits: Limits) -> dict[str, str]:

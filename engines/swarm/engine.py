@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -35,21 +35,12 @@ from engines.base import (
     owned,
 )
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
-from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
+from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.docker.images import Image
-from engines.swarm.tasks import ENDING, OVER, Form, Task, devices, ends, newest, template
+from engines.swarm.tasks import ENDING, OVER, SwarmOptions, Task, devices, ends, newest, template
 from engines.watch import Follower, until_over, until_up
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SwarmOptions(DaemonOptions):
-    """Which Swarm to use, and how to run there."""
-
-    form: Form = field(default_factory=Form)
-    place_seconds: float = 30.0
-    """the longest that a run waits for a machine with room for it"""
 
 
 _ISOLATION = Isolation(
@@ -128,7 +119,7 @@ class SwarmEngine(DaemonEngine):
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
         with translated():
-            until_over(self, name, lambda: self._end(self._service(name)), self._options.form.grace)
+            until_over(self, name, lambda: self._end(self._service(name)), self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -164,7 +155,7 @@ class SwarmEngine(DaemonEngine):
         until = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
-            task = template(spec, what, image.runs_as_root, mounts, network, cores, self._options.form)
+            task = template(spec, what, image.runs_as_root, mounts, network, cores, self._options)
             labels = {**spec.labels, "bfia.image": spec.image}
             try:
                 api.create_service(task, name=spec.name, labels=labels, mode=mode, endpoint_spec=endpoint)
@@ -274,7 +265,7 @@ class SwarmEngine(DaemonEngine):
                 yield self._amounts((spec.get("Resources") or {}).get("Reservations") or {})
 
     def _amounts(self, seen: Mapping[str, Any]) -> Capacity:
-        gpu = devices(seen, self._options.form.gpu)
+        gpu = devices(seen, self._options.gpu)
         return Capacity(seen.get("NanoCPUs", 0) / 1e9, int(seen.get("MemoryBytes", 0)), gpu)
 
     def _log_place(self, name: str) -> str:

@@ -21,8 +21,8 @@ from docker.types import (
 )
 from docker.types import Mount as DockerMount
 
-from engines.base import Exited, LaunchSpec, Probe, Running, signal_of
-from engines.base import Form as CommonForm
+from engines.base import ClusterOptions, Exited, LaunchSpec, Probe, Running, signal_of
+from engines.docker.daemon import DaemonOptions
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""
@@ -38,8 +38,8 @@ _OWN_EXIT = "task: non-zero exit"
 
 
 @dataclass(frozen=True)
-class Form(CommonForm):
-    """What all runs of an engine have in common."""
+class SwarmOptions(ClusterOptions, DaemonOptions):
+    """Which Swarm to use, and how to run there."""
 
     gpu: str = "NVIDIA-GPU"
     constraints: tuple[str, ...] = ()
@@ -118,33 +118,33 @@ def template(
     mounts: Sequence[DockerMount],
     network: str,
     cores: float,
-    form: Form,
+    options: SwarmOptions,
 ) -> TaskTemplate:
     """Return the task of a run; ``cores`` are those of the smallest machine."""
-    own = [DockerMount(target, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=form.room) for target in spec.own]
-    own += [DockerMount("/tmp", "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=form.room)] * form.read_only_root
+    folders = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
+    own = [DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=options.room) for path in folders]
     container = ContainerSpec(
         image,
         args=None if spec.command is None else [*spec.command],
         env=[f"{name}={_plain(value)}" for name, value in spec.environment.items()],
         labels={**spec.labels, RUN: spec.name},
-        user=form.user if as_root else None,
+        user=options.user if as_root else None,
         mounts=[*mounts, *own],
-        stop_grace_period=round(form.grace * _NANO),
+        stop_grace_period=round(options.grace * _NANO),
         init=True,
         cap_drop=["ALL"],
         cap_add=list(spec.capabilities) or None,
-        read_only=form.read_only_root or None,
+        read_only=options.read_only_root or None,
     )
     made = TaskTemplate(
         container,
         resources=Resources(),
         restart_policy=RestartPolicy(condition="none"),
-        log_driver=DriverConfig(LogConfig.types.JSON, {"max-size": str(form.log_size), "max-file": "3"}),
+        log_driver=DriverConfig(LogConfig.types.JSON, {"max-size": str(options.log_size), "max-file": "3"}),
         networks=[NetworkAttachmentConfig(network)],
     )
-    made["Resources"] = _resources(spec, cores, form.gpu)
-    made["Placement"] = {"Constraints": [*form.constraints]}
+    made["Resources"] = _resources(spec, cores, options.gpu)
+    made["Placement"] = {"Constraints": [*options.constraints]}
     return made
 
 

@@ -20,7 +20,6 @@ from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.tasks import Form
 from gateway.config.engine import DockerEngineSettings, KubernetesEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
 from gateway.data.file_storage import FileStorage
@@ -259,40 +258,37 @@ def apart(settings: Settings) -> Apart:
 def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installation: str) -> Engine:
     try:
         from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
-        from engines.kubernetes.jobs import Form as JobForm  # noqa: PLC0415
     except ImportError as error:
         rule = f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
         raise Invalid([Problem("engine.kubernetes", rule)]) from error
     docker = settings.engine.docker
-    form = JobForm(
+    options = KubernetesOptions(
+        kubeconfig=str(place.kubeconfig or ""),
+        namespace=place.namespace,
+        pull=PullRules(frozenset(docker.registries), docker.pull_seconds),
+        saved_log_size=settings.limits.run_log_bytes,
         node_selector=place.node_selector,
         tolerations=tuple(one.model_dump(exclude_defaults=True) for one in place.tolerations),
         gpu=place.gpu,
         runtime_class=place.runtime_class,
         priority_class=place.priority_class,
-        **_form(settings),
-    )
-    options = KubernetesOptions(
-        kubeconfig=str(place.kubeconfig or ""),
-        namespace=place.namespace,
-        pull=PullRules(frozenset(docker.registries), docker.pull_seconds),
-        form=form,
-        saved_log_size=settings.limits.run_log_bytes,
+        **_of_cluster(settings),
     )
     return KubernetesEngine(settings.node.id, installation, options)
 
 
 def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, installation: str) -> SwarmEngine:
-    form = Form(
+    options = SwarmOptions(
         constraints=tuple(place.constraints),
         gpu=place.gpu,
         log_size=settings.limits.run_log_bytes // 2,
-        **_form(settings),
+        **_of_cluster(settings),
+        **_of_daemon(settings, place),
     )
-    return SwarmEngine(settings.node.id, installation, SwarmOptions(form=form, **_of_daemon(settings, place)))
+    return SwarmEngine(settings.node.id, installation, options)
 
 
-def _form(settings: Settings) -> dict[str, Any]:
+def _of_cluster(settings: Settings) -> dict[str, Any]:
     """Return what the runs of all clusters have in common."""
     return {
         "user": settings.engine.docker.user,

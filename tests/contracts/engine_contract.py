@@ -379,7 +379,7 @@ class ClusterContract(EngineContract):
         assert output.decode().splitlines() == [told, told]
 
     def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
-        engine = harness.engine(form=replace(harness.form, read_only_root=True))
+        engine = harness.engine(read_only_root=True)
         text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
         output = output_of(harness, engine, shell(text), own=("/bfia/log",))
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]

@@ -13,7 +13,6 @@ from engines.base import CAPABILITIES, Engine, LaunchSpec
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.tasks import Form
 from tests.contracts.engine_acts import ALL_SCRIPTS, PYTHON, Act
 from tests.memory_engine import MemoryEngine, MemoryWorld
 
@@ -130,11 +129,11 @@ class SwarmHarness(Harness[SwarmEngine]):
     def __init__(self, where: str = "!=3") -> None:
         """``where``: on which machines; one of the tests takes the third away."""
         super().__init__()
-        self.form = Form(grace=2.0, constraints=(f"node.labels.machine{where}",))
+        self.where = f"node.labels.machine{where}"
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
 
     def _made(self, node: str, installation: str, **options: Any) -> SwarmEngine:
-        options = {"base_url": self.manager, "form": self.form, **options}
+        options = {"base_url": self.manager, "grace": 2.0, "constraints": (self.where,), **options}
         return SwarmEngine(node, installation, SwarmOptions(**options))
 
     def pods(self, run: str) -> Sequence[Any]:

@@ -15,7 +15,7 @@ import pytest
 from engines.base import CreateFailed, Engine, Limits
 from engines.docker.engine import GPUS
 from engines.swarm import SwarmEngine, SwarmOptions
-from engines.swarm.tasks import Form, devices, template
+from engines.swarm.tasks import devices, template
 from tests.contracts.engine_acts import a_spec, output_of, said, shell
 from tests.contracts.test_far_daemons import OwnHarness
 from tests.services.own_docker import BASE, Daemon, OwnDocker
@@ -113,7 +113,7 @@ def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_
         0,
         0,
     )
-    options = SwarmOptions(daemon.url, form=Form(grace=0.0), place_seconds=2.0)
+    options = SwarmOptions(daemon.url, grace=0.0, place_seconds=2.0)
     with contextlib.closing(SwarmEngine("alpha", harness.installation, options)) as engine:
         assert engine.capacity().gpu == 2
         more = a_spec(harness, TELLS, limits=Limits(gpu=3))
@@ -121,7 +121,7 @@ def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_
             CreateFailed, match=r"no machine of the Swarm takes it: .* .insufficient resources on 1"
         ):
             engine.launch(more)
-    made = template(more, "image", False, (), "network", 2.0, Form(gpu="FPGA"))
+    made = template(more, "image", False, (), "network", 2.0, SwarmOptions(gpu="FPGA"))
     reserved = made["Resources"]["Reservations"]["GenericResources"]
     assert reserved == [{"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}]
     api.swarm.leave(force=True)

@@ -48,7 +48,7 @@ from engines.base import (
 from engines.docker.images import PullRules
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
-from engines.kubernetes.jobs import BEGUN, RUN, Form, PodView, job_of
+from engines.kubernetes.jobs import BEGUN, RUN, PodView, job_of
 from tests.contracts.engine_acts import (
     WAITS,
     Heard,
@@ -90,7 +90,7 @@ class KubernetesHarness(Harness[KubernetesEngine]):
     def __init__(self, where: str = "1") -> None:
         """``where``: on which machine; one of the tests takes the second away."""
         super().__init__()
-        self.form = Form(grace=2.0, node_selector={"machine": where})
+        self.where = {"machine": where}
         self.home = Path(os.environ["BFIA_TEST_KUBERNETES"])
         self.registry = os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
         self.image = f"{self.registry}/{Harness.image}"
@@ -100,7 +100,8 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         options = {
             "kubeconfig": str(self.home / "gateway.conf"),
             "pull": PullRules(frozenset({self.registry})),
-            "form": self.form,
+            "grace": 2.0,
+            "node_selector": self.where,
             **options,
         }
         return KubernetesEngine(node, installation, KubernetesOptions(**options))
@@ -147,13 +148,13 @@ def pods_of(admin: Client, run: str) -> list[Pod]:
 
 
 def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: KubernetesHarness, admin: Client) -> None:
-    form = replace(
-        harness.form, read_only_root=True, priority_class="system-node-critical", tolerations=({"key": "gpu"},)
+    options = KubernetesOptions(
+        read_only_root=True, priority_class="system-node-critical", tolerations=({"key": "gpu"},)
     )
     engine = harness.engine()
     limits = Limits(cpu=1.5, memory=96 << 20)
     spec = a_spec(harness, WAITS, limits=limits, reserved=Limits(memory=64 << 20), own=("/bfia/log",))
-    job = job_of(spec, engine._images.find(spec.image), engine._owner, False, form)
+    job = job_of(spec, engine._images.find(spec.image), engine._owner, False, options)
     engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
     assert pod.spec and pod.spec.containers and job.spec and job.spec.template.spec
@@ -337,7 +338,7 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
         unknown.capacity()
     assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
     with pytest.raises(EngineDown, match="none of the cluster's machines"):  # jobs wait for them
-        harness.engine(**options, form=Form(node_selector={"machine": "none"})).capacity()
+        harness.engine(**options, node_selector={"machine": "none"}).capacity()
     hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
     admin.create(quota, namespace=space)
@@ -373,15 +374,14 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
     advertise("2")
     try:
         options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
-        form = replace(harness.form, gpu=gpu)
-        engine = harness.engine(form=form, **options)
+        engine = harness.engine(gpu=gpu, **options)
         assert (engine.capacity().gpu, harness.engine(**options).capacity().gpu) == (2, 0)
         first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
         engine.launch(first)
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
         has = pod.spec.containers[0].resources
         assert (has.limits[gpu], has.requests[gpu]) == ("1", "1")
-        theirs = harness.engine(node="beta", form=form, **{**options, "namespace": "bfia"})
+        theirs = harness.engine(node="beta", gpu=gpu, **{**options, "namespace": "bfia"})
         assert [others(one).gpu for one in (engine, theirs)] == [0, 1]  # its namespace is another one, too
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
             engine.launch(second)
