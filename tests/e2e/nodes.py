@@ -231,22 +231,19 @@ class Node:
             )
         return job
 
-    def strays(self) -> list[dict[str, Any]]:
-        """Return the containers of this node that it has no record of; none if it cannot be asked any more."""
-        try:
-            answer = self.ask("GET", "/api/v1/orphans")
-        except (httpx.TransportError, KeyError):
-            return []
-        return list(answer.json()["unknown"]) if answer.is_success else []
+    def left(self) -> list[Any]:
+        """Return containers that this node has no record of, and what jobs that had ended still held.
 
-    def leaks(self) -> list[dict[str, Any]]:
-        """Return what jobs that had ended still held, as far as the node can be asked."""
+        Nothing if it cannot be asked any more.
+        """
         try:
-            shown = self.ask("GET", "/api/v1/resources")
+            orphans, resources = (self.ask("GET", f"/api/v1/{what}") for what in ("orphans", "resources"))
         except (httpx.TransportError, KeyError):
             return []
-        count = shown.json()["returned_by_reconciler"] if shown.is_success else 0
-        return [{"node": self.id, "returned_by_reconciler": count}] if count else []
+        found = list(orphans.json()["unknown"]) if orphans.is_success else []
+        if resources.is_success and (held := resources.json()["returned_by_reconciler"]):
+            found.append({"node": self.id, "returned_by_reconciler": held})
+        return found
 
     def run_logs(self) -> str:
         parts = []
@@ -309,15 +306,14 @@ class Federation:
 
         Nor may any job have kept what it held, so that the reconciler had to return it.
         """
-        strays = [] if raised is not None else [node.strays() for node in self.nodes.values()]
-        strays += [] if raised is not None else [node.leaks() for node in self.nodes.values()]
+        left = [] if raised is not None else [node.left() for node in self.nodes.values()]
         for node in self.nodes.values():
             node.leave()
         for node in self.nodes.values():
             node.stop()
             # runs whose directory is gone are ended by their supervisors
             shutil.rmtree(node.home / "state" / "process", ignore_errors=True)
-        assert not any(strays), strays
+        assert not any(left), left
 
     def __getitem__(self, node: str) -> Node:
         return self.nodes[node]

@@ -33,13 +33,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator
         yield nodes
 
 
-def once_each(register: Path, tasks: int) -> None:
-    """Every task ran once at each party, and nothing is left of it."""
-    found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
-    assert set(found.values()) == {1} and len(found) == 2 * tasks, found
-    wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
-
-
 def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path):
     first, second, host = shared
     count = 6
@@ -55,7 +48,9 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path
         for event, times in (("create accepted", 2), ("start accepted", 2), ("job FINISHED", 1)):
             assert len(events(first, job_id, event)) == times, (event, first.timeline(job_id))
         assert len(events(first, job_id, "task accepted")) == 2 == len(events(host, job_id, "task accepted"))
-    once_each(register, 2 * count)
+    found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
+    assert set(found.values()) == {1} and len(found) == 4 * count, "each task ran once at each party"
+    wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
     assert "of a0 as guest.0" in _asked(first, ids[0], "runs/guest.0/a0/log").text
     elsewhere = _asked(second, ids[0], "runs/guest.0/a0/log")  # its containers were the first's
     assert elsewhere.status_code == 404 and elsewhere.json()["data"]["reason"] == "LOG_ELSEWHERE"
