@@ -6,14 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import docker
+import docker.errors
 import pytest
 from filelock import FileLock
 
 from tests.e2e.nodes import ROOT, VENDOR
+from tests.services import own_docker
 
 IMAGES = ("unionpay:2.0.0", "bfia-reference-vendor:1.0.0")
 BASE = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
@@ -57,6 +59,20 @@ def mariadb_image(tmp_path_factory: pytest.TempPathFactory) -> str:
             client.images.build(path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True)
             client.images.remove(base)
     return tag
+
+
+@contextlib.contextmanager
+def small_image(folder: Path, name: str, lines: Iterable[str], *files: str | Path) -> Iterator[str]:
+    """Build an image from lines of a Dockerfile and files beside it; remove it at the end."""
+    folder.mkdir()
+    for file in files:
+        shutil.copy(file, folder)
+    (folder / "Dockerfile").write_text("\n".join(lines))
+    with contextlib.closing(own_docker.Daemon()) as client:
+        client.images.build(path=str(folder), tag=name, rm=True)
+        yield name
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.remove(name, force=True)
 
 
 @contextlib.contextmanager

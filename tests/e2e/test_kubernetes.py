@@ -7,7 +7,6 @@ import contextlib
 import copy
 import json
 import os
-import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from adapter.bfia.examples import A_JOB, A_PROVIDER
 from gateway.config.schema import Settings
 from tests import storages as real
 from tests.e2e import jobs
+from tests.e2e.conftest import small_image
 from tests.e2e.jobs import limited
 from tests.e2e.nodes import ROOT, Federation, wait_for
 from tests.e2e.test_storages import TRAIN, names, settings_of
@@ -201,12 +201,10 @@ def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
     two: Federation, buckets: tuple[real.Place, real.Place], closed: str, tmp_path: Path
 ) -> None:
     guest = two[jobs.GUEST]
-    shutil.copy(Path(__file__).with_name("stepping_elsewhere.py"), tmp_path / "stepping.py")
-    lines = [f"FROM {IMAGE}", "COPY stepping.py /app/", 'ENTRYPOINT ["python3", "-m", "stepping"]']
-    (tmp_path / "Dockerfile").write_text("\n".join(lines))
-    subprocess.run(["docker", "build", "-q", "-t", STEPPING, str(tmp_path)], check=True, stdout=subprocess.DEVNULL)
-    pushed(STEPPING)
-    subprocess.run(["docker", "rmi", STEPPING], check=True, stdout=subprocess.DEVNULL)
+    lines = [f"FROM {IMAGE}", "COPY stepping_elsewhere.py /app/"]
+    lines.append('ENTRYPOINT ["python3", "-m", "stepping_elsewhere"]')
+    with small_image(tmp_path / "image", STEPPING, lines, Path(__file__).with_name("stepping_elsewhere.py")):
+        pushed(STEPPING)
     body = copy.deepcopy(A_PROVIDER) | {"device": "k8s", "metadata": {"image": f"{closed}/{STEPPING}"}}
     body["components_description"]["Echo"]["storageEngine"] = ["s3"]
     guest.register(body)

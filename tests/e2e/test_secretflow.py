@@ -3,7 +3,6 @@
 It sits in an environment of its own (``make .venv-secretflow/.done``).
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import jobs
+from tests.e2e.conftest import small_image
 from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
 from tests.services import own_docker
 from tools.chaos.proxy import Proxy
@@ -42,19 +42,12 @@ def received(node: Node) -> bool:
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[str]:
     """An image of the component; what is published is a gigabyte, and mounted into its containers."""
-    name, folder = f"bfia-secretflow:{os.getpid()}", tmp_path / "image"
-    folder.mkdir()
-    for file in (PARTY, *(shutil.which(tool) or tool for tool in INSTEAD)):
-        shutil.copy(file, folder)
-    lines = [f"FROM {own_docker.BASE}", f"COPY {PARTY.name} /", "ENV PYTHONPATH=/site"]
-    lines.append(f"RUN {json.dumps(['rm', *INSTEAD.values()])}")
+    tools = [shutil.which(tool) or tool for tool in INSTEAD]
+    lines = [f"FROM {own_docker.BASE}", f"RUN {json.dumps(['rm', *INSTEAD.values()])}"]
     lines += [f"COPY {tool} {place}" for tool, place in INSTEAD.items()]
-    lines.append(f'ENTRYPOINT ["python3", "/{PARTY.name}"]')
-    (folder / "Dockerfile").write_text("\n".join(lines))
-    with contextlib.closing(own_docker.Daemon()) as client:
-        client.images.build(path=str(folder), tag=name, rm=True)
+    lines += [f"COPY {PARTY.name} /", "ENV PYTHONPATH=/site", f'ENTRYPOINT ["python3", "/{PARTY.name}"]']
+    with small_image(tmp_path / "image", f"bfia-secretflow:{os.getpid()}", lines, PARTY, *tools) as name:
         yield name
-        client.images.remove(name, force=True)
 
 
 def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(image: str, tmp_path: Path) -> None:

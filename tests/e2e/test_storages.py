@@ -1,12 +1,9 @@
 """The user's job where banks keep their data: S3 and HDFS, at one party or both, in processes and containers."""
 
-import contextlib
 import copy
 import io
 import json
 import os
-import shutil
-import subprocess
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -15,14 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import docker
 import pytest
 
 from adapter.bfia.examples import A_JOB, A_PROVIDER
 from tests import storages as real
 from tests.e2e import jobs
-from tests.e2e.nodes import ROOT, Federation, Node, example, process_engine, wait_for
-from tests.services import own_docker
+from tests.e2e.conftest import small_image
+from tests.e2e.nodes import Federation, Node, example, process_engine, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.hdfs]
 
@@ -50,14 +46,12 @@ def places() -> Iterator[tuple[real.Place, real.Place]]:
 
 
 @pytest.fixture(scope="module")
-def bare_image(reference_image: str) -> Iterator[str]:
+def bare_image(reference_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The reference vendor's image, built to send bare payloads."""
-    name = f"bfia-reference-vendor-bare:{os.getpid()}"
-    recipe = f"FROM {reference_image}\nENV CHANNEL_FORM=bare\n".encode()
-    quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
-    subprocess.run(["docker", "build", "-q", "-t", name, "-"], input=recipe, check=True, env=quiet)
-    yield name
-    subprocess.run(["docker", "rmi", "-f", name], check=True)
+    lines = [f"FROM {reference_image}", "ENV CHANNEL_FORM=bare"]
+    folder = tmp_path_factory.mktemp("image") / "bare"
+    with small_image(folder, f"bfia-reference-vendor-bare:{os.getpid()}", lines) as name:
+        yield name
 
 
 PROCESS, DOCKER = (pytest.mark.parametrize("two", [engine], indirect=True) for engine in ("process", "docker"))
@@ -185,17 +179,10 @@ def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(
 @pytest.fixture
 def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
     """Give the name of an image whose component is `thief.py`."""
-    folder, name = tmp_path / "image", f"thief:{uuid.uuid4().hex}"
-    folder.mkdir()
-    shutil.copy(ROOT / "tests" / "e2e" / "thief.py", folder)
-    (folder / "Dockerfile").write_text(
-        f'FROM {reference_image}\nCOPY thief.py /\nENTRYPOINT ["python3", "/thief.py"]\n'
-    )
-    with contextlib.closing(own_docker.Daemon()) as client:
-        client.images.build(path=str(folder), tag=name, rm=True)
+    lines = [f"FROM {reference_image}", "COPY thief.py /", 'ENTRYPOINT ["python3", "/thief.py"]']
+    component = Path(__file__).with_name("thief.py")
+    with small_image(tmp_path / "image", f"thief:{uuid.uuid4().hex}", lines, component) as name:
         yield name
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            client.images.remove(name, force=True)
 
 
 @pytest.mark.docker
