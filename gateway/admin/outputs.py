@@ -55,7 +55,7 @@ def preview(storage: Storage, address: Address, most: int, *, table: bool) -> di
     files = storage.partitions(address)
     size = sum(part.size for part in files)
     about = {"bytes": size, "partitions": len(files)}
-    if table and parquet.is_parquet(storage, address, files[0]):
+    if table and address.in_place and parquet.is_parquet(storage, address, files[0]):  # others are a container's
         try:
             with storage.open_file(address, files[0].name) as file:
                 columns = list(parquet.schema(file, files[0].name).columns)

@@ -1,6 +1,7 @@
 """The operators' own paths: a job in full, its outputs, reports, logs; what engine and store see differently."""
 
 import hashlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
@@ -100,6 +103,14 @@ def test_no_more_than_a_bound_is_read_of_a_table(node: Gateway):
     seen = get(node, have(node, "job-wide", "out", b"id,x\n" + wide * 50), rows=100)
     assert 0 < len(seen["rows"]) < 50 and all(row == ["1", "9" * 100_000] for row in seen["rows"])
     assert str(MOST_BYTES) in seen["left_out"] and seen["bytes"] == 5 + 50 * len(wide)
+
+
+def test_parquet_that_a_run_left_is_not_read_as_it_may_expand_without_bound(node: Gateway, monkeypatch):
+    file = io.BytesIO()
+    pq.write_table(pa.table({"x": ["A" * 2**24]}), file, compression="zstd", use_dictionary=False)
+    monkeypatch.setattr(pq, "ParquetFile", None)
+    seen = get(node, have(node, "job-expands", "out", file.getvalue()), rows=1)
+    assert seen["kind"] == "bytes" and seen["left_out"].startswith(f"all {len(file.getvalue())} bytes")
 
 
 def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
