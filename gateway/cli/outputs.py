@@ -37,6 +37,8 @@ _VALUES = 3
 """values of a report in the list of reports"""
 _COLUMNS = 8
 """columns of an output that are named"""
+_LARGEST = 16 * 1024 * 1024
+"""bytes of what was signed of a job, as an archive of it has them"""
 
 TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
@@ -104,9 +106,9 @@ def verify(
 
     if Path(job).is_file():
         try:
-            with zipfile.ZipFile(job) as archive:
-                found = json.loads(archive.read(FILE))
-        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            with zipfile.ZipFile(job) as archive, archive.open(FILE) as file:
+                found = json.loads(file.read(_LARGEST))
+        except (zipfile.BadZipFile, KeyError, ValueError, RecursionError) as error:
             raise CallFailed(f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT) from error
     else:
         with connect(config, url) as node:
