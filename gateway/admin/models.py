@@ -217,7 +217,7 @@ def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
         try:
             file = staging.folder / "archive.zip"
             await _save(request, file, largest)
-            return Reply(brief(await run_in_threadpool(models.import_archive, file)))
+            return Reply(brief(await run_in_threadpool(models.import_archive, file, largest)))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gateway.data import model_archive
 from gateway.data.storages import Storages
+from gateway.data.upload import too_large
 from gateway.domain import models
 from gateway.domain.dag import DagNode
 from gateway.domain.models import Kept, ModelPart, Named, PartyModel
@@ -175,9 +176,11 @@ class Models:
             raise Conflict("; ".join(damage[:5]), reason="MODEL_DAMAGED")
         return model_archive.write(self._storage, [kept.model for kept in found])
 
-    def import_archive(self, archive: Path) -> list[Kept]:
-        """Import an archive, unless its content is here. Raises `Invalid`, `Conflict`."""
+    def import_archive(self, archive: Path, most: int) -> list[Kept]:
+        """Import an archive of at most so many bytes unpacked. Raises `Invalid`, `Conflict`, `TooLarge`."""
         wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
+        if sum(file.size for model in wanted for part in model.parts for file in part.files) > most:
+            raise too_large(most)
         new, others = self._new(wanted)
         deployed = others.deployed_at if others else None
         granted = others.granted if others else (self._node,)

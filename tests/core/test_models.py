@@ -1,6 +1,7 @@
 """Who may predict with a model and who may not, each for a reason of its own; archives of models that race."""
 
 import asyncio
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -139,6 +140,10 @@ def test_an_archive_larger_than_the_admin_allows_is_cut_off(tmp_path: Path):
         asyncio.run(_save(cast(Any, Body()), tmp_path / "archive", 5))
 
 
+LARGEST = 100
+"""bytes of an archive's content here"""
+
+
 class LateSight(SqlModels):
     """Sees a version only at the second look: another archive of it came in right after the first."""
 
@@ -180,12 +185,22 @@ def unpacked(home: Path) -> list[str]:
 
 def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Store, tmp_path: Path):
     archive = an_archive(tmp_path, "one")
-    first = models(here, tmp_path).import_archive(archive)
-    assert models(here, tmp_path).import_archive(archive) == first, "the same once more"
+    first = models(here, tmp_path).import_archive(archive, LARGEST)
+    assert models(here, tmp_path).import_archive(archive, LARGEST) == first, "the same once more"
     with pytest.raises(Conflict, match=r"guest\.0 of credit lies here with other content") as known:
-        models(here, tmp_path).import_archive(an_archive(tmp_path, "third"))
+        models(here, tmp_path).import_archive(an_archive(tmp_path, "third"), LARGEST)
     assert known.value.reason == "MODEL_EXISTS"
     with pytest.raises(Conflict) as caught:
-        models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"))
+        models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"), LARGEST)
     assert caught.value.reason == "MODEL_EXISTS"
     assert models(here, tmp_path).damaged("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
+
+
+def test_an_archive_is_as_large_as_its_content(here: Store, tmp_path: Path):
+    stored, small = an_archive(tmp_path, "x" * (LARGEST + 1)), tmp_path / "small.zip"
+    with zipfile.ZipFile(stored) as old, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(TooLarge, match=r"larger than 100 bytes, the setting data\.max_upload_bytes"):
+        models(here, tmp_path).import_archive(small, LARGEST)
+    assert unpacked(tmp_path) == []
