@@ -35,7 +35,7 @@ from engines.kubernetes.jobs import RUN
 from tests import storages
 from tests.e2e.test_storages import settings_of
 from tests.services.cable import Cable, cable_to
-from tests.services.clusters import LAST, daemon, drained, kubectl, machine, runs_in, the_last_of
+from tests.services.clusters import LAST, daemon, drained, kubectl, load, machine, runs_in, the_last_of
 from tools.chaos.containers import Containers, write_image
 
 FAULTS = {
@@ -345,16 +345,11 @@ class Tasks(Cluster):
         self._clients = [docker.DockerClient(daemon(number), timeout=60) for number in (1, 2, 3)]
         for client in self._clients:
             stack.callback(client.close)
-        self._saved = self.register.with_name("image.tar")
         self._build(self.image)
-        _docker("save", "-o", str(self._saved), self.image)
-        _docker("rmi", self.image)
+        stack.callback(_docker, "rmi", self.image)
         for number in (1, 2, 3):
-            self._load(number)
+            load(number, self.image)
             stack.callback(self._remove, number)
-
-    def _load(self, number: int) -> None:
-        _docker("-H", daemon(number), "load", "-q", "-i", str(self._saved))
 
     def _remove(self, number: int) -> None:
         with contextlib.suppress(docker.errors.APIError):
@@ -372,7 +367,7 @@ class Tasks(Cluster):
         try:
             yield
         finally:
-            self._load(LAST[self.name])
+            load(LAST[self.name], self.image)
 
 
 def _docker(*words: str) -> None:
