@@ -33,9 +33,9 @@ from gateway.errors import (
     shown,
 )
 from gateway.http.peers import QUOTA
-from gateway.identity import messages
+from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
-from gateway.identity.messages import Answer, Signable, digest, sign
+from gateway.identity.signatures import Answer, Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
 from route_table.model import Route, UnknownNode
@@ -195,7 +195,7 @@ class Peer:
         signable = Signable(method, full, asked, digest(content), self._me, self.node)
         if route.signed != "off" and (pair := self._key()) is not None:
             value = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
-            made = messages.headers(signable, value)
+            made = signatures.headers(signable, value)
             if "signature" in headers:  # FATE has a header of that name
                 del made["signature-input"], made["signature"]
             headers |= made
@@ -238,7 +238,7 @@ class Peer:
         if required or (route.signed == "accepted" and route.keys and signature):
             try:
                 found = Answer(status, digest(response.body), signable)
-                messages.check_answer(found, signature, headers["x-nonce"], route.keys)
+                signatures.check_answer(found, signature, headers["x-nonce"], route.keys)
             except NotAllowed as error:
                 text = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_MESSAGE)
                 text = f"the answer of {called} is not proven to be its own: {error.message}; it says: {text}"

@@ -25,8 +25,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Invalid, NotAllowed, problems_of
 from gateway.identity.keys import KeyPair
-from gateway.identity.messages import Answer as SignedAnswer
-from gateway.identity.messages import Signable, Verifier, digest, headers, nonce_of, sign
+from gateway.identity.signatures import Answer as SignedAnswer
+from gateway.identity.signatures import Signable, Verifier, digest, headers, nonce_of, sign
 from gateway.jobs.contracts import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced

@@ -21,7 +21,7 @@ from gateway.auth import Identity, Unauthenticated
 from gateway.config.schema import FateApp, FateClient, FateSite
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, NotAllowed
-from gateway.identity.messages import UsedSignatures
+from gateway.identity.signatures import UsedSignatures
 from gateway.ports import Clock
 
 VALID_MS = 60_000

@@ -47,8 +47,8 @@ from engines.docker.client import Connection, EventWatch, asked, network_is_gone
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import Image
 from engines.docker.network import NodeNetwork
-from engines.docker.reach import ServiceNetworks, Services, addresses
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
+from engines.docker.service_networks import ServiceNetworks, Services, addresses
 
 DEAD_RESOLVER = "127.0.0.1"
 """The container's own loopback, where nothing answers. The daemon itself resolves names in the container's

@@ -39,7 +39,7 @@ from gateway.domain.redaction import for_others
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
-from gateway.identity.messages import Verifier
+from gateway.identity.signatures import Verifier
 from gateway.jobs.participant import JobAudits
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.store.repositories import SqlTemplates, SqlUsedSignatures

@@ -263,7 +263,7 @@ class Gateway:
             self.capacities.defaults,
             Places(parts.engines_by_place(settings), parts.apart(settings).storage),
         )
-        rules = parts.admission_rules(settings)
+        rules = parts.queue_rules(settings)
         self.resources = Resources(self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats)
 
     def _build_peers(self) -> None:

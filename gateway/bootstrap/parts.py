@@ -27,9 +27,9 @@ from gateway.data.reading import whole
 from gateway.data.remote_storage import Remote
 from gateway.data.storages import Storages
 from gateway.data.workspace import Apart
-from gateway.domain import admission
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
+from gateway.domain.resource_queue import Rules
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import DatabaseAway, Invalid
 
@@ -111,10 +111,10 @@ def storages(settings: Settings) -> Storages:
     return Storages(FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file")
 
 
-def admission_rules(settings: Settings) -> admission.Rules:
+def queue_rules(settings: Settings) -> Rules:
     """Return for how long waiting jobs keep their place, and when they go before all others."""
     pause = call_timing(settings).hold_most
-    return admission.Rules(ageing=settings.limits.ageing_seconds, fresh=max(admission.Rules.fresh, 3 * pause))
+    return Rules(ageing=settings.limits.ageing_seconds, fresh=max(Rules.fresh, 3 * pause))
 
 
 def approval_policy(settings: Settings) -> Policy:

@@ -30,7 +30,7 @@ from gateway.domain.spec import CallState, JobSpec, NodeId
 from gateway.errors import GatewayError, NotAllowed, Refused
 from gateway.http.app import Mounted
 from gateway.http.peers import UnknownPeer, unknown_peer
-from gateway.identity.messages import UsedSignatures
+from gateway.identity.signatures import UsedSignatures
 from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store

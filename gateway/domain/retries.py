@@ -104,7 +104,7 @@ def _landed_at(call: Call, call_deadline: float) -> datetime:
     return NOW if call.completed and call.tries < 2 else expiry(call, call_deadline)
 
 
-def wanted(job: Job, task: Task) -> bool:
+def is_tried_again(job: Job, task: Task) -> bool:
     """Whether a task that has just failed is to be retried."""
     if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
         return False
@@ -132,7 +132,7 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
         text = f"not over after {limit:g} s" + (f", at {left}" if (left := _where(task)) else "")
         failure = Failure("TIMEOUT", text, task=name)
         task = replace(task, failure=failure)
-        if wanted(job, task):
+        if is_tried_again(job, task):
             return set_back(job, task, at)
     nodes = {node: part.failed() for node, part in task.nodes.items()}
     return job.with_task(replace(task, again_from=None, failure=failure, nodes=nodes))

@@ -24,7 +24,7 @@ from engines.process.engine import this_machine
 from gateway.config.engine import NamedEngine
 from gateway.config.schema import ResourceSettings, Settings
 from gateway.data.reading import nearest
-from gateway.domain import admission, resources
+from gateway.domain import resource_queue, resources
 from gateway.domain import run as domain_run
 from gateway.domain.resources import (
     CORE,
@@ -239,7 +239,7 @@ class Resources:
         store: Store,
         clock: Clock,
         freed: Callable[[list[str]], None],
-        rules: admission.Rules = admission.Rules(),
+        rules: resource_queue.Rules = resource_queue.Rules(),
         seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = lambda spec: {},
     ) -> None:
         """``freed`` is called with waiting jobs that may hold what they need now; ``seats``: where tasks run."""
@@ -271,7 +271,7 @@ class Resources:
         """Return what a job would wait for if it asked for this now: empty for nothing. Reserves nothing."""
         now = self._clock()
         claim = _claim(spec, pool, now)
-        ledger, held = admission.apply(self.ledger(), claim, now, self._rules)
+        ledger, held = resource_queue.apply(self.ledger(), claim, now, self._rules)
         return "" if held else ledger.claims[claim.job_id].reason
 
     def hold(self, local: LocalJob) -> None:
@@ -293,7 +293,7 @@ class Resources:
             if ended(status):
                 raise Conflict(f"job {local.id} has ended here", reason="JOB_ENDED")
             was = local.id in ledger.claims and ledger.claims[local.id].state is ClaimState.HELD
-            ledger, held = admission.apply(ledger, claim, now, self._rules)
+            ledger, held = resource_queue.apply(ledger, claim, now, self._rules)
             return ledger, (held and not was, "" if held else ledger.claims[local.id].reason)
 
         # who cannot have it with nobody else waiting cannot have it at all
@@ -327,7 +327,7 @@ class Resources:
             if new is ledger:
                 return ledger, (False, [])
             held = claim is not None and claim.state is ClaimState.HELD
-            next_ = admission.admissible(new, now, self._rules)
+            next_ = resource_queue.admissible(new, now, self._rules)
             return again(new, **counted) if held else new, (held, next_)
 
         held, jobs = self._claims.decide(self.means, job_id, decide)
@@ -365,7 +365,7 @@ class Resources:
                     return ledger.give_back(job_id) if forgotten(ledger.claims.get(job_id), status) else ledger
 
                 self._return(claim.job_id, expire, "resources returned, the job was not started", expired=1)
-        self._freed(admission.admissible(self.ledger(), now, self._rules))  # where a word of it was lost
+        self._freed(resource_queue.admissible(self.ledger(), now, self._rules))  # where a word of it was lost
 
     def _repair(self, claim: Claim) -> None:
         event = "resources returned by the reconciler"
@@ -398,7 +398,7 @@ class Resources:
             ],
             "waiting": [
                 _shown(claim, since=claim.since, asked_at=claim.asked_at.isoformat(), reason=claim.reason)
-                for claim in admission.queue(ledger, now, self._rules)
+                for claim in resource_queue.queue(ledger, now, self._rules)
             ],
             "returns_ignored": ledger.ignored,
             "returned_by_reconciler": ledger.repaired,

@@ -30,8 +30,8 @@ from engines.docker.client import Connection, remove, translated
 from engines.docker.daemon import Source, as_the_daemon_sees
 from engines.docker.images import Image, Images
 from engines.docker.network import Firewall, NodeNetwork
-from engines.docker.reach import ServiceNetworks
 from engines.docker.sandboxes import Sandboxes, archive
+from engines.docker.service_networks import ServiceNetworks
 from engines.swarm import SwarmEngine
 from engines.swarm import engine as swarm
 from tests.contracts.engine_acts import a_spec, exits

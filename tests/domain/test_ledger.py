@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from gateway.domain import admission, resources
+from gateway.domain import resource_queue, resources
 from gateway.domain import run as domain_run
-from gateway.domain.admission import Rules
 from gateway.domain.execution import machine, messages
+from gateway.domain.resource_queue import Rules
 from gateway.domain.resources import (
     GIB,
     Amounts,
@@ -69,7 +69,7 @@ def played(ledger: Ledger, *steps: Step, rules: Rules = Rules()) -> tuple[Ledger
         if callable(step):
             ledger = step(ledger)
         else:
-            ledger, held = admission.apply(ledger, step[1], at(step[0]), rules)
+            ledger, held = resource_queue.apply(ledger, step[1], at(step[0]), rules)
             said.append(HELD if held else ledger.claims[step[1].job_id].reason)
     return ledger, said
 
@@ -196,7 +196,7 @@ def test_a_job_without_priority_has_priority_0():
         NODE, FULL, *(asks(i, job, 16, number) for i, (job, number) in enumerate(priorities.items()))
     )
     order = []
-    while found := admission.admissible(ledger.without("job-a"), at(6.0)):
+    while found := resource_queue.admissible(ledger.without("job-a"), at(6.0)):
         order += found
         ledger = ledger.without(found[0])
     assert order == ["above", "none", "empty", "below"]
@@ -334,7 +334,7 @@ class Node:
 
     def apply(self, local: LocalJob) -> bool:
         before = self.ledger.held_at(FAR)
-        self.ledger, held = admission.apply(self.ledger, self.claim(local), at(self.now))
+        self.ledger, held = resource_queue.apply(self.ledger, self.claim(local), at(self.now))
         assert self.ledger.held_at(FAR) == before or not self.ledger.away
         return held
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.bootstrap.parts import admission_rules, call_timing
-from gateway.domain import admission, quorum, reservations
-from gateway.domain.admission import Rules
+from gateway.bootstrap.parts import call_timing, queue_rules
+from gateway.domain import quorum, reservations, resource_queue
 from gateway.domain.approval import DEADLINE, contradicts
 from gateway.domain.job import GRACE, Acceptance, Job, Reservation
+from gateway.domain.resource_queue import Rules
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
@@ -192,14 +192,14 @@ def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_sma
 
     def asks(node: str, name: str, cores: int, now: float) -> bool:
         claim = Claim(name, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
-        ledgers[node], held = admission.apply(ledgers[node], claim, at(now), rules)
+        ledgers[node], held = resource_queue.apply(ledgers[node], claim, at(now), rules)
         return held
 
     for now in range(0, 2000, 5):
         for node in ledgers:
             for name in [name for name, end in ends.items() if end <= now and name in ledgers[node].claims]:
                 ledgers[node] = ledgers[node].without(name)
-            if "large" in admission.admissible(ledgers[node], at(now), rules):
+            if "large" in resource_queue.admissible(ledgers[node], at(now), rules):
                 large = after(large, Freed(node, at(now)))
             for number in range(2):
                 name = f"{node} {now} {number}"
@@ -266,7 +266,7 @@ def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it
     assert history == [at(moment) for moment in tried]
     failure = job.ending.failure
     assert failure and failure.reason == "CANNOT_SCHEDULE" and "asked 9 times" in failure.message
-    assert admission_rules(set_so).fresh == 1800  # the place is kept that long, for three of the longest
+    assert queue_rules(set_so).fresh == 1800  # the place is kept that long, for three of the longest
 
 
 def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely():

@@ -11,7 +11,7 @@ from adapter.bfia import requests
 from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
-from gateway.identity.messages import Answer, Signable, check_answer, digest, headers, sign
+from gateway.identity.signatures import Answer, Signable, check_answer, digest, headers, sign
 from gateway.runtime.checks import Result
 from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, PEER, running

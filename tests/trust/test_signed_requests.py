@@ -20,7 +20,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.errors import NotAllowed, NotFound
 from gateway.http.guard import MOST
 from gateway.identity.keys import MAKERS, KeyPair, Keyring, verifies
-from gateway.identity.messages import (
+from gateway.identity.signatures import (
     VALID_SECONDS,
     Signable,
     UsedSignatures,
@@ -334,7 +334,7 @@ def test_a_request_that_is_signed_for_another_node_is_refused():
 
 def test_what_is_no_longer_valid_is_not_remembered(monkeypatch: pytest.MonkeyPatch):
     now = Mock(monotonic=Mock(return_value=100.0))
-    monkeypatch.setattr("gateway.identity.messages.time", now)
+    monkeypatch.setattr("gateway.identity.signatures.time", now)
     used = UsedSignatures(10.0)
     assert used.accept("a", "first") and not used.accept("a", "second")
     now.monotonic.return_value = 111.0

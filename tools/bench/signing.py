@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 from gateway.identity.keys import MAKERS, KeyPair
-from gateway.identity.messages import Signable, Verifier, digest, sign
+from gateway.identity.signatures import Signable, Verifier, digest, sign
 from gateway.store.database import opened
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store

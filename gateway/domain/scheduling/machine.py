@@ -153,7 +153,7 @@ def _advance_task(job: Job, task: Task, at: datetime) -> Job:
     new = task.reported
     if task.again_from is not None or not task.nodes or new is task.status or not may(TASK, task.status, new):
         return job
-    if new is TaskStatus.FAILED and retries.wanted(job, task):
+    if new is TaskStatus.FAILED and retries.is_tried_again(job, task):
         return retries.set_back(job, task, at)
     task = replace(task, status=move(TASK, task.status, new), ended_at=at if ended(TASK, new) else None)
     if new is TaskStatus.FAILED and task.failure is None:
@@ -326,14 +326,14 @@ def _accepted(job: Job, event: messages.Accepted, timing: Timing) -> Job:
         case messages.PollTaskAt():
             part = job.tasks[request.task].nodes[request.node]
             news = part.reported_at is not None and part.reported_at >= (call.sent_at or NOW)
-            call = replace(call, due_at=event.at + _pause(job, part, timing, event.at), tries=0)
+            call = replace(call, due_at=event.at + _poll_pause(job, part, timing, event.at), tries=0)
             part = replace(part, poll=call, polls=part.polls + 1, denials=0, quiet=0 if news else part.quiet + 1)
             if part.start.state in (CallState.SENT, CallState.LOST):
                 part = replace(part, start=replace(part.start, state=CallState.OK))
             return job.with_part(request.task, part)
         case messages.StartTaskAt():
             part = replace(job.tasks[request.task].nodes[request.node], start=call)
-            first = Call(due_at=event.at + _pause(job, part, timing, event.at))
+            first = Call(due_at=event.at + _poll_pause(job, part, timing, event.at))
             return job.with_part(request.task, replace(part, poll=first))
     job = with_call(job, request, call)
     match request:
@@ -475,7 +475,7 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     start = part.start if state is CallState.REFUSED else replace(part.start, state=CallState.OK)
     part = replace(part, roles=roles, reported_at=event.at, polls=0, start=start)
     if part.poll.state is not CallState.SENT:
-        part = replace(part, poll=replace(part.poll, due_at=event.at + _pause(job, part, timing, event.at)))
+        part = replace(part, poll=replace(part.poll, due_at=event.at + _poll_pause(job, part, timing, event.at)))
     job = job.with_part(task.name, part)
     job = job.noted(event.at, "status reported", event.node, task=task.name, role=role, status=event.status)
     if event.status is TaskStatus.FAILED:
@@ -486,7 +486,7 @@ def _reported(job: Job, event: messages.TaskReported, timing: Timing) -> Job:
     return job
 
 
-def _pause(job: Job, part: NodeTask, timing: Timing, at: datetime) -> timedelta:
+def _poll_pause(job: Job, part: NodeTask, timing: Timing, at: datetime) -> timedelta:
     """Return the pause before the next poll: it grows while nothing changes; long where states are pushed.
 
     That a job asks for reports is not enough: some nodes never send any. In the long run a report that was lost
