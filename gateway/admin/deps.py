@@ -23,8 +23,8 @@ from engines.base import Engine
 from gateway.auth import RunTokens
 from gateway.broker.broker import Broker
 from gateway.config.schema import Settings
+from gateway.data.combined_storage import Storages
 from gateway.data.logs import RunLogs
-from gateway.data.storages import Storages
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, near
 from gateway.jobs.coordinator import Coordinator

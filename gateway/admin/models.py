@@ -30,9 +30,9 @@ from gateway.admin.deps import (
     shape,
 )
 from gateway.admin.outputs import attachment
+from gateway.data.combined_storage import Storages
 from gateway.data.model_archive import part_as_dict
 from gateway.data.models import Models
-from gateway.data.storages import Storages
 from gateway.data.upload import too_large
 from gateway.domain import models as model_rules
 from gateway.domain.models import Kept

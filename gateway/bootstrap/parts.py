@@ -22,10 +22,10 @@ from engines.process.engine import ProcessEngine
 from engines.swarm import SwarmEngine, SwarmOptions
 from gateway.config.engine import DockerEngineSettings, KubernetesEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
 from gateway.data.reading import whole
 from gateway.data.remote_storage import Remote
-from gateway.data.storages import Storages
 from gateway.data.workspace import Apart
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem

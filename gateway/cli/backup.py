@@ -20,7 +20,7 @@ from gateway.version import VERSION
 
 if TYPE_CHECKING:
     from gateway.config.schema import Settings
-    from gateway.data.storages import Storages
+    from gateway.data.combined_storage import Storages
     from gateway.domain.run import Address
     from gateway.store.store import Store
 

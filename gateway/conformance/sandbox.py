@@ -25,9 +25,9 @@ from engines.files import is_folder, walk
 from gateway.conformance import evidence
 from gateway.conformance.evidence import Trace
 from gateway.conformance.loopback import Loopback, Station
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
-from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.data.workspace import Placement, Workspace
 from gateway.domain.dag import ComponentRef, Dag, DagNode

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from gateway.data import parquet
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
 from gateway.data.parquet import PARQUET
 from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at
 from gateway.data.storage import METADATA, taken
-from gateway.data.storages import Storages
 from gateway.data.table_reader import BLOCK, Findings
 from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
 from gateway.data.storage import METADATA, Storage
-from gateway.data.storages import Storages
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import LONGEST_ID, ModelPart, PartyModel, id_rule
 from gateway.domain.problems import LARGEST_NAME, Problem

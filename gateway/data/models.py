@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.data import model_archive
-from gateway.data.storages import Storages
+from gateway.data.combined_storage import Storages
 from gateway.data.upload import too_large
 from gateway.domain import models
 from gateway.domain.dag import DagNode

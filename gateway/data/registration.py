@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from gateway.data import parquet
+from gateway.data.combined_storage import Storages
 from gateway.data.parquet import PARQUET, Schema
 from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
-from gateway.data.storages import Storages
 from gateway.data.table_reader import (
     BLOCK,
     UTF8,

@@ -11,8 +11,8 @@ from operator import attrgetter
 import structlog
 
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
+from gateway.data.combined_storage import Storages
 from gateway.data.reports import output_warnings
-from gateway.data.storages import Storages
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.resources import priority

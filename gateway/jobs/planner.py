@@ -11,10 +11,10 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from engines.base import EngineError, run_name
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.models import Models
 from gateway.data.registration import CSV
-from gateway.data.storages import Storages
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagInput, DagNode, once_per_component, order
 from gateway.domain.problems import Problem

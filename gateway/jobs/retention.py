@@ -21,8 +21,8 @@ from engines.base import Engine, EngineError
 from gateway.broker.broker import Broker
 from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FOLDER, clear_leftover, leftovers
-from gateway.data.storages import Storages
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine

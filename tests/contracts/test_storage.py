@@ -17,9 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gateway.data import remote_storage
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers
 from gateway.data.remote_storage import Remote
-from gateway.data.storages import Storages
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, StorageAway, StorageFailed, TooLarge
 from tests import storages as real
@@ -197,7 +197,7 @@ import os, signal, sys
 from pathlib import Path
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote
-from gateway.data.storages import Storages
+from gateway.data.combined_storage import Storages
 from gateway.domain.run import Address
 
 remote = eval(sys.argv[2])
@@ -408,7 +408,7 @@ import sys
 from pathlib import Path
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote
-from gateway.data.storages import Storages
+from gateway.data.combined_storage import Storages
 from gateway.domain.run import Address
 from gateway.errors import StorageFailed
 from tests.contracts.test_storage import put

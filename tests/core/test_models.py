@@ -13,9 +13,9 @@ import pytest
 from gateway.admin.models import _save
 from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
+from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
 from gateway.data.models import Models
-from gateway.data.storages import Storages
 from gateway.domain.dag import ComponentRef
 from gateway.domain.models import ModelPart, PartyModel
 from gateway.domain.run import Address, LocalJob

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.data import table_reader
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import Buckets, FileStorage
-from gateway.data.storages import Storages
 from gateway.data.table_reader import BLOCK, ENCODINGS
 from gateway.data.upload import Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets

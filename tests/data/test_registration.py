@@ -13,16 +13,16 @@ import pytest
 from gateway.admin.outputs import preview
 from gateway.config.loader import load
 from gateway.data import registration
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.registration import Registration, located, warnings_of
-from gateway.data.storages import Storages
 from gateway.data.upload import Edit
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound
 from tests import storages as real
 from tests.contracts.test_storage import KINDS, opened
-from tests.data.test_storages import CLUSTER, LAKE, at
+from tests.data.test_combined_storage import CLUSTER, LAKE, at
 
 ID = Address("bank", "customers")
 

@@ -15,11 +15,11 @@ from fastapi.responses import StreamingResponse
 
 from adapter.fate.envelope import Code, Envelope, FateRoute, coded, ok
 from gateway.config.schema import Settings
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.logs import RunLogs
 from gateway.data.outputs import OutputCatalog
 from gateway.data.sharing import Sharing
-from gateway.data.storages import Storages
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.retention import Deleting
 from gateway.ports import Clock, Limiters

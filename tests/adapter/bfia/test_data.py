@@ -16,9 +16,9 @@ from fastapi import FastAPI, Request
 
 from adapter.bfia import data, envelope
 from adapter.bfia.examples import UPLOAD
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FOLDER, FileStorage
-from gateway.data.storages import Storages
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import GatewayError

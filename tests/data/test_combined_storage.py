@@ -22,11 +22,11 @@ from engines.docker import ContainerdEngine, DockerOptions
 from gateway.bootstrap.parts import storages
 from gateway.config.loader import load
 from gateway.data import remote_storage
+from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FileStorage
 from gateway.data.remote_storage import Remote, RemoteParts
 from gateway.data.s3_reader import ObjectReader
-from gateway.data.storages import Storages
 from gateway.data.upload import Upload
 from gateway.diagnostics.doctor import storages_of
 from gateway.domain.datasets import MemoryDatasets
@@ -385,7 +385,7 @@ def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_pa
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 def test_a_machine_without_certificate_authorities_reaches_its_storage() -> None:
     """As in an image made from few packages: the library needs some authorities, also for plain http."""
-    ask = "from tests.data.test_storages import LAKE; LAKE.operator().stat('x')"
+    ask = "from tests.data.test_combined_storage import LAKE; LAKE.operator().stat('x')"
     line = f'mount -t tmpfs none /etc/ssl && exec "{sys.executable}" -c "{ask}"'
     command = ["unshare", "--mount", "sh", "-c", line]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
