@@ -24,6 +24,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
 from gateway.domain.run import Reporting
+from gateway.domain.spec import Call
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.http.server import serve
 from gateway.store.database import opened
@@ -157,7 +158,8 @@ def containers(
 ) -> dict[str, dict[str, str]]:
     """Store a job under way; return by party what this node's containers send with their messages.
 
-    For the executor they have ended, so that it leaves them alone; ``launched``: they run in the node's engine.
+    For the executor they have ended unlaunched, so that it leaves them alone; ``launched``: they run in the node's
+    engine.
     """
     status = RunStatus.RUNNING if launched else RunStatus.SUCCESS
     reported = Reporting(TaskStatus.RUNNING if launched else TaskStatus.SUCCESS, OK)
@@ -173,6 +175,7 @@ def containers(
             task_id=f"task_{job_id}",
             reporting=reported,
             owner=gateway.owner if launched else "",
+            launch=OK if launched else Call(),
         )
         for party in spec.parties_at(spec.scheduler)
     }
