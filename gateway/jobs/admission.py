@@ -241,6 +241,7 @@ class _Draft:
     sender: NodeId
     known: LocalJob | None
     dry_run: bool
+    digest: str
     items: list[Item] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     images: list[JobImage] = field(default_factory=list)
@@ -404,7 +405,7 @@ class Admission:
                 raise NotAllowed(f"node {node} has no enabled route here: ask the admin of {self._node} for one")
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
-        return _Draft(spec, sender, known, dry_run)
+        return _Draft(spec, sender, known, dry_run, digest(spec))
 
     def _validated(self, draft: _Draft) -> _Draft:
         spec = draft.spec
@@ -475,7 +476,7 @@ class Admission:
             self._node,
             JobStatus.READY,
             self._context.clock(),
-            digest(draft.spec),
+            draft.digest,
             warnings=tuple(draft.warnings),
             pool=draft.pool,
             inherited=tuple(draft.offer.runs),

@@ -20,7 +20,7 @@ from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.errors import GatewayError, Invalid, NotServed, Refused
+from gateway.errors import GatewayError, Invalid, NotServed, Refused, TooLarge
 from gateway.ports import Clock
 from gateway.runtime.checks import Result, Step
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, traced
@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 STOP_AGAIN = 5.0
 """seconds between two requests to stop what does not end"""
+LARGEST = 8_000_000
+"""characters of a job as it is stored; one of 1000 tasks with twenty parameters each has about a million"""
 _NODES_AT_A_TIME = 8
 _LINK = ("profile", "way back")
 """steps of a route test that are rows of their own in a dry run; all others are the route"""
@@ -172,8 +174,9 @@ class NewJobs:
         """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""
         return self._checked(spec)[1]
 
-    def _checked(self, spec: JobSpec) -> tuple[JobSpec, list[str], list[str]]:
-        """Return the job with its versions, warnings, and what versions were chosen."""
+    def _checked(self, spec: JobSpec) -> tuple[JobSpec, list[str], list[str], str]:
+        """Return the job with its versions, warnings, what versions were chosen, and its fingerprint."""
+        submitted = digest(spec)
         problems, warnings = validation.check(spec, self._roles)
         for party in spec.parties:
             try:
@@ -190,7 +193,7 @@ class NewJobs:
             problems += open_
         if problems:
             raise Invalid(problems, reason="NODE_UNKNOWN" if all(map(_names_a_party, problems)) else None)
-        return filled, [str(w) for w in warnings], chosen
+        return filled, [str(w) for w in warnings], chosen, submitted
 
     def _other_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
         """Compare the components that parties have in place of the flow's with those: (problems, warnings)."""
@@ -212,8 +215,7 @@ class NewJobs:
 
     def made(self, spec: JobSpec) -> Job:
         """Return the record of a job that begins. Raises `Invalid` with every problem."""
-        submitted = digest(spec)
-        spec, warnings, chosen = self._checked(spec)
+        spec, warnings, chosen, submitted = self._checked(spec)
         lineage, not_inherited = self._inherited(spec)
         numbered = self._peers.numbers_tasks(spec)
         tasks = {}
@@ -377,13 +379,16 @@ def _names_a_party(problem: Problem) -> bool:
 
 
 def digest(spec: JobSpec) -> str:
-    """Return a fingerprint of what was submitted; without the trace id."""
+    """Return a fingerprint of what was submitted; without the trace id. Raises `Invalid` where it is too large."""
     body = {**vars(spec), "trace_id": ""}
     del body["unknown_fields"], body["bundles"]  # no other node has the former
     if not spec.old_job_id:
         del body["old_job_id"]  # as it was before there was such a field
     text = json.dumps(body, default=_fields, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    if (size := len(text) + len(json.dumps(spec.bundles))) > LARGEST:
+        rule = f"must not have more than {LARGEST} characters with its signed bundles"
+        raise Invalid([Problem("(document)", rule, size)], reason=TooLarge.reason)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from gateway.domain.problems import Problem
-from gateway.errors import DatabaseAway, GatewayError, Invalid
+from gateway.errors import DatabaseAway, GatewayError, Invalid, TooLarge
 from gateway.store import schema
 
 X = TypeVar("X")
@@ -50,6 +50,18 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
 def _mysql_connect(connection: Any, _record: Any) -> None:
     connection.autocommit(True)  # we begin ourselves: to switch it for each read takes four requests to the server
     connection.rollback = partial(_rolled_back, connection, connection.rollback)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        connection.query = partial(_within, int(cursor.fetchone()[0]), connection.query)
+
+
+def _within(most: int, query: Callable[..., int], text: str | bytes, **options: Any) -> int:
+    """Send a statement that is not too large: the server would close the connection, as if it went away."""
+    if 4 * len(text) >= most:
+        size = len(text.encode() if isinstance(text, str) else text)
+        if size >= most:
+            raise TooLarge(f"it has {size} bytes to be stored; max_allowed_packet of the database is {most}")
+    return query(text, **options)
 
 
 def _rolled_back(connection: Any, roll_back: Callable[[], None]) -> None:

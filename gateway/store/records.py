@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -73,7 +73,7 @@ class Records(Generic[R]):
         """Store a new record. Returns False, and stores nothing, when the id is there already."""
         value, drops = replace(value, notes=tuple(map(proven, value.notes))), self._cache.drops
         columns, written = self._columns(value, None)
-        row = {
+        row: dict[str, Any] = {
             "job_id": value.id,
             "flow_id": flow_id,
             "version": 1,
@@ -91,7 +91,8 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
-        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), written), drops)
+        sizes = len(row["spec"]), len(row["state"])
+        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), *sizes, written), drops)
         log_notes(self._side, value.spec, value.notes)
         return True
 
@@ -135,7 +136,7 @@ class Records(Generic[R]):
         A cached record is changed without loading it first: a write names the version that it was made of, so one
         made of an old version is lost. What would write nothing, or fails, is decided by what is stored.
         """
-        cached = self._cache.get(job_id)
+        cached = found = self._cache.get(job_id)
         if cached is not None:
             try:
                 new, extra = change(cached.value)
@@ -144,7 +145,7 @@ class Records(Generic[R]):
             if new is not cached.value and (kept := repeating(partial(self._save, cached, new))) is not None:
                 return kept, extra
         while True:
-            found = self._loaded(job_id)
+            found = self._loaded(job_id, found)
             new, extra = change(found.value)
             if new is found.value:
                 return new, extra
@@ -184,7 +185,7 @@ class Records(Generic[R]):
         c = self._table.c
         word = sa.func.instr(c.spec, dumps(node)) > 0  # in the database: to load every job takes far longer
         specs = self._database.values(sa.select(c.spec).where(c.status.in_(UNDER_WAY), word))
-        return any(node in _spec(text).nodes for text in specs)
+        return any(node in loads(JobSpec, text).nodes for text in specs)
 
     def _load_statement(self) -> Prepared:
         """Select a record; state and spec are None where the version is the cached one."""
@@ -193,14 +194,17 @@ class Records(Generic[R]):
         texts = [sa.case((same, None), else_=text).label(text.name) for text in (c.state, c.spec)]
         return Prepared(sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job")))
 
-    def _loaded(self, job_id: str) -> "Entry[R]":
-        found = self._load(job_id)
+    def _loaded(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R]":
+        found = self._load(job_id, before)
         if found is None:
             raise job_unknown(job_id)
         return found
 
-    def _load(self, job_id: str) -> "Entry[R] | None":
-        """Return the stored record. A cached one is read again only if another process may have changed it."""
+    def _load(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R] | None":
+        """Return the stored record. A cached one is read again only if another process may have changed it.
+
+        ``before``: an earlier version, whose job is not read again: it never changes.
+        """
         cached, drops = self._cache.get(job_id), self._cache.drops
         if cached is not None and self._alone:
             return cached
@@ -212,12 +216,15 @@ class Records(Generic[R]):
             return None
         if row.state is None and cached is not None:
             return cached
+        known = cached or before
         try:
-            value = loads(self._cls, row.state, spec=_spec(row.spec))
+            unchanged = known and known.created_at == row.created_at
+            spec = known.value.spec if known and unchanged else loads(JobSpec, row.spec)
+            value = loads(self._cls, row.state, spec=spec)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
-        entry = Entry(row.version, row.created_at, value)
+        entry = Entry(row.version, row.created_at, value, len(row.spec), len(row.state))
         self._cache.put(job_id, entry, drops)
         return entry
 
@@ -236,7 +243,8 @@ class Records(Generic[R]):
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        self._cache.put(old.id, Entry(version, made_of.created_at, kept, written), drops)
+        sizes = made_of.spec, len(columns["state"])
+        self._cache.put(old.id, Entry(version, made_of.created_at, kept, *sizes, written), drops)
         log_notes(self._side, new.spec, new.notes)
         return kept
 
@@ -251,11 +259,6 @@ class Records(Generic[R]):
             "state": state,
         }
         return columns, _Written(due, parts)
-
-
-@lru_cache(maxsize=4096)
-def _spec(text: str) -> JobSpec:
-    return loads(JobSpec, text)
 
 
 @dataclass(frozen=True)
@@ -333,6 +336,10 @@ class Entry(Generic[R]):
     created_at: float
     """a record that was deleted and made anew begins with version 1 again"""
     value: R
+    spec: int
+    """characters of its stored job"""
+    state: int
+    """characters of all else"""
     written: _Written | None = None
     """where this process wrote it"""
 
@@ -340,8 +347,11 @@ class Entry(Generic[R]):
 class Cache(Generic[R]):
     """The records used last; the database says whether one is current."""
 
-    def __init__(self, capacity: int = 2000) -> None:
+    def __init__(self, capacity: int = 2000, characters: int = 64_000_000) -> None:
+        """``characters``: of the stored texts of all of them."""
         self._capacity = capacity
+        self._characters = characters
+        self._held = 0
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Entry[R]] = OrderedDict()
         self.drops = 0
@@ -360,16 +370,22 @@ class Cache(Generic[R]):
         ``drops`` is from before it was read or written: if records were forgotten since, it may have been deleted.
         """
         with self._lock:
-            known = self._entries.pop(job_id, entry)
+            known = self._pop(job_id) or entry
             if self.drops != drops:
                 return
             newer = known.created_at == entry.created_at and known.version > entry.version
-            self._entries[job_id] = known if newer else entry
-            if len(self._entries) > self._capacity:
-                self._entries.popitem(last=False)
+            self._entries[job_id] = kept = known if newer else entry
+            self._held += kept.spec + kept.state
+            while len(self._entries) > self._capacity or self._held > self._characters:
+                self._pop(next(iter(self._entries)))
 
     def drop(self, job_id: str) -> None:
         """Forget a record."""
         with self._lock:
-            self._entries.pop(job_id, None)
+            self._pop(job_id)
             self.drops += 1
+
+    def _pop(self, job_id: str) -> Entry[R] | None:
+        entry = self._entries.pop(job_id, None)
+        self._held -= entry.spec + entry.state if entry else 0
+        return entry

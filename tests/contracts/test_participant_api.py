@@ -15,6 +15,7 @@ from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
+from gateway.jobs.submission import LARGEST
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec, parties
 from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
@@ -96,6 +97,18 @@ def test_all_problems_are_reported_together(api: ParticipantApi, world: World, s
     ):
         assert found in caught.value.message
     assert world.me.store.local_jobs.find(spec.job_id) is None
+
+
+def test_a_job_that_is_far_too_large_is_refused(api: ParticipantApi, world: World, job: JobSpec):
+    """However often a partner makes and ends such jobs, each would stay."""
+    blob = "x" * LARGEST
+    signed = replace(job, bundles={ME: {"payload": blob}})
+    large = replace(job, job_params={"common": {"blob": blob}})
+    for create, spec in ((api.create_job, large), (world.me.participant.create_job, signed)):
+        with pytest.raises(GatewayError, match=f"must not have more than {LARGEST} characters") as caught:
+            create(spec, PEER)
+        assert (caught.value.reason, caught.value.code) == ("TOO_LARGE", 400)
+    assert world.me.store.local_jobs.find(job.job_id) is None
 
 
 def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(

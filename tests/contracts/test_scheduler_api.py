@@ -100,6 +100,12 @@ def test_all_problems_are_reported_together(api: SchedulerApi, world: World, scr
     assert world.me.store.jobs.find(spec.job_id) is None
 
 
+def test_a_job_that_is_far_too_large_is_refused(api: SchedulerApi, world: World, spec: JobSpec):
+    large = replace(spec, task_params={"common": {"a": {str(i): "x" * 100_000 for i in range(81)}}})
+    assert refusal(api.submit_job, large, PEER) == ("TOO_LARGE", 400)
+    assert world.me.store.jobs.find(spec.job_id) is None
+
+
 def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     api: SchedulerApi, world: World, scratch: list[str]
 ):

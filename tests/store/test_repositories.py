@@ -1,7 +1,7 @@
 """What the node keeps beside its jobs: providers, datasets, grants, models, lists, the audit, used signatures."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,10 +15,12 @@ from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.datasets import Dataset, DatasetRepository, Grant, MemoryDatasets
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import StopRequested
+from gateway.domain.job import Job
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
-from gateway.errors import Conflict, DatabaseAway
+from gateway.errors import Conflict, DatabaseAway, TooLarge
+from gateway.runtime.loop import while_away
 from gateway.store import database, queries, repositories, timeline
 from gateway.store import store as store_module
 from gateway.store.audit import SqlAudit
@@ -42,6 +44,7 @@ from provider_registry.registry import Action, Registry, Repository, Revision, S
 from route_table.document import Change
 from route_table.live import LiveRoutes, Version
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, at, raising
+from tests.contracts.databases import a_store, careless_database
 from tests.e2e.nodes import example
 from tests.registry.builders import a_description, a_provider
 from tests.registry.memory import MemoryRepository
@@ -330,7 +333,7 @@ def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyP
     assert (kept.get("a"), kept.get("b"), len(kept._read)) == (None, None, 1)
     cache = Cache[Any](capacity=1)
     for number in (1, 2):
-        cache.put(f"job-{number}", Entry(1, 0.0, number), 0)
+        cache.put(f"job-{number}", Entry(1, 0.0, number, 1, 1), 0)
     assert cache.get("job-1") is None and cache.get("job-2") is not None
     monkeypatch.setattr(store_module, "_MOST_IDS", 1)
     for number in (1, 2):
@@ -369,6 +372,34 @@ def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
 def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
     with pytest.raises(DatabaseAway, match="every connection to the database is in use"), database._named():
         raise sa.exc.TimeoutError("QueuePool limit")
+
+
+@pytest.fixture
+def on_a_server() -> Iterator[Store]:
+    with careless_database("packet") as url, a_store(url) as store:
+        yield store
+
+
+@pytest.mark.mariadb
+def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(on_a_server: Store):
+    """The server would close the connection, as if it went away, and the same be tried again and again."""
+    store, connections, tried = on_a_server, list[str](), list[str]()
+    most = store.value(sa.text("select @@max_allowed_packet"))
+    sa.event.listen(store._engine, "connect", lambda *_: connections.append("new"))
+
+    def grown(job: Job) -> Job:
+        tried.append(job.id)
+        return replace(job, warnings=("余" * (most // 3),))
+
+    job = a_job(spec=a_spec("a"))
+    large = replace(job.spec, job_id="job-large", job_params={"common": {"blob": '"' * (most // 2)}})
+    assert store.jobs.add(job, "")
+    with pytest.raises(TooLarge, match=f"max_allowed_packet of the database is {most}"):
+        store.jobs.add(replace(job, spec=large), "")
+    with pytest.raises(TooLarge):
+        while_away(lambda: store.jobs.update(job.id, grown))
+    assert (tried, connections) == ([job.id], []) and store.jobs.find("job-large") is None
+    assert store.jobs.update(job.id, lambda job: replace(job, warnings=("w" * (most // 2),))).warnings
 
 
 def test_a_log_that_cannot_be_written_takes_nothing_back(store: Store, monkeypatch: pytest.MonkeyPatch):

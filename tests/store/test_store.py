@@ -97,7 +97,7 @@ def test_gateways_that_start_at_the_same_time_are_one_installation(stores: tuple
     assert len(set(at_once(6, lambda i: stores[i % 2].installation()))) == 1
 
 
-def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store]):
+def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store], read: list[str]):
     store, other = stores
     store.jobs.add(a_job(), "flow")
 
@@ -118,6 +118,21 @@ def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Stor
         assert other.jobs.update("job-1", last_said_by(f"mine {i}")).warnings[-2:] == (f"theirs {i}", f"mine {i}")
     with pytest.raises(ValueError, match="not theirs"):
         other.jobs.update("job-1", last_said_by("theirs 1"))
+    assert len(read) == 1  # the job itself is the same
+
+
+def test_jobs_with_long_texts_do_not_fill_the_memory(store: Store):
+    """A partner makes such jobs, and ends them, as often as it likes."""
+    store.jobs._cache._characters = 50_000
+    for i in range(6):
+        job = a_job(f"job-{i}")
+        long = replace(SPEC, job_id=job.id, job_params={"common": {"blob": "x" * 10_000}})
+        store.jobs.add(replace(job, spec=long), "flow")
+        store.jobs.update(job.id, lambda job: replace(job, warnings=("w" * 5000,)))
+        assert [*store.jobs._cache._entries] == [f"job-{j}" for j in range(max(i - 2, 0), i + 1)]
+    assert store.jobs.get("job-0").warnings == ("w" * 5000,)
+    store.jobs.forget(f"job-{i}" for i in range(6))
+    assert store.jobs._cache._held == 0
 
 
 def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store: Store):
@@ -203,23 +218,26 @@ def test_tasks_and_runs_are_found_by_id(store: Store):
     )
 
 
-def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(store: Store):
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts of jobs that were read."""
+    texts: list[str] = []
+
+    def heard(kind: type, text: str, **elsewhere: Any) -> Any:
+        texts.extend([text] if kind is JobSpec else [])
+        return loads(kind, text, **elsewhere)
+
+    monkeypatch.setattr(records, "loads", heard)
+    return texts
+
+
+def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(store: Store, read: list[str]):
     parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
     for i in range(3):
         job = a_job(f"job-{i}")
         store.jobs.add(replace(job, spec=replace(job.spec, parties=parties if i == 1 else SPEC.parties)), "flow")
-    read: list[str] = []
-
-    def heard(*args: Any) -> None:
-        read.append(args[0])
-
-    real, records._spec = records._spec, lambda text: heard(text) or real(text)
-    try:
-        assert store.in_use(parties[1].node)
-        assert len(read) == 1
-        assert not store.in_use("") and not store.in_use("A1") and len(read) == 1
-    finally:
-        records._spec = real
+    assert store.in_use(parties[1].node) and len(read) == 1
+    assert not store.in_use("") and not store.in_use("A1") and len(read) == 1
 
 
 def test_no_call_to_the_outside_inside_a_transaction(store: Store):
