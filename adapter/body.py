@@ -2,9 +2,10 @@
 
 import re
 from codecs import BOM_UTF8
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from math import inf
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -35,7 +36,7 @@ _VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 _LONG = 64 * 1024
 """bytes of a body that a thread reads"""
 LARGE = 1 << 20
-OF_ONE, OF_ALL = 2, 8
+OF_ONE, OF_ALL = 4, 8
 """bodies of more than `LARGE` bytes in the memory of a listener, of one sender and of all; others wait"""
 _AUDITED = ("job_id", "task_id", "task_name", "flow_id", "namespace", "name", "version")
 """fields that the audit log records"""
@@ -78,23 +79,26 @@ class JsonRequest(Request):
         """Return the body. Raises `HTTPException` (408) when it does not arrive in time."""
         if hasattr(self, "_body"):
             return self._body
+        chunks, size = [], 0
         try:
-            with anyio.fail_after(BODY_SECONDS):
-                self._body = b"".join([chunk async for chunk in self._in_turn()])
-                return self._body
+            with anyio.fail_after(BODY_SECONDS) as arriving:
+                async for chunk in self.stream():
+                    if size <= LARGE < size + len(chunk):
+                        arriving.deadline = inf
+                        await self._take_places()
+                        arriving.deadline = anyio.current_time() + BODY_SECONDS
+                    size += len(chunk)
+                    chunks.append(chunk)
         except TimeoutError:
             raise HTTPException(408, f"the body must arrive within {BODY_SECONDS:g} s") from None
+        self._body = b"".join(chunks)
+        return self._body
 
-    async def _in_turn(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for chunk in self.stream():
-            if size <= LARGE < size + len(chunk):
-                sender = origin().node or str((self.client or ("",))[0])
-                for whose, many in ((sender, OF_ONE), ("", OF_ALL)):
-                    place = _places.setdefault((self.app, whose), anyio.Semaphore(many))
-                    await self.held.enter_async_context(place)
-            size += len(chunk)
-            yield chunk
+    async def _take_places(self) -> None:
+        sender = origin().node or str((self.client or ("",))[0])
+        for whose, many in ((sender, OF_ONE), ("", OF_ALL)):
+            place = _places.setdefault((self.app, whose), anyio.Semaphore(many))
+            await self.held.enter_async_context(place)
 
     async def json(self) -> Any:
         """Return the body's JSON, parsed once. Raises `Invalid`."""
