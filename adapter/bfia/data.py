@@ -46,7 +46,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
-from gateway.http.bodies import READ, Rest
+from gateway.http.streamed_bodies import READ, Rest
 from gateway.runtime.context import new_trace_id, traced
 
 FILE = "file"

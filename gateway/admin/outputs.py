@@ -21,7 +21,7 @@ from gateway.data.reports import Series, read_report
 from gateway.data.storage import Storage
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, Invalid, NotFound, TooLarge, envelope
-from gateway.http.bodies import Body
+from gateway.http.streamed_bodies import Body
 from gateway.ports import Limiters
 from gateway.store.store import Store
 

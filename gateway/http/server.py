@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError
-from gateway.http.bodies import READ, WRITE, Rest, written
+from gateway.http.streamed_bodies import READ, WRITE, Rest, written
 from gateway.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -27,10 +27,10 @@ from adapter import body
 from adapter.bfia.channel.calls import GrpcMissing
 from gateway.config.tls import Tls
 from gateway.errors import NotAllowed, StorageAway
-from gateway.http import bodies, peers, server
-from gateway.http.bodies import Body
+from gateway.http import peers, server, streamed_bodies
 from gateway.http.server import allow_descriptors, bound, serve
 from gateway.http.server import port_of as port_of_socket
+from gateway.http.streamed_bodies import Body
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, running
@@ -454,11 +454,12 @@ def test_a_long_answer_is_written_in_turns_while_its_client_is_there(
     monkeypatch: pytest.MonkeyPatch, gone: bool
 ) -> None:
     times = count()  # by them, a turn is over after one piece
-    monkeypatch.setattr(bodies, "time", SimpleNamespace(monotonic=lambda: next(times) * bodies._TURN * 0.75))
+    turn = streamed_bodies._TURN * 0.75
+    monkeypatch.setattr(streamed_bodies, "time", SimpleNamespace(monotonic=lambda: next(times) * turn))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pieces = (piece for piece in (b"a", b"b", b"c"))
-        assert asyncio.run(bodies.written(ours, pieces, lambda: gone)) is not gone
+        assert asyncio.run(streamed_bodies.written(ours, pieces, lambda: gone)) is not gone
 
 
 def test_a_client_certificate_that_cannot_be_read_is_refused() -> None:

@@ -22,7 +22,7 @@ from gateway.data.file_storage import FOLDER, FileStorage
 from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import GatewayError
-from gateway.http.bodies import READ, Rest
+from gateway.http.streamed_bodies import READ, Rest
 from tests.trust.test_connections import listening
 
 ROOT = Path(__file__).resolve().parents[3]
