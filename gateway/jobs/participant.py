@@ -15,18 +15,20 @@ from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.run import Audit, LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId, is_outside
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
-from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused
+from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused, TooLarge
 from gateway.jobs.admission import Admission
 from gateway.jobs.executor import Executor
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Deleting
+from gateway.jobs.submission import LARGEST
 from gateway.ports import Callback, SchedulerApi, TaskNews
 from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import while_away
 from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
 from gateway.store.repositories import SqlJobAudits
+from gateway.store.serialization import dumps
 from gateway.store.store import Store
 
 _MOST_PENDING = 8
@@ -204,8 +206,11 @@ class Participant:
             if any(one.id == offered.id for one in local.offered):
                 return local
             pending = [one for one in local.offered if one.id not in local.amendments]
-            left = tuple(one for one in local.offered if one not in pending[:-_MOST_PENDING])
-            local = replace(local, offered=(*left, offered))
+            kept = (*(one for one in local.offered if one not in pending[:-_MOST_PENDING]), offered)
+            if (size := len(dumps(kept))) > LARGEST:
+                rule = f"must not have more than {LARGEST} characters with earlier ones"
+                raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
+            local = replace(local, offered=kept)
             return local.noted(
                 self._clock(), "new parameters offered", offered.by, tasks=offered.tasks, reason=offered.reason
             )

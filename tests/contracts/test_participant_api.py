@@ -165,10 +165,13 @@ def test_new_parameters_hold_once_a_start_names_them(
     api.offer_parameters(*two)  # and never recorded
     for wrong in ({"a": {"x": 2}}, {"z": {}}):
         assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
+    half = {str(i): "x" * 100_000 for i in range(LARGEST // 160_000)}
+    api.offer_parameters(*offer("long", {"b": half}))
+    assert refusal(api.offer_parameters, *offer("longer", {"b": half})) == ("TOO_LARGE", 400)
     for sender in (THIRD, STRANGER):
         offers = apis.participant(sender).offer_parameters
         assert refusal(offers, *one[:3], sender) == refusal(offers, "job-none", *one[1:3], sender)
-    assert [known.id for known in world.local(job.job_id).offered] == ["one", "two"]
+    assert [known.id for known in world.local(job.job_id).offered] == ["one", "two", "long"]
     start = (job.job_id, f"task-{job.job_id}-b", "b", PEER)
     assert refusal(api.start_task, *start, ["one", "four"]) == ("REFUSED", 409)
     api.start_task(*start, ["one"])
