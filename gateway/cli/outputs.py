@@ -115,13 +115,14 @@ def verify(
             found = node.get(path_of("jobs", whole_id(node, job), "bundle"))
     try:
         findings = [vars(one) for one in verified(found)]
+        of, at = found["job_id"], found["node"]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
     good = all(one["good"] is not False for one in findings)
-    yield {"job_id": found["job_id"], "node": found["node"], "good": good, "findings": findings}, good
+    yield {"job_id": of, "node": at, "good": good, "findings": findings}, good
     words = {True: "good", False: "DIFFERS", None: "unknown"}
     columns: Columns = {"": lambda one: words[one["good"]], "what": "check", "found": lambda one: t(one["text"])}
-    title = f"what was signed of {found['job_id']}, and what ran at {found['node']}"
+    title = f"what was signed of {of}, and what ran at {at}"
     listing({"findings": findings}, "findings", "", columns, title)
 
 
