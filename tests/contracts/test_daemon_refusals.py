@@ -24,7 +24,7 @@ from engines.base import (
     Written,
 )
 from engines.base import ImageNotFound as NoImage
-from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, reach
+from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, service_networks
 from engines.docker import engine as containers
 from engines.docker.client import Connection, remove, translated
 from engines.docker.daemon import Source, as_the_daemon_sees
@@ -292,9 +292,9 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
     services._known[("lake:9000",)] = one, Firewall("b", "o")
     services.forget()
     assert one._id is None
-    monkeypatch.setattr(reach.socket, "gethostbyname", unknown)
+    monkeypatch.setattr(service_networks.socket, "gethostbyname", unknown)
     with pytest.raises(CreateFailed, match="lake cannot be resolved: Name or service not known"):
-        reach.addresses(("lake:9000",))
+        service_networks.addresses(("lake:9000",))
 
 
 def test_in_the_network_of_the_host_there_is_none_of_ours():
