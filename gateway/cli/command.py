@@ -128,12 +128,12 @@ def listing(
 
 
 def _spared(columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str]) -> list[str]:
-    """Return which columns that hold something are left out, so that the others have room."""
+    """Return which columns that hold something are left out, so that the others have room; one is shown always."""
     shown = {name: [cell(row[n]) for row in rows] for n, name in enumerate(columns)}
     widths = {name: 3 + _width([t(name), *of]) for name, of in shown.items() if any(of)}
     spared = list[str]()
     for name in spare:
-        if sum(widths.values()) <= _console().width + 1:
+        if sum(widths.values()) <= _console().width + 1 or len(widths) == 1:
             break
         if widths.pop(name, 0):
             spared.append(name)

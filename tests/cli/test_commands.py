@@ -279,6 +279,8 @@ def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_its
     table("", columns, [["0.123456789012345678"] * 12] * 2)
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.split() == ["area_error_9", "│", "0.123456789012345678"] for line in lines) == 2
+    table("", ["note", "more"], [["x" * 300, "y"]], ["more", "note"])
+    assert capsys.readouterr().out.count("x") == 300, "one column is shown, however wide it is"
 
 
 def test_ids_stay_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
