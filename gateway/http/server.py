@@ -37,7 +37,7 @@ _PAUSE = 0.1
 _WARN_EVERY = 60.0
 """seconds between two warnings that a limit of connections is reached, or that one address fails at TLS"""
 _MOST_LOGGED = 64
-"""such warnings within that time"""
+"""addresses of which such a thing is logged within that time"""
 HEAD_SECONDS = 10.0
 """for a TLS handshake, and for a request's head"""
 _REST_SECONDS = 30.0
@@ -425,7 +425,7 @@ class _Server(uvicorn.Server):
         """Note what is to be logged of an address; False: it was within the last minute, or too many were."""
         now = asyncio.get_running_loop().time()
         self._logged = {one: at for one, at in self._logged.items() if now - at < _WARN_EVERY}
-        if address in self._logged or len(self._logged) >= _MOST_LOGGED:
+        if address in self._logged or (address and len(self._logged) >= _MOST_LOGGED):
             return False
         self._logged[address] = now
         return True

@@ -436,6 +436,14 @@ def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error: Except
         assert said(port, WHOLE_REQUEST).endswith(b"hello")
 
 
+def test_the_limit_is_logged_however_many_addresses_fail_at_tls() -> None:
+    async def news() -> list[bool]:
+        known: Any = SimpleNamespace(_logged={})
+        return [server._Server._is_news(known, address) for address in (*map(str, range(65)), "", "")]
+
+    assert asyncio.run(news()) == [True] * 64 + [False, True, False]
+
+
 def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
     ours, theirs = socket.socketpair()
     sizes = [3, 2, 1, 0]
