@@ -261,7 +261,7 @@ Message = Annotated[Text, AfterValidator(lambda text: text[:1000])]
 class ContainerCallback(Body):
     """``task/callback`` of a container (4.1)."""
 
-    task_id: Short = ""
+    task_id: Annotated[Text, AfterValidator(lambda text: text[:128])] = ""  # the longest that there is
     status: str
     role: Short = ""
     result_code: Short = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adapter.bfia.wire import ContainerCallback
 from gateway.domain.job import Job
 from gateway.domain.run import Run
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
@@ -176,6 +177,7 @@ def test_of_long_words_the_beginning_is_kept(stage: Stage, call: Caller):
     assert len(stage.ended(job_id).ending.failure.message) < 1300  # type: ignore[union-attr]
     run = stage.now(job_id, guest)
     assert (run.result_code, run.result_message) == ("4" * 100, "x" * 1000)
+    assert ContainerCallback(task_id="t" * 128, status="FAILED").task_id == "t" * 128  # as long as there may be
     nowhere = call(CALLBACK, {"status": "FAILED", "task_id": "t" * 2**20, "role": "r" * 2**20})
     refused(nowhere, 404, "TASK_UNKNOWN")
     assert len(nowhere.content) < 500
