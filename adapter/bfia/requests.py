@@ -23,7 +23,7 @@ from adapter.body import read_json, without_nulls
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
-from gateway.errors import Invalid, NotAllowed, problems_of
+from gateway.errors import MISSING, Invalid, NotAllowed, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Answer as SignedAnswer
 from gateway.identity.signatures import Signable, Verifier, digest, headers, nonce_of, sign
@@ -235,6 +235,7 @@ def signed(
         try:
             if not is_short(request):  # else both in one thread, as each costs more than the checks
                 await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
+                origin().node = sender.source  # of which few large bodies are read together
             body = await request.body()
             key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
         except NotAllowed as error:
@@ -353,15 +354,17 @@ async def read(request: Request, model: type[M]) -> M:
     Raises `Invalid` with every problem.
     """
     may_have_body = request.method != "GET" or not _BODY.isdisjoint(request.headers)
-    raw = await request.body() if may_have_body else b""
-    body = read_json(raw) if raw.strip() else {}
+    raw = (await request.body()).strip() if may_have_body else b""
+    body = await to_thread.run_sync(read_json, raw) if len(raw) > _SHORT else read_json(raw or b"{}")
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
     found = {name: request.query_params.get(name, body.get(name)) for name in model.model_fields}
     try:
         return model.model_validate(without_nulls(found))
     except ValidationError as error:
-        raise Invalid(problems_of(error.errors(), model)) from None
+        wrong = problems_of(error.errors(), model)
+        rule = "is required, in the query or in a JSON body"
+        raise Invalid(p._replace(rule=rule) if p.rule == MISSING else p for p in wrong) from None
 
 
 def described(model: type[BaseModel]) -> dict[str, Any]:

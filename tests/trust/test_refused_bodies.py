@@ -4,14 +4,21 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import httpx
 import pytest
 import yaml
-from fastapi import APIRouter
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Request
+from starlette.datastructures import Headers
+from starlette.types import Message
 
+from adapter.bfia.requests import signed
 from adapter.body import LARGE, OF_ALL, OF_ONE, JsonRoute
+from gateway.auth import ORIGIN, RequestOrigin, origin
 from gateway.http.app import Mounted, create_app
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, PEER, STRANGER
@@ -105,3 +112,25 @@ def test_few_bodies_are_in_memory_together() -> None:
 
     anyio.run(main)
     assert answers == [4 * LARGE] * OF_ALL * len(each)
+
+
+def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> None:
+    """Else all partners behind one proxy would share the places of one address."""
+    verifier: Any = SimpleNamespace(check_headers=lambda *_: None, check=lambda *_: "key")
+    entry: Any = SimpleNamespace(signed="required", keys=())
+    headers = {"x-source-node-id": PEER, "x-auth-sign": "input=a, signature=b", "content-length": "100000"}
+    path = "/v1/interconn/schedule/job/create"
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    senders = list[str]()
+
+    async def receive() -> Message:
+        senders.append(origin().node)
+        return {"type": "http.request", "body": b" " * 100_000}
+
+    async def main() -> None:
+        ORIGIN.set(RequestOrigin())
+        request = Request(scope | {"headers": Headers(headers).raw}, receive)
+        await signed(verifier, lambda _: entry, CapacityLimiter(1))(request)
+
+    anyio.run(main)
+    assert senders == [PEER]
