@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from gateway.data import model_archive
 from gateway.data.combined_storage import Storages
-from gateway.data.upload import too_large
 from gateway.domain import models
 from gateway.domain.dag import DagNode
 from gateway.domain.models import Kept, ModelPart, Named, PartyModel
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import JobSpec, NodeId, Party
-from gateway.errors import Conflict, Invalid, NotFound
+from gateway.errors import Conflict, Invalid, NotFound, TooLarge
 from gateway.ports import Clock
 from gateway.store.models import SqlModels
 from provider_registry.model import Component
@@ -180,7 +179,7 @@ class Models:
         """Import an archive of at most so many bytes unpacked. Raises `Invalid`, `Conflict`, `TooLarge`."""
         wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
         if sum(file.size for model in wanted for part in model.parts for file in part.files) > most:
-            raise too_large(most)
+            raise TooLarge(f"the model has more than {most} bytes unpacked, the setting data.max_upload_bytes")
         new, others = self._new(wanted)
         deployed = others.deployed_at if others else None
         granted = others.granted if others else (self._node,)

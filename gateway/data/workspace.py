@@ -67,7 +67,8 @@ def _copy_data(old: int, new: int) -> None:
             if error.errno == errno.ENXIO:  # there is no more
                 return
             raise
-        hole = os.lseek(old, os.lseek(new, begin, os.SEEK_SET), os.SEEK_HOLE)
+        hole = os.lseek(old, begin, os.SEEK_HOLE)
+        os.lseek(new, begin, os.SEEK_SET)
         while begin < hole and (sent := os.sendfile(new, old, begin, hole - begin)):
             begin += sent
 

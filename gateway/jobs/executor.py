@@ -458,13 +458,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         left = self._launching.disk.bounds(run).get("disk")
 
         def look(size: int) -> None:
+            """Take a file's size before it is read, and 0 now and then while it is."""
             nonlocal left
-            if (
-                not size
-                and not _run(while_away(partial(self._store.local_jobs.get, local.id)), run.run_id).unsealed
-            ):
-                raise Conflict("stopped")
-            if left is not None and (left := left - size) < 0:
+            if size == 0:
+                now = while_away(partial(self._store.local_jobs.get, local.id))
+                if not _run(now, run.run_id).unsealed:
+                    raise Conflict("stopped")
+            elif left is not None and (left := left - size) < 0:
                 raise TooLarge("they have more bytes than the disk that it may take")
 
         try:

@@ -201,6 +201,6 @@ def test_an_archive_is_as_large_as_its_content(here: Store, tmp_path: Path):
     with zipfile.ZipFile(stored) as old, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    with pytest.raises(TooLarge, match=r"larger than 100 bytes, the setting data\.max_upload_bytes"):
+    with pytest.raises(TooLarge, match=r"more than 100 bytes unpacked, the setting data\.max_upload_bytes"):
         models(here, tmp_path).import_archive(small, LARGEST)
     assert unpacked(tmp_path) == []
