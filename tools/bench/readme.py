@@ -83,7 +83,7 @@ started bare in the same run, both parties in parallel.
 | one of two gateways dies: the other starts the next task after | {failover} to {failover_worst} |
 
 `create_all` at two nodes answers in {rested} (median) where each job is posted after the last has ended; with one client
-posting whole jobs without a pause in {single} at {single_rate}, with 32 clients in {many} at {many_rate}. An idle node
+posting whole jobs without a pause in {single} at {single_rate}, with 32 clients, for ten seconds, in {many} at {many_rate}. An idle node
 holds {memory}; an upload of {upload} made it grow by {grown}.
 """,
     "README.zh-CN.md": """\
@@ -110,6 +110,6 @@ holds {memory}; an upload of {upload} made it grow by {grown}.
 | 两个网关之一被杀死，另一个启动下一个任务所需时间 | {failover} 至 {failover_worst} |
 
 两个节点上的 `create_all`：每个作业在前一个结束后提交时，应答的中位数为 {rested}；一个客户端不间断提交时为 {single}（{single_rate}），
-32 个客户端时为 {many}（{many_rate}）。空闲节点占用 {memory} 内存；上传 {upload} 的表时增长 {grown}。
+32 个客户端持续十秒时为 {many}（{many_rate}）。空闲节点占用 {memory} 内存；上传 {upload} 的表时增长 {grown}。
 """,
 }
