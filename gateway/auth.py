@@ -103,7 +103,7 @@ RULES = (
 )
 """Methods, a pattern of paths, who may: the first that fits decides.
 
-An admin may do everything, and nobody else what no row names.
+An admin may do everything; what no row names, an admin alone may do.
 """
 
 

@@ -76,7 +76,7 @@ class NodeNetwork:
 
     @property
     def ours(self) -> bool:
-        """Whether it was not made by somebody else."""
+        """Whether this node made it."""
         return _option(self._seen, _NAME) == self.bridge
 
     def ensure(self) -> str:

@@ -69,7 +69,7 @@ class Effect(Protocol):
     """What follows from an application of one kind; `begin` and `end` may be repeated."""
 
     def check(self, new: Application) -> None:
-        """Raise `GatewayError` for what nobody could approve; by default every application is taken."""
+        """Raise `GatewayError` for what could not be approved; by default every application is taken."""
         return
 
     def begin(self, known: Application, by: str) -> None:
