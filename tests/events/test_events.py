@@ -296,8 +296,12 @@ def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path: Path):
             node.kill()
             node.start()
             node.wait_job(job_id, 60, "FAILED")
-            wait_for(lambda: sent(receiver, job_id).count("finished") == 2, 60)  # it schedules it and takes part
-            page = node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"]
-            got = [asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id]
-            assert list(dict.fromkeys(got)) == [e["id"] for e in page]
-            assert page[0]["event"] == "created" and [e["event"] for e in page].count("finished") == 2
+
+            def all_came() -> list[dict[str, Any]]:
+                got = [asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id]
+                page = node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"]
+                finished = [e["event"] for e in page].count("finished") == 2  # it schedules it and takes part
+                return list(page) if finished and list(dict.fromkeys(got)) == [e["id"] for e in page] else []
+
+            page = wait_for(all_came, 60, 0.1, "each event came, in order")
+            assert page[0]["event"] == "created"
