@@ -57,7 +57,8 @@ def test_a_job_outlives_an_outage_of_its_storage_which_is_slow_before_and_after(
     node.wait_job(job_id, 240)
     site.way.turn("")
     outputs = node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
-    assert outputs and all(one["there"] for one in outputs)
+    last = max(one["attempt"] for one in outputs)  # an attempt that met the outage may have left nothing
+    assert all(one["there"] for one in outputs if one["attempt"] == last)
 
 
 def test_a_key_that_is_denied_ends_a_job_at_once_with_its_reason(site: Site) -> None:
