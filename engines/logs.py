@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -133,6 +134,6 @@ class StreamingEngine(Engine):
             for stream, chunks in zip(STREAMS, self._streams(name), strict=False):
                 save(directory, stream, chunks, self._saved_log_size)
 
+    @abstractmethod
     def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
         """Return what a run of ours wrote to stdout and to stderr; nothing if its logs are not here."""
-        raise NotImplementedError

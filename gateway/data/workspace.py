@@ -64,7 +64,7 @@ def _copy_data(old: int, new: int) -> None:
         try:
             begin = os.lseek(old, begin, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # there is no more
+            if error.errno == errno.ENXIO:  # only a hole is left
                 return
             raise
         hole = os.lseek(old, begin, os.SEEK_HOLE)

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 STOP_AGAIN = 5.0
 """seconds between two requests to stop what does not end"""
 LARGEST = 8_000_000
-"""characters of a job as it is stored; one of 1000 tasks with twenty parameters each has about a million"""
+"""characters of a stored job; 1000 tasks with twenty parameters each take about a million"""
 _NODES_AT_A_TIME = 8
 _LINK = ("profile", "way back")
 """steps of a route test that are rows of their own in a dry run; all others are the route"""

@@ -65,7 +65,7 @@ class Claims:
         return _claim(row) if row else None
 
     def with_states(self) -> list[tuple[Claim, str | None]]:
-        """Return every claim with the state of its job here; None: there is no record of it."""
+        """Return every claim with the state of its job here, None where this node has no record of the job."""
         t, job = schema.resource_claim, schema.local_job
         query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
         return [(_claim(row), row.status) for row in self._store.rows(query)]

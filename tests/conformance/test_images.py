@@ -125,7 +125,7 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--clause", "nothing"], "there are: starts"),
         (["--data", "guest"], "ROLE=FILE.csv"),
         (["--data", "guest=/nowhere.csv"], "cannot be read"),
-        (["--data", "nobody.model=run.sh"], "no component that is checked reads data of nobody.model"),
+        (["--data", "other.model=run.sh"], "no component that is checked reads data of other.model"),
         (["--parameter", "=1"], "NAME=VALUE"),
         (["--parameter", "fial=3"], "has a parameter fial"),
         (["--parameter", "fail=256"], "Echo, --parameter fail: must lie within (0,255) (got '256')"),

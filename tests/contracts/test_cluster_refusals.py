@@ -39,7 +39,7 @@ def serving(*answers: Served) -> Iterator[str]:
         handler.send_header("content-type", "application/json")
         handler.send_header("www-authenticate", f'Bearer realm="{url}/token",service="s"')
         handler.end_headers()
-        with suppress(OSError):  # whoever asked has heard enough
+        with suppress(OSError):  # the client has closed the connection
             handler.wfile.write(body)
 
     with scripted() as (peer, url):

@@ -31,7 +31,7 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
 @pytest.mark.parametrize(
     ("asked", "reason", "message"),
     [
-        (("nobody", "1.0.0", "A"), "PROVIDER_UNKNOWN", f"no provider nobody is registered; {REGISTER}"),
+        (("absent", "1.0.0", "A"), "PROVIDER_UNKNOWN", f"no provider absent is registered; {REGISTER}"),
         (
             ("acne", "1", "A"),
             "PROVIDER_UNKNOWN",

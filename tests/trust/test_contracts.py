@@ -221,7 +221,7 @@ def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
     me, peer = nodes
     mine, theirs = contract(me, peer)
     pending = applied(me, "contract", peer)
-    person(me, "POST", f"/applications/{mine}/terminate", {})  # which is no lock-out
+    person(me, "POST", f"/applications/{mine}/terminate", {})  # which does not lock the partner out
     becomes(peer, theirs, "TERMINATED")
     person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
     becomes(me, pending, "APPROVED")

@@ -254,7 +254,7 @@ def _stopped(run: Run) -> Failure:
 
 
 def stopped(run: Run, at: datetime) -> Run:
-    """Return the run as it is to end; one that has, or is to already, stays as it is.
+    """Return the run with the end that it is to have; one that has ended, or is ending, is returned unchanged.
 
     One that has succeeded leaves no model if that is not fingerprinted yet.
     """
