@@ -6,10 +6,11 @@ mkdir -p "$rt"; chmod 755 "$rt"
 say() { printf '%s %s\n' "$(date +%T)" "$*" >&2; }
 die() { say "FATAL: $*"; exit 1; }
 
-alive() { # FILE with the pid of a process that runs and names the file's folder of $rt in its command line; another took the number over else
-  local pid folder=${1#"$rt/"}; [ -s "$1" ] || return 1
+alive() { # FILE with the pid of a process that runs and names the file's folder of $rt in its command line (asked with builtins: a grep for it could have the number itself)
+  local pid command folder=${1#"$rt/"}; [ -s "$1" ] || return 1
   pid=$(cat "$1" 2>/dev/null) || return 1 # some remove it when they end
-  tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "$rt/${folder%%/*}/" # a zombie has none
+  command=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") || return 1 # a zombie has none
+  [[ $command == *"$rt/${folder%%/*}/"* ]]
 }
 
 wait_for() { # NAME SECONDS COMMAND...
@@ -20,9 +21,9 @@ wait_for() { # NAME SECONDS COMMAND...
 
 end() { # PIDFILE [-SIGNAL]: end a process and wait until it is gone
   if alive "$1"; then
-    kill "${2:--TERM}" "$(cat "$1")"
+    kill "${2:--TERM}" "$(cat "$1")" || true
     local tries=100; while alive "$1" && [ $((tries--)) -gt 0 ]; do sleep 0.1; done
-    if alive "$1"; then kill -KILL "$(cat "$1")"; fi
+    if alive "$1"; then kill -KILL "$(cat "$1")" || true; fi
   fi
   rm -f "$1"
 }

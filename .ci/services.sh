@@ -36,9 +36,7 @@ docker_up() {
   mount_cgroups
   if ! alive "$dockerd"; then # what a killed daemon left behind
     rm -f "$dockerd" "$sock"
-    if alive "$rt/docker-exec/containerd/containerd.pid"; then
-      kill -9 "$(cat "$rt/docker-exec/containerd/containerd.pid")"; sleep 0.3
-    fi
+    end "$rt/docker-exec/containerd/containerd.pid" -KILL
     rm -rf "$rt/docker-exec/containerd"
   fi
   mkdir -p "$rt/docker-exec"
@@ -108,7 +106,7 @@ case $1 in
   python) python_up ;;
   down)
     bash "$here/swarm.sh" stop; bash "$here/kubernetes.sh" stop; bash "$here/s3.sh" stop; bash "$here/hdfs.sh" stop
-    for f in "$db" "$dockerd"; do if alive "$f"; then kill "$(cat "$f")"; rm -f "$f"; fi; done ;;
+    for f in "$db" "$dockerd"; do end "$f"; done ;;
   status)
     if alive "$db"; then echo "mariadb up"; else echo "mariadb down"; fi
     if docker info >/dev/null 2>&1; then echo "docker up"; else echo "docker down"; fi
