@@ -27,8 +27,8 @@ from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
-from gateway.runtime.checks import Step
 from gateway.runtime.context import Exchange, traced
+from gateway.runtime.trials import Step
 from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 

@@ -32,8 +32,8 @@ from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
 from gateway.ports import as_mapping
-from gateway.runtime import checks
-from gateway.runtime.checks import Result, Step, Stopped, Trial
+from gateway.runtime import trials
+from gateway.runtime.trials import Result, Step, Stopped, Trial
 from route_table.certificates import expiries
 from route_table.model import DEFAULT_ENTRY, Identity, Route, RouteTable, UnknownNode
 
@@ -152,12 +152,12 @@ def _route(table: RouteTable, node: NodeId) -> Step:
         route = table.resolve(node)
     except UnknownNode as error:
         remedy = f"accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add {node} --to URL"
-        return checks.failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
+        return trials.failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
     found = f"{route.url}, profile {route.profile}" + (f", passed on by {route.via}" if route.via else "")
     if table.knows(node):
-        return checks.ok(found)
+        return trials.ok(found)
     text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
-    return checks.warning(text, "add an entry with via if that node is a partner", found)
+    return trials.warning(text, "add an entry with via if that node is a partner", found)
 
 
 class _Test:
@@ -204,7 +204,7 @@ class _Test:
             try:
                 found = work()
             except GatewayError as error:
-                found = checks.failed(error.message, _AGAIN)
+                found = trials.failed(error.message, _AGAIN)
             return replace(found, name=name, remedy=_WAIT if f"{QUOTA}: " in found.cause else found.remedy)
 
         return self._trial.take(name, step, needed=needed)
@@ -214,45 +214,45 @@ class _Test:
         try:
             found = socket.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            return checks.failed(f"the name {name} leads nowhere: {error}", "correct host or url of the entry")
-        return checks.ok(", ".join(sorted({str(address[4][0]) for address in found})))
+            return trials.failed(f"the name {name} leads nowhere: {error}", "correct host or url of the entry")
+        return trials.ok(", ".join(sorted({str(address[4][0]) for address in found})))
 
     def _tcp(self) -> Step:
         where = f"{self._url.hostname}:{self._port}"
         try:
             with socket.create_connection((self._url.hostname, self._port), _CONNECT_SECONDS):
-                return checks.ok(where)
+                return trials.ok(where)
         except ConnectionRefusedError:
-            return checks.failed(f"nothing listens at {where}", "start the peer's gateway, or correct the port")
+            return trials.failed(f"nothing listens at {where}", "start the peer's gateway, or correct the port")
         except OSError as error:
             remedy = "open the port in the firewalls between, or correct the entry's address"
-            return checks.failed(f"{where} cannot be reached: {error}", remedy)
+            return trials.failed(f"{where} cannot be reached: {error}", remedy)
 
     def _tls(self) -> Step:
         if self._url.scheme != "https":
-            return checks.skipped("the route is plain http")
+            return trials.skipped("the route is plain http")
         return _tls(self._url.hostname or "", self._port, self._route.identity)
 
     def _relay(self) -> Step:
         """Test whether the next hop passes on; what the node behind it responds is the next step's."""
         route, me = self._route, self._me
         if not route.via:
-            return checks.skipped("the node is reached directly")
+            return trials.skipped("the node is reached directly")
         hop = "the next hop" if route.via == DEFAULT_ENTRY else route.via
         try:
             greeting = hello(self._peer, me)
         except GatewayError as error:
             if error.reason in RELAY_CODES and error.reason != TARGET_UNREACHABLE:
                 remedy = f"have its admin set relay: true in the entries of {me} and {route.node}, and route both"
-                return checks.failed(error.message, remedy)
+                return trials.failed(error.message, remedy)
             if isinstance(error, PeerUnreachable) and error.reason != TARGET_UNREACHABLE:
                 remedy = f"look at the gateway of {hop} and at what stands before it"
-                return checks.failed(error.message, self._unproven(error) or remedy)
-            return checks.ok(f"{hop} passes on")
+                return trials.failed(error.message, self._unproven(error) or remedy)
+            return trials.ok(f"{hop} passes on")
         if route.via != route.node and greeting.get("node_id") == route.via:
             remedy = "have its admin bring its gateway up to date and allow it, or go another way"
-            return checks.failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
-        return checks.ok(f"{hop} passes on")
+            return trials.failed(f"{hop} responds itself: its gateway passes on nothing", remedy)
+        return trials.ok(f"{hop} passes on")
 
     def _answer(self) -> Step:
         greeting, route = self._greeting, self._route
@@ -264,21 +264,21 @@ class _Test:
         except PeerUnreachable as error:
             remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
             if self._url.scheme == "http" and speaks_tls(self._url.hostname or "", self._port):
-                return checks.failed(
+                return trials.failed(
                     "https is spoken there, and the entry says http", "begin the entry's url with https"
                 )
-            return checks.failed(error.message, self._unproven(error) or remedy)
+            return trials.failed(error.message, self._unproven(error) or remedy)
         except GatewayError as error:
             if error.reason == RELAY_NOT_ALLOWED:  # it is another node, and says so
                 greeting["node_id"] = self._relay_there() or "another one"
-                return checks.ok(error.message)
+                return trials.ok(error.message)
             if error.reason == RELAY_LOOP and self._relay_there() == self._me:
                 text = f"this address is this node itself ({self._me}): what is sent there comes back"
-                return checks.failed(text, f"put the address of {route.node} into its entry, not this node's own")
+                return trials.failed(text, f"put the address of {route.node} into its entry, not this node's own")
             text = error.message.removeprefix(f"{route.node}: ").removeprefix(f"{error.reason}: ")
-            return checks.failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
+            return trials.failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
         greeting["sent"], greeting["received"] = sent, time.time()
-        return checks.ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
+        return trials.ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
 
     def _unproven(self, error: PeerUnreachable) -> str:
         """Return what to do about an answer that is not signed; empty where it is another failure."""
@@ -292,9 +292,9 @@ class _Test:
         if known == unknown and self._route.profile != _OTHER_PROTOCOL:
             text = f"nothing between nodes is served at {self._route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
             remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
-            return checks.failed(text, remedy)
+            return trials.failed(text, remedy)
         text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
-        return checks.warning("", "", text)
+        return trials.warning("", "", text)
 
     def _status_and_code(self, path: str, method: str = "POST") -> tuple[int, str]:
         status, body = self._peer.raw(method, path, {})
@@ -312,15 +312,15 @@ class _Test:
             text = (
                 f"the node there says that it is {found}" if found else "the node there does not say which it is"
             )
-            return checks.failed(text, remedy)
-        return checks.ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
+            return trials.failed(text, remedy)
+        return trials.ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
 
     def _profile(self) -> Step:
         profile = self._route.profile
         if profile != "spec":
             text = f"the entry says profile {profile}, and the peer is a gateway such as this"
-            return checks.failed(text, "set profile: spec, or leave it out")
-        return checks.ok(profile)
+            return trials.failed(text, "set profile: spec, or leave it out")
+        return trials.ok(profile)
 
     def _other_profile(self) -> Step:
         """Compare the profile with how the peer responds to a path that nobody has."""
@@ -329,16 +329,16 @@ class _Test:
         looks = "fate" if (status, code) == (200, "6000") else "spec"
         if looks != profile and "fate" in (looks, profile):
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
-            return checks.warning(text, f"set profile: {looks}", f"the entry says {profile}")
-        return checks.ok(profile)
+            return trials.warning(text, f"set profile: {looks}", f"the entry says {profile}")
+        return trials.ok(profile)
 
     def _partner_paths(self) -> Step:
         """Test whether FATE's paths between sites are served; an empty body changes nothing."""
         known, unknown = map(self._status_and_code, (_PARTNER_HAS, _PARTNER_LACKS))
         if known == unknown or known[0] != 200:
             text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {known[0]} to {_PARTNER_HAS}"
-            return checks.failed(text, "correct the address; a gateway serves it with fate.enabled")
-        return checks.ok(_OTHER_PROTOCOL)
+            return trials.failed(text, "correct the address; a gateway serves it with fate.enabled")
+        return trials.ok(_OTHER_PROTOCOL)
 
     def _skew(self) -> Step:
         greeting, skew = self._greeting, self._off
@@ -346,19 +346,19 @@ class _Test:
             if skew is None:
                 skew = float(greeting["time_ms"]) / 1000 - (greeting["sent"] + greeting["received"]) / 2
         except (KeyError, TypeError, ValueError):
-            return checks.skipped("the peer does not say its time")
+            return trials.skipped("the peer does not say its time")
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
-            return checks.failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
-        return checks.ok(f"{round(skew, 1) + 0:+.1f} s")
+            return trials.failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
+        return trials.ok(f"{round(skew, 1) + 0:+.1f} s")
 
     def _body(self) -> Step:
         try:
             hello(self._peer, self._me, BODY)
         except GatewayError as error:
             text = f"a request of {BODY} bytes does not pass: {error.message}"
-            return checks.failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
-        return checks.ok(f"{BODY} bytes")
+            return trials.failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
+        return trials.ok(f"{BODY} bytes")
 
     def _channel(self) -> Step:
         """Look for a message at the peer's transport, in each form in which messages are sent there."""
@@ -369,13 +369,13 @@ class _Test:
         results = {form: self._peek(form, encapsulated=profile.encapsulates) for form in forms}
         names = {form: "grpc" if grpc else form.name.lower() for form in forms}
         if not any(results.values()):
-            return checks.ok(", ".join(names.values()))
+            return trials.ok(", ".join(names.values()))
         found = "; ".join(f"{names[form]}: {result}" for form, result in results.items() if result)
         remedy = "set transport in the entry to the address of the peer's transport layer"
         if self._greeting and all(results.values()):
-            return checks.failed(found, remedy)
+            return trials.failed(found, remedy)
         remedy = remedy if all(results.values()) else "containers that send this form do not reach that node's"
-        return checks.warning(found, remedy)
+        return trials.warning(found, remedy)
 
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return what is wrong with the peer's answer to one form; empty for nothing."""
@@ -405,23 +405,23 @@ class _Test:
         found = f"{median * 1000:.1f} ms (median of {_TRIES})"
         if median > self._route.deadline / 2:
             text = f"half of the route's deadline of {self._route.deadline:g} s is used up by a small request"
-            return checks.failed(text, "raise deadline in the entry, or mend the link", found)
-        return checks.ok(found)
+            return trials.failed(text, "raise deadline in the entry, or mend the link", found)
+        return trials.ok(found)
 
     def _way_back(self) -> Step:
         me = self._me
         if not self._greeting.get("knows_you"):
             remedy = f"have its admin add {me} with this node's advertised address, or enable it"
-            return checks.failed(f"the peer has no enabled route to {me}", remedy)
+            return trials.failed(f"the peer has no enabled route to {me}", remedy)
         back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
         if back.get("ok"):
-            return checks.ok(f"{back.get('ms', '?')} ms")
+            return trials.ok(f"{back.get('ms', '?')} ms")
         step = back.get("step") or back.get("reason", "?")  # an older gateway says reason and message
         text = f"the peer does not reach this node; the step that fails there: {step}"
         if step == "tls":
-            return checks.failed(text, f"have its admin set ca, certificate and key in the route to {me}")
+            return trials.failed(text, f"have its admin set ca, certificate and key in the route to {me}")
         remedy = f"correct the address of {me} in the peer's route table, or the firewalls; its log says more"
-        return checks.failed(text, remedy)
+        return trials.failed(text, remedy)
 
 
 def _tls(host: str, port: int, identity: Identity) -> Step:
@@ -440,19 +440,19 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
             if not conn.recv(1):
                 raise ConnectionError("it ends the connection")  # as a gateway does, without an alert
     except PeerUnreachable as error:
-        return checks.failed(error.message, "correct ca, certificate and key of the entry")
+        return trials.failed(error.message, "correct ca, certificate and key of the entry")
     except ssl.SSLCertVerificationError as error:
         cause, remedy = _VERIFY_CODES.get(error.verify_code, ("is not trusted", ""))
         file = "the file that ca names does not have its authority" if identity.ca else "set ca in the entry"
         remedy = remedy or f"{file}: ask the peer for the certificate of its authority"
-        return checks.failed(f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy)
+        return trials.failed(f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy)
     except OSError as error:
         # TLS 1.3 checks certificates only when its client is done with the handshake
         hung_up = version and isinstance(error, ssl.SSLEOFError | ConnectionError)
         reason = getattr(error, "reason", None) or str(error)
         if hung_up or any(alert in reason for alert in _ALERTS):
             return _without_certificate(reason, identity)
-        return checks.failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
+        return trials.failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
     return _trusted(certificate, version, identity)
 
 
@@ -474,11 +474,11 @@ def _without_certificate(reason: str, identity: Identity) -> Step:
         for found in expiries(Identity(certificate=identity.certificate), "entry"):
             if found.ends < datetime.now(UTC):
                 text = f"this node's certificate in {found.file} has expired on {found.ends.date()}"
-                return checks.failed(text, _RENEW)
+                return trials.failed(text, _RENEW)
         text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
-        return checks.failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
+        return trials.failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
     remedy = "set certificate and key in the entry to one that the peer's authority has signed"
-    return checks.failed(f"the peer wants a certificate of this node: {reason}", remedy)
+    return trials.failed(f"the peer wants a certificate of this node: {reason}", remedy)
 
 
 def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
@@ -490,5 +490,5 @@ def _trusted(certificate: Mapping[str, object], version: str, identity: Identity
         all_ends.append((what, found.ends, _RENEW))
     for what, at, remedy in all_ends:
         if (left := (at - now).days) < EXPIRES_SOON:
-            return checks.warning(f"{what} expires in {left} days", remedy, version)
-    return checks.ok(f"{version}, certificate valid until {ends.date()}")
+            return trials.warning(f"{what} expires in {left} days", remedy, version)
+    return trials.ok(f"{version}, certificate valid until {ends.date()}")

@@ -34,9 +34,9 @@ from gateway.jobs.participant import Participant
 from gateway.jobs.resources import Resources
 from gateway.language.catalogue import ENGLISH, LANGUAGE, of_header, of_texts
 from gateway.ports import Clock
-from gateway.runtime.checks import Step
 from gateway.runtime.context import Peers
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.trials import Step
 from gateway.store.audit import SqlAudit
 from gateway.store.serialization import dumps
 from gateway.store.store import Store

@@ -38,7 +38,7 @@ from gateway.identity.statements import HEAD
 from gateway.jobs.retention import Cleaner, Item
 from gateway.jobs.submission import Drain
 from gateway.language.catalogue import LANGUAGE, translate
-from gateway.runtime.checks import Step, good
+from gateway.runtime.trials import Step, good
 from gateway.store.audit import AuditEntry
 
 

@@ -33,7 +33,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import numbered_page, page_of
-from gateway.runtime.checks import Step, good
+from gateway.runtime.trials import Step, good
 from route_table.document import KEYS, Change, parse
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
 from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode

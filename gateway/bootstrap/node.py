@@ -66,12 +66,12 @@ from gateway.jobs.submission import Drain, DryRun, Intake, roles_of
 from gateway.ports import Clock, Limiters
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers
-from gateway.runtime.checks import Step
 from gateway.runtime.context import NodeContext, Peers, traced
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.liveness import Heartbeat, Outages
 from gateway.runtime.loop import Loop
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.trials import Step
 from gateway.store import repositories
 from gateway.store.applications import SqlApplications
 from gateway.store.audit import SqlAudit

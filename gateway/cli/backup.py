@@ -40,8 +40,8 @@ def backup(
     The database is copied as it is at one moment. What lies in the storage is listed, not copied: back up
     the storage by its own means, afterwards.
     """
-    from gateway.store.backup import snapshot
     from gateway.store.database import newest_revision
+    from gateway.store.snapshot import snapshot
 
     settings = settings_of(config)
     new_file(file, force)
@@ -100,7 +100,7 @@ def restore(
     Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
     node can move to another database. Exit code 1: something that the database names is not in the storage.
     """
-    from gateway.store.backup import fill
+    from gateway.store.snapshot import fill
 
     new = not config.exists()
     source = config.with_name(f"{config.name}.part") if new else config

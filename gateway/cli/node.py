@@ -1,4 +1,4 @@
-"""Commands about the node itself: tokens, key pairs, doctor, drain, clean-up, resources, settings, audit log."""
+"""Commands about the node itself: clean-up, drain, doctor, migrate, resources, settings."""
 
 import json
 import time
@@ -120,7 +120,7 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     """
     from gateway.bootstrap.parts import engine_of
     from gateway.diagnostics.doctor import look
-    from gateway.runtime.checks import good
+    from gateway.runtime.trials import good
     from gateway.store.serialization import to_plain
 
     # an installation of this name owns no containers

@@ -34,8 +34,8 @@ from gateway.http.server import bound, same, serving
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import ENGLISH, reason_of
 from gateway.providers.images import signers_of
-from gateway.runtime import checks
-from gateway.runtime.checks import Step, Trial
+from gateway.runtime import trials
+from gateway.runtime.trials import Step, Trial
 from gateway.store.database import connect, next_step, revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders, SqlRouteVersions, SqlTokens
@@ -119,18 +119,18 @@ def _database(node: Installation) -> Step:
         current, newest = node.revisions
     except GatewayError as error:
         cause = "; ".join(str(p) for p in error.problems) or error.message
-        return checks.failed(cause, next_step(error))
-    return checks.ok(f"schema {current or 'not made yet'}, this version's is {newest}")
+        return trials.failed(cause, next_step(error))
+    return trials.ok(f"schema {current or 'not made yet'}, this version's is {newest}")
 
 
 def _migrations(node: Installation) -> Step:
     if not node.database_up:
-        return checks.skipped()
+        return trials.skipped()
     current, newest = node.revisions
     if current in (None, newest):
-        return checks.ok(newest if current else "the schema is not made yet; serve makes it")
+        return trials.ok(newest if current else "the schema is not made yet; serve makes it")
     remedy = "serve upgrades a schema that it knows and refuses any other; back up the database first"
-    return checks.warning(f"the schema is {current}, this version's is {newest}", remedy)
+    return trials.warning(f"the schema is {current}, this version's is {newest}", remedy)
 
 
 def _writable(folder: Path) -> Step:
@@ -139,10 +139,10 @@ def _writable(folder: Path) -> Step:
         try_to_write(existing)
     except OSError as error:
         if full(error):
-            return checks.failed(f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}")
+            return trials.failed(f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}")
         text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
-        return checks.failed(text, f"give the gateway's user the right to write to {folder}")
-    return checks.ok(str(folder) if existing == folder else f"{folder} (made at the start)")
+        return trials.failed(text, f"give the gateway's user the right to write to {folder}")
+    return trials.ok(str(folder) if existing == folder else f"{folder} (made at the start)")
 
 
 _SEE = "see docs/data.md; each reason is explained in docs/reasons.md"
@@ -153,7 +153,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
     try:
         remotes = storages(settings).remotes.values()
     except Invalid as error:
-        return checks.failed(
+        return trials.failed(
             error.message, "give the gateway's user the right to read the file, or correct its path"
         )
     failed, steps, shared, lasting = [], [], [], []
@@ -175,7 +175,7 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             except StorageFailed as error:
                 lasting.append(error.message)
     if failed:
-        return checks.failed("; ".join(failed), "; ".join(dict.fromkeys(steps)))
+        return trials.failed("; ".join(failed), "; ".join(dict.fromkeys(steps)))
     found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
     causes, remedies = [], []
     if shared:
@@ -189,8 +189,8 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
         causes.append(f"containers can change all of {names}: HDFS believes the name that a client gives")
         remedies.append("keep there only what every image that runs here may read; for more, use S3 with role")
     if causes:
-        return checks.warning("; ".join(causes), "; ".join(remedies), found)
-    return checks.ok(found or "none but the node's folder")
+        return trials.warning("; ".join(causes), "; ".join(remedies), found)
+    return trials.ok(found or "none but the node's folder")
 
 
 def _no_way(engine: ContainerdEngine, remote: Remote) -> str:
@@ -207,8 +207,8 @@ def _disk(node: Installation) -> Step:
     found = f"{_size(free)} free at {folder}"
     if free < reserve:
         text = f"{found}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
-        return checks.failed(text, "make room, or lower the reserve")
-    return checks.ok(found)
+        return trials.failed(text, "make room, or lower the reserve")
+    return trials.ok(found)
 
 
 def _size(count: int) -> str:
@@ -237,8 +237,8 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
             found += those
             commands.append(shlex.join(["chmod", mode, *those]))
     if not found:
-        return checks.ok("closed to other users")
-    return checks.warning(f"open to other users of this machine: {', '.join(found)}", "; ".join(commands))
+        return trials.ok("closed to other users")
+    return trials.warning(f"open to other users of this machine: {', '.join(found)}", "; ".join(commands))
 
 
 def _open_to_others(path: Path) -> bool:
@@ -268,9 +268,9 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
     )
     wrong = {name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS}
     if not wrong:
-        return checks.ok(found)
+        return trials.ok(found)
     cause = "; ".join(f"the clock of the {name} is {off} off this machine's" for name, off in wrong.items())
-    return checks.failed(cause, "let both machines follow a time server", found)
+    return trials.failed(cause, "let both machines follow a time server", found)
 
 
 # ---------------------------------------------------------------- engine and images
@@ -285,7 +285,7 @@ def _engine(node: Installation) -> Step:
         if node.engine.kind == "kubernetes":
             remedy = "check the API server, and engine.kubernetes.kubeconfig"
         remedy = remedy if node.settings.engine.main is not None else "check the state folder"
-        return checks.failed(f"{error.reason}: {error}", error.remedy or remedy)
+        return trials.failed(f"{error.reason}: {error}", error.remedy or remedy)
     others, totals = _further(node.engine), {node.engine.kind: main}
     away, capacities, remedies = [], [], []
     for name, other in others.items():
@@ -302,48 +302,48 @@ def _engine(node: Installation) -> Step:
     found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
     causes = f"nothing can run at {'; '.join(away)}"
-    return checks.warning(causes, "; ".join(dict.fromkeys(remedies)), found) if away else checks.ok(found)
+    return trials.warning(causes, "; ".join(dict.fromkeys(remedies)), found) if away else trials.ok(found)
 
 
 def _isolation(node: Installation) -> Step:
     if not node.engine_up:
-        return checks.skipped()
+        return trials.skipped()
     try:
         found = node.engine.isolation()
     except EngineError as error:
-        return checks.failed(f"{error.reason}: {error}", "check the container engine")
+        return trials.failed(f"{error.reason}: {error}", "check the container engine")
     if found.gaps:
         first = serving(node.settings.state_dir) is None
         made = first and all(gap.endswith("the node makes them at its start if it may") for gap in found.gaps)
         remedy = "nothing before the first start; afterwards" if made else ""
-        return checks.warning("; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip())
-    return checks.ok("tasks are isolated from each other, from the host and from outside")
+        return trials.warning("; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip())
+    return trials.ok("tasks are isolated from each other, from the host and from outside")
 
 
 def _images(node: Installation) -> Step:
     """Look for every registered image at the engine that its provider names, else at its registry."""
     if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
-        return checks.skipped()
+        return trials.skipped()
     images: dict[tuple[str, str], list[Provider]] = {}
     for provider in SqlProviders(node.store).list():
         for image in provider.every_image() if not provider.retired else ():
             images.setdefault((image, provider.place), []).append(provider)
     if not images:
-        return checks.ok("no provider is in use: nothing to check")
+        return trials.ok("no provider is in use: nothing to check")
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         found = list(pool.map(lambda one: _image(node, *one), sorted(images.items())))
     total = f"{counted(len(images), 'image')} registered"
     if moved := [key for one in found for key in one.moved]:
         text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
         remedy = "bfia-gateway provider approve, if it is the right one; else restore the approved one"
-        return checks.warning(text, remedy, total)
+        return trials.warning(text, remedy, total)
     if lacking := [one for one in found if one.remedy]:
         remedies = "; ".join(dict.fromkeys(one.remedy for one in lacking))
-        return checks.warning(
+        return trials.warning(
             f"registered, but not here: {'; '.join(one.cause for one in lacking)}", remedies, total
         )
     away = sum(one.away for one in found)
-    return checks.ok(
+    return trials.ok(
         f"{total}, {away} of them with its registry, pulled when needed" if away else f"{total}, all here"
     )
 
@@ -417,13 +417,13 @@ def _ports(node: Installation) -> Step:
     running = serving(node.settings.state_dir) if in_use else None
     taken += [text for address, text in in_use if running is None or not running.has(address)]
     if taken:
-        return checks.failed("; ".join(taken), "stop what listens there, or choose another listen.*.bind")
+        return trials.failed("; ".join(taken), "stop what listens there, or choose another listen.*.bind")
     if running is None:
-        return checks.ok("free")
+        return trials.ok("free")
     if running.version == VERSION:
-        return checks.ok("the node is running")
+        return trials.ok("the node is running")
     text = f"the node is running as {running.version}, this program is {VERSION}"
-    return checks.warning(text, "restart it with this version, or use its own doctor")
+    return trials.warning(text, "restart it with this version, or use its own doctor")
 
 
 def certificates_of(settings: Settings) -> Step:
@@ -441,7 +441,7 @@ def certificates_of(settings: Settings) -> Step:
         broken += map(str, error.problems)
     if broken:
         remedy = "replace the files; those of routes are reloaded by themselves, the listener's at the next start"
-        return checks.failed("; ".join(broken), remedy)
+        return trials.failed("; ".join(broken), remedy)
     keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
     causes, remedies = [], []
@@ -462,11 +462,11 @@ def certificates_of(settings: Settings) -> Step:
         causes.append(f"these expire soon: {', '.join(soon)}")
         remedies.append("renew them; those of routes are reloaded by themselves, the listener's at the next start")
     if causes:
-        return checks.warning("; ".join(causes), "; ".join(remedies))
+        return trials.warning("; ".join(causes), "; ".join(remedies))
     if found:
         first = min(one.ends for one in found)
         keys.insert(0, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
-    return checks.ok("; ".join(keys) or "none are named")
+    return trials.ok("; ".join(keys) or "none are named")
 
 
 def _tokens(node: Installation) -> Step:
@@ -474,23 +474,23 @@ def _tokens(node: Installation) -> Step:
     if mode == "off" and node.database_up and node.revisions[0] == node.revisions[1]:
         valid = sum(not t.revoked_at and (t.expires_at or now) >= now for t in SqlTokens(node.store).list())
     if not valid:
-        return checks.ok(f"mode {mode}")
+        return trials.ok(f"mode {mode}")
     remedy = 'set auth.mode: "on" and restart the node, or revoke the tokens'
-    return checks.warning(f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy)
+    return trials.warning(f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy)
 
 
 def _peers(node: Installation) -> Step:
     peer = node.settings.listen.peer
     if node.settings.trust.level == "open":
-        return checks.warning(
+        return trials.warning(
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
     if gap := peer_tls.unproven(peer.bind, peer.tls):
         remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
-        return checks.warning(gap, remedy)
+        return trials.warning(gap, remedy)
     if peer.tls is None or peer.tls.client_ca is None:
-        return checks.ok("only this machine reaches the listener for peers")
-    return checks.ok("each peer's certificate is bound to its node id")
+        return trials.ok("only this machine reaches the listener for peers")
+    return trials.ok("each peer's certificate is bound to its node id")
 
 
 def signing_of(settings: Settings) -> Step:
@@ -502,14 +502,14 @@ def signing_of(settings: Settings) -> Step:
         remedy = (
             "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
         )
-        return checks.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
+        return trials.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
     required = sum(route.signed == "required" for route in routes)
     own = f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
     found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"
     if off := [route.node for route in routes if route.signed == "off"]:
         remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
-        return checks.warning(f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found)
-    return checks.ok(found)
+        return trials.warning(f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found)
+    return trials.ok(found)
 
 
 def _approval(node: Installation) -> Step:
@@ -517,9 +517,9 @@ def _approval(node: Installation) -> Step:
     found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
     causes = [f"approval.rules[{number}]: {why}" for number, why in idle(policy)]
     if not causes:
-        return checks.ok(found)
+        return trials.ok(found)
     remedy = "put the rule before the one that takes its place, set approval.mode: rules, or remove the rule"
-    return checks.warning("; ".join(causes), remedy, found)
+    return trials.warning("; ".join(causes), remedy, found)
 
 
 def _routes_step(node: Installation) -> Step:
@@ -530,7 +530,7 @@ def _routes_step(node: Installation) -> Step:
         versions = SqlRouteVersions(node.store, owner)
         if file and newest and (other := rival(file.read_text("utf-8-sig"), versions)):
             cause, _, remedy = f"{file} {other_routes(other)}".partition(": ")
-            return checks.failed(cause, remedy)
+            return trials.failed(cause, remedy)
     return routes_of(node.settings)
 
 
@@ -539,20 +539,20 @@ def routes_of(settings: Settings) -> Step:
     routes = _routes(settings)
     if routes.problems:
         cause = "; ".join(map(str, routes.problems))
-        return checks.failed(cause, "correct the file; the last good table stays in force")
+        return trials.failed(cause, "correct the file; the last good table stays in force")
     total = counted(len(routes.table.routes), "node")
     enabled = [route for route in routes.table.routes.values() if route.enabled]
     direct = [(route.node, urlsplit(url)) for route in enabled for url in (route.url, route.transport) if url]
     if not direct:
-        return checks.ok(f"{total}, none of them reached directly" if routes.table.routes else total)
+        return trials.ok(f"{total}, none of them reached directly" if routes.table.routes else total)
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         problems = list(pool.map(_connection_problem, (address for _, address in direct)))
     away = [f"{node}: {problem}" for (node, _), problem in zip(direct, problems, strict=True) if problem]
     if away:
         more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
         remedy = "correct host or port, or have the peer started; details: bfia-gateway route test NODE"
-        return checks.warning("; ".join(away[:5]) + more, remedy, total)
-    return checks.ok(
+        return trials.warning("; ".join(away[:5]) + more, remedy, total)
+    return trials.ok(
         f"{total}; something listens at each address; bfia-gateway route test NODE tests the whole link"
     )
 

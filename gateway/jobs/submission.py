@@ -22,9 +22,9 @@ from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.errors import GatewayError, Invalid, NotServed, Refused, TooLarge
 from gateway.ports import Clock
-from gateway.runtime.checks import Result, Step
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, traced
 from gateway.runtime.loop import Loop
+from gateway.runtime.trials import Result, Step
 from gateway.store import queries
 from gateway.store.store import Store
 from provider_registry.model import ANY, differing

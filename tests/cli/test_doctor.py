@@ -35,7 +35,7 @@ from gateway.errors import Invalid
 from gateway.http.server import claimed
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
-from gateway.runtime.checks import Result, Step
+from gateway.runtime.trials import Result, Step
 from gateway.store.database import opened
 from gateway.store.repositories import Gateways, SqlProviders, SqlRouteVersions
 from gateway.store.store import Store

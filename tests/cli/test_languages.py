@@ -34,7 +34,7 @@ from gateway.domain.states import JOB, RUN, TASK, Outcome
 from gateway.errors import GatewayError
 from gateway.identity.statements import HEAD
 from gateway.language import catalogue
-from gateway.runtime.checks import Result
+from gateway.runtime.trials import Result
 from provider_registry.registry import Action
 from tests.cli import everything
 from tests.console import words

@@ -33,7 +33,7 @@ from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound, StorageAway, StorageFailed
 from gateway.language.catalogue import translate
-from gateway.runtime.checks import Result, Step
+from gateway.runtime.trials import Result, Step
 from gateway.store.database import Database, opened
 from gateway.store.repositories import SqlDatasets
 from tests import storages as real

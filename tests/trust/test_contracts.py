@@ -20,7 +20,7 @@ from gateway.errors import GatewayError, Refused
 from gateway.identity.keys import KeyPair
 from gateway.jobs import applications, contracts
 from gateway.language.catalogue import translate
-from gateway.runtime.checks import Result
+from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
 from route_table.document import Change, parse
 from route_table.model import InvalidRoutes, RouteTable

@@ -14,7 +14,7 @@ from gateway.cli.main import app
 from gateway.config.loader import load
 from gateway.identity.keys import Keyring, six_words
 from gateway.language.catalogue import translate
-from gateway.runtime.checks import Result
+from gateway.runtime.trials import Result
 from tests.certificates import Authority
 from tests.cli import call
 from tests.e2e.nodes import free_ports

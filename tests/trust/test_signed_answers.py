@@ -12,7 +12,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.errors import NotFound, PeerUnreachable
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.signatures import Answer, Signable, check_answer, digest, headers, sign
-from gateway.runtime.checks import Result
+from gateway.runtime.trials import Result
 from tests.e2e.recorder import Recorder
 from tests.inprocess import ME, PEER, running
 from tests.trust.agreeing import route

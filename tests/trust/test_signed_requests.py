@@ -29,7 +29,7 @@ from gateway.identity.signatures import (
     sign,
     signature_base,
 )
-from gateway.runtime.checks import Result
+from gateway.runtime.trials import Result
 from gateway.store.repositories import SqlUsedSignatures
 from route_table.certificates import public_key
 from tests.builders import a_local_job, a_spec

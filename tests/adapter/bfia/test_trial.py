@@ -26,7 +26,7 @@ from gateway.config.tls import Tls
 from gateway.errors import GatewayError, PeerUnreachable, Refused
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
-from gateway.runtime.checks import Result, Step, good
+from gateway.runtime.trials import Result, Step, good
 from route_table.live import LiveRoutes
 from route_table.model import Identity
 from tests.adapter.bfia.scripted import Answer, says, scripted, text

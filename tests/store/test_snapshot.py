@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import Invalid
 from gateway.store import schema
 from gateway.store.audit import SqlAudit
-from gateway.store.backup import fill, snapshot
+from gateway.store.snapshot import fill, snapshot
 from gateway.store.store import Store
 from tests.contracts.databases import a_store
 
