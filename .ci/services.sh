@@ -67,7 +67,8 @@ base_is_there() { # made by the script as it is now
 }
 
 kubernetes_up() {
-  while grep -qs services.sh "/proc/$(cat "$rt/kubernetes.pid")/cmdline"; do sleep 0.2; done
+  # bash gives the last command of a subshell its process
+  while grep -qsE '(services|kubernetes)\.sh' "/proc/$(cat "$rt/kubernetes.pid")/cmdline"; do sleep 0.2; done
   bash "$here/kubernetes.sh" status >/dev/null || { tail "$rt/kubernetes.log" >&2; die "kubernetes is not ready"; }
 }
 
