@@ -306,25 +306,35 @@ def trees(rooms: str) -> list[ast.Module]:
     return [ast.parse(file.read_text(encoding="utf-8")) for file in files]
 
 
+@cache
+def calls_in(rooms: str) -> list[tuple[str, ast.Call, dict[str, list[ast.expr]]]]:
+    """Return the calls below some rooms: the name, the call, and what has a name in the function before it."""
+    found = []
+    for tree in trees(rooms):
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for scope in (tree, *functions):
+            named: dict[str, list[ast.expr]] = {}
+            inside = list(ast.walk(scope))
+            for one in inside:
+                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and scope is not tree:
+                    named.setdefault(one.targets[0].id, []).append(one.value)
+            for one in inside:
+                if isinstance(one, ast.Call):
+                    found.append((getattr(one.func, "id", getattr(one.func, "attr", "")), one, named))
+    return found
+
+
 def texts_of(rooms: str, calls: set[str], at: int, words: int) -> list[str]:
     """Return the texts of calls below some rooms that have more than so many words; a value in them is a 9.
 
     Also those that have a name in the function before they are said.
     """
     found = []
-    for tree in trees(rooms):
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        for scope in (tree, *functions):
-            named: dict[str, list[ast.expr]] = {}
-            for one in ast.walk(scope):
-                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and scope is not tree:
-                    named.setdefault(one.targets[0].id, []).append(one.value)
-            for call in ast.walk(scope):
-                name = isinstance(call, ast.Call) and getattr(call.func, "id", getattr(call.func, "attr", ""))
-                if isinstance(call, ast.Call) and name in calls and len(call.args) > at:
-                    given = call.args[at]
-                    said = named.get(given.id, []) if isinstance(given, ast.Name) else [given]
-                    found += [text for one in said for text in _forms(one)]
+    for name, call, named in calls_in(rooms):
+        if name in calls and len(call.args) > at:
+            given = call.args[at]
+            said = named.get(given.id, []) if isinstance(given, ast.Name) else [given]
+            found += [text for one in said for text in _forms(one)]
     return [one for one in dict.fromkeys(found) if len(re.findall("[a-z]{2,}", one)) > words]
 
 
