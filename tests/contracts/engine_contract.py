@@ -385,7 +385,7 @@ class ClusterContract(EngineContract):
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
     def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness: Harness) -> None:
-        engine = harness.engine(place_seconds=1.0)
+        engine = harness.engine(place_seconds=2.0)
         with pytest.raises(CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"):
             engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=60 << 30)))
         assert engine.list() == []

@@ -183,7 +183,9 @@ def test_hdfs_believes_the_name_that_a_client_gives() -> None:
 
         def ask(method: str, op: str, user: str, **more: str) -> int:
             params = {"op": op, "user.name": user, **more}
-            return httpx.request(method, url, params=params, trust_env=False, verify=NO_TLS).status_code
+            return httpx.request(
+                method, url, params=params, timeout=120, trust_env=False, verify=NO_TLS
+            ).status_code
 
         assert ask("PUT", "MKDIRS", real.HDFS_USER, permission="700") == 200
         assert ask("PUT", "SETOWNER", real.HDFS_USER, owner="run-b") == 200

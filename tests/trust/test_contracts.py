@@ -195,7 +195,8 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
     with two_nodes(tmp_path) as (me, peer):
         mine, _ = contract(me, peer)
         spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})  # under way: its node's requests are served
-        peer.store.local_jobs.add(a_local_job(spec=spec, node=PEER), "flow")
+        now = datetime.now(UTC)  # after a longer silence `PEER` would ask, and learn that `ME` has no such job
+        peer.store.local_jobs.add(a_local_job(spec=spec, node=PEER, created_at=now), "flow")
         person(peer, "PATCH", f"/routes/{ME}", {"route": {"enabled": False, "components": "bank/*"}})
         before = peer.routes.table.routes[ME]
         assert update(me, mine) == "NOT_AUTHORISED" and peer.routes.table.routes[ME] == before

@@ -105,8 +105,8 @@ async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(
         both.wait()  # each has taken its only place
         return Route("alpha", homes[session])
 
-    first = await make_node("alpha", elsewhere=elsewhere, retry_for=3.0)
-    second = Node("alpha", first.root.with_name("second"), elsewhere=elsewhere, retry_for=3.0)
+    first = await make_node("alpha", elsewhere=elsewhere)
+    second = Node("alpha", first.root.with_name("second"), elsewhere=elsewhere)
     await second.start()
     homes.update({"session_job-1": first.url, "session_job-2": second.url})
     push = {"topic": "t", "payload": base64.b64encode(b"x" * (1 << 16)).decode()}
