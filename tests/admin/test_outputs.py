@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from gateway.domain.states import JobStatus, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
 from gateway.ports import JobView, TaskView
 from provider_registry.registration import provider_from_request
-from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec
+from tests.builders import OK, T0, a_local_job, a_node, a_run, a_spec, raising
 from tests.cleaning.ended import a_run_of, left_behind, logs_of
 from tests.cli import call
 from tests.inprocess import ME, PEER, ask, running
@@ -216,13 +215,6 @@ def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_lo
     assert str(node.storage.root.parent) not in json.dumps(job)
 
 
-def failing(error: Exception) -> Callable[..., Any]:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fails
-
-
 def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch: pytest.MonkeyPatch):
     assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
     own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
@@ -243,13 +235,13 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch
         assert ready["ready"] and ready["checks"]["orphans"] == {"ok": True, "unknown": 1, "lost": 1}
         assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
         with monkeypatch.context() as patch:
-            patch.setattr(node.engine, "probe", failing(EngineError("it answers nonsense")))
+            patch.setattr(node.engine, "probe", raising(EngineError("it answers nonsense")))
             assert get(node, "/api/v1/orphans")["lost"] == []  # the engine may have it
-            patch.setattr(node.engine, "list", failing(EngineDown("no daemon answers")))
+            patch.setattr(node.engine, "list", raising(EngineDown("no daemon answers")))
             cause = get(node, "/health/ready")["checks"]["orphans"]["cause"]
             assert cause == "ENGINE_DOWN: no daemon answers"
-            patch.setattr(node.engine, "check", failing(EngineDown("no daemon answers")))
-            patch.setattr(node.store.jobs, "find", failing(DatabaseAway("the database does not answer")))
+            patch.setattr(node.engine, "check", raising(EngineDown("no daemon answers")))
+            patch.setattr(node.store.jobs, "find", raising(DatabaseAway("the database does not answer")))
             checks = get(node, "/health/ready", 503)["checks"]
             assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
             assert checks["database"] == {"ok": False, "cause": "DatabaseAway"} and "orphans" not in checks

@@ -1,7 +1,6 @@
 """What would happen to a job is told by every node of it, and nothing is created: over two real nodes."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,7 @@ from gateway.errors import Invalid, NotFound, Refused, StorageFailed
 from gateway.jobs.submission import LARGEST
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
-from tests.builders import a_dag, a_spec
+from tests.builders import a_dag, a_spec, raising
 from tests.contracts.apis import THIRD, World, a_provider_of
 from tests.inprocess import ME, PEER
 
@@ -161,29 +160,22 @@ def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> N
         assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
 
 
-def failing(error: Exception) -> Callable[..., Any]:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fails
-
-
 def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(world.me.participant, "dry_run", failing(StorageFailed("no folder")))
+        patch.setattr(world.me.participant, "dry_run", raising(StorageFailed("no folder")))
         (own,) = of(world.me.dry_run.plan(a_job()), ME)["reported"]
         assert own.cause.endswith("no folder") and own.remedy == "bfia-gateway doctor"
     with monkeypatch.context() as patch:
-        patch.setattr(world.peer.signatures, "check", failing(SignatureMissing("signed by nobody")))
+        patch.setattr(world.peer.signatures, "check", raising(SignatureMissing("signed by nobody")))
         plan = world.me.dry_run.plan(a_job())
     assert problems(plan) == {(PEER, "image")}
     assert of(plan, PEER)["image"][0].cause == "SIGNATURE_ABSENT: signed by nobody"
     down = EngineDown("no daemon answers")
-    monkeypatch.setattr(world.peer.engine, "check", failing(down))
-    monkeypatch.setattr(world.peer.resources, "pool_for", failing(down))
-    away = failing(StorageFailed("storage lake cannot be reached"))
+    monkeypatch.setattr(world.peer.engine, "check", raising(down))
+    monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
+    away = raising(StorageFailed("storage lake cannot be reached"))
     monkeypatch.setattr(world.peer.readiness, "_checks", {"storage": away, "transport": lambda: None})
     world.peer.readiness._fine_until.clear()
     plan = world.me.dry_run.plan(a_job())
@@ -203,7 +195,7 @@ def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_no
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
     world.me.sharing.grant(Address("space", "broken"), PEER, "ann")
-    monkeypatch.setattr(type(world.me.storage), "stamp", failing(NotFound("space#broken: data_0 is gone")))
+    monkeypatch.setattr(type(world.me.storage), "stamp", raising(NotFound("space#broken: data_0 is gone")))
     monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
     spec = a_job(roles=ROLES | {"arbiter": (PEER,)}, task_params=reading("space#broken"))
     plan = world.me.dry_run.plan(spec)
@@ -221,7 +213,7 @@ def test_a_node_that_cannot_be_reached_or_refuses_and_a_version_that_nobody_has_
 ) -> None:
     plan = world.me.dry_run.plan(a_job(roles=ROLES | {"arbiter": (THIRD,)}))
     assert (THIRD, "route") in problems(plan) and "reported" not in of(plan, THIRD)
-    monkeypatch.setattr(world.peer.admission, "dry_run", failing(Refused("not today")))
+    monkeypatch.setattr(world.peer.admission, "dry_run", raising(Refused("not today")))
     plan = world.me.dry_run.plan(a_job(roles={"guest": (PEER,)}, scheduler=PEER))
     assert of(plan, PEER)["reported"][0].cause.endswith("REFUSED: not today")
     assert plan.nodes[0].node == ME and plan.nodes[0].parties == ()

@@ -40,7 +40,7 @@ from gateway.domain.run import Address, Preparation
 from gateway.domain.spec import Call, Failure
 from gateway.domain.states import TaskStatus
 from gateway.errors import StorageAway, StorageFailed
-from tests.builders import T0
+from tests.builders import T0, raising
 from tests.cli.test_jobs import cli
 from tests.core.test_shells import submit
 from tests.e2e.nodes import wait_for
@@ -214,13 +214,6 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gate
     wait_for(lambda: list(engine.list()) == [], 30, about="the container is taken away")
 
 
-def failing(error: Exception) -> Callable[..., Any]:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fails
-
-
 DOWN, BROKEN = EngineDown("no daemon answers"), EngineError("it answers nonsense")
 AWAY, DENIED = StorageAway("storage lake cannot be reached"), StorageFailed("storage lake denies access")
 
@@ -234,8 +227,8 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     executor, launching = node.executor, node.launching
 
     def seen(found: Any, error: Exception) -> Any:
-        monkeypatch.setattr(engine, "probe", failing(found) if isinstance(found, Exception) else lambda _: found)
-        monkeypatch.setattr(executor, "_storage", SimpleNamespace(exists=failing(error)))
+        monkeypatch.setattr(engine, "probe", raising(found) if isinstance(found, Exception) else lambda _: found)
+        monkeypatch.setattr(executor, "_storage", SimpleNamespace(exists=raising(error)))
         return executor._probe(run)
 
     assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
@@ -250,20 +243,20 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     sealed = executor._seal(local, replace(run, to_seal=("out",)))
     assert isinstance(sealed, Sealed) and sealed.files is None and sealed.message == "storage lake denies access"
     for name in ("logs", "stop", "address"):
-        monkeypatch.setattr(engine, name, failing(DOWN))
+        monkeypatch.setattr(engine, name, raising(DOWN))
     assert executor._last_words(run) == ("", "") and launching.address_of(run) == ""
     (again,) = executor._stop(run, StopRun(run.run_id, 1))
     assert isinstance(again, Done) and not again.final and again.message == "no daemon answers"
     for action, event in ((Probe(run.run_id), Inspected), (Seal(run.run_id), Sealed)):
         assert isinstance(executor._unforeseen(action), event)
-    monkeypatch.setattr(launching.disk, "check_room", failing(PermissionError(13, "not permitted")))
+    monkeypatch.setattr(launching.disk, "check_room", raising(PermissionError(13, "not permitted")))
     failed = launching.launch(local, run, fetching=False)
     assert isinstance(failed, LaunchFailed) and failed.failure.reason == "CREATE_FAILED"
-    monkeypatch.setattr(engine, "ensure_image", failing(DOWN))
+    monkeypatch.setattr(engine, "ensure_image", raising(DOWN))
     prepared = replace(local, preparation=Preparation({IMAGE: ""}, T0, T0))
     later = launching.prepare(prepared, Prepare(), lambda *_: None)
     assert isinstance(later, Done) and not later.final
-    ends = replace(executor._hooks, end_credentials=failing(AWAY))
+    ends = replace(executor._hooks, end_credentials=raising(AWAY))
     monkeypatch.setattr(executor, "_hooks", ends)
     with pytest.raises(StorageAway):
         executor._end(replace(run, collect=Call()))

@@ -24,7 +24,7 @@ from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
 from route_table.document import Change, parse
 from route_table.model import InvalidRoutes, RouteTable
-from tests.builders import a_local_job, a_spec
+from tests.builders import a_local_job, a_spec, raising
 from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
@@ -262,13 +262,6 @@ def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_
     assert update(me, mine, address="https://192.0.2.8:7380") == ""
 
 
-def failing(error: Exception) -> Any:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fails
-
-
 def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ):
@@ -277,7 +270,7 @@ def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures
         patched.setattr(contracts.socket, "getaddrinfo", lambda *_, **__: at)  # the first raises
         [rule] = contracts._unusual("http://gw.bank.example")
         assert rule.startswith("must not be a loopback address")
-        patched.setattr(contracts.socket, "getaddrinfo", failing(socket.gaierror("no such name")))
+        patched.setattr(contracts.socket, "getaddrinfo", raising(socket.gaierror("no such name")))
         [rule] = contracts._unusual("http://gw.bank.example")
         assert "found from here" in rule and "解析" in translate(rule, "zh")
     me, peer = nodes
