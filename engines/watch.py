@@ -21,16 +21,18 @@ def until_up(
     """Ask until a run of a cluster has begun, ever less often; remove one that will not.
 
     ``begun`` gets whether the time is over in which a machine is found for it, and that in which it begins there;
-    it raises `EngineError` for a run that will not, which is raised here.
+    it raises a kind of `EngineError` for a run that will not, which is raised here. Where it cannot ask, raises
+    `EngineDown`: nothing is known, and to launch the run again goes on with it.
     """
     since, most = time.monotonic(), place_seconds + fetch_seconds
     try:
         while not begun((passed := time.monotonic() - since) > place_seconds, passed > most):
             time.sleep(min(max(0.1, passed / 10), 1.0))
-    except EngineDown:
-        raise  # nothing is known
-    except EngineError:
-        engine.remove(name)
+    except EngineError as error:
+        if type(error) is EngineError:  # it is not about the run: only a question failed
+            raise EngineDown(str(error)) from error
+        if not isinstance(error, EngineDown):
+            engine.remove(name)
         raise
 
 

@@ -20,7 +20,9 @@ from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
 from engines.kubernetes.images import Images
 from engines.kubernetes.jobs import BEGUN, PodView
+from engines.watch import until_up
 from tests.adapter.bfia.scripted import scripted
+from tests.builders import raising
 from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
 
 Served = dict[str, tuple[int, bytes]]
@@ -247,6 +249,24 @@ def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
     assert said == "CreateFailed: it did not begin in time on its machine (unknown): events"
     said = beginning(monkeypatch, waits("ErrImagePull", "i/o timeout"), **late)
     assert said.startswith(PullTimeout.__name__) and said.endswith("(ErrImagePull): i/o timeout")
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "removed"),
+    [
+        (EngineError("code = Unavailable"), EngineDown, []),
+        (EngineDown("it does not answer"), EngineDown, []),
+        (CreateFailed("no room"), CreateFailed, ["bfia-run"]),
+    ],
+)
+def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_failed(
+    error: EngineError, raised: type[EngineError], removed: list[str]
+):
+    gone: list[str] = []
+    engine: Any = SimpleNamespace(remove=gone.append)
+    with pytest.raises(EngineError, match=str(error)) as caught:
+        until_up(engine, "bfia-run", raising(error), 60.0, 60.0)
+    assert type(caught.value) is raised and gone == removed
 
 
 def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyPatch):
