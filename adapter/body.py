@@ -5,7 +5,6 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from math import inf
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,7 +20,7 @@ from starlette.exceptions import HTTPException
 from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import Failure
-from gateway.errors import Invalid, problems_of
+from gateway.errors import Busy, Invalid, problems_of
 from provider_registry.model import unfit
 
 X = TypeVar("X")
@@ -71,12 +70,12 @@ def names_of(value: Any) -> tuple[str, ...]:
 
 
 class JsonRequest(Request):
-    """A request whose body must arrive within `BODY_SECONDS`, and takes places in ``held`` if it is large."""
+    """A request whose body must arrive within `BODY_SECONDS`; a large one gets places as soon, in ``held``."""
 
     held: AsyncExitStack
 
     async def body(self) -> bytes:
-        """Return the body. Raises `HTTPException` (408) when it does not arrive in time."""
+        """Return the body. Raises `HTTPException` (408) if it does not arrive in time, `Busy` without a place."""
         if hasattr(self, "_body"):
             return self._body
         chunks, size = [], 0
@@ -84,7 +83,7 @@ class JsonRequest(Request):
             with anyio.fail_after(BODY_SECONDS) as arriving:
                 async for chunk in self.stream():
                     if size <= LARGE < size + len(chunk):
-                        arriving.deadline = inf
+                        arriving.deadline += BODY_SECONDS
                         await self._take_places()
                         arriving.deadline = anyio.current_time() + BODY_SECONDS
                     size += len(chunk)
@@ -96,9 +95,12 @@ class JsonRequest(Request):
 
     async def _take_places(self) -> None:
         sender = origin().node or str((self.client or ("",))[0])
-        for whose, many in ((sender, OF_ONE), ("", OF_ALL)):
-            place = _places.setdefault((self.app, whose), anyio.Semaphore(many))
-            await self.held.enter_async_context(place)
+        with anyio.move_on_after(BODY_SECONDS):
+            for whose, many in ((sender, OF_ONE), ("", OF_ALL)):
+                place = _places.setdefault((self.app, whose), anyio.Semaphore(many))
+                await self.held.enter_async_context(place)
+            return
+        raise Busy(f"other large bodies have kept all places for {BODY_SECONDS:g} s")
 
     async def json(self) -> Any:
         """Return the body's JSON, parsed once. Raises `Invalid`."""

@@ -4,6 +4,7 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from starlette.types import Message
 from adapter.bfia.requests import signed
 from adapter.body import LARGE, OF_ALL, OF_ONE, JsonRoute
 from gateway.auth import ORIGIN, RequestOrigin, origin
+from gateway.errors import Busy
 from gateway.http.app import Mounted, create_app
 from tests.e2e.nodes import Federation, Node, wait_for
 from tests.inprocess import ME, PEER, STRANGER
@@ -112,6 +114,38 @@ def test_few_bodies_are_in_memory_together() -> None:
 
     anyio.run(main)
     assert answers == [4 * LARGE] * OF_ALL * len(each)
+
+
+def test_a_large_body_without_a_place_is_refused_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    router, end, reached = APIRouter(route_class=JsonRoute), anyio.Event(), list[int]()
+
+    @router.post("/")
+    async def take(request: Request) -> None:
+        reached.append(len(await request.body()))
+        await end.wait()
+
+    app = create_app("test", [Mounted(router, None)])
+
+    async def last() -> AsyncIterator[bytes]:
+        yield b" "
+        monkeypatch.setattr("adapter.body.BODY_SECONDS", 0.01)  # to get its place: it has arrived that far
+        yield b" " * 2 * LARGE
+
+    async def main() -> None:
+        transport = httpx.ASGITransport(app)
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client,
+            anyio.create_task_group() as group,
+        ):
+            for _ in range(OF_ONE):
+                group.start_soon(partial(client.post, "/", content=b" " * 2 * LARGE))
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(60), pytest.raises(Busy):
+                await client.post("/", content=last())
+            end.set()
+
+    anyio.run(main)
+    assert reached == [2 * LARGE] * OF_ONE
 
 
 def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> None:
