@@ -47,6 +47,11 @@ def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
 
 
+def newest(store: Store, most: int) -> list[str]:
+    """Return the newest jobs with a record here, so many at most."""
+    return store.values(_statuses(of_a_flow=False).limit(most))
+
+
 def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
     """Return (job id, scheduling node) of the jobs submitted here without a record here, newest first."""
     return [(row.job_id, row.scheduler) for row in store.rows(_submitted(flow_id is not None), flow=flow_id)]

@@ -191,7 +191,7 @@ def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store: Store):
         job = replace(a_job(f"job-{i}"), status=status, ending=None, created_at=NOW + timedelta(seconds=i))
         store.jobs.add(job, "flow" if i else "other")
     store.local_jobs.add(a_local_job(), "flow")
-    assert list(queries.statuses(store, "flow")) == ["job-2", "job-1"]
+    assert list(queries.statuses(store, "flow")) == queries.newest(store, 2) == ["job-2", "job-1"]
     assert store.jobs.in_state("PENDING", "READY") == ["job-0", "job-2"]
     due = scheduling_machine.next_due(store.jobs.get("job-0"))
     assert due is not None

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -34,7 +33,7 @@ from gateway.domain.spec import Note
 from gateway.domain.states import JOB, ended
 from gateway.errors import Conflict, Invalid, NotFound, Refused
 from gateway.runtime.context import current_trace
-from gateway.store.queries import statuses
+from gateway.store.queries import newest
 from gateway.store.timeline import TimelineEntry
 from gateway.version import VERSION
 
@@ -132,11 +131,11 @@ def _task_list(call: Call, asked: schemas.TaskListQuery) -> dict[str, Any]:
 
 
 def _seen(call: Call, job_id: str = "", *, notes: bool = False) -> Iterator[JobRecords]:
-    """Yield one job, whose state is requested where another node schedules it, or all that have a record here."""
+    """Yield one job, its state requested where another node schedules it, or the newest with a record here."""
     if job_id:
         yield records_of(call.parts, job_id, notes=notes)
         return
-    for one_id in islice(statuses(call.parts.store, None), schemas.MOST_LISTED):
+    for one_id in newest(call.parts.store, schemas.MOST_LISTED):
         with suppress(NotFound):  # deleted meanwhile
             yield records_of(call.parts, one_id, ask=False, notes=notes)
 
