@@ -469,11 +469,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
         try:
             there = [(name, run.outputs[name]) for name in run.to_seal if self._storage.exists(run.outputs[name])]
-            if any(address.storage for _, address in there):  # whose room this node does not bound
-                left = None
-            files = tuple(
-                replace(f, output=name) for name, address in there for f in self._storage.sums(address, look)
-            )
+            files = tuple(replace(f, output=name) for name, at in there for f in self._storage.sums(at, look))
         except (GatewayError, OSError) as error:
             return messages.Sealed(run.run_id, None, self._clock(), str(error))
         return messages.Sealed(run.run_id, files, self._clock())

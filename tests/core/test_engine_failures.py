@@ -317,6 +317,11 @@ def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest
     whole, over = seal(run), seal(replace(run, limits={"disk": size - 1}))
     assert whole.files[0].size == size
     assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, "it is not opened"
+    with monkeypatch.context() as patch:
+        patch.setattr(node.storage, "exists", lambda _: True)
+        patch.setattr(node.storage, "sums", lambda _, look: look(size) or look(1) or [])
+        elsewhere = seal(replace(run, outputs={"model": replace(place, storage="lake")}))
+    assert elsewhere == replace(over, at=elsewhere.at)
     monkeypatch.setattr(storage, "_LOOK", storage.CHUNK)
     chunks = []
     monkeypatch.setattr(storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append)))
