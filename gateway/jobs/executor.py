@@ -471,7 +471,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             there = [(name, run.outputs[name]) for name in run.to_seal if self._storage.exists(run.outputs[name])]
             files = tuple(replace(f, output=name) for name, at in there for f in self._storage.sums(at, look))
         except (GatewayError, OSError) as error:
-            return messages.Sealed(run.run_id, None, self._clock(), str(error))
+            return messages.Sealed(run.run_id, None, self._clock(), str(error), isinstance(error, TooLarge))
         return messages.Sealed(run.run_id, files, self._clock())
 
     def stop_here(self, job_id: str, why: str) -> None:

@@ -86,6 +86,8 @@ def test_files_that_cannot_be_read_are_tried_again_and_then_left_out_with_a_warn
         assert Seal(run) in due(job, now)
         job = after(job, now, Sealed(run, None, at(now), "disk gone"))
     assert not job.runs[0].unsealed and "disk gone" in job.runs[0].warnings[0]
+    once = after(local(trees()), 1, Sealed(run, None, at(1), "too large", final=True))
+    assert not once.runs[0].unsealed and "too large" in once.runs[0].warnings[0]
     assert merge_runs(job.runs) is TaskStatus.SUCCESS
     ended = after(job, StopRequested(at(now), None, GOOD, "n1"))
     assert not ended.model_saved and models.left_by(ended) == []

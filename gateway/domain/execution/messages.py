@@ -203,11 +203,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Sealed(RunEvent):
-    """The files of a run's model were read; ``files`` None: they could not be, for the reason in ``message``."""
+    """The files of a run's model were read; ``files`` None: they could not be, for the reason in ``message``.
+
+    ``final``: they never will be.
+    """
 
     files: tuple[FileSum, ...] | None
     at: datetime
     message: str = ""
+    final: bool = False
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def _sealed(run: Run, event: messages.Sealed, timing: RunTiming) -> Run:
         return run
     if event.files is not None:
         run = replace(run, files=event.files, seal=replace(run.seal, state=CallState.OK, message=""))
-    elif run.seal.tries < SEAL_TRIES:
+    elif run.seal.tries < SEAL_TRIES and not event.final:
         due = event.at + timing.retry(run.seal.tries - 1, run.name)
         run = replace(run, seal=replace(run.seal, state=CallState.LOST, due_at=due, message=event.message))
     else:
