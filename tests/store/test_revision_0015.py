@@ -15,6 +15,7 @@ from gateway.domain.models import PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.errors import Invalid
 from gateway.store.database import connect, migrate, newest_revision, opened
+from gateway.store.migrations import versions as versions_of
 from gateway.store.repositories import (
     SqlDatasets,
     SqlGrants,
@@ -136,3 +137,9 @@ def dataclasses_in(annotation: Any) -> Iterator[type]:
         yield annotation
     for argument in get_args(annotation):
         yield from dataclasses_in(argument)
+
+
+def test_a_revision_spells_its_own_types():
+    """Else a change of the schema would change what old revisions make."""
+    versions = list(Path(versions_of.__file__).parent.glob("0*.py"))
+    assert len(versions) > 5 and not [one.name for one in versions if "from gateway" in one.read_text()]

@@ -1,12 +1,17 @@
 """Jobs that people keep as templates."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
-
-from gateway.store.schema import EXACT, LongText
+from sqlalchemy.dialects import mysql
 
 revision = "0019_templates"
 down_revision = "0018_route_files"
+
+_BINARY = (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+_EXACT: Any = {f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY}
+_LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 def upgrade() -> None:
@@ -15,7 +20,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(128), primary_key=True),
         sa.Column("author", sa.String(255), nullable=False),
         sa.Column("saved_at", sa.Double(), nullable=False),
-        sa.Column("job", LongText, nullable=False),
+        sa.Column("job", _LongText, nullable=False),
         if_not_exists=True,
-        **EXACT,
+        **_EXACT,
     )
