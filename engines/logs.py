@@ -4,12 +4,12 @@ import errno
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from engines.base import Engine, EngineError, Logs, NoSpace
+from engines.base import Engine, EngineDown, EngineError, Logs, NoSpace
 
 STREAMS = ("stdout", "stderr")
 
@@ -108,14 +108,20 @@ def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
         count -= len(piece)
 
 
+SHORTAGES: Mapping[int | None, type[EngineError]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), NoSpace),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE, errno.EAGAIN), EngineDown),
+}
+"""what this host has no more of: disk; descriptors and processes, which others give back"""
+
+
 @contextmanager
 def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
-    """Raise what the file system refuses as `NoSpace` or ``otherwise``."""
+    """Raise what this host lacks as `SHORTAGES` say, and what it refuses as ``otherwise``."""
     try:
         yield
     except OSError as error:
-        kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else otherwise
-        raise kind(str(error)) from error
+        raise SHORTAGES.get(error.errno, otherwise)(str(error)) from error
 
 
 class StreamingEngine(Engine):

@@ -34,7 +34,6 @@ from engines.base import (
     Isolation,
     LaunchSpec,
     Logs,
-    NoSpace,
     NotSupported,
     Probe,
     Watch,
@@ -276,9 +275,9 @@ class ProcessEngine(Engine):
         return self._locks[hash(name) % len(self._locks)]
 
 
-_REASONS: Mapping[int, type[EngineError]] = {
+_REASONS: Mapping[int | None, type[EngineError]] = {
+    **engines_logs.SHORTAGES,
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP), CommandNotFound),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), NoSpace),
 }
 
 
@@ -314,7 +313,7 @@ class Spawner:
             ours.shutdown(socket.SHUT_WR)
             _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
             if not descriptors:
-                raise ConnectionError("the supervisor could not be forked")
+                raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
             with suppress(TimeoutError), ours.makefile("rb") as lines:
                 return descriptors[0], lines.readline().decode(errors="replace").strip()
             return descriptors[0], ""

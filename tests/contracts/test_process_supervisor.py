@@ -1,6 +1,7 @@
 """What only the engine of local processes promises: nothing runs on unseen, nothing foreign is touched."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ from engines.process import engine as engines
 from engines.process import run_directory, supervisor
 from engines.process.engine import ProcessEngine, Spawner
 from engines.process.run_directory import RunDirectory
+from tests.builders import raising
 from tests.contracts.engine_acts import (
     WAITS,
     Heard,
@@ -362,6 +364,8 @@ def test_the_process_that_forks_is_begun_anew(harness: ProcessHarness, engine: P
         ("refused 13 Permission denied", EngineError, "Permission denied"),
         ("failed 28 no space", NoSpace, "no space"),
         ("failed 7 too long", CreateFailed, "too long"),
+        ("failed 24 too many open files", EngineDown, "too many"),
+        ("refused 11 no more processes", EngineDown, "no more"),
         ("", CreateFailed, "the run's supervisor did not start it: no output"),
     ],
 )
@@ -379,6 +383,26 @@ def test_what_a_supervisor_reports_is_said(
         with pytest.raises(kind, match=words):
             engine.launch(spec)
         assert not (harness.root / spec.name).exists()
+
+
+def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
+    harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, kept = a_spec(harness, exits(3)), []
+
+    def not_forked(_: Path, connection: socket.socket) -> None:
+        kept.append(connection.dup())
+        kept[-1].send(b"-")
+
+    with monkeypatch.context() as patch, pytest.raises(EngineDown, match="Too many open files"):
+        patch.setattr(socket, "socketpair", raising(OSError(errno.EMFILE, "Too many open files")))
+        engine.launch(spec)
+    with monkeypatch.context() as patch, pytest.raises(EngineDown, match="could not be forked"):
+        patch.setattr(engine._spawner, "_request", not_forked)
+        engine.launch(spec)
+    kept[0].close()
+    engine.launch(spec)
+    assert ended(engine, spec.name).code == 3
 
 
 def test_a_supervisor_that_cannot_be_forked_or_never_reports(
