@@ -256,6 +256,10 @@ class Written:
     """files and folders"""
 
 
+MADE_AT_START = "the node makes them at its start if it may"
+"""how a gap ends that is one only before the first start"""
+
+
 @dataclass(frozen=True)
 class Isolation:
     """What a run cannot reach, as far as the engine knows."""

@@ -21,7 +21,7 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import EngineError, Isolation
+from engines.base import MADE_AT_START, EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
 
 log = logging.getLogger(__name__)
@@ -327,7 +327,7 @@ class Firewall:
         wanted = {" ".join(("-A", *rule)) for rule in (*self._jumps, *self._drops)}
         if wanted <= found and all(f"--dport {port} " in doors for port in ports):
             return None
-        return "iptables has no rules for them; the node makes them at its start if it may"
+        return f"iptables has no rules for them; {MADE_AT_START}"
 
     def _door(self, port: int) -> tuple[str, ...]:
         match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from engines.base import CommandNotFound, Engine, EngineDown, EngineError, ImageNotFound
+from engines.base import MADE_AT_START, CommandNotFound, Engine, EngineDown, EngineError, ImageNotFound
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
@@ -314,7 +314,7 @@ def _isolation(node: Installation) -> Step:
         return trials.failed(f"{error.reason}: {error}", "check the container engine")
     if found.gaps:
         first = serving(node.settings.state_dir) is None
-        made = first and all(gap.endswith("the node makes them at its start if it may") for gap in found.gaps)
+        made = first and all(gap.endswith(MADE_AT_START) for gap in found.gaps)
         remedy = "nothing before the first start; afterwards" if made else ""
         return trials.warning("; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip())
     return trials.ok("tasks are isolated from each other, from the host and from outside")

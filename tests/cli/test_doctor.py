@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sqlalchemy import make_url
 
 from adapter.bfia.examples import A_PROVIDER
-from engines.base import Capacity, Engine, EngineError, Isolation, PullDenied
+from engines.base import MADE_AT_START, Capacity, Engine, EngineError, Isolation, PullDenied
 from engines.kubernetes import KubernetesEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap import parts
@@ -205,7 +205,7 @@ def test_what_is_wrong_with_the_database_decides_what_to_do(config: Path):
 
 def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(config: Path):
     class Unmade(MemoryEngine):
-        gaps = ("open: iptables has no rules for them; the node makes them at its start if it may",)
+        gaps = (f"open: iptables has no rules for them; {MADE_AT_START}",)
 
         def isolation(self) -> Isolation:
             return replace(super().isolation(), gaps=self.gaps)
