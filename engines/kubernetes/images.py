@@ -65,7 +65,8 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     # the name without its tag or digest; a colon before a slash belongs to a port
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
-    return Image(about, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
+    # the digest of all that machines may run: of an index, that is more than the image for machines like this one
+    return Image(whole, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
 
 
 def _of_this_kind(index: Mapping[str, Any]) -> str:

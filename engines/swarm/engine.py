@@ -37,6 +37,7 @@ from engines.base import (
 from engines.docker.client import network_is_gone, not_started, remove, translated, words
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.docker.images import Image
+from engines.docker.registry import repository_of
 from engines.swarm.tasks import ENDING, OVER, SwarmOptions, Task, devices, ends, newest, template
 from engines.watch import Follower, until_over, until_up
 
@@ -148,8 +149,11 @@ class SwarmEngine(DaemonEngine):
         api = self._api()
         mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
-        # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content
-        what = next(iter(image.repo_digests), image.digest)
+        # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content:
+        # its own repository's, as another's may stand for other content on machines of another kind
+        own = repository_of(spec.image)[:2]
+        known = sorted(image.repo_digests, key=lambda one: repository_of(one)[:2] != own)
+        what = next(iter(known), image.digest)
         mode = ServiceMode("replicated", replicas=1)
         endpoint = EndpointSpec(mode="dnsrr")  # an address of its own would need IPVS
         until = time.monotonic() + _NETWORK_SECONDS

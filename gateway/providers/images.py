@@ -6,6 +6,7 @@ the gateway runs: its content cannot change.
 """
 
 import json
+import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from gateway.errors import Invalid
 from provider_registry import image_labels
 from provider_registry.model import Provider, bounded
 
+_ID = re.compile("(sha256:)?[0-9a-f]+")
 PublicKey = ec.EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
 
@@ -58,8 +60,13 @@ class Signatures:
         The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
         SIGNATURE_UNCHECKED, IMAGE_NOT_FOUND.
         """
-        registry = repository_of(image)[0]
-        number = next((n for n, s in enumerate(self._signers) if s.is_for(provider, registry)), None)
+        names: Sequence[str] = (image,)
+        if self._signers and _ID.fullmatch(image):  # an id does not say where it came from
+            names = engine.image_facts(image).repo_digests or names
+        registries = {repository_of(name)[0] for name in names}
+        number = next(
+            (n for n, s in enumerate(self._signers) if any(s.is_for(provider, one) for one in registries)), None
+        )
         if number is None:
             return ""
         facts = engine.image_facts(image)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,17 @@ from typing import Any
 import pytest
 from lightkube.core.exceptions import ApiError
 
-from engines.base import CreateFailed, EngineDown, EngineError, Exited, PullDenied, PullFailed, PullTimeout
+from engines.base import (
+    CreateFailed,
+    DigestChanged,
+    EngineDown,
+    EngineError,
+    Exited,
+    PullDenied,
+    PullFailed,
+    PullTimeout,
+    check_digest,
+)
 from engines.docker import PullRules
 from engines.docker import registry as registries
 from engines.docker.registry import SignatureMissing, login_for, signatures_of
@@ -23,6 +34,8 @@ from engines.kubernetes.jobs import BEGUN, PodView
 from engines.watch import until_up
 from tests.adapter.bfia.scripted import scripted
 from tests.builders import raising
+from tests.contracts.engine_acts import a_spec, exits
+from tests.contracts.harnesses import MemoryHarness
 from tests.contracts.test_kubernetes_engine import ENDED, SEEN, THEN, a_pod
 
 Served = dict[str, tuple[int, bytes]]
@@ -76,8 +89,22 @@ def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_a
     pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
     for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
         image = found({"manifests/1": (200, index(*machines))}, pages)
-        assert (image.digest, image.user) == (CONFIG, "9")
-        assert image.reference.endswith(hashlib.sha256(index(*machines)).hexdigest())
+        assert (image.digest, image.user) == (f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}", "9")
+        assert image.reference.endswith(image.digest)
+
+
+def test_what_machines_of_another_kind_would_run_is_approved_too():
+    """Attack: a tag moves to an index in which only the image for machines of another kind is another one."""
+    pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
+    many = index(("amd64", MANIFEST), ("arm64", MANIFEST))
+    for before in (BODY, many):
+        approved = found({"manifests/1": (200, before)}, pages)
+        for after in (index(("amd64", MANIFEST), ("arm64", OTHER)), index(("amd64", MANIFEST))):
+            moved = found({"manifests/1": (200, after)}, pages)
+            spec = replace(a_spec(MemoryHarness(), exits(0)), digest=approved.digest)
+            check_digest(spec, found({"manifests/1": (200, before)}, pages).digest)
+            with pytest.raises(DigestChanged):
+                check_digest(spec, moved.digest)
 
 
 @pytest.mark.parametrize(

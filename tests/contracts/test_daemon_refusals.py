@@ -4,6 +4,7 @@ import ipaddress
 import queue
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -401,6 +402,18 @@ def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch:
     engine, asked = a_swarm(**daemon)
     engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i"))
     assert asked.asked.count("create_service") == 2
+
+
+def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.MonkeyPatch):
+    """Attack: another vendor's index has the same image for the manager, and another one for other machines."""
+    started: list[str] = []
+    monkeypatch.setattr(swarm, "template", lambda _, image, *__: started.append(image))
+    spec = replace(a_spec(MemoryHarness(), exits(0), limits=Limits()), image="shop:5000/a:1")
+    places = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
+    for known, expected in ((places, places[1]), (places[::2], places[0]), ((), "i")):
+        engine, _ = a_swarm(nodes=[[]], create_network=[{}], create_service=[{}])
+        engine._create(spec, Image("i", {}, known))
+        assert started.pop() == expected
 
 
 def test_a_run_that_is_removed_or_late_while_it_begins_is_named():

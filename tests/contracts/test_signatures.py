@@ -34,11 +34,13 @@ class Known(MemoryEngine):
     def __init__(self, image: str, *digests: str) -> None:
         super().__init__(node="n", installation="i", images={image: Script(0)})
         self._digests = digests
+        self.name = ""
+        """its repository, where an image is asked for by id"""
         self.asked = 0
 
     def image_facts(self, image: str) -> ImageMetadata:
         self.asked += 1
-        name = image.rpartition(":")[0]
+        name = self.name or image.rpartition(":")[0]
         return ImageMetadata("sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests))
 
 
@@ -135,6 +137,16 @@ def test_what_no_rule_is_about_is_not_asked_after(key: Any, signed_by: Callable[
     assert engine.asked == 0
     mine = signed_by(key, provider="ac*", registry="registry.example.com")
     assert "was never pulled from its registry" in reason(mine, "registry.example.com/a:1", engine)
+
+
+def test_the_id_of_an_image_leads_past_no_rule(key: Any, signed_by: Callable[..., Signatures]) -> None:
+    """Attack: an image stays at the daemon when its signature is refused; it is registered by its id instead."""
+    rule = signed_by(key, registry="registry.example.com")
+    engine = Known("registry.example.com/a:1", a_digest())
+    engine.name = "registry.example.com/a"
+    assert reason(signed_by(key, registry="*.example.org"), "sha256:" + "1" * 64, engine) == ""
+    for id_ in ("sha256:" + "1" * 64, "1" * 64, "1" * 12):
+        assert reason(rule, id_, engine).startswith("SIGNATURE_ABSENT")
 
 
 def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None:

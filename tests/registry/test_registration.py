@@ -122,6 +122,7 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image: str, meant: str | 
         ({"metadata": {}}, "metadata.image", "is missing"),
         ({"metadata": {"image": ""}}, "metadata.image", IMAGE),
         ({"metadata": {"image": "-v /:/host"}}, "metadata.image", IMAGE),
+        ({"metadata": {"image": "a/../../containers/b"}}, "metadata.image", IMAGE),  # a daemon would show that
         (
             {"components_description": {"A": a_description("B")}},
             "components_description.A.componentName",
