@@ -83,7 +83,7 @@ RULES = (
     ("GET POST DELETE", r"/api/v1/session", _SEES),
     ("GET", _DATA, (Role.PLATFORM,)),
     ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),
-    ("GET", r"/api/v1/(audit|settings|doctor).*", (Role.ADMIN,)),
+    ("GET", r"/api/v1/(audit|settings|doctor|events/webhooks).*", (Role.ADMIN,)),
     ("GET", r"/api/v1/.*", _SEES),
     ("POST", r"/api/v1/(jobs|models)(/.*)?", (Role.PLATFORM,)),
     ("PUT DELETE", r"/api/v1/templates/[^/]+", (Role.PLATFORM,)),

@@ -157,7 +157,8 @@ class Webhooks:
         if hook.secret:
             headers["x-bfia-signature"] = signature(hook.secret, timestamp, body)
         try:
-            response = http.post(hook.url, content=body, headers=headers)
+            with http.stream("POST", hook.url, content=body, headers=headers) as response:
+                next(response.iter_raw(), b"")  # the connection is used again if that is all; the rest is not read
         except httpx.HTTPError as error:
             return f"{type(error).__name__} {error}".strip()
         return "" if response.is_success else f"HTTP {response.status_code}"

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,23 @@ def test_one_of_two_gateways_on_a_database_delivers(store: Store):
             one.stop()
         numbers = [asked.body["id"] for asked in receiver.asked]
         assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) == 60
+
+
+def test_an_answer_without_end_is_not_read(store: Store):
+    """Attack: a receiver answers 200 and goes on sending, until the gateway's memory is full."""
+
+    def answers(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with suppress(OSError):  # the gateway has hung up
+            while not receiver.over.wait(0.05):
+                handler.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+
+    with scripted() as (receiver, url):
+        receiver.will(answers)
+        with delivering(store, Hook(url=url)):
+            happen(store, *SIX)
+        assert sent(receiver, "job-1") == NAMES
 
 
 @pytest.mark.slow
