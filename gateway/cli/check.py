@@ -17,8 +17,9 @@ from uuid import uuid4
 
 import typer
 
+from bfia_gateway_client.errors import harmless
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
-from gateway.cli.command import EngineKind, Output, command, compact, harmless, mark, say, table
+from gateway.cli.command import EngineKind, Output, command, compact, mark, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
 from gateway.errors import GatewayError, Invalid, counted

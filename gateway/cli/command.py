@@ -24,6 +24,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from bfia_gateway_client.errors import CONTROL, harmless
 from bfia_gateway_client.progress import Progress
 from gateway.cli.client import (
     DEFAULT_CONFIG,
@@ -41,7 +42,6 @@ from gateway.data.reading import NotFit
 from gateway.errors import DatabaseAway, Invalid, counted
 from gateway.language.catalogue import CHINESE
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _NARROW = 80
 """columns of a table in a pipe, where COLUMNS says nothing else"""
 
@@ -65,11 +65,6 @@ class EngineKind(StrEnum):
     process = "process"
 
 
-def harmless(text: str) -> str:
-    """Return text of others without control characters, which would steer a terminal."""
-    return _CONTROL.sub("?", text)
-
-
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print text, `harmless`; with ``err`` to standard error."""
     typer.echo(harmless(t(text)), err=err, nl=nl)
@@ -84,7 +79,7 @@ def warn(warnings: Iterable[str]) -> None:
 def print_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
     """Print JSON; control characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    typer.echo(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), err=err)
+    typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), err=err)
 
 
 _NEXT = {

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import each, path_of
+from bfia_gateway_client.errors import harmless
 from bfia_gateway_client.progress import OVER, looks
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, Client, read_object, who
@@ -19,7 +20,6 @@ from gateway.cli.command import (
     cell,
     command,
     compact,
-    harmless,
     lasted,
     listing,
     print_json,

@@ -87,7 +87,7 @@ def archive(
 
     Secrets are masked; SHA256SUMS lists every file.
     """
-    yield from save(node, path_of("jobs", job_id, "archive"), output or Path(f"{job_id}.zip"), force)
+    yield from save(node, path_of("jobs", job_id, "archive"), output or Path(f"{Path(job_id).name}.zip"), force)
 
 
 @command(commands, "verify", "job-0123.zip")

@@ -217,6 +217,17 @@ def test_a_beginning_that_several_jobs_have_is_refused(answers: dict[str, Any]):
     assert refused.exit_code == EXIT_BAD_INPUT and "write more of it" in refused.stderr and ", …" in refused.stderr
 
 
+def test_no_node_chooses_where_an_archive_is_written(
+    answers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Attack: a gateway names its last job so that the archive lies where a program reads it."""
+    written: list[Path] = []
+    monkeypatch.setattr(Client, "download", lambda _, __, target, *___, **____: written.append(target) or 1)
+    answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"{tmp_path}/plugins/job"}]}
+    assert asked("job", "archive", "last").exit_code == 0
+    assert written == [Path("job.zip")]
+
+
 def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):
     assert _gist(Client(NOBODY, ""), {"there": False}) == "not there"
     with pytest.raises(CallFailed, match="the report has 9 bytes"):

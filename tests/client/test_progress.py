@@ -3,8 +3,11 @@
 import io
 from typing import Any
 
+import httpx
 import pytest
 
+from bfia_gateway_client import Client
+from bfia_gateway_client.errors import GatewayError
 from bfia_gateway_client.progress import Progress
 
 
@@ -39,6 +42,28 @@ def test_a_terminal_shows_one_line_and_no_text_of_others_steers_it():
     lines = screen.getvalue().split("\r")
     assert len(lines) == 3 and "\x1b[2J" not in lines[2]
     assert lines[2] == "\x1b[Kjob-1?: [###############...............]  50% RUNNING ?[2J\n"
+
+
+def test_no_error_steers_a_terminal():
+    """Attack: a container reports a message, or a partner a reason, that holds commands for terminals."""
+    error = GatewayError("failed\x1b]0;mine\x07\n算法 \u202e失败", next_step="\x9b2J", problems=[])
+    assert str(error) == "failed?]0;mine?\n算法 ?失败\nNext step: ?2J"
+    assert error.message.startswith("failed\x1b")
+
+
+def test_what_a_run_wrote_steers_no_terminal(monkeypatch: pytest.MonkeyPatch):
+    """Attack: a container writes commands for the terminal of whoever prints its log."""
+    run = {"task_name": "a", "party": {"role": "guest", "index": 0}, "attempt": 0, "log": "/log"}
+
+    def answers(request: httpx.Request) -> httpx.Response:
+        text = b"event: stdout\ndata: one\x1b[2J\n\n" if "follow" in request.url.params else b"one\x1b[2J\n"
+        return httpx.Response(200, content=text) if request.url.path == "/log" else httpx.Response(200, json=job)
+
+    job = {"runs": [run]}
+    with Client("http://127.0.0.1:9") as client:
+        wire: Any = client._wire
+        wire._http = httpx.Client(**{**wire.options, "transport": httpx.MockTransport(answers)})
+        assert [*client.jobs.logs("job-1")] == [*client.jobs.logs("job-1", follow=True)] == ["one?[2J"]
 
 
 def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():

@@ -10,8 +10,16 @@ GatewayError
 └── StillRunning    it was not over within the time that the caller gave
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """Return text of others without control characters, which would steer a terminal."""
+    return CONTROL.sub("?", text)
 
 
 class Problem(NamedTuple):
@@ -66,7 +74,7 @@ class GatewayError(Exception):
                 f"{self.reason}: {len(self.problems)} problems",
                 *(f"  {problem}" for problem in self.problems),
             ]
-        return "\n".join([*lines, *([f"Next step: {self.next_step}"] if self.next_step else [])])
+        return harmless("\n".join([*lines, *([f"Next step: {self.next_step}"] if self.next_step else [])]))
 
 
 class NoAnswer(GatewayError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from bfia_gateway_client import drafting, types
 from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
-from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, invalid
+from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, harmless, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
 from bfia_gateway_client.progress import OVER, Progress, looks
 from bfia_gateway_client.transfers import download
@@ -148,7 +148,7 @@ class Jobs(Group[W]):
         level: str = "debug",
         follow: bool = False,
     ) -> AsyncIterator[str]:
-        """Yield the lines that a run here wrote; with ``follow`` until it is over.
+        """Yield the lines that a run here wrote, control characters as ``?``; with ``follow`` until it is over.
 
         ``tail``: only so many at the end, 0: all. ``level``: debug (all), info or error, and worse.
         """
@@ -163,10 +163,10 @@ class Jobs(Group[W]):
         if follow:
             async for event, line in self._wire.events(chosen["log"], query):
                 if event != "end":
-                    yield line
+                    yield harmless(line)
         else:
             async for line in self._wire.lines(chosen["log"], query):
-                yield line
+                yield harmless(line)
 
     @call
     async def timeline(self, job_id: str) -> Entries[types.TimelineEntry]:
