@@ -1,5 +1,6 @@
 """Options that commands share, and the completion of names."""
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,9 @@ import typer
 
 from gateway.cli.client import DEFAULT_CONFIG, TOKEN, URL, CallFailed, connect
 from gateway.data.reading import NotFit
+
+_PLAIN = re.compile(r"\w[\w#.:@/+,=%-]*")
+"""names that a shell takes for nothing else: it runs what it has completed"""
 
 
 def paged(limit: int = 100) -> dict[str, tuple[Any, Any]]:
@@ -25,7 +29,7 @@ def _names(path: str, names: Callable[[Any], Iterable[str]], **query: Any) -> An
         with suppress(CallFailed, NotFit, OSError, LookupError, TypeError):
             with connect(config, str(ctx.params.get("url") or ""), timeout=2.0) as node:
                 found = dict.fromkeys(names(node.get(path, limit=1000, **query)))
-            return [name for name in found if name.startswith(incomplete)][:100]
+            return [name for name in found if name.startswith(incomplete) and _PLAIN.fullmatch(name)][:100]
         return []
 
     return complete

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from engines.process.engine import ProcessEngine
 from gateway.cli import client as cli_client
 from gateway.cli import main as cli_main
 from gateway.cli import node as cli_node
+from gateway.cli import options
 from gateway.cli.access import _difference
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
 from gateway.cli.command import reporting
@@ -226,6 +228,30 @@ def test_no_node_chooses_where_an_archive_is_written(
     answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"{tmp_path}/plugins/job"}]}
     assert asked("job", "archive", "last").exit_code == 0
     assert written == [Path("job.zip")]
+
+
+def test_no_name_of_others_is_completed_that_a_shell_would_run(answers: dict[str, Any]):
+    """Attack: a partner gives a job an id that an operator's shell, which completes it, takes for a command."""
+    evil = [
+        "$(id)",
+        "job-1$(id)",
+        "`id`",
+        "a;id",
+        "a|id",
+        "a&id",
+        "a>b",
+        "--url=b",
+        "a b",
+        "a'b",
+        "~b",
+        "a*",
+        "!a",
+        "a\n",
+    ]
+    plain = ["job-1", "bank#客户.2026", "unionpay:2.0.0@docker", "unionpay:2.0.0/HeteroLR"]
+    answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": one} for one in [*evil, *plain]]}
+    context: Any = SimpleNamespace(params={"url": NOBODY})
+    assert options._jobs(context, "") == plain
 
 
 def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):
