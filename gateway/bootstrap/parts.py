@@ -16,9 +16,9 @@ import structlog
 
 from adapter.bfia.peer import LONGEST_CALL
 from engines.base import Engine
-from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source
+from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source, sandboxes
 from engines.multi import SeveralEngines
-from engines.process.engine import ProcessEngine
+from engines.process.engine import ProcessEngine, this_machine
 from engines.swarm import SwarmEngine, SwarmOptions
 from gateway.config.engine import DockerEngineSettings, KubernetesEngineSettings, NamedEngine, SwarmEngineSettings
 from gateway.config.schema import Settings
@@ -39,8 +39,10 @@ X = TypeVar("X")
 _JITTER = 0.25
 _TELL_AGAIN = 60
 """seconds between two notices that the database does not answer"""
-_SANDBOXES = 10
-"""network namespaces that are prepared for containers at most: what a job starts within a few seconds"""
+_SANDBOXES = 10, 64
+"""network namespaces that are prepared for containers at most, on a small machine and on a large one"""
+_MEMORY_OF_SANDBOXES = 0.02
+"""share of a machine's memory, between these"""
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,7 @@ def _daemon(
 ) -> ContainerdEngine:
     """Return the engine of one daemon; what ``place`` does not say is the same for all."""
     docker = settings.engine.docker
+    fewest, most = _SANDBOXES
     options = DockerOptions(
         network=docker.network or None,
         network_mode=docker.network_mode,
@@ -310,7 +313,7 @@ def _daemon(
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sandboxes=_SANDBOXES,
+        sandboxes=min(max(fewest, int(this_machine().memory * _MEMORY_OF_SANDBOXES / sandboxes.MEMORY)), most),
         log_size=settings.limits.run_log_bytes // 2,
         **_of_daemon(settings, place),
     )

@@ -2,13 +2,16 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import docker
 import pytest
 
-from engines.base import Exited, Missing, Running
+from engines.base import Capacity, Exited, Missing, Running
 from engines.docker import ContainerdEngine
-from engines.docker.sandboxes import LABEL
+from engines.docker.sandboxes import LABEL, MEMORY
+from gateway.bootstrap import parts
+from gateway.config.loader import load
 from tests.contracts.engine_acts import WAITS, a_spec, ended, exits, launched, wait_for
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 
@@ -108,3 +111,13 @@ def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_o
         ended, removed = engine.probe(spec.name), end != daemon.api.kill
         assert isinstance(ended, Exited) and ended.cut_off is removed, "one that ended may have done so with it"
         engine.remove(spec.name)
+
+
+@pytest.mark.parametrize(("gib", "most"), [(1, 10), (16, 40), (1024, 64)])
+def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
+    gib: int, most: int, daemon: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(parts, "this_machine", lambda: Capacity(2, gib << 30))
+    settings = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker"}, "state_dir": str(tmp_path)})
+    with contextlib.closing(parts.engine_of(settings, "none")) as engine:
+        assert engine.capacity().memory == daemon.info()["MemTotal"] - most * MEMORY

@@ -11,10 +11,13 @@ from typing import Any
 
 import docker
 
+from engines.docker.sandboxes import LABEL
 from tests.services.own_docker import BASE
 
 IMAGE = "bfia-bench-noop:1"
 NETWORK = "bfia-bench-floor"
+_QUIET = 8.0
+"""seconds without a prepared container more or fewer"""
 
 
 def build() -> None:
@@ -76,6 +79,15 @@ class Floor:
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(partial(self._run, "host"), (e for i in range(tasks) for e in self._environments(i))))
         return time.perf_counter() - began
+
+    def until_prepared(self) -> None:
+        """Wait until nodes have prepared what containers to come need, which would slow what is measured."""
+        count, since = -1, time.monotonic()
+        while time.monotonic() - since < _QUIET:
+            found = len(self._client.api.containers(filters={"label": LABEL}))
+            if found != count:
+                count, since = found, time.monotonic()
+            time.sleep(0.5)
 
     def _environments(self, task: int) -> list[dict[str, str]]:
         """Return the variables of the containers of a task, one for each party."""
