@@ -373,7 +373,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
 
     advertise("2")
     try:
-        options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
+        options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space}
         engine = harness.engine(gpu=gpu, **options)
         assert (engine.capacity().gpu, harness.engine(**options).capacity().gpu) == (2, 0)
         first, second = (a_spec(harness, WAITS, limits=Limits(gpu=count)) for count in (1, 2))
@@ -384,7 +384,7 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
         theirs = harness.engine(node="beta", gpu=gpu, **{**options, "namespace": "bfia"})
         assert [others(one).gpu for one in (engine, theirs)] == [0, 1]  # its namespace is another one, too
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
-            engine.launch(second)
+            harness.engine(gpu=gpu, place_seconds=2.0, **options).launch(second)
         quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"}))
         admin.create(quota, namespace=space)
         assert engine.capacity().gpu == 1
