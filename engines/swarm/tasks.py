@@ -123,13 +123,17 @@ def template(
     """Return the task of a run; ``cores`` are those of the smallest machine."""
     folders = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
     own = [DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=options.room) for path in folders]
+    binds = [
+        DockerMount(_plain(one["Target"]), _plain(one["Source"]), type="bind", read_only=one["ReadOnly"])
+        for one in mounts
+    ]
     container = ContainerSpec(
         image,
         args=None if spec.command is None else [*spec.command],
-        env=[f"{name}={_plain(value)}" for name, value in spec.environment.items()],
+        env=[_plain(f"{name}={value}") for name, value in spec.environment.items()],
         labels={**spec.labels, RUN: spec.name},
         user=options.user if as_root else None,
-        mounts=[*mounts, *own],
+        mounts=[*binds, *own],
         stop_grace_period=round(options.grace * _NANO),
         init=True,
         cap_drop=["ALL"],
@@ -172,5 +176,5 @@ def devices(has: Mapping[str, Any], kind: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Return what Swarm, which fills in templates in variables, hands on as this text."""
+    """Return what Swarm, which fills in templates in variables and mounts, hands on as this text."""
     return re.sub(r"\{\{", '{{"{{"}}', text)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 from docker.errors import APIError, ImageNotFound, NotFound
+from docker.types import Mount as DockerMount
 
 from engines.base import (
     CommandNotFound,
@@ -33,8 +34,9 @@ from engines.docker.images import Image, Images
 from engines.docker.network import Firewall, NodeNetwork
 from engines.docker.sandboxes import Sandboxes, archive
 from engines.docker.service_networks import ServiceNetworks
-from engines.swarm import SwarmEngine
+from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm import engine as swarm
+from engines.swarm.tasks import template
 from tests.contracts.engine_acts import a_spec, exits
 from tests.contracts.harnesses import MemoryHarness
 
@@ -402,6 +404,17 @@ def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch:
     engine, asked = a_swarm(**daemon)
     engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i"))
     assert asked.asked.count("create_service") == 2
+
+
+def test_no_name_in_a_task_is_a_template():
+    """Attack: a Swarm fills in templates, and partners choose names of jobs, and so of folders and variables."""
+    evil = '{{"bank"}}{{{'
+    spec = replace(a_spec(MemoryHarness(), exits(0)), environment={evil: evil})
+    mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
+    container = template(spec, "i", True, [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
+    (mounted,), (variable,) = container["Mounts"], container["Env"]
+    for text in (mounted["Source"], mounted["Target"], variable):
+        assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(evil)
 
 
 def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.MonkeyPatch):

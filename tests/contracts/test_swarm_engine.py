@@ -16,6 +16,7 @@ import shlex
 import socket
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,8 +31,10 @@ from engines.base import (
     ImageNotFound,
     Limits,
     Missing,
+    Mount,
     Running,
 )
+from engines.docker.daemon import Source
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
 from engines.watch import KILL_SECONDS, until_over
@@ -104,6 +107,25 @@ def test_a_task_is_hardened_and_limited_and_started_once(
         theirs.capacity()
     del theirs._machines
     wait_for(lambda: others(theirs).memory - others(engine).memory == 64 << 20, "only another node counts it")
+
+
+def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(
+    harness: SwarmHarness, tmp_path: Path
+) -> None:
+    """Attack: a partner names job and task so that a machine of the Swarm makes another folder's path of them."""
+    engine = harness.engine(sources=(Source(tmp_path, str(tmp_path)),))
+    (tmp_path / "bank" / "customers").mkdir(parents=True)
+    (tmp_path / "bank" / "customers" / "data_0").write_text("secret")
+    for namespace, name in (('{{"bank"}}', '{{"customers"}}'), ('bank{{$x:="-guest-0', 'task-out"}}')):
+        own, inside = tmp_path / namespace / name, f"/bfia/storage/{namespace}/{name}"
+        own.mkdir(parents=True)
+        for folder in (own, *own.parents[: len(tmp_path.parents) - 1]):
+            folder.chmod(0o777)
+        text = f"find /bfia -name data_0 | grep . && exit 3; echo mine > {shlex.quote(inside)}/data_0"
+        spec = a_spec(harness, shell(text), mounts=(Mount(own, inside, read_only=False),))
+        engine.launch(spec)
+        assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
+        assert (own / "data_0").read_text() == "mine\n"
 
 
 def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.DockerClient) -> None:
