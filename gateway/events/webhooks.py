@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import httpx
@@ -158,7 +159,8 @@ class Webhooks:
             headers["x-bfia-signature"] = signature(hook.secret, timestamp, body)
         try:
             with http.stream("POST", hook.url, content=body, headers=headers) as response:
-                next(response.iter_raw(), b"")  # the connection is used again if that is all; the rest is not read
+                for _ in islice(response.iter_raw(), 2):  # all of a short one: the connection is used again
+                    pass
         except httpx.HTTPError as error:
             return f"{type(error).__name__} {error}".strip()
         return "" if response.is_success else f"HTTP {response.status_code}"

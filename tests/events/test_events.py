@@ -282,6 +282,20 @@ def test_one_of_two_gateways_on_a_database_delivers(store: Store):
         assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) == 60
 
 
+def test_receivers_that_say_little_keep_their_connection(store: Store):
+    came = set()
+
+    def answers(handler: BaseHTTPRequestHandler) -> None:
+        came.add(handler.client_address)
+        says({"taken": True})(handler)
+
+    with scripted() as (receiver, url):
+        receiver.will(answers)
+        with delivering(store, Hook(url=url)):
+            happen(store, *SIX)
+        assert sent(receiver, "job-1") == NAMES and len(came) == 1
+
+
 def test_an_answer_without_end_is_not_read(store: Store):
     """Attack: a receiver answers 200 and goes on sending, until the gateway's memory is full."""
 
