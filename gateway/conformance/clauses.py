@@ -239,7 +239,7 @@ def _exit_code(seen: Evidence) -> Finding:
     return _unless(wrong, _all(seen, lambda t: f"{t.party} ended with code {t.code}" if t.worked else ""))
 
 
-@_clause("result-code", "3.2")
+@_clause("result-code", "3.2", shown_by=WITHOUT_DATA)
 def _result_code(seen: Evidence) -> Finding:
     """A result code, in a callback or in the last line of the log as JSON, is one of those in `result`.
 

@@ -184,6 +184,8 @@ def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str
         ("callback-sent", [SILENT, SILENT], [], False, "no callback"),
         ("callback-sent", [SILENT, FAILING, FAILING, FAILING], [], False, "no callback"),
         ("callback-running", [replace(WELL, requests=Requests(STATES[1:]))], [], True, "never reported RUNNING"),
+        ("result-code", [WELL, replace(FAILING, **reporting(result_code="E1"))], [], False, "reported 'E1'"),
+        ("result-code", [replace(WELL, **reporting(result_code="E1")), FAILING], [], False, "reported 'E1'"),
         ("sigterm", [WELL], [KILLED, ENDED], True, "guest.0 ended after 0.1 s"),
         ("sigterm", [WELL], [KILLED] * 3, False, "had to be killed"),
         ("sigterm", [WELL], [PLEASED, ENDED], True, "guest.0 ended after 0.1 s"),
