@@ -58,15 +58,15 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     body = _get(there, "manifests", reference, name)
     whole = f"sha256:{hashlib.sha256(body).hexdigest()}"
     manifest: Mapping[str, Any] = json.loads(body)
-    if manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
+    if indexed := manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
         manifest = json.loads(_get(there, "manifests", _of_this_kind(manifest), name))
     about = str(manifest["config"]["digest"])
     config = json.loads(_get(there, "blobs", about, name)).get("config") or {}
     # the name without its tag or digest; a colon before a slash belongs to a port
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
-    # the digest of all that machines may run: of an index, that is more than the image for machines like this one
-    return Image(whole, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
+    # machines of other kinds may run more than the configuration read here
+    return Image(whole if indexed else about, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
 
 
 def _of_this_kind(index: Mapping[str, Any]) -> str:

@@ -99,6 +99,7 @@ def test_what_machines_of_another_kind_would_run_is_approved_too():
     many = index(("amd64", MANIFEST), ("arm64", MANIFEST))
     for before in (BODY, many):
         approved = found({"manifests/1": (200, before)}, pages)
+        assert (approved.digest == CONFIG) == (before is BODY)  # what a daemon calls the same image
         for after in (index(("amd64", MANIFEST), ("arm64", OTHER)), index(("amd64", MANIFEST))):
             moved = found({"manifests/1": (200, after)}, pages)
             spec = replace(a_spec(MemoryHarness(), exits(0)), digest=approved.digest)
