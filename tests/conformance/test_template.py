@@ -2,9 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -89,6 +93,30 @@ def test_a_component_is_called_as_is_asked_for_everywhere(tmp_path: Path) -> Non
     assert texts and any(text.startswith('"""Sum: two parties') for text in texts)
     refused = call("provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b')
     assert refused.exit_code == 2 and "cannot name a component" in refused.stderr
+
+
+def test_the_sample_repeats_what_a_gateway_that_is_restarted_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+    answers = [b"", b"HTTP/1.1 503 busy\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{}", b"HTTP/1.1 403 no\r\n\r\n"]
+    monkeypatch.setenv("config.self_role", "guest.0")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    sample: dict[str, Any] = {}
+    exec((TEMPLATE / "main.py.txt").read_text("utf-8").partition("\n\ndef report")[0], sample)
+    with socket.create_server(("127.0.0.1", 0)) as gateway:
+
+        def answer() -> None:
+            for one in answers:
+                with gateway.accept()[0] as asked:
+                    while not asked.recv(9999).endswith(b"{}"):
+                        pass
+                    asked.sendall(one)
+
+        serving = threading.Thread(target=answer)
+        serving.start()
+        address = "http://{}:{}/".format(*gateway.getsockname())
+        assert sample["post"](address, {}) == {}
+        with pytest.raises(HTTPError, match="403"):
+            sample["post"](address, {})
+        serving.join()
 
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "-x", "x.", ""])
