@@ -1,5 +1,6 @@
 """What there is to know of a job below the table of its tasks, line by line."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,8 +46,8 @@ def away(job: Mapping[str, Any]) -> Iterator[str]:
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield the end of what each failed run here wrote, and where the whole is."""
     for run, last in [one for one in _that_count(job) if one[0].get("last_lines")][-3:]:
-        where = f"--task {run['task_name']} --party {run['party']}"
-        where = f" (all: job logs {job['job_id']} {where})" if last else f", attempt {run['attempt'] + 1}"
+        where = shlex.join(["job", "logs", job["job_id"], "--task", run["task_name"], "--party", run["party"]])
+        where = f" (all: {where})" if last else f", attempt {run['attempt'] + 1}"
         yield t(f"last lines of {run['task_name']} as {run['party']}{where}:")
         yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])
 
@@ -61,7 +62,9 @@ def warnings(job: Mapping[str, Any]) -> list[str]:
 def in_short(warnings: Sequence[str], job_id: str, most: int | None) -> list[str]:
     """Return the first warnings as lines, and where the others are."""
     hidden = len(warnings) - most if most is not None else 0
-    rest = [f"{counted(hidden, 'more warning')}: bfia-gateway job show {job_id}"] if hidden > 0 else []
+    rest = (
+        [f"{counted(hidden, 'more warning')}: bfia-gateway job show {shlex.quote(job_id)}"] if hidden > 0 else []
+    )
     return [*(f"warning: {warning}" for warning in warnings[:most]), *rest]
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -120,7 +121,7 @@ def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
         return node.post(path, body)
     except CallFailed as error:
         kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        lines = [f"It is kept as {kept}: bfia-gateway job show {kept}", *_meant(node, kept)] if kept else []
+        lines = [f"It is kept as {kept}: bfia-gateway job show {quote(kept)}", *_meant(node, kept)] if kept else []
         raise CallFailed("\n".join([str(error), *lines]), error.code, error.reason, error.data) from None
 
 
@@ -407,7 +408,8 @@ def _watch(node: Client, job_id: str, as_json: bool) -> None:
                 live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
         except KeyboardInterrupt:
             if not job.get("outcome"):
-                say(f"the job continues: bfia-gateway job watch {job_id}, or job stop {job_id}", err=True)
+                of = quote(job_id)
+                say(f"the job continues: bfia-gateway job watch {of}, or job stop {of}", err=True)
             raise
     if not live.console.is_terminal:
         live.console.print()  # in a pipe the last line is left open

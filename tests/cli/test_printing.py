@@ -4,6 +4,7 @@ import errno
 import json
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,15 +24,17 @@ from gateway.cli.access import _difference
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
 from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
-from gateway.cli.job_notes import lineage
+from gateway.cli.job_notes import in_short, last_lines, lineage
 from gateway.cli.jobs import _print_created
 from gateway.cli.outputs import _gist, _print_report
 from gateway.cli.providers import _from_file, _print_change, _required
 from gateway.data import reading
 from gateway.data.reading import NotFit
+from gateway.domain.execution.runs import exit_failure
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
 from gateway.identity.keys import Keyring
+from tests.builders import a_run
 from tests.cli import NOBODY, call, raising
 from tests.registry.builders import a_request
 
@@ -252,6 +255,16 @@ def test_no_name_of_others_is_completed_that_a_shell_would_run(answers: dict[str
     answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": one} for one in [*evil, *plain]]}
     context: Any = SimpleNamespace(params={"url": NOBODY})
     assert options._jobs(context, "") == plain
+
+
+def test_a_suggested_command_is_one_for_a_shell_too():
+    """Attack: a partner gives a job an id that a shell, into which a suggestion is copied, takes for a command."""
+    run = {"task_name": "a;id", "party": "guest.0", "status": "FAILED", "last_lines": ["x"], "attempt": 0}
+    lines = [*last_lines({"job_id": "$(id)", "runs": [run]}), *in_short(["a", "b"], "$(id)", 1)]
+    assert "job logs '$(id)' --task 'a;id' --party guest.0" in lines[0]
+    assert lines[-1].endswith("job show '$(id)'")
+    failed = exit_failure(replace(a_run(), task_name="a;id", exit=None), "$(id)").message
+    assert failed.endswith("bfia-gateway job logs '$(id)' --task 'a;id' --party guest.0")
 
 
 def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):

@@ -9,6 +9,7 @@ containers, and only then is seen to be gone. Such an end is the engine's failur
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -207,7 +208,8 @@ def exit_failure(run: Run, job_id: str) -> Failure:
     if run.result_code:
         text = f"result code {run.result_code}" + (f": {text}" if text else "")
     if exit_ is None or exit_.code == 0:
-        look = f"bfia-gateway job logs {job_id} --task {run.task_name} --party {run.party.label}"
+        of = [job_id, "--task", run.task_name, "--party", run.party.label]
+        look = shlex.join(["bfia-gateway", "job", "logs", *of])
         text = text or f"the container reported FAILED; its node has the log: {look}"
         return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
     if exit_.oom_killed:
