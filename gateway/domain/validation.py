@@ -210,17 +210,18 @@ def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Problem]]:
-    """Find roles that no component has: (those that reject the job, those that are warned of).
+    """Find roles that no component has, or no party: (those that reject the job, those that are warned of).
 
     Rejected is what can only be a slip: it looks like a role that a component has and nobody plays.
     """
     ask = once_per_component(roles_of)
-    known: dict[str, None] = {}
+    known: dict[str, str] = {}
     for node in spec.dag.nodes:
         roles = ask(node)
         if roles is None:
             return [], []
-        known |= dict.fromkeys(roles)
+        for role in roles:
+            known.setdefault(role, node.component.name)
     played = dict.fromkeys(party.role for party in spec.parties)
     unplayed = [role for role in known if role not in played]
     problems, warnings = [], []
@@ -230,8 +231,12 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
         rule = f"is a role that no component of the flow has; they have {', '.join(known)}"
         if meant := _meant(role, unplayed):
             problems.append(Problem(f"config.role.{role}", rule, role, meant))
+            unplayed.remove(meant)
         else:
             warnings.append(Problem(f"config.role.{role}", f"{rule}, so its parties have nothing to do", role))
+    for role in unplayed:
+        rule = f"is missing: {known[role]} has this role, and may fail or wait without it"
+        warnings.append(Problem(f"config.role.{role}", rule))
     return problems, warnings
 
 
