@@ -132,21 +132,24 @@ def component(
     """Read one description, part of a document within its bounds, and return it with its warnings.
 
     ``provider`` and ``version`` are those it is registered under; they win over the inner ones. Raises
-    InvalidDescription with every problem, each under ``path``.
+    InvalidDescription with every problem, each under ``path``, and the warnings about what has none.
     """
     parameters = document.get("inputParam") if isinstance(document, Mapping) else None
     at = join(path, "inputParam")
     problems = [*schema.DESCRIPTION.problems(document, path), *_repeated_names(document, path)]
     problems += misspelled_types(parameters, at)
     if problems:
+        vague: list[Problem] = []
         for i, item in enumerate(parameters if isinstance(parameters, list) else ()):
             if schema.DESCRIPTION.fits(item, "inputParam"):  # what would be a warning is named with the rest
-                problems += within(_parameter(item, join(at, i), []), join(at, i))
-        raise InvalidDescription(bounded(problems))
+                problems += within(_parameter(item, join(at, i), vague), join(at, i))
+        wrong, about = {p.path for p in problems}, document if isinstance(document, Mapping) else {}
+        unusual = [*outer_wins(about, path, provider, version), *of_component(about, path, whole=False), *vague]
+        raise InvalidDescription(bounded(problems), bounded(p for p in unusual if p.path not in wrong))
     read, unclear = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),
-        of_component(read, document, path),
+        of_component(document, path),
         unclear,
         contradictions(read.parameters, at),
     )

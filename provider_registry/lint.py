@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from provider_registry import schema
-from provider_registry.model import Component, Parameter, Problem, Validator, group_of, join, near, texts
+from provider_registry.model import Parameter, Problem, Validator, group_of, join, near, texts
 from provider_registry.values import NAMES, Kind, full_match, kind_of, listed, number, reads_as
 
 ROLES = ("guest", "host", "arbiter", "local")
@@ -52,25 +52,27 @@ def outer_wins(
             yield Problem(join(path, name), rule, inner, outer)
 
 
-def of_component(read: Component, document: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    """Say what is unusual about everything but the parameters' values."""
+def of_component(document: Mapping[str, Any], path: str, *, whole: bool = True) -> Iterator[Problem]:
+    """Say what is unusual about everything but the parameters' values; ``whole``: it keeps the schema."""
     yield from _missing(document, path, ("title", "storageEngine", "result"))
     yield from unknown_fields(document, _COMPONENT_FIELDS, path)
-    for i, role in enumerate(document["roleList"]):
+    for i, role in enumerate(document["roleList"] if whole else ()):
         parts = [part.strip() for part in role.split(",")]
         if len(parts) > 1:
             yield Problem(join(path, "roleList", i), "is one name with commas", role, json.dumps(parts)[1:-1])
         else:
             yield from none_of(role, ROLES, join(path, "roleList", i), "is none of the usual {}")
-    for i, storage in enumerate(read.storage_engines):
+    for i, storage in enumerate(texts(document.get("storageEngine")) if whole else ()):
         if storage not in STORAGES:
             at = join(path, "storageEngine", i)
             yield Problem(at, "is not a usual name of a storage", storage, near(storage, STORAGES))
     for field, known in _FIELDS.items():
-        for i, item in enumerate(document.get(field) or ()):
-            at = join(path, field, i)
-            yield from unknown_fields(item, known, at)
-            yield from _OF[field](item, at)
+        items = document.get(field)
+        for i, item in enumerate(items if isinstance(items, list) else ()):
+            if whole or schema.DESCRIPTION.fits(item, field):
+                at = join(path, field, i)
+                yield from unknown_fields(item, known, at)
+                yield from _OF[field](item, at)
 
 
 def of_image(name: str, path: str) -> Iterator[Problem]:

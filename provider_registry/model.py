@@ -20,7 +20,11 @@ ANY = "*"
 
 
 class InvalidDescription(Unfit):
-    """A description or a registration cannot be used."""
+    """A description or a registration cannot be used; ``warnings``: what is unusual about the rest of it."""
+
+    def __init__(self, problems: tuple[Problem, ...], warnings: tuple[Problem, ...] = ()) -> None:
+        super().__init__(problems)
+        self.warnings = warnings
 
 
 def group_of(category: str) -> str:

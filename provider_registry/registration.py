@@ -84,9 +84,10 @@ def provider_from_request(body: Any) -> Provider:
     """
     if problem := unfit(body):
         raise InvalidDescription((problem,))
-    problems = [*_of_another_form(body), *schema.REGISTRATION.problems(body), *_too_long(body)]
+    wrong = schema.REGISTRATION.problems(body)
+    problems = [*_of_another_form(body), *wrong, *_too_long(body)]
     components: dict[str, Component] = {}
-    warnings: list[Problem] = []
+    warnings = [] if wrong else [*_request_warnings(body)]
     if isinstance(body, Mapping):
         metadata, described = body.get("metadata"), body.get("components_description")
         if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in DEVICES:
@@ -101,9 +102,10 @@ def provider_from_request(body: Any) -> Provider:
                     warnings += found
                 except InvalidDescription as error:
                     problems += error.problems
+                    warnings += error.warnings
     if problems:
-        raise InvalidDescription(bounded(problems))
-    return _provider(body, components, bounded([*_request_warnings(body), *warnings]))
+        raise InvalidDescription(bounded(problems), bounded(warnings))
+    return _provider(body, components, bounded(warnings))
 
 
 def provider_from_component(body: Any) -> Provider:
@@ -190,9 +192,9 @@ def _component(
         named = {**document, "componentName": key if name is None else name}
         read, found = description.component(named, path, **outer)
     except InvalidDescription as error:
-        raise InvalidDescription((*wrong, *error.problems)) from None
+        raise InvalidDescription((*wrong, *error.problems), error.warnings) from None
     if wrong:
-        raise InvalidDescription(wrong)
+        raise InvalidDescription(wrong, found)
     return read, found if name is not None else (Problem(at, "is missing; its key is used"), *found)
 
 

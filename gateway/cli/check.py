@@ -127,11 +127,12 @@ def check(
     found = described(read_object(file))
     given = _given(data or [], parameter or [], found)
     checked: list[Checked] = []
-    if found.provider is not None and (image or program or engine):
+    if found.provider is not None:
         components = {c.name: c for c in found.provider.components.values()}
         chosen = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
         clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
         _validate(given, chosen)
+    if found.provider is not None and (image or program or engine):
         name = image or found.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
         with _sandbox(engine, name, program, timeouts, memory) as sandbox:

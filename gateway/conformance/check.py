@@ -60,7 +60,7 @@ def described(body: Any) -> Described:
     try:
         provider, _ = read_value(body)
     except InvalidDescription as error:
-        return Described(None, error.problems)
+        return Described(None, error.problems, error.warnings)
     return Described(provider, warnings=provider.warnings)
 
 

@@ -111,11 +111,15 @@ def test_without_an_image_the_registration_alone_is_checked() -> None:
 
 def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
     file = tmp_path / "register.json"
-    file.write_text(json.dumps({"name": "tiny", "components_description": {"Count": {"roleList": "guest"}}}))
+    count = {"roleList": "guest", "titel": "t", "inputData": [{"name": "t", "category": "table"}, 7]}
+    file.write_text(json.dumps({"name": "tiny", "components_description": {"Count": count}}))
     code, found = check(str(file), "--command", sys.executable)
     assert (code, found["provider"], found["components"]) == (1, None, [])
     paths = {p["path"] for p in found["description"]["errors"]}
-    assert {"version", "metadata", "components_description.Count.roleList"} <= paths
+    place = "components_description.Count."
+    assert {"version", "metadata", f"{place}roleList", f"{place}inputData[1]"} <= paths
+    warned = {p["path"] for p in found["description"]["warnings"]}
+    assert {f"{place}titel", f"{place}inputData[0].category"} <= warned and not warned & paths
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
 )
 def test_a_wrong_option_is_named(monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
     monkeypatch.chdir(SHELL)
-    command = [] if "process" in words else ["--command", sys.executable]
+    command = [] if "process" in words or "Nothing" in words else ["--command", sys.executable]
     done = call("provider", "check", str(SHELL / "register.json"), *command, *words)
     assert done.exit_code == 2
     assert says in done.stderr and "together" not in done.stderr, "before anything is started"

@@ -155,6 +155,11 @@ def test_every_problem_of_all_components_is_reported_at_once():
         ("components_description.C.componentName", "must equal its key, C"),
         ("components_description.C.result", "must be a list"),
     ]
+    body = a_request(a_description("A", roleList=[], inputParam=[a_parameter(validator="0-9", defaultVal="1")]))
+    with pytest.raises(InvalidDescription) as caught:
+        provider_from_request(body | {"devise": "docker"})
+    at = "components_description.A.inputParam[0]."
+    assert [w.path for w in caught.value.warnings] == ["devise", f"{at}defaultVal", f"{at}validator"]
 
 
 def test_a_component_without_its_own_name_takes_its_key():
