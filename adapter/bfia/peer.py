@@ -240,8 +240,8 @@ class Peer:
                 found = Answer(status, digest(response.body), signable)
                 signatures.check_answer(found, signature, headers["x-nonce"], route.keys)
             except NotAllowed as error:
-                text = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_MESSAGE)
-                text = f"the answer of {called} is not proven to be its own: {error.message}; it says: {text}"
+                text = shorten(envelope.get("msg") or envelope.get("message") or "nothing", _LONGEST_MESSAGE)
+                text = f"{called} says, unproven: {text}; this answer is not proven to be its own: {error.message}"
                 unproven = PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED")
                 if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
                     unproven.skew = _skew(response.headers.get("date", ""))

@@ -193,10 +193,19 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
     yield job
     failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
     advice = []
-    for reason in dict.fromkeys(one["reason"] for one in failures if one):
+    for reason, failure in {one["reason"]: one for one in reversed(failures) if one}.items():
         with suppress(CallFailed):  # a reason of a partner's own is not explained
-            advice.append(f"{t('next step')}: {reason}: {node.get(path_of('reasons', reason))['next_step']}")
+            step = _filled(node.get(path_of("reasons", reason))["next_step"], job, failure)
+            advice.append(f"{t('next step')}: {reason}: {step}")
     Console().print(_tree(job, advice=advice))
+
+
+def _filled(step: str, job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+    """Return what to do next, its ``JOB --task T --party P`` at node ``N`` being the run that failed."""
+    at = (failure.get("role"), failure.get("node"))
+    party = next((f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at), "")
+    values = {"JOB": job["job_id"], "T": failure.get("task"), "P": party, "N": failure.get("node")}
+    return re.sub(r"\b(JOB|[TPN])\b", lambda found: values[found[0]] or found[0], step)
 
 
 @command(commands, "watch", "job-0123")
@@ -451,7 +460,10 @@ def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task 
         known = of_task or [f"{option}{r['task_name']} --party {r['party']}" for r in job["runs"]]
         what = "no run" if not names else "more than one run"
         there = ", ".join(dict.fromkeys(known)) or "none"
-        raise CallFailed(f"{what} here matches; there are: {there}", EXIT_BAD_INPUT)
+        text = f"{what} here matches; there are: {there}"
+        if other := [p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not fits]:
+            text += f"; {party} plays at node {other[0]}: run the command there"
+        raise CallFailed(text, EXIT_BAD_INPUT)
     return max(fits, key=lambda run: int(run.get("attempt", 0)))
 
 

@@ -167,7 +167,10 @@ class RunLogs:
         of_party = [r for r in local.runs if (r.party.role, r.party.index) == (role, index)]
         runs = [r for r in of_party if r.task_name == task] or [r for r in of_party if r.task_id == task]
         if not runs:
-            raise NotFound(f"job {job_id} has no run of {task} as {role}.{index} here", reason="RUN_UNKNOWN")
+            text = f"job {job_id} has no run of {task} as {role}.{index} here"
+            if other := [p.node for p in local.spec.parties if (p.role, p.index) == (role, index)]:
+                text += f"; {role}.{index} plays at node {other[0]}"
+            raise NotFound(text, reason="RUN_UNKNOWN")
         if attempt is None:
             return max(runs, key=lambda r: r.attempt)
         there = {r.attempt: r for r in runs}

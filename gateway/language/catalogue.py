@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from string import Formatter
@@ -226,7 +226,10 @@ def reasons() -> Mapping[str, Reason]:
 
 def reason_of(name: str) -> Reason | None:
     """Return what a reason means; ``EXIT_n`` stands for every exit code."""
-    return reasons().get(re.sub(r"^EXIT_-?\d+$", "EXIT_n", name, flags=re.ASCII))
+    if not (code := re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)):
+        return reasons().get(name)
+    found = reasons()["EXIT_n"]
+    return replace(found, means={of: text.replace(" n ", f" {code[1]} ") for of, text in found.means.items()})
 
 
 @cache

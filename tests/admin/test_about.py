@@ -31,6 +31,7 @@ def test_a_reason_is_explained_in_the_readers_language(nodes: tuple[Gateway, Gat
     found = get(nodes[0], "reasons/RESOURCE_BUSY")
     assert found["data"]["reason"] == "REASON_UNKNOWN" and "RESOURCES_BUSY" in found["msg"]
     assert get(nodes[0], "reasons/EXIT_127")["next_step"] == get(nodes[0], "reasons/EXIT_n")["next_step"]
+    assert "exit code 127 and" in get(nodes[0], "reasons/EXIT_127")["means"]
     assert get(nodes[0], "reasons/EXIT_127x")["data"]["reason"] == "REASON_UNKNOWN"
 
 

@@ -18,12 +18,12 @@ from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
 from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
 from gateway.cli.init import TLS_FILES
-from gateway.cli.jobs import _tree
+from gateway.cli.jobs import _filled, _tree, run_of
 from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
 from gateway.errors import Invalid
-from gateway.language.catalogue import translate
+from gateway.language.catalogue import reasons, translate
 from tests.certificates import Authority
 from tests.cleaning.ended import left_behind
 from tests.cli import NOBODY, asking, call, everything, raising, written
@@ -373,6 +373,17 @@ def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(capsys: p
         Console(width=200).print(_tree(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]}))
         said = capsys.readouterr().out
         assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown
+
+
+def test_a_failure_elsewhere_names_its_node_and_the_command_there():
+    parties = [{"role": role, "index": 0, "node": node} for role, node in (("guest", "JG1"), ("host", "JG2"))]
+    job = {"job_id": "job-1", "parties": parties, "runs": [{"task_name": "a", "party": "guest.0"}]}
+    failure = {"reason": "EXIT_1", "role": "host", "node": "JG2", "task": "a"}
+    for language, step in reasons()["EXIT_n"].next_step.items():
+        said = _filled(step, job, failure)
+        assert "JG2" in said and "bfia-gateway job logs job-1 --task a --party host.0" in said, language
+    with pytest.raises(CallFailed, match=r"--party guest.0; host.0 plays at node JG2"):
+        run_of(job, "a", "host.0")
 
 
 def test_a_full_disk_behind_the_output_is_a_sentence():

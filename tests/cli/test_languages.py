@@ -232,6 +232,20 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
         ("li at JG2 refused", "JG2 的 li 已拒绝"),
+        (
+            "job a has no run of b as c.0 here; c.0 plays at node N",
+            "作业 a 的任务 b 没有以 c.0 在本节点运行；c.0 在节点 N 上",
+        ),
+        (
+            "no run here matches; there are: --party a.0; b.0 plays at node N: run the command there",
+            "本节点没有运行；现有：--party a.0；b.0 在节点 N 上，请在该节点执行此命令",
+        ),
+        (
+            "JG2 at http://b:1 says, unproven: NOT_AUTHORISED: node JG1 has no enabled route here: ask the admin"
+            " of JG2 for one; this answer is not proven to be its own: it is the answer to another request",
+            "JG2（http://b:1）称（未经签名证实）：NOT_AUTHORISED: 本节点没有到 JG1 的启用路由：请联系 JG2 的"
+            "管理员添加；无法证明该应答出自该节点：它是对另一请求的应答",
+        ),
         ("t.csv cannot be read: No such file or directory", "无法读取 t.csv：没有该文件或目录"),
         (
             "JG9.host: is missing; give host and port, or url; JG9.port: is missing; give host and port, or url",
@@ -441,6 +455,7 @@ PUT_TOGETHER |= {"RUN_TOKEN_REQUIRED: 9: send the value of config.token"}
 PUT_TOGETHER |= {"the provider name 9 9, not to 9; an admin can give it: bfia-gateway provider give"}
 PUT_TOGETHER |= {"must lie in one of this node's storages: 9the folder file://9; 9"}
 PUT_TOGETHER |= {"9: if the partner says so by telephone, edit the route and decide again"}
+PUT_TOGETHER |= {"9 says, unproven: 9; this answer is not proven to be its own: 9"}
 PUT_TOGETHER |= {"must be 9", "must be 9 text, byte 9 is not; 9", "must be UTF-8 text, this looks like UTF-16; 9"}
 """texts that are found with what stands in them"""
 

@@ -122,6 +122,9 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
     ):
         answer = ask(talk.gateway, "operator", "GET", where)
         assert (answer.status_code, answer.json()["data"]["reason"]) == (404, reason)
+    both = talk.submit("guest", "host")
+    elsewhere = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{both}/runs/host.0/other/log")
+    assert "; host.0 plays at node " in elsewhere.json()["msg"]
     wrong = run_log(talk, job, stream="x", tail="-1", follow="maybe")
     assert wrong.status_code == 400
     assert problems(wrong.json()) == {"stream", "tail", "follow"}

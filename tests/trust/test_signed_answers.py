@@ -109,7 +109,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "another body": (lambda between, asked: with_body(between.forward(asked)), NOT_ITS_OWN),
     "another status": (lambda between, asked: replace(between.forward(asked), status=201), NOT_ITS_OWN),
     "another signature": (lambda between, asked: with_signature(between.forward(asked)), NOT_ITS_OWN),
-    "no signature": (lambda *_: Passing({}, b'{"code": 0, "msg": "all is well"}', status=200), "all is well"),
+    "no signature": (
+        lambda *_: Passing({}, b'{"code": 0, "msg": "all is well"}', status=200),
+        "^[^;]* says, unproven: all is well",
+    ),
     "by another key": (forged, "has no key"),
     "to another path": (
         lambda between, asked: between.forward(replace(asked, path=asked.path + "/none")),
