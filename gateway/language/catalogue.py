@@ -32,6 +32,7 @@ _BROKEN = re.compile("[\ud800-\udfff]")
 _GOT, _NEXT = " (got ", "); "
 """before the value of a problem, and after it where another follows"""
 _NO_SPACE = frozenset({"node", "job", "task", "dataset", "number", "hop"})
+_WORD = r"[^\s：；，。（）]+?"  # what is Chinese already is translated no further
 _PROSE = frozenset({"why", "cause", "what", "words", "text", "command"})
 _SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")
 _MOST_WORDS = 8
@@ -197,7 +198,7 @@ def _template(entry: tuple[str, str]) -> _Template | None:
     parts = list(Formatter().parse(english))
     if not any(name for _, name, *_ in parts):
         return None
-    values: dict[str | None, str] = dict.fromkeys(_NO_SPACE, "(\\S+?(?:, \\S+?)*?)")
+    values: dict[str | None, str] = dict.fromkeys(_NO_SPACE, f"({_WORD}(?:, {_WORD})*?)")
     values |= {None: "", "n": "([0-9]+)", "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"}
     pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
     names = tuple(name for _, name, *_ in parts if name)

@@ -84,6 +84,9 @@ def test_a_translation_has_the_values_of_its_english_text():
         names = [{name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)]
         assert names[0] == names[1], english
         assert not re.search("[\u4e00-\u9fff][,;?!]", chinese), f"{english}: ASCII punctuation"
+        values = {name: "a.0" if name == "party" else "at 9" if name[0].isupper() else "9" for name in names[0]}
+        twice = catalogue.translate(catalogue.translate(english.format_map(values), "zh"), "zh")
+        assert not re.search(r"[a-z_]\.[a-z_.]+：[\w\"]", twice, re.ASCII), "a setting has a colon of ASCII"
 
 
 def test_the_language_is_that_of_the_option_else_of_the_environment():
