@@ -314,6 +314,7 @@ class ContainerdEngine(DaemonEngine):
                 return False
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(container, image, spec.command, spec.environment, targets)
+            self._images.check_user(container, image)
             api.start(container)
         except (APIError, EngineError):
             remove(api, container)

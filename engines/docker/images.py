@@ -25,6 +25,7 @@ from requests import Response, Timeout
 from engines.base import (
     HOW_TO_HAVE_IT,
     CommandNotFound,
+    CreateFailed,
     EngineDown,
     EngineError,
     ImageMetadata,
@@ -57,6 +58,9 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
 )
 """words of the daemon or a registry -> the error that they stand for; the first that fits"""
 
+_USERS, _LARGEST_USERS, _MOST_LINKS = "/etc/passwd", 1 << 20, 9
+_OTHERS = re.compile(rb"0*[1-9][0-9]*")
+"""uids that are not that of root; any other text is taken for 0"""
 _DIRECTORY = 1 << 31
 _STAT = "X-Docker-Container-Path-Stat"
 
@@ -104,8 +108,8 @@ class Image(ImageMetadata):
 
     @property
     def runs_as_root(self) -> bool:
-        """Whether its own user is root, by name, by number, or because it names none."""
-        return self.user in ("", "0", "root")
+        """Whether its own user is root, by name, by number however it is written, or because it names none."""
+        return self.user.strip("+-0") in ("", "root")
 
 
 class Images:
@@ -191,6 +195,29 @@ class Images:
                 self._known.add((image.digest, place))
                 return
         raise CommandNotFound(f"the image has no executable {first}")
+
+    def check_user(self, container: str, image: Image) -> None:
+        """Raise `CreateFailed` if the image's own user, by the files of a container, is root by another name."""
+        user, path = image.user, _USERS
+        if image.runs_as_root or user.isdecimal() or (image.digest, _USERS) in self._known:
+            return
+        for _ in range(_MOST_LINKS):
+            try:
+                found, about = self._client().get_archive(container, path)
+            except NotFound:  # the start itself will say so
+                return
+            path = about["linkTarget"]
+            if not path:
+                break
+        text = b""  # an archive of one file: its head, then the lines
+        for piece in found:
+            text += piece
+            if len(text) > _LARGEST_USERS:
+                raise CreateFailed(f"{_USERS} of the image has more than {_LARGEST_USERS} bytes")
+        line = rb"(?:^|\0)\s*" + re.escape(user.encode()) + rb":[^:\n]*:([^:\n]*)"
+        if path or not all(_OTHERS.fullmatch(uid) for uid in re.findall(line, text, re.MULTILINE)):
+            raise CreateFailed(f"the image's user {user} is root by its {_USERS}: name another, or none")
+        self._known.add((image.digest, _USERS))
 
     def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
         """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""

@@ -194,12 +194,13 @@ class SwarmEngine(DaemonEngine):
         return False
 
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
-        """Check at the manager what the image has to start. Raises `CommandNotFound`, APIError."""
+        """Check at the manager what the image has to start, and as whom. Raises `EngineError`, APIError."""
         api = self._api()
         made = api.create_container(image.digest, command=None if spec.command is None else [*spec.command])["Id"]
         try:
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(made, image, spec.command, spec.environment, targets)
+            self._images.check_user(made, image)
         finally:
             remove(api, made)
 

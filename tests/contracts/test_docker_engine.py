@@ -75,6 +75,31 @@ def test_an_image_keeps_its_own_user(
         daemon.images.remove(name, force=True)
 
 
+@pytest.mark.parametrize(
+    ("user", "found"), [("00", "65534"), ("+0:0", "65534"), ("own", "1234"), ("own:own", "1234"), ("app", "")]
+)
+def test_no_image_is_root_by_another_name(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, user: str, found: str
+) -> None:
+    """Attack: an image's user is root in a spelling of its own, or by its /etc/passwd, here behind a link."""
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    lines = r"app:x:0:0::/:/bin/sh\nown:x:1234:1234::/:/bin/sh\n"
+    text = f"FROM {harness.image}\nRUN printf '{lines}' >> /etc/passwd && echo own:x:1234: >> /etc/group && "
+    text += f"mv /etc/passwd /etc/users && ln -s ../etc/users /etc/passwd\nUSER {user}\n"
+    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    try:
+        if found:
+            assert output_of(harness, engine, shell("id -u"), image=name).decode() == f"{found}\n"
+        else:
+            with pytest.raises(CreateFailed, match="the image's user app is root by its /etc/passwd"):
+                engine.launch(a_spec(harness, shell("id -u"), image=name))
+            assert engine.list() == []
+    finally:
+        for left in engine.list():
+            engine.remove(left.name)
+        daemon.images.remove(name, force=True)
+
+
 def test_a_container_that_was_made_but_not_started_is_started(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
