@@ -123,6 +123,8 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     expect(bob.get_by_text(HOSTILE).first).to_be_visible()
     expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()  # what it would read
     expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()  # and run
+    expect(bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first).to_be_visible()  # and with what
+    keep(bob, f"approvals-{language}")
     button(bob, his("approve")).click()
     expect(bob.locator("dialog p")).to_contain_text("job-")
     bob.locator("dialog input").fill(agreed)
@@ -252,6 +254,19 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     expect(page.locator("dt", has_text=say("model"))).to_have_count(0)  # none was made
     page.locator("#skip").press("Enter")
     expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs
+
+    def failed(route: Any) -> None:  # as after a failure at the partner, which nobody stopped
+        found = route.fetch()
+        route.fulfill(response=found, json=found.json() | {"outcome": "FAILED"})
+
+    page.route(f"**/api/v1/jobs/{job_id}", failed)
+    page.reload()
+    expect(runs.get_by_text(say("stopped with the job"))).to_have_count(1)
+    lanes = page.locator("section", has=page.get_by_role("heading", name=say("over time"), exact=True))
+    expect(lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))).to_have_count(4)
+    expect(lanes.locator(".lane .wait")).to_have_count(1)
+    expect(lanes.locator(".lane .busy")).to_have_count(0)
+    keep(page, f"failed-{language}")
 
 
 def test_a_table_is_uploaded_granted_and_revoked(

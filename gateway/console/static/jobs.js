@@ -168,12 +168,16 @@ function spans(job, lines) {
   };
   const here = new Set(job.runs.map((run) => run.party.node));
   for (const { event, by, at, detail } of lines)
-    if (["status reported", "heard"].includes(event) && !here.has(by)) mark(detail.task, `${detail.role} ${by}`, detail.status, at);
+    if (["status reported", "heard"].includes(event) && !here.has(by))
+      job.parties.filter((p) => p.node === by && [p.role, party(p)].includes(detail.role)).forEach((p) => mark(detail.task, party(p), detail.status, at));
   for (const run of job.runs) if (run.started_at) found.set(`${run.task_id} ${party(run.party)} ${run.attempt}`, {
-    task: run.task_name, who: party(run.party), status: run.status, from: run.started_at, to: run.ended_at });
+    task: run.task_name, who: party(run.party), status: stateOf(job, run.status, run.failure), from: run.started_at, to: run.ended_at });
   const order = new Map(job.tasks.map((task, at) => [task.name, at]));
   return [...found.values()].filter((one) => one.from).sort((a, b) => order.get(a.task) - order.get(b.task));
 }
+
+/** The state of a bar: a run that went on until its job was over ended as its task did. */
+const stateAt = (job, one) => (["FINISHED", "REJECTED"].includes(job.status) && one.status === "RUNNING" ? job.tasks.find((task) => task.name === one.task)?.status ?? "" : one.status);
 
 function gantt(job, lines) {
   const begun = spans(job, lines);
@@ -183,8 +187,8 @@ function gantt(job, lines) {
   const first = Math.min(...begun.map((one) => new Date(one.from))), last = Math.max(...begun.map(ends));
   const whole = Math.max(1, last - first), part = (ms) => `${(100 * ms) / whole}%`;
   return table(["task", "party", "", "duration"], begun.map((one) => {
-    const start = new Date(one.from) - first;
-    return [one.task, one.who, h("div", { class: "lane", title: said(one.status) }, h("span", { class: tone(one.status), style: { left: part(start), width: part(ends(one) - first - start) } })), lasted(one.from, ends(one))];
+    const start = new Date(one.from) - first, state = stateAt(job, one);
+    return [one.task, one.who, h("div", { class: "lane", title: said(state) }, h("span", { class: state === "STOPPED" && job.outcome === "FAILED" ? "wait" : tone(state), style: { left: part(start), width: part(ends(one) - first - start) } })), lasted(one.from, ends(one))];
   }));
 }
 
@@ -192,7 +196,7 @@ function runTable(job, log, stopped, readable) {
   return table(["task", "party", "state", "started", "duration", "result", ""], job.runs.map((run) => [
     [run.task_name, run.attempt ? h("span", { class: "faint" }, ` ${t("attempt", { number: run.attempt + 1 })}`) : ""], `${run.party.role}.${run.party.index}`, badge(stateOf(job, run.status, run.failure)),
     moment(run.started_at), lasted(run.started_at, run.ended_at),
-    [run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
+    [run.failure?.reason === "STOPPED" && job.outcome === "FAILED" ? t("stopped with the job") : run.failure ? `${run.failure.reason} ${run.failure.message}` : run.waiting ? `${run.waiting.reason} ${run.waiting.message}` : run.result_message || (run.exit ? `exit ${run.exit.code}` : ""),
       run.last_lines?.length ? h("details", {}, h("summary", {}, t("last lines")), h("pre", {}, run.last_lines.join("\n"))) : ""],
     readable ? button("log", async () => openLog(log, run, stopped)) : "",
   ]), "no runs here");

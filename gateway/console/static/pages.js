@@ -30,8 +30,9 @@ export async function approvalsPage(body, { session, again }) {
     card("jobs that wait", jobs.length ? "" : h("p", { class: "faint" }, t("nothing waits")), jobs.map((j) => h("article", { "aria-label": j.job_id },
       h("div", { class: "row" }, h("a", { href: `#/jobs/${segment(j.job_id)}`, class: "mono" }, j.job_id), both(`/api/v1/jobs/${segment(j.job_id)}`, j.job_id, may(session, "platform"))),
       facts([["flow", j.flow_id], ["initiator", j.initiator], ["scheduling node", j.scheduler], ["until", moment(j.approval?.until ?? j.approval?.deadline)]]),
-      h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads"], j.tasks.map((one) => [one.task, one.party, one.component,
-        [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks")]))))),
+      h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads", "parameters"], j.tasks.map((one) => [one.task, one.party, one.component,
+        [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks"),
+        Object.entries(one.parameters).map(([name, set]) => h("p", {}, h("code", {}, `${name}: ${value(set)}`)))]))))),
     card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, [a.partner, said(a.kind), a.subject].filter(Boolean).join(" "), may(session))]), "nothing waits")),
     card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]), "no applications")));
 }
@@ -280,7 +281,7 @@ async function audit() {
   const load = async (after = "", before = []) => {
     const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
     const all = [...before, ...found.audit];
-    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who === "somebody" ? said(a.who) : a.who, a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], outcome(a),
+    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), said(a.who).replace(" (command line)", said(" (command line)")), a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], outcome(a),
       Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
   const filter = (name, label, placeholder) => h("label", {}, t(label), h("input", { name, placeholder, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
