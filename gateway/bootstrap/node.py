@@ -43,7 +43,7 @@ from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run
 from gateway.domain.spec import JobSpec, Limits, NodeId
-from gateway.errors import GatewayError, Invalid, counted
+from gateway.errors import GatewayError, Invalid
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
 from gateway.http.peers import QuotaReached
@@ -501,7 +501,7 @@ class Gateway:
         sessions = (session_id(job_id), session_id(run.task_id))
         found = [on for session in sessions for on in self.broker.waiting(session)]
         waits = [on.topic for on in found if run.name in on.readers]
-        left = [f"{on.topic} ({counted(on.messages, 'message')})" for on in found if on.messages]
+        left = [f"{on.topic} ({on.messages})" for on in found if on.messages]
         refused = next(filter(None, map(self.broker.last_refused, sessions)), "")
         texts = ("it waited for topic " + ", ".join(waits[:5])) if waits else "it waited for no message"
         texts += f"; unread: {', '.join(left[:5])}" if left else ""

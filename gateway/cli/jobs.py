@@ -239,13 +239,19 @@ def _readable(detail: dict[str, Any]) -> dict[str, Any]:
     if origin := detail.get("origin"):
         detail["origin"] = origin.get("from", "")
     if not {"method", "path", "seconds"} <= detail.keys():
-        return {t(k): v for k, v in detail.items()}
+        return _keys(detail)
     path = "/".join(detail.pop("path").split("/")[-2:])
     took = f"{1000 * detail.pop('seconds'):.0f} ms"
     called = {detail.pop("method"): ", ".join(str(v) for v in (path, detail.pop("http", None), took) if v)}
     if detail.get("code") == 0:
         detail = {k: v for k, v in detail.items() if k not in ("code", "message")}
-    return called | detail
+    return called | _keys(detail)
+
+
+def _keys(detail: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {key: t(one) for key, one in detail.items() if key == "message"}
+    inner = {key: _keys(one) for key, one in detail.items() if isinstance(one, Mapping)}
+    return {t(key.replace("_", " ")): one for key, one in {**detail, **texts, **inner}.items()}
 
 
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")

@@ -23,6 +23,7 @@ LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
 """of whoever is answered"""
 _TEXTS = frozenset(
     {"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps", "in_words", "about"}
+    | {"problems", "not_in_file"}
 )
 """fields of the API with texts for people"""
 _LONGEST = 20_000

@@ -75,4 +75,4 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> N
         url = node.addresses()["operator"]
         shown = cli.call("job", "show", "job-1", "--url", url, env={"COLUMNS": "400"}).stdout
     line = next(line for line in shown.splitlines() if " as host.0: when it was stopped" in line)
-    assert "it waited for topic answer; unread: question (1 message); last refused push: " in line
+    assert "it waited for topic answer; unread: question (1); last refused push: " in line

@@ -296,7 +296,7 @@ def test_many_warnings_do_not_hide_the_rest():
     assert last == "10 more warnings: bfia-gateway job show job-1"
 
 
-def test_a_line_of_the_timeline_is_written_for_people():
+def test_a_line_of_the_timeline_is_written_for_people(monkeypatch: pytest.MonkeyPatch):
     failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
     assert cell({"failure": failure, "to": "FAILED"}) == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"
     assert cell({"until": "2026-11-28T02:37:24.107020+00:00"}) == "until 2026-11-28 02:37:24 UTC"
@@ -308,3 +308,6 @@ def test_a_line_of_the_timeline_is_written_for_people():
     proof = {"from": "10.1.2.3", "sha256": "ab" * 32}
     event = {"task": "psi", "task_id": "task_1", "attempt": 0, "origin": proof}
     assert cell(_readable(event)) == "task psi; origin 10.1.2.3"
+    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+    ended = _readable({"user": "ann", "failure": {"exit_code": 1, "message": "the job has ended, or is about to"}})
+    assert cell(ended) == "用户 ann; 失败 退出码 1; 消息 作业已结束或即将结束"
