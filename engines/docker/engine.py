@@ -358,7 +358,12 @@ class ContainerdEngine(DaemonEngine):
             command=None if spec.command is None else list(spec.command),
             name=spec.name,
             environment=dict(spec.environment),
-            labels={**spec.labels, IMAGE: spec.image, **({GPUS: ",".join(gpus)} if gpus else {})},
+            labels={
+                **image.silenced,
+                **spec.labels,
+                IMAGE: spec.image,
+                **({GPUS: ",".join(gpus)} if gpus else {}),
+            },
             user=self._options.user if image.runs_as_root else None,
             host_config=host,
         )

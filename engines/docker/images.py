@@ -107,6 +107,11 @@ class Image(ImageMetadata):
         return str(self.config.get("User") or "").partition(":")[0]
 
     @property
+    def silenced(self) -> dict[str, str]:
+        """Its labels without their values: its containers would have them, too, and others may go by them."""
+        return dict.fromkeys(self.labels, "")
+
+    @property
     def runs_as_root(self) -> bool:
         """Whether its own user is root, by name, by number however it is written, or because it names none."""
         return self.user.strip("+-0") in ("", "root")

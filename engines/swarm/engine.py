@@ -146,7 +146,7 @@ class SwarmEngine(DaemonEngine):
 
     def _create(self, spec: LaunchSpec, image: Image) -> None:
         """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
-        api = self._api()
+        api, inside = self._api(), replace(spec, labels={**image.silenced, **spec.labels})
         mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content:
@@ -159,7 +159,7 @@ class SwarmEngine(DaemonEngine):
         until = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
-            task = template(spec, what, image.runs_as_root, mounts, network, cores, self._options)
+            task = template(inside, what, image.runs_as_root, mounts, network, cores, self._options)
             labels = {**spec.labels, "bfia.image": spec.image}
             try:
                 api.create_service(task, name=spec.name, labels=labels, mode=mode, endpoint_spec=endpoint)

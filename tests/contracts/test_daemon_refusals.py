@@ -19,6 +19,7 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
+    LaunchSpec,
     Limits,
     Mount,
     NoSpace,
@@ -420,12 +421,17 @@ def test_no_name_in_a_task_is_a_template():
 def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.MonkeyPatch):
     """Attack: another vendor's index has the same image for the manager, and another one for other machines."""
     started: list[str] = []
-    monkeypatch.setattr(swarm, "template", lambda _, image, *__: started.append(image))
+
+    def begun(spec: LaunchSpec, image: str, *_: Any) -> None:
+        assert spec.labels["proxy"] == "" and spec.labels["bfia.task"] == "task_1"  # nor do its labels count
+        started.append(image)
+
+    monkeypatch.setattr(swarm, "template", begun)
     spec = replace(a_spec(MemoryHarness(), exits(0), limits=Limits()), image="shop:5000/a:1")
     places = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
     for known, expected in ((places, places[1]), (places[::2], places[0]), ((), "i")):
         engine, _ = a_swarm(nodes=[[]], create_network=[{}], create_service=[{}])
-        engine._create(spec, Image("i", {}, known))
+        engine._create(spec, Image("i", {"proxy": "on", "bfia.task": "another"}, known))
         assert started.pop() == expected
 
 

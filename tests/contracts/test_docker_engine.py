@@ -22,6 +22,7 @@ from engines.base import (
 )
 from engines.docker import ContainerdEngine
 from engines.docker.daemon import Source
+from engines.docker.engine import GPUS
 from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, output_of, shell
 from tests.contracts.harnesses import DockerHarness
 
@@ -97,6 +98,23 @@ def test_no_image_is_root_by_another_name(
     finally:
         for left in engine.list():
             engine.remove(left.name)
+        daemon.images.remove(name, force=True)
+
+
+def test_no_label_of_an_image_says_anything_of_its_containers(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    """Attack: an image has labels that hold every GPU, or that have a proxy of the host serve its port."""
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    text = f"FROM {harness.image}\nLABEL {GPUS}=GPU-8f2c traefik.enable=true bfia.job=another\n"
+    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    try:
+        spec = launched(harness, engine, WAITS, image=name)
+        labels = daemon.api.inspect_container(spec.name)["Config"]["Labels"]
+        assert (labels[GPUS], labels["traefik.enable"]) == ("", "")
+        assert labels["bfia.job"] == spec.labels["bfia.job"] and labels["bfia.image"] == name
+    finally:
+        engine.remove(spec.name)
         daemon.images.remove(name, force=True)
 
 
