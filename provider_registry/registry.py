@@ -312,9 +312,9 @@ class Registry:
         if found.retired:
             others = [p.version for p in self._of_jobs(provider) if not p.retired]
             rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
-            raise Unknown(
-                "PROVIDER_RETIRED", f"provider {found.key} is retired: jobs that begin now cannot use it; {rest}"
-            )
+            until = "until an admin takes it back (bfia-gateway provider unretire)"
+            text = f"provider {found.key} is retired: jobs that begin now cannot use it {until}; {rest}"
+            raise Unknown("PROVIDER_RETIRED", text)
         if name not in found.components:
             meant = near(name, found.components, _ALIKE)
             rest = f"has no component {shorten(name)}; it has {_some(found.components)}"

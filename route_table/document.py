@@ -316,7 +316,7 @@ def _from_url(entry: _Entry, key: str, more: tuple[str, ...] = ()) -> str:
         (text != text.strip() or not text.isprintable(), "must not hold spaces or control characters"),
         (scheme not in schemes, f"must begin with one of {', '.join(f'{s}://' for s in schemes)}"),
         (scheme in more and (port is None or bool(prefix)), "must have a port and no path, for gRPC"),
-        (host is None, "must name a host"),
+        (host is None, "must name a valid host"),
         (port == 0 or split.netloc.endswith(":"), "must have a port from 1 to 65535 where it has one"),
         ("@" in split.netloc, "must not hold a user name or password"),
         ("?" in text or "#" in text, "must not have a query or fragment"),

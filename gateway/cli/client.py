@@ -165,16 +165,21 @@ def settings_of(config: Path) -> "Settings":
     """Read a configuration. Raises `CallFailed` with every problem."""
     from gateway.config.loader import load
 
+    check_there(config)
+    try:
+        return load(config)
+    except Invalid as error:
+        raise invalid_in(config, error) from None
+
+
+def check_there(config: Path) -> None:
+    """Raise `CallFailed` where there is no configuration."""
     if not config.exists():
         text = (
             f"{config} is not there: go to the node's folder, or name its configuration by --config, or a running"
             " node by --url; bfia-gateway init writes a new one"
         )
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
-    try:
-        return load(config)
-    except Invalid as error:
-        raise invalid_in(config, error) from None
 
 
 def invalid_in(config: Path, error: Invalid) -> CallFailed:
@@ -247,7 +252,7 @@ def new_file(target: Path, force: bool) -> None:
     if exists and not replaceable:
         raise NotFit(f"{target} is a folder, a device or a pipe, and is never replaced; name a file")
     if exists and not force:
-        raise NotFit(f"{target} exists already; give --force to overwrite, or another -o")
+        raise NotFit(f"{target} exists already; give --force to overwrite, or name another file")
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -193,7 +193,11 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
     yield job
     failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
     advice = []
-    for reason, failure in {one["reason"]: one for one in reversed(failures) if one}.items():
+    waits = [one for key in ("local_waiting", "waiting") if (one := job.get(key)) and one["reason"] == "APPROVAL"]
+    first: dict[str, Mapping[str, Any]] = {}
+    for one in filter(None, [*failures, *waits]):
+        first.setdefault(one["reason"], one)
+    for reason, failure in first.items():
         with suppress(CallFailed):  # a reason of a partner's own is not explained
             step = _filled(node.get(path_of("reasons", reason))["next_step"], job, failure)
             advice.append(f"{t('next step')}: {reason}: {step}")

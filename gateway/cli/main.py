@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.cli import backup, node
-from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, invalid_in
+from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, check_there, invalid_in
 from gateway.cli.command import EngineKind, command, loaded_from, say
 from gateway.cli.language import asked, speak, translated
 from gateway.errors import Invalid
@@ -133,6 +133,7 @@ def serve(
     """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start."""
     from gateway.cli.serve import run
 
+    check_there(config)
     try:
         run(config, log_format, ready_file)
     except Invalid as error:

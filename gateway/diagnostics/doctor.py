@@ -515,11 +515,11 @@ def signing_of(settings: Settings) -> Step:
 def _approval(node: Installation) -> Step:
     policy = approval_policy(node.settings)
     found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
-    causes = [f"approval.rules[{number}]: {why}" for number, why in idle(policy)]
-    if not causes:
+    odd = list(idle(policy))
+    if not odd:
         return trials.ok(found)
-    remedy = "put the rule before the one that takes its place, set approval.mode: rules, or remove the rule"
-    return trials.warning("; ".join(causes), remedy, found)
+    causes, remedies = ([f"approval.rules[{number}]: {text[at]}" for number, *text in odd] for at in (0, 1))
+    return trials.warning("; ".join(causes), "; ".join(remedies), found)
 
 
 def _routes_step(node: Installation) -> Step:

@@ -423,18 +423,21 @@ def silent(job: Job, node: NodeId, now: datetime) -> Job:
 # Rules that never count.
 
 
-def idle(policy: Policy) -> Iterator[tuple[int, str]]:
-    """Yield the number of each rule that never counts, and why."""
+def idle(policy: Policy) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each rule that never counts, why, and what to do."""
     for number, rule in enumerate(policy.rules):
         earlier = next((i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None)
         if earlier is not None:
-            yield number, f"approval.rules[{earlier}] comes first and matches all that it matches"
+            why = f"approval.rules[{earlier}] comes first and matches all that it matches"
+            yield number, why, "put it before that rule, or remove it"
         elif rule.decide is Verdict.REJECT or any(r.decide is Verdict.REJECT for r in policy.rules[number + 1 :]):
             continue  # what it matches is kept from a later refusal
         elif policy.mode is Mode.OFF:
-            yield number, f"{rule.decide} changes nothing while approval.mode is off"
+            why = f"{rule.decide} changes nothing while approval.mode is off"
+            yield number, why, "set approval.mode: rules, or remove it"
         elif rule.command == START:
-            yield number, f"{rule.decide} changes nothing about a start, of which only a reject counts"
+            why = f"{rule.decide} changes nothing about a start, of which only a reject counts"
+            yield number, why, "write decide: reject or another command, or remove it"
 
 
 def _covers(one: Rule, other: Rule) -> bool:

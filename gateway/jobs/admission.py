@@ -452,7 +452,8 @@ class Admission:
             draft.hidden = frozenset(one.path for one in closed.problems)
             problems = [one for one in problems if one.path not in draft.hidden]
         for one in problems:
-            draft.items += as_problems("components", [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")])
+            check = "datasets" if one.rule.startswith("DATASET_") else "components"
+            draft.items += as_problems(check, [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")])
         draft.items += as_warnings("components", warnings)
         if not problems and not warnings:
             draft.items.append(fine("components", "fit the job"))

@@ -340,7 +340,8 @@ class TaskPlanner:
                 raise
             except GatewayError as error:
                 key = "dataset_id" if "dataset_id" in where else "name"
-                wrong.append(Problem(f"{part.own_path}.{key}", error.message, where.get(key)))
+                rule = f"{error.reason}: {error.message}"
+                wrong.append(Problem(f"{part.own_path}.{key}", rule, where.get(key)))
         for edge, name in part.inputs:
             run = next((r for r in reversed(runs) if r.task_name == edge.task and r.party == part.party), None)
             if not name or run is None or edge.key not in run.output_keys:

@@ -131,10 +131,11 @@ def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong
     silent = call("gc", "--url", NOBODY, "--json")
     assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
     assert "bfia-gateway serve" in silent.stderr and "Errno" not in silent.stderr
-    missing = call("gc", "--config", str(tmp_path / "none.yml"))
-    assert missing.exit_code == 2
-    for word in ("none.yml is not there", "--config", "--url", "bfia-gateway init"):
-        assert word in missing.stderr
+    for command in ("gc", "serve"):
+        missing = call(command, "--config", str(tmp_path / "none.yml"))
+        assert missing.exit_code == 2
+        for word in ("none.yml is not there", "--config", "--url", "bfia-gateway init"):
+            assert word in missing.stderr
     assert call("gc", "--url", "http://[").exit_code == 2
     with running(tmp_path) as node:
         done = call("data", "list", "--url", node.addresses()["peer"])
@@ -191,6 +192,8 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
         long = call(*words, "-o", "a" * 300, "--url", NOBODY)
         assert long.exit_code == 2 and "File name too long" in long.stderr, long.output
     assert there.read_text() == "mine"
+    with pytest.raises(NotFit, match="or name another file"):  # not each command has -o
+        new_file(there, force=False)
     new_file(tmp_path / "new.csv", force=False)
 
 

@@ -236,7 +236,7 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
             r'a host.0: \{"lasts": 0, "register": "/',
         ):
             assert re.search(rf"(^|│) *{one}", shown, re.MULTILINE), one
-        assert "APPROVAL" in cli(bank, "show", job_id).stdout
+        assert "bfia-gateway job approvals" in " ".join(cli(bank, "show", job_id).stdout.split())
         assert cli(bank, "suspend", job_id).stdout == f"{job_id} starts no further task\n"
         assert cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"
         assert cli(partner, "reject", job_id).returncode == 1

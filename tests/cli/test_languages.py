@@ -573,8 +573,14 @@ def errors(kind: type) -> Iterator[str]:
         " (got 'x')",
         "dag.components[0]: COMPONENT_UNKNOWN: provider reference:1.0.0@docker has no component Sets; it has"
         " Intersection, HeteroLR (did you mean Intersection?) (got 'reference:1.0.0/Sets')",
-        "dag.components[0]: PROVIDER_RETIRED: provider a:1@docker is retired: jobs that begin now cannot use it;"
-        " versions in use are 2, 3 (got 'a:1/B')",
+        "dag.components[0]: PROVIDER_RETIRED: provider a:1@docker is retired: jobs that begin now cannot use it"
+        " until an admin takes it back (bfia-gateway provider unretire); versions in use are 2, 3 (got 'a:1/B')",
+        "config.a: DATASET_UNKNOWN: dataset a#b is not in this node's storage (got 'a#b')",
+        "approval.rules[1]: approve changes nothing about a start, of which only a reject counts",
+        "approval.rules[1]: approve changes nothing while approval.mode is off",
+        "approval.rules[1]: approval.rules[0] comes first and matches all that it matches",
+        "approval.rules[1]: write decide: reject or another command, or remove it; approval.rules[2]: put it"
+        " before that rule, or remove it",
         "dagg: is not a field that this gateway knows; it is ignored (got 'an object'); did you mean dag?",
         "config.job_params.common.computing_engine: ENGINE_NOT_HERE: Spark is the business of a vendor's"
         " image, which"

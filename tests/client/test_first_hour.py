@@ -165,7 +165,9 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
         client.jobs.submit(client.jobs.draft(["reference/Intersection"], parties, data))
     (problem,) = caught.value.problems
     assert problem.path == "config.task_params.guest.0.intersection.dataset_id" and caught.value.data["job_id"]
-    assert problem.rule.startswith(f"{jobs.GUEST}: dataset bank#nothing is not in this node's storage")
+    assert problem.rule.startswith(
+        f"{jobs.GUEST}: DATASET_UNKNOWN: dataset bank#nothing is not in this node's storage"
+    )
     for value in (float("nan"), object(), "\ud800"):
         with pytest.raises(Invalid, match="JSON cannot express"):
             client.jobs.submit({"flow_id": value})

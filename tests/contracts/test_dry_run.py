@@ -151,8 +151,9 @@ def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> N
     assert (data.standing, data.found) == (Standing.OK, "readable, 9 bytes")
     assert data.about == "space#mine for guest.0 of a"
     plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
-    assert problems(plan) == {(ME, "components")}
-    assert of(plan, ME)["components"][0].about == "config.task_params.guest.0.a.dataset_id"
+    assert problems(plan) == {(ME, "datasets")}
+    (item,) = of(plan, ME)["datasets"]
+    assert item.about == "config.task_params.guest.0.a.dataset_id" and item.cause.startswith("DATASET_UNKNOWN: ")
     assert of(plan, ME)["image"][0].standing is Standing.OK
     plan = world.me.dry_run.plan(a_job(a_dag("a -> b -> a")))  # a mistake of the flow: said once at each node
     for node in (ME, PEER):

@@ -215,8 +215,9 @@ def test_what_holds_without_a_rule(mode: Mode, own: bool, verdict: Verdict):
     ],
 )
 def test_rules_that_can_never_count_are_found(mode: Mode, rules: tuple[Rule, ...], numbers: list[int]):
-    found = dict(idle(Policy(mode, rules=rules)))
-    assert list(found) == numbers and all(found.values())
+    found = list(idle(Policy(mode, rules=rules)))
+    assert [number for number, *_ in found] == numbers
+    assert all(("about a start" in why) == ("decide: reject" in remedy) for _, why, remedy in found)
 
 
 def test_what_a_job_wants_of_a_node():
