@@ -339,7 +339,7 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
                 mark(f.result),
                 f.seen,
                 (f.remedy or clause.remedy) if f.result == "failed" else "",
-                clause.section,
+                t(clause.section),
             ]
             for clause, f in one.findings
             if not (idle and f.result == "not shown")  # what does not work shows little: the last line counts them

@@ -91,7 +91,7 @@ def init(
 
     name = EXAMPLE_NODE if node is None else node
     if not is_node(name):
-        raise CallFailed(f"--node {name!r} {NODE_RULE}", EXIT_BAD_INPUT)
+        raise CallFailed(f"--node {name!r}: {NODE_RULE}", EXIT_BAD_INPUT)
     routes = output.with_name("routes.yml")
     try:
         if not force and (existing := [str(f) for f in (output, routes) if f.exists()]):

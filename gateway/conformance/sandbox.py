@@ -458,5 +458,5 @@ def _unlike(rows: list[list[str]], metadata: Mapping[str, Any]) -> str:
         return "has metadata whose column_info is not a list of columns"
     named = [str(one.get("name", next(iter(one)))) for one in info]
     if named and named != header:
-        return f"has the columns {', '.join(header)}; its metadata's column_info says {', '.join(named)}"
+        return f"has the columns {', '.join(header)}, but its metadata's column_info says {', '.join(named)}"
     return ""

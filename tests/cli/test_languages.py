@@ -667,6 +667,7 @@ def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
     ("words", "said"),
     [
         ("init --port x", "'--port' 的取值无效：必须是整数"),
+        ("init --node bad/id", "--node 'bad/id': 必须是节点标识：字母、数字"),
         ("init --port 99999", "'--port' 的取值无效：不得大于 65533"),
         ("job list --limit 0", "'--limit' 的取值无效：不得小于 1"),
         ("route add A --deadline x", "'--deadline' 的取值无效：必须是数值"),

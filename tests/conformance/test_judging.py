@@ -28,6 +28,7 @@ from gateway.language.catalogue import translate
 from gateway.ports import Callback
 from provider_registry.model import Component, DataSpec
 from tests.cli import raising
+from tests.cli.test_languages import english_in
 from tests.conformance.conftest import count
 from tests.registry.builders import a_data
 
@@ -91,6 +92,7 @@ def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> No
     findings = {one.name: one.judge(seen) for one in CLAUSES}
     assert [name for name, finding in findings.items() if finding.result == "failed"] == [clause]
     assert findings[clause].seen and all(one.remedy for one in CLAUSES)
+    assert clause in ("callback-form", "own-paths") or english_in(findings[clause].seen) == []
 
 
 def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
@@ -198,6 +200,7 @@ def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
 ) -> None:
     one = checked(clause, Scripted(together, stopped))
     assert one.good is good and seen in one.findings[0][1].seen
+    assert english_in(one.findings[0][1].seen) == []
 
 
 def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with_all() -> None:
@@ -342,7 +345,7 @@ def test_the_pages_have_the_clauses_of_the_code() -> None:
     lines += [f"| `{c.name}` | {c.section} | {c.says} | {c.remedy.replace('<', '&lt;')} |" for c in CLAUSES]
     assert english == "\n".join(lines)
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", chinese, re.MULTILINE)
-    assert [(name, section.strip()) for name, section in rows] == [(c.name, c.section) for c in CLAUSES]
+    assert [(n, section.strip()) for n, section in rows] == [(c.name, translate(c.section, "zh")) for c in CLAUSES]
     assert len({c.name for c in CLAUSES}) == len(CLAUSES)
 
 
@@ -362,13 +365,13 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ('id,x\na,"1\n2"\nb,2\n', GOOD, ""),
         ("id,x\na,1\nb,2\n", None, "has no file metadata beside its data"),
         ("id,x\na,1\n", GOOD, "has 1 row, its metadata say count 2"),
-        ("a,1\nb,2\nc,3\n", GOOD, "has the columns a, 1; its metadata's column_info says id, x"),
+        ("a,1\nb,2\nc,3\n", GOOD, "has the columns a, 1, but its metadata's column_info says id, x"),
         ("id\na,1\nb,2\n", GOOD, "has 2 values in row 1 below a header of 1 column"),
         ("id\na\n", {"column_info": ["id"]}, "has metadata whose column_info is not a list of columns"),
         ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
         ('{"total": 7}', GOOD, "holds JSON, not CSV"),
         ('{"total": 7}', None, "holds JSON, not CSV"),
-        ("{id\na\nb\n", GOOD, "has the columns {id; its metadata's column_info says id, x"),
+        ("{id\na\nb\n", GOOD, "has the columns {id, but its metadata's column_info says id, x"),
         ("\n", GOOD, "has no header line"),
         ("", GOOD, "is empty"),
     ],
@@ -380,6 +383,7 @@ def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata
     if metadata is not None:
         (storage.path(at) / "metadata").write_text(json.dumps(metadata))
     assert _problem(storage, at, TABLE) == found
+    assert not found or english_in(f"total of guest.0 {found}; total of host.1 {found}") == []
 
 
 def test_an_output_that_goes_or_is_too_large_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
