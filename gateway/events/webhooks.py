@@ -10,6 +10,7 @@ import json
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -158,7 +159,8 @@ class Webhooks:
         if hook.secret:
             headers["x-bfia-signature"] = signature(hook.secret, timestamp, body)
         try:
-            with http.stream("POST", hook.url, content=body, headers=headers) as response:
+            answer = http.stream("POST", hook.url, content=body, headers=headers)
+            with answer as response, suppress(httpx.HTTPError):  # once the status is known
                 for _ in islice(response.iter_raw(), 2):  # all of a short one: the connection is used again
                     pass
         except httpx.HTTPError as error:

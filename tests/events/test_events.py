@@ -296,6 +296,18 @@ def test_receivers_that_say_little_keep_their_connection(store: Store):
         assert sent(receiver, "job-1") == NAMES and len(came) == 1
 
 
+def test_of_an_answer_only_the_status_counts(store: Store):
+    def answers(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")
+
+    with scripted() as (receiver, url):
+        receiver.will(answers)
+        with delivering(store, Hook(url=url)):
+            happen(store, *SIX)
+        assert sent(receiver, "job-1") == NAMES
+
+
 def test_an_answer_without_end_is_not_read(store: Store):
     """Attack: a receiver answers 200 and goes on sending, until the gateway's memory is full."""
 
