@@ -305,7 +305,6 @@ def _daemon(
 ) -> ContainerdEngine:
     """Return the engine of one daemon; what ``place`` does not say is the same for all."""
     docker = settings.engine.docker
-    fewest, most = _SANDBOXES
     options = DockerOptions(
         network=docker.network or None,
         network_mode=docker.network_mode,
@@ -313,11 +312,19 @@ def _daemon(
         instance=instance,
         user=docker.user,
         read_only_root=docker.read_only_root,
-        sandboxes=min(max(fewest, int(this_machine().memory * _MEMORY_OF_SANDBOXES / sandboxes.MEMORY)), most),
+        sandboxes=_sandboxes_at(place.base_url),
         log_size=settings.limits.run_log_bytes // 2,
         **_of_daemon(settings, place),
     )
     return ContainerdEngine(settings.node.id, installation, options)
+
+
+def _sandboxes_at(base_url: str) -> int:
+    """Return how many network namespaces a daemon prepares at most; the memory of one elsewhere is unknown."""
+    fewest, most = _SANDBOXES
+    if (base_url or os.environ.get("DOCKER_HOST", "")).startswith(("tcp:", "ssh:")):
+        return fewest
+    return min(max(fewest, int(this_machine().memory * _MEMORY_OF_SANDBOXES / sandboxes.MEMORY)), most)
 
 
 def _of_daemon(

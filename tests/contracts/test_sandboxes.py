@@ -121,3 +121,5 @@ def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
     settings = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker"}, "state_dir": str(tmp_path)})
     with contextlib.closing(parts.engine_of(settings, "none")) as engine:
         assert engine.capacity().memory == daemon.info()["MemTotal"] - most * MEMORY
+    for elsewhere in ("tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"):
+        assert parts._sandboxes_at(elsewhere) == 10
