@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -94,7 +95,7 @@ def predict(
     rows = [[one["path"], compact(one["before"]), compact(one["after"])] for one in found["differences"]]
     table("differs from the training", ["where", "training", "prediction"], rows)
     say(
-        f"{found['job_id']}; watch it with: bfia-gateway job watch {found['job_id']}"
+        f"{found['job_id']}; watch it with: bfia-gateway job watch {quote(found['job_id'])}"
         if found["job_id"]
         else "nothing was created"
     )

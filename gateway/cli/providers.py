@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -169,7 +170,7 @@ def _print_change(found: Mapping[str, Any]) -> None:
         for change in found["changes"][:_CHANGES]:
             say(f"  {difference(change)}")
         if len(found["changes"]) > _CHANGES:
-            say(f"  and more: bfia-gateway provider diff {found['provider_name']}")
+            say(f"  and more: bfia-gateway provider diff {quote(found['provider_name'])}")
 
 
 def _print_warnings(found: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ Its owner grants an output, as a dataset, to the partner that may know. Only the
 its data is read, and of that only the fields here: no row goes out, whatever a vendor's program leaves behind.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -191,7 +192,7 @@ class OutputCatalog:
         if not unknown:
             return None
         ((node, text),) = unknown
-        step = f"its admin grants it by: bfia-gateway data grant '{name}' {node}"
+        step = f"its admin grants it by: bfia-gateway data grant {shlex.quote(name)} {node}"
         return NotAllowed(
             f"output {name} of node {self._node}: {node} {text}; {step}", reason=datasets.NOT_GRANTED
         )
