@@ -19,10 +19,10 @@ wait_for() { # NAME SECONDS COMMAND...
   say "$name is ready"
 }
 
-end() { # PIDFILE [-SIGNAL]: end a process and wait until it is gone
+end() { # PIDFILE [-SIGNAL]: end a process and wait until it is gone; a daemon of Docker gives its containers 15 s
   if alive "$1"; then
     kill "${2:--TERM}" "$(cat "$1")" || true
-    local tries=100; while alive "$1" && [ $((tries--)) -gt 0 ]; do sleep 0.1; done
+    local tries=200; while alive "$1" && [ $((tries--)) -gt 0 ]; do sleep 0.1; done
     if alive "$1"; then kill -KILL "$(cat "$1")" || true; fi
   fi
   rm -f "$1"

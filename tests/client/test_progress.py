@@ -52,7 +52,7 @@ def test_no_error_steers_a_terminal():
 
 
 def test_what_a_run_wrote_steers_no_terminal(monkeypatch: pytest.MonkeyPatch):
-    """Attack: a container writes commands for the terminal of whoever prints its log."""
+    """Attack: a container writes commands for the terminal in which its log is printed."""
     run = {"task_name": "a", "party": {"role": "guest", "index": 0}, "attempt": 0, "log": "/log"}
 
     def answers(request: httpx.Request) -> httpx.Response:

@@ -110,7 +110,7 @@ def test_the_sample_repeats_what_a_gateway_that_is_restarted_does_not_answer(mon
                         pass
                     asked.sendall(one)
 
-        serving = threading.Thread(target=answer)
+        serving = threading.Thread(target=answer, daemon=True)
         serving.start()
         address = "http://{}:{}/".format(*gateway.getsockname())
         assert sample["post"](address, {}) == {}
