@@ -327,7 +327,7 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
     ]
     title = f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
     if rows:
-        table(title, ["", "where", "what", "found", "did you mean"], rows)
+        table(title, ["", "where", "problem", "value", "suggestion"], rows)
     else:
         say(title)
     for one in checked:

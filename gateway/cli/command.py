@@ -100,7 +100,7 @@ _NEXT = {
 
 
 _REMEDY = "what to do"
-_WORDED = frozenset({"state", "until", "result", "seen", "what", _REMEDY, "reports", "digest"})
+_WORDED = frozenset({"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"})
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 
@@ -166,7 +166,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spa
         say("what to do:")
         for first, remedy in dict.fromkeys((" ".join(filter(None, line[:about])), line[at]) for line in lines):
             if remedy:
-                say(f"  {first}{'：' if spoken() == CHINESE else ': '}{remedy}")
+                say(f"  {' '.join(first.split())}{'：' if spoken() == CHINESE else ': '}{remedy}")
         return
     widths = _widths(shown, room)
     if sum(widths) > room and len(shown) > 2:

@@ -393,7 +393,7 @@ def plan(node: Client, file: JobFile) -> Output:
     found = node.post("/api/v1/jobs/plan", read_object(file))
     yield found, found["good"]
     columns: Columns = {
-        "what": "check",
+        "check": "check",
         "of": lambda c: t(c["about"]),
         "result": lambda c: "PROBLEM" if c["standing"] == "problem" else c["standing"],
         "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),

@@ -121,7 +121,7 @@ def verify(
     good = all(one["good"] is not False for one in findings)
     yield {"job_id": of, "node": at, "good": good, "findings": findings}, good
     words = {True: "good", False: "DIFFERS", None: "unknown"}
-    columns: Columns = {"": lambda one: words[one["good"]], "what": "check", "found": lambda one: t(one["text"])}
+    columns: Columns = {"": lambda one: words[one["good"]], "check": "check", "found": lambda one: t(one["text"])}
     title = f"what was signed of {of}, and what ran at {at}"
     listing({"findings": findings}, "findings", "", columns, title)
 

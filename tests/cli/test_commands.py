@@ -298,12 +298,12 @@ def test_what_to_do_stands_below_a_narrow_table_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     line = "chmod 600 " + "/a/long/path" * 9
-    rows = [["file modes", "mine", "WARNING", line], ["disk", "", "ok", ""]]
+    rows = [["file\nmodes", "mine", "WARNING", line], ["disk", "", "ok", ""]]
     monkeypatch.delenv("COLUMNS")
     table("", ["step", "about", "result", "what to do"], rows)
     *shown, heading, remedy = capsys.readouterr().out.splitlines()
     assert (heading, remedy) == ("what to do:", f"  file modes mine: {line}")
-    assert "what to do" not in shown[0] and len(shown) == 4
+    assert "what to do" not in shown[0] and len(shown) == 5
     monkeypatch.setenv("COLUMNS", "200")
     table("", ["step", "about", "result", "what to do"], rows)
     assert "what to do" in capsys.readouterr().out.splitlines()[0]

@@ -656,6 +656,14 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_what_is_wrong_with_a_description_stands_under_chinese_headings(tmp_path: Path):
+    file = tmp_path / "register.json"
+    file.write_text(json.dumps({"name": "a", "devise": "docker"}))
+    shown = run("--lang", "zh", "provider", "check", str(file), COLUMNS="120").stdout
+    headings = re.findall(r"\w+", shown.splitlines()[1])
+    assert headings == ["位置", "问题", "建议"] and "device instead of devise" in shown
+
+
 def test_what_the_parser_refuses_is_in_chinese_around_the_message_too():
     refused = run("--lang", "zh", "job", "list", "--nope").stderr
     assert "用法：" in refused and "查看帮助：" in refused and "没有选项" in refused
