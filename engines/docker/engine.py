@@ -45,7 +45,7 @@ from engines.base import (
 )
 from engines.docker.client import Connection, EventWatch, asked, network_is_gone, remove, translated
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
-from engines.docker.images import Image
+from engines.docker.images import NO_CHECK, Image
 from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
@@ -365,6 +365,7 @@ class ContainerdEngine(DaemonEngine):
                 **({GPUS: ",".join(gpus)} if gpus else {}),
             },
             user=self._options.user if image.runs_as_root else None,
+            healthcheck=NO_CHECK,
             host_config=host,
         )
         return str(created["Id"])

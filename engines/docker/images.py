@@ -19,6 +19,7 @@ from typing import Any
 
 from docker import APIClient, auth
 from docker.errors import APIError, DockerException, NotFound
+from docker.types import Healthcheck
 from docker.utils import parse_repository_tag
 from requests import Response, Timeout
 
@@ -58,6 +59,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
 )
 """words of the daemon or a registry -> the error that they stand for; the first that fits"""
 
+NO_CHECK = Healthcheck(test=["NONE"])
+"""instead of an image's own, which the daemon would run beyond the limits of a run, however often"""
 _USERS, _LARGEST_USERS, _MOST_LINKS = "/etc/passwd", 1 << 20, 9
 _OTHERS = re.compile(rb"0*[1-9][0-9]*")
 """uids that are not that of root; any other text is taken for 0"""

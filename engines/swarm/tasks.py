@@ -23,6 +23,7 @@ from docker.types import Mount as DockerMount
 
 from engines.base import ClusterOptions, Exited, LaunchSpec, Probe, Running, signal_of
 from engines.docker.daemon import DaemonOptions
+from engines.docker.images import NO_CHECK
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""
@@ -136,6 +137,7 @@ def template(
         mounts=[*binds, *own],
         stop_grace_period=round(options.grace * _NANO),
         init=True,
+        healthcheck=NO_CHECK,
         cap_drop=["ALL"],
         cap_add=list(spec.capabilities) or None,
         read_only=options.read_only_root or None,

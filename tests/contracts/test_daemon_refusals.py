@@ -414,6 +414,7 @@ def test_no_name_in_a_task_is_a_template():
     mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
     container = template(spec, "i", True, [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
     (mounted,), (variable,) = container["Mounts"], container["Env"]
+    assert container["Healthcheck"]["Test"] == ["NONE"]  # nor has its image a say about the daemon's work
     for text in (mounted["Source"], mounted["Target"], variable):
         assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(evil)
 

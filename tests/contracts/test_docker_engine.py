@@ -101,16 +101,21 @@ def test_no_image_is_root_by_another_name(
         daemon.images.remove(name, force=True)
 
 
-def test_no_label_of_an_image_says_anything_of_its_containers(
+def test_an_image_has_no_say_about_its_containers_labels_and_checks(
     harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
 ) -> None:
-    """Attack: an image has labels that hold every GPU, or that have a proxy of the host serve its port."""
+    """Attack: an image's labels hold every GPU, or have a proxy of the host serve its port; the daemon itself
+    checks its health a thousand times a second, beyond the run's limits.
+    """
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f"FROM {harness.image}\nLABEL {GPUS}=GPU-8f2c traefik.enable=true bfia.job=another\n"
+    text += "HEALTHCHECK --interval=1ms CMD true\n"
     daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
     try:
         spec = launched(harness, engine, WAITS, image=name)
-        labels = daemon.api.inspect_container(spec.name)["Config"]["Labels"]
+        config = daemon.api.inspect_container(spec.name)["Config"]
+        labels = config["Labels"]
+        assert config["Healthcheck"]["Test"] == ["NONE"]
         assert (labels[GPUS], labels["traefik.enable"]) == ("", "")
         assert labels["bfia.job"] == spec.labels["bfia.job"] and labels["bfia.image"] == name
     finally:
