@@ -34,7 +34,7 @@ class _Calls(Group[W], Generic[W]):
         """``url``: address of the node's operator listener; default: the variable BFIA_GATEWAY_URL.
 
         ``token``: default: the variable BFIA_GATEWAY_TOKEN. ``ca``: a file with the certificate authority of an
-        https address; default: those of this machine. ``language``: of messages, ``en`` or ``zh``. Raises
+        https address; default: those of this machine. ``language``: of its answers, ``en`` or ``zh``. Raises
         `Invalid`.
         """
         at, word = url or os.environ.get(URL, ""), (token or os.environ.get(TOKEN, "")).strip()
