@@ -67,7 +67,9 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
         found = page_of("tokens", SqlTokens(store).list(), token_place, **page)
     found["tokens"] = [_listed(token) for token in found["tokens"]]
     yield found
-    listing(found, "tokens", "token", {key: key for key in ("id", "name", "role", "created", "expires", "state")})
+    columns: Columns = {key: key for key in ("id", "name", "role")}
+    more: Columns = {f"{key} (UTC)": when(key, 16) for key in ("created", "expires")}
+    listing(found, "tokens", "token", {**columns, **more, "state": "state"})
 
 
 def _listed(token: Token) -> dict[str, str]:

@@ -138,8 +138,8 @@ def _spared(columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequen
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str] = ()) -> None:
     """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
 
-    Long cells are folded; headings and ids of nodes stay whole, other words as far as there is room. Where that is
-    too little, each row becomes a table of its own. What is to be done stands below, as it may be a command.
+    Long cells are folded, and words stay whole. Where there is too little room for that, each row becomes a table
+    of its own, without what is empty. What is to be done stands below, as it may be a command.
     ``spare``: columns to leave out, in this order, until the rest fits.
     """
     from rich.table import Table
@@ -153,6 +153,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spa
     console = _console()
     if title:
         say(title)
+    if not any(columns):
+        rows = [row for row in rows if any(map(cell, row[1:]))]
     worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
     lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
@@ -164,17 +166,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spa
         table("", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
         about = 2 if "about" in columns[1:2] else 1
         say("what to do:")
-        for first, remedy in dict.fromkeys((" ".join(filter(None, line[:about])), line[at]) for line in lines):
+        named = [" ".join(" ".join(line[:about]).split()) for line in lines]
+        for first, remedy in dict.fromkeys((name, line[at]) for name, line in zip(named, lines, strict=True)):
             if remedy:
                 say(f"  {' '.join(first.split())}{'：' if spoken() == CHINESE else ': '}{remedy}")
         return
     widths = _widths(shown, room)
     if sum(widths) > room and len(shown) > 2:
         headings, *entries = zip(*shown, strict=True)
-        for entry in entries:
-            table("", ["", ""], list(zip(headings, entry, strict=True)))
+        for number, entry in enumerate(entries):
+            table(" " if number else "", ["", ""], list(zip(headings, entry, strict=True)))
         return
-    made = Table(show_edge=False, pad_edge=False)
+    made = Table(show_edge=False, pad_edge=False, show_header=any(column[0] for column in shown))
     for column, width in zip(shown, widths, strict=True):
         made.add_column(Text(column[0]), overflow="fold", width=width)
     for row in zip(*(column[1:] for column in shown), strict=True):
@@ -234,7 +237,7 @@ def mark(result: str) -> str:
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return widths that fit, if any do: the widest columns give first, and words where nothing else is left."""
+    """Return widths that fit, if any do: the widest columns give first. Of two columns words give, too."""
     from rich.cells import cell_len
 
     widths = [_width(column) for column in columns]
@@ -245,7 +248,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     words = [max(min(length, _LONG), heading) for length, heading in zip(longest, headings, strict=True)]
     if len(columns) > 2:  # the first names what the row is about
         words[0] = headings[0] = max(headings[0], min(widths[0], room // 2))
-    for least in (words, headings):
+    for least in (words,) if len(columns) > 2 else (words, headings):
         while sum(widths) > room and (can := [n for n, width in enumerate(widths) if width > least[n]]):
             widths[max(can, key=widths.__getitem__)] -= 1
     return widths

@@ -181,7 +181,7 @@ def list_jobs(
         "owner": "user",
         "here": lambda job: " ".join(map(t, job["sides"])),
     }
-    listing(found, "jobs", "job", columns)
+    listing(found, "jobs", "job", columns, spare=("here", "owner"))
 
 
 @command(commands, "show", "job-0123")
@@ -513,8 +513,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: S
         cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim"))
     line = Table.grid(padding=(0, 1))
     state = " ".join(dict.fromkeys(filter(None, (job["status"], job.get("outcome")))))
-    bar = ProgressBar(total=100, completed=job["progress"], width=40)
-    line.add_row(bar, text(f"{state}, {job['progress']} %"))
+    goes_on = job["progress"] and job.get("outcome") in (None, "SUCCEEDED")
+    bar = [ProgressBar(total=100, completed=job["progress"], width=40)] if goes_on else []
+    line.add_row(*bar, text(f"{state}, {job['progress']} %"))
     parts: list[RenderableType] = [text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")]
     parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
     for one in job.get("refusals") or [job]:

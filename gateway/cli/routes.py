@@ -117,7 +117,7 @@ def history(node: Client, **page: Any) -> Output:
     """Show who changed the routes, when and why."""
     found = node.get("/api/v1/route-versions", **page)
     yield found
-    columns: Columns = {"version": "version", "at (UTC)": when("at"), "by": lambda v: own(v["author"])}
+    columns: Columns = {"version": "version", "at (UTC)": when("at", 16), "by": lambda v: own(v["author"])}
     more: Columns = {"changed": _changes, "why": lambda v: own(v["reason"])}
     listing(found, "versions", "", {**columns, **more}, "versions of the routes")
 

@@ -475,7 +475,7 @@ job 9 waits until|.*which answers in the place of 9($|:| does not)|Delete first|
 must have namespace and name for|must be the only dataset of|has other routes than the gateway
 when it was stopped, 9|9 and inputs|9 does not report the state|FATE gives a job|FORMAT_MISMATCH:
 free 9, borrowed|has no version|the job's pool|is not a party|its outputs are needed|plays at node
-the container of 9 in task 9|node \(none named\)$"""
+the container of 9 in task 9|9 says, unproven|node \(none named\)$"""
 """how texts begin that are only a part of another, or that no person reads"""
 
 

@@ -150,6 +150,7 @@ def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[
     )
     shown = listed("job", "show", "job-0123")
     assert cause in shown and "a APPROVAL" in shown
+    assert "\nRUNNING, 0 %" in asked("job", "show", "job-0123").output, "no bar of nothing"
     of = {
         "check": "components",
         "standing": "warning",
@@ -161,6 +162,20 @@ def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[
     node = {"node": "n1", "parties": [], "checks": checks}
     answers["POST /api/v1/jobs/plan"] = {"good": True, "warning_count": 3, "nodes": [node]}
     assert call("job", "plan", "-", "--url", NOBODY, input="{}").output.count("correct it " * 4) == 1
+
+
+def test_lists_have_one_line_a_row_in_80_columns(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
+    monkeypatch.setenv("COLUMNS", "80")
+    job = {"job_id": "job-" + "0" * 32, "flow_id": "draft", "outcome": "SUCCEEDED", "status": "FINISHED"}
+    at = "2026-11-27T11:30:20.123456+00:00"
+    job |= {"created_at": at, "ended_at": at, "user": "admin-a", "sides": ["scheduler", "participant"]}
+    answers["GET /api/v1/jobs"] = {"jobs": [job], "total": 1, "next": None}
+    version = {"version": 12, "at": at, "author": "operator", "reason": "invitation accepted"}
+    version |= {"changes": [{"node": "JG0127000000000002", "before": None, "after": {}}]}
+    answers["GET /api/v1/route-versions"] = {"versions": [version], "total": 1, "next": None}
+    for words in ("job list", "route history"):
+        assert len(asked(*words.split()).stdout.splitlines()) == 4, words
 
 
 def test_what_a_partner_offers_is_listed_in_words(answers: dict[str, Any]):
