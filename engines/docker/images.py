@@ -4,10 +4,12 @@ Nothing is pulled implicitly, and every pull has a deadline. An image is checked
 start.
 """
 
+import io
 import json
 import posixpath
 import queue
 import re
+import tarfile
 import threading
 import time
 from base64 import b64decode
@@ -62,8 +64,8 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
 NO_CHECK = Healthcheck(test=["NONE"])
 """instead of an image's own, which the daemon would run beyond the limits of a run, however often"""
 _USERS, _LARGEST_USERS, _MOST_LINKS = "/etc/passwd", 1 << 20, 9
-_OTHERS = re.compile(rb"0*[1-9][0-9]*")
-"""uids that are not that of root; any other text is taken for 0"""
+_OTHER = re.compile("0*[1-9][0-9]{0,8}")
+"""a uid that is not that of root: a daemon takes other texts for 0, and of larger numbers 32 bits"""
 _DIRECTORY = 1 << 31
 _STAT = "X-Docker-Container-Path-Stat"
 
@@ -207,7 +209,8 @@ class Images:
     def check_user(self, container: str, image: Image) -> None:
         """Raise `CreateFailed` if the image's own user, by the files of a container, is root by another name."""
         user, path = image.user, _USERS
-        if image.runs_as_root or user.isdecimal() or (image.digest, _USERS) in self._known:
+        known = image.digest, ""  # no program is called that
+        if image.runs_as_root or _OTHER.fullmatch(user) or known in self._known:
             return
         for _ in range(_MOST_LINKS):
             try:
@@ -217,15 +220,19 @@ class Images:
             path = about["linkTarget"]
             if not path:
                 break
-        text = b""  # an archive of one file: its head, then the lines
+        archive = b""
         for piece in found:
-            text += piece
-            if len(text) > _LARGEST_USERS:
+            archive += piece
+            if len(archive) > _LARGEST_USERS:
                 raise CreateFailed(f"{_USERS} of the image has more than {_LARGEST_USERS} bytes")
-        line = rb"(?:^|\0)\s*" + re.escape(user.encode()) + rb":[^:\n]*:([^:\n]*)"
-        if path or not all(_OTHERS.fullmatch(uid) for uid in re.findall(line, text, re.MULTILINE)):
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            file = files.extractfile(files.getmembers()[0])
+            lines = file.read().decode(errors="replace").split("\n") if file and not path else [user]
+        # as a daemon reads them: without spaces around, and of a line that is too short the uid is 0
+        named = [fields for line in lines if (fields := line.strip().split(":"))[0].strip() == user.strip()]
+        if not all(_OTHER.fullmatch("".join(fields[2:3])) for fields in named):
             raise CreateFailed(f"the image's user {user} is root by its {_USERS}: name another, or none")
-        self._known.add((image.digest, _USERS))
+        self._known.add(known)
 
     def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
         """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""

@@ -76,23 +76,44 @@ def test_an_image_keeps_its_own_user(
         daemon.images.remove(name, force=True)
 
 
+APP = "app:x:0:0::/:/bin/sh"
+LONG = "9" * 20
+
+
 @pytest.mark.parametrize(
-    ("user", "found"), [("00", "65534"), ("+0:0", "65534"), ("own", "1234"), ("own:own", "1234"), ("app", "")]
+    ("user", "line", "found"),
+    [
+        ("00", APP, "65534"),
+        ("+0:0", APP, "65534"),
+        ("own", "own:x:1234:1234::/:/bin/sh", "1234"),
+        ("own:own", "own:x:1234:1234::/:/bin/sh", "1234"),
+        ("app", APP, ""),
+        ("app", f"\u00a0{APP}", ""),  # a daemon drops every kind of space
+        ("app", "app:x", ""),
+        ("app", "app:x:4294967296:0::/:/bin/sh", ""),  # 2**32, of which it keeps 32 bits
+        ("\u0660", "\u0660:x:0:0::/:/bin/sh", ""),  # a digit for Python alone
+        (LONG, f"{LONG}:x:0:0::/:/bin/sh", ""),  # a name for a daemon
+    ],
 )
 def test_no_image_is_root_by_another_name(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, user: str, found: str
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    user: str,
+    line: str,
+    found: str,
 ) -> None:
     """Attack: an image's user is root in a spelling of its own, or by its /etc/passwd, here behind a link."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    lines = r"app:x:0:0::/:/bin/sh\nown:x:1234:1234::/:/bin/sh\n"
-    text = f"FROM {harness.image}\nRUN printf '{lines}' >> /etc/passwd && echo own:x:1234: >> /etc/group && "
-    text += f"mv /etc/passwd /etc/users && ln -s ../etc/users /etc/passwd\nUSER {user}\n"
+    text = f"FROM {harness.image}\nRUN echo '{line}' >> /etc/passwd && echo own:x:1234: >> /etc/group && "
+    text += f"mv /etc/passwd /etc/users && ln -s ../etc/users /etc/passwd && chmod 755 /etc/users\nUSER {user}\n"
+    text += "" if found else 'ENTRYPOINT ["/etc/passwd"]\n'  # which was looked for as a program before
     daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
     try:
         if found:
             assert output_of(harness, engine, shell("id -u"), image=name).decode() == f"{found}\n"
         else:
-            with pytest.raises(CreateFailed, match="the image's user app is root by its /etc/passwd"):
+            with pytest.raises(CreateFailed, match=f"the image's user {user} is root by its /etc/passwd"):
                 engine.launch(a_spec(harness, shell("id -u"), image=name))
             assert engine.list() == []
     finally:
