@@ -34,6 +34,7 @@ from tests.registry.builders import a_data
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NODE = "JG0100001100000010"
+NO_ROUTE = {"code": "E0000000618", "message": "node JG9 has no route here: ask this node's admin for one"}
 STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
 CALLS = [
     ChannelCall(operation, "s", "k", NODE, "rows", "E0000000000", content=operation == "pop")
@@ -82,7 +83,7 @@ def calling(**changes: Any) -> dict[str, Any]:
         ("input-untouched", {"changed": ("table",)}),
         ("channel-session", calling(session="another")),
         ("channel-session", calling(token="another")),
-        ("channel-accepted", asking(channel_calls=[*CALLS, replace(CALLS[0], code="E0000000616")])),
+        ("channel-accepted", asking(channel_calls=[*CALLS, replace(CALLS[0], **NO_ROUTE)])),
         ("own-paths", asking(others=["POST /v1/platform/schedule/job/query_job_list"])),
     ],
 )
