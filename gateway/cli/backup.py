@@ -131,6 +131,13 @@ def restore(
     if missing:
         rows = [[_shown(one)] for one in missing[:_MOST_SHOWN]]
         table(f"{len(missing)} not in the storage: restore that, too", ["namespace#name"], rows)
+    home = config.resolve().parent
+    if new and not settings.storage.path.resolve().is_relative_to(home):
+        text = (
+            f"warning: storage.url lies outside of {home}: {settings.storage.path}; "
+            "if another node uses it, change it before bfia-gateway serve"
+        )
+        say(text, err=True)
     say("next: bfia-gateway doctor, then bfia-gateway serve")
 
 

@@ -116,7 +116,8 @@ class Heartbeat:
         if owner.rpartition("/")[0] in ("", self._owner.rpartition("/")[0]):
             return ""
         known = self._known.get(owner)
-        return f"the gateway {known.url}" if known is not None and known.url else "another gateway"
+        named = known is not None and known.url not in ("", self._url)  # after a restore that is this one's
+        return f"the gateway {known.url}" if known is not None and named else "another gateway"
 
     def _take_over(self, owner: str) -> None:
         """Fail the runs of a lost gateway, and have its jobs done with here; the latter are looked for once."""

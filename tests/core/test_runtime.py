@@ -459,6 +459,11 @@ def test_a_job_stays_with_its_gateway_while_that_lives_or_has_runs_of_it(store: 
     over = replace(a_local_job(a_run(status=RunStatus.SUCCESS, owner="other")), home="other")
     assert [mine.home_of(job) for job in (new, begun, busy)] == ["me", "other", "other"]
     assert (mine.has_files("me"), mine.has_files("")) == ("", "")
+    before = Heart(store, "before/docker")
+    before._url = mine._url  # a restored node has the address of the one before
+    before.beat()
+    mine.beat()
+    assert mine.has_files("before/docker") == "another gateway"
     assert (mine.elsewhere("other"), mine.elsewhere("me"), mine.elsewhere("")) == ("http://other", None, None)
     silence(store, "other", 20)
     mine.beat()

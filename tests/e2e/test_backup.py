@@ -105,5 +105,6 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
     assert not new.exists() or list(new.iterdir()) == []
     new.mkdir(exist_ok=True)
     shutil.copy(secret, new)
-    assert call(*restore).exit_code == 0
+    restored = call(*restore)
+    assert restored.exit_code == 0 and f"storage.url lies outside of {new}: {home}" in restored.stderr
     assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
