@@ -151,8 +151,10 @@ class LiveRoutes:
         in_use: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         files: FileCheck = certificates.problems,
+        *,
+        quiet: bool = False,
     ) -> None:
-        """Adopt the newest version and read the file.
+        """Adopt the newest version and read the file; ``quiet``: log nothing of what is wrong with it.
 
         ``in_use`` says whether jobs with a node are under way, ``files`` what is wrong with a route's PEM files.
         """
@@ -161,6 +163,7 @@ class LiveRoutes:
         self._in_use = in_use
         self._clock = clock
         self._files = files
+        self._quiet = quiet
         self._lock = RLock()
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
@@ -383,7 +386,7 @@ class LiveRoutes:
         return found
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
-        if problems != self._problems:
+        if problems != self._problems and not self._quiet:
             about = {"file": str(self._path), "version": self._table.version, "problems": list(map(str, problems))}
             log.warning("route table file not accepted", extra=about)
         self._problems = problems

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -100,6 +101,7 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert steps["migrations"]["result"] == "ok" and "not made yet" in steps["migrations"]["found"]
     assert steps["isolation"]["result"] == "warning"
     assert steps["certificates"]["found"] == "none are named"
+    assert steps["database"]["found"] == "sqlite answers"
     assert sorted(config.parent.iterdir()) == before
     shown = call("doctor", "--config", str(config))
     assert shown.exit_code == 0 and "what to do" in shown.stdout
@@ -136,14 +138,20 @@ def test_a_node_that_takes_jobs_of_everybody_is_warned(config: Path):
 
 def test_tokens_that_no_request_needs_are_named(config: Path):
     assert call("token", "create", "ann", "--role", "admin", "--config", str(config)).exit_code == 0
+    soon = call("token", "create", "li", "--role", "admin", "--days", "0.1", "--config", str(config)).stderr
+    assert re.search(r"until \d{4}-\d\d-\d\d \d\d:\d\d UTC; it is shown", soon)
+    assert call("token", "revoke", "li", "--config", str(config)).exit_code == 0
     for mode, result in (("off", "warning"), ("on", "ok")):
         step = doctor(config, auth={"mode": mode})[1]["tokens"]
         assert step["result"] == result and ("valid here: 1" in step["cause"]) is (mode == "off")
+    assert step["found"] == "mode on, 1 valid token"
     call("token", "revoke", "ann", "--config", str(config))
     assert doctor(config, auth={"mode": "off"})[1]["tokens"]["result"] == "ok"
 
 
-def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port: int):
+def test_what_is_wrong_is_named_by_its_step_and_no_other(
+    config: Path, busy_port: int, caplog: pytest.LogCaptureFixture
+):
     good = config.read_text()
     nobody = free_ports(1)[0]
     (config.parent / "broken.yml").write_text("JG1: {host: h, prot: 1}\n")
@@ -175,6 +183,7 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(config: Path, busy_port
         assert (code, failed(steps)) == (1, [step]), steps
         assert step != "certificates" or "the listener's at the next start" in steps[step]["remedy"]
         assert "secret" not in json.dumps(steps)
+        assert "not accepted" not in caplog.text, "the step says it"
         config.write_text(good)
 
 
