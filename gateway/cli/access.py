@@ -54,7 +54,8 @@ def create_token(
         )
     yield {"id": token.id, "name": name, "role": role, "token": text}
     say(text)
-    say(f"{role} {name}, {f'until {until[:10]}' if until else 'without expiry'}; it is shown only now", err=True)
+    ends = f"until {until[:16].replace('T', ' ')} UTC" if until else "without expiry"
+    say(f"{role} {name}, {ends}; it is shown only now", err=True)
 
 
 @command(tokens, "list", options=options.paged())

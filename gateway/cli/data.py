@@ -398,13 +398,22 @@ def _changed(found: Mapping[str, Any]) -> str:
 
 
 def _print_grants(found: Mapping[str, Any]) -> None:
-    columns: Columns = {"dataset": "dataset_id", "node": "node", "state": "state", "until": _until}
+    columns: Columns = {
+        "dataset": "dataset_id",
+        "node": "node",
+        "state": "state",
+        "until": lambda one: _ends(one) or _until(one),
+    }
     listing(found, "grants", "grant", {**columns, "by": "granted_by", "why": "reason"})
 
 
 def _until(found: Mapping[str, Any]) -> str:
+    return f"until {end}" if (end := _ends(found)) else "until it is revoked"
+
+
+def _ends(found: Mapping[str, Any]) -> str:
     end = found["revoked_at"] or found["expires_at"]
-    return f"until {end[:16].replace('T', ' ')} UTC" if end else "until it is revoked"
+    return f"{end[:16].replace('T', ' ')} UTC" if end else ""
 
 
 def _ungranted(default: str) -> str:

@@ -243,6 +243,8 @@ def delete(
     here: Annotated[bool, typer.Option("--here", help="Only at this node; the others get no request.")] = False,
     reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
     dry_run: options.DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: options.AsJson = False,
 ) -> Output:
     """Delete an ended job with its logs and outputs, at every node of it.
 
@@ -250,6 +252,9 @@ def delete(
     refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is
     not part of the standard) keeps its part, too, and does not fail.
     """
+    if not (yes or dry_run or as_json):
+        where = "" if here else ", at every node of it"
+        typer.confirm(t(f"Delete {job_id} for good{where}?"), abort=True, err=True)
     found = node.delete(path_of("jobs", job_id), here=here, reason=reason, dry_run=dry_run)
     others = found["nodes"] or {}
     yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())

@@ -17,6 +17,7 @@ from rich.console import Console
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
 from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
+from gateway.cli.data import _print_grants
 from gateway.cli.init import TLS_FILES
 from gateway.cli.jobs import _filled, _tree, run_of
 from gateway.config.loader import load
@@ -392,6 +393,20 @@ def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(capsys: p
         assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown
 
 
+def test_the_end_of_a_grant_stands_below_its_heading_alone(capsys: pytest.CaptureFixture[str]):
+    grant = {
+        "dataset_id": "a#b",
+        "node": "n",
+        "state": "VALID",
+        "granted_by": "li",
+        "reason": "",
+        "revoked_at": None,
+    }
+    _print_grants({"grants": [grant | {"expires_at": end} for end in ("2026-12-27T11:29:03+00:00", None)]})
+    shown = capsys.readouterr().out
+    assert "2026-12-27 11:29 UTC" in shown and shown.count("until") == 2, "in the heading, and until it is revoked"
+
+
 def test_a_failure_elsewhere_names_its_node_and_the_command_there():
     parties = [{"role": role, "index": 0, "node": node} for role, node in (("guest", "JG1"), ("host", "JG2"))]
     job = {"job_id": "job-1", "parties": parties, "runs": [{"task_name": "a", "party": "guest.0"}]}
@@ -437,7 +452,10 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         assert node.storage.exists(run.outputs["report_name"])
         assert asking("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
-        deleted = asking("job", node, "delete", "job-old")
+        asked = asking("job", node, "delete", "job-old")
+        assert asked.exit_code == 1 and "Delete job-old for good, at every node of it?" in asked.stderr
+        assert node.store.local_jobs.find("job-old") is not None
+        deleted = asking("job", node, "delete", "job-old", "--yes")
         assert deleted.exit_code == 1 and "has no route" in deleted.output, (
             "the job's other node is not known here"
         )

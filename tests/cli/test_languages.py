@@ -458,7 +458,6 @@ PUT_TOGETHER |= {"RUN_TOKEN_REQUIRED: 9: send the value of config.token"}
 PUT_TOGETHER |= {"the provider name 9 9, not to 9; an admin can give it: bfia-gateway provider give"}
 PUT_TOGETHER |= {"must lie in one of this node's storages: 9the folder file://9; 9"}
 PUT_TOGETHER |= {"9: if the partner says so by telephone, edit the route and decide again"}
-PUT_TOGETHER |= {"9 says, unproven: 9; this answer is not proven to be its own: 9"}
 PUT_TOGETHER |= {"must be 9", "must be 9 text, byte 9 is not; 9", "must be UTF-8 text, this looks like UTF-16; 9"}
 """texts that are found with what stands in them"""
 
