@@ -163,7 +163,7 @@ def _parts(text: str, between: str, then: str, *, every: bool = False, ends: str
     parts = [*(part + ends for part in first), last]
     done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
     unchanged = [part for part, new in zip(parts, done, strict=True) if part == new]
-    return then.join(done) if len(unchanged) < (1 if every else len(parts)) else ""
+    return then.join(done).replace("？；", "？") if len(unchanged) < (1 if every else len(parts)) else ""
 
 
 def _problem(text: str, *, known: bool = False) -> str:

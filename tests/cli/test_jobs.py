@@ -134,7 +134,7 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     mistyped = cli(node, "submit", "-", stdin=wrong)
     assert "\nbank#rosw: did you mean bank#rows?\n" in mistyped.stderr and "data list" in mistyped.stderr
     chinese = cli(node, "submit", "-", stdin=wrong, LC_ALL="zh_CN.UTF-8").stderr
-    assert "\nbank#rosw：是否应为 bank#rows？\n" in chinese and chinese.count("是否应为") == 1
+    assert "\nbank#rosw: 是否应为 bank#rows？\n" in chinese and chinese.count("是否应为") == 1
     job["dag"]["components"][0]["componentName"] = "Nobody"
     refused = cli(node, "submit", "-", "--json", stdin=json.dumps(job))
     said = json.loads(refused.stderr)

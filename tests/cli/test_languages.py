@@ -84,6 +84,9 @@ def test_a_translation_has_the_values_of_its_english_text():
         names = [{name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)]
         assert names[0] == names[1], english
         assert not re.search("[\u4e00-\u9fff][,;?!]", chinese), f"{english}: ASCII punctuation"
+        assert not re.search("[A-Z]_[A-Z]+：", chinese), f"{english}: a reason is followed by an ASCII colon"
+        first = re.match(r"\{[a-z]\w*\}: ", english)
+        assert not first or not chinese.startswith(f"{first[0][:-2]}："), f"{english}: so is the name of a thing"
         values = {name: "a.0" if name == "party" else "at 9" if name[0].isupper() else "9" for name in names[0]}
         twice = catalogue.translate(catalogue.translate(english.format_map(values), "zh"), "zh")
         assert not re.search(r"[a-z_]\.[a-z_.]+：[\w\"]", twice, re.ASCII), "a setting has a colon of ASCII"
@@ -234,6 +237,8 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
         ("a model reported it", "a model reported it"),
+        ("JG1: a: is missing; did you mean b?; JG2: c: is missing", "JG1: a: 缺失；是否应为 b？JG2: c: 缺失"),
+        ("NOT_AUTHORISED: a#b: x; ask its admin", "NOT_AUTHORISED: a#b: x；请联系其管理员"),
         ("li at JG2 refused", "JG2 的 li 已拒绝"),
         (
             "job a has no run of b as c.0 here; c.0 plays at node N",
@@ -303,6 +308,8 @@ def test_the_chinese_pages_have_one_word_per_term_and_name_steps_as_the_screen_d
     steps = "|".join({*doctor.STEPS, *route_test.STEPS})
     other = f"中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你|步骤 `({steps})`|`({steps})` ?(一步|步骤)"
     assert {name: found[0] for name, text in texts.items() if (found := re.search(other, text))} == {}
+    said = {name: re.findall(r"对端(?!节点|口)", text) for name, text in texts.items() if ".yml" in name}
+    assert not any(said.values()), said
 
 
 def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_chinese():
@@ -629,7 +636,7 @@ def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(t
         assert made.returncode == 0, made.stderr
     written = [file.read_text(encoding="utf-8") for file in (file, file.with_name("routes.yml"))]
     comments = [one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)]
-    assert len(comments) > 90 and "本节点的标识，对端和作业均以此标识指代本节点。" in written[0]
+    assert len(comments) > 90 and "本节点的标识，对端节点和作业均以此标识指代本节点。" in written[0]
     without = [one for one in comments if not re.search("[\u4e00-\u9fff]", one)]
     assert without == [], f"gateway/language/settings.yml or zh.yml has no Chinese for {without}: add it"
     assert yaml.safe_load(written[1]) == {}

@@ -400,4 +400,6 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
             "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
         )
         assert not page.evaluate(hidden), f"{name} has buttons out of sight"
+        if name == "providers":
+            expect(page.locator("tbody td").last).to_have_text(spoken(language)("=admins"))
         keep(page, f"{name}-{language}-{scheme}")

@@ -134,7 +134,7 @@ function statistics(columns, { columns: names, rows }) {
 export async function providersPage(body) {
   const found = await all("/api/v1/providers", "providers");
   add(body, h("h1", {}, t("page providers")), card("", table(["provider", "image", "components", "warnings", "state", "owner"], found.map((p) => [
-    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(between), p.warning_count, badge(p.retired ? "retired" : "enabled"), p.owner]), "no providers")));
+    h("a", { href: `#/providers/${segment(p.provider_name)}` }, p.provider_name), h("code", {}, p.image), p.components.join(between), p.warning_count, badge(p.retired ? "retired" : "enabled"), p.owner || said("admins")]), "no providers")));
 }
 
 export async function providerPage(body, { session, parts: [name], again }) {
@@ -149,7 +149,7 @@ export async function providerPage(body, { session, parts: [name], again }) {
   }, danger ? "danger" : "");
   const difference = h("div");
   add(body, h("div", { class: "row" }, h("h1", {}, p.provider_name), badge(p.retired ? "retired" : "enabled")),
-    card("", facts([["owner", p.owner], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(between)]]),
+    card("", facts([["owner", p.owner || said("admins")], ["revision", p.revision], ["protocol", p.protocol], ["used by", p.jobs.join(between)]]),
       table(["image", "digest"], Object.entries(p.images).map(([image]) => [h("code", {}, image), h("code", {}, p.digests[image] ?? "–")])),
       may(session, "vendor") && h("div", { class: "row" }, act("approve image"), p.retired ? act("unretire") : act("retire", true))),
     p.warnings.length > 0 && card("warnings", table(["where", "what"], p.warnings.map((w) => [w.path ?? "", w.rule ?? w.message ?? value(w)]))),
