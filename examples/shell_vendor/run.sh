@@ -38,7 +38,7 @@ main() {
   if [ -n "$copy" ]; then hand_on "$input" "$copy" || die 1 "cannot write $copy"; fi
   counts=$(variable runtime.component.output.counts)
   if [ -n "$counts" ]; then report "$counts" || die 1 "cannot write $counts"; fi
-  tell SUCCESS 10
+  tell SUCCESS 60
   say info "done"
   echo '{"result_code": "00000000"}'
 }

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from refvendor.contract import Log
 
 SUCCESS_CODE, FAILURE_CODE = "00000000", "99999999"
-FIRST_PAUSE = 0.2
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 _LONGEST_MESSAGE = 2000
 
 
@@ -31,11 +31,11 @@ class Reporter:
         """Say that the work begins; whether the platform heard it."""
         return self._tell({"status": "RUNNING"}, seconds)
 
-    def succeeded(self, seconds: float = 10.0) -> bool:
+    def succeeded(self, seconds: float = 60.0) -> bool:
         """Tell that the run went well; False: nobody took it in within so many seconds."""
         return self._tell({"status": "SUCCESS", "result_code": SUCCESS_CODE}, seconds)
 
-    def failed(self, message: str, result_code: str = FAILURE_CODE, seconds: float = 10.0) -> bool:
+    def failed(self, message: str, result_code: str = FAILURE_CODE, seconds: float = 60.0) -> bool:
         """Tell that the run failed, and why; False: nobody took it in within so many seconds."""
         body = {"status": "FAILED", "result_code": result_code, "result_message": message[:_LONGEST_MESSAGE]}
         return self._tell(body, seconds)
@@ -54,7 +54,7 @@ class Reporter:
                 self._log("warning", "callback not heard", status=body["status"], cause=trouble)
                 return False
             self._sleep(pause)
-            pause *= 2
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _post(self, body: dict[str, Any], seconds: float) -> tuple[str | None, bool]:
         """What went wrong, and whether trying again is of no use."""

@@ -34,6 +34,19 @@ def test_trouble_that_passes_is_tried_again(loopback):
     assert len(loopback.requests) == 4
 
 
+def test_a_platform_that_is_restarted_hears_the_end(deaf, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def sleep(seconds):
+        now[0] += seconds
+        if now[0] > 40:
+            deaf.listen()
+
+    assert reporter(deaf.callback, sleep=sleep).succeeded()
+    assert deaf.callbacks[-1]["status"] == "SUCCESS"
+
+
 def test_nobody_listening_costs_a_warning(deaf):
     log, pauses = Lines(), []
     assert not reporter(deaf.callback, log, pauses.append).failed("why", seconds=0.7)
