@@ -209,7 +209,7 @@ def _filled(step: str, job: Mapping[str, Any], failure: Mapping[str, Any]) -> st
     at = (failure.get("role"), failure.get("node"))
     party = next((f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at), "")
     values = {"JOB": job["job_id"], "T": failure.get("task"), "P": party, "N": failure.get("node")}
-    return re.sub(r"\b(JOB|[TPN])\b", lambda found: values[found[0]] or found[0], step)
+    return re.sub(r"\b(JOB|[TPN])\b", lambda found: quote(values[found[0]] or found[0]), step)
 
 
 @command(commands, "watch", "job-0123")

@@ -414,6 +414,7 @@ def test_a_failure_elsewhere_names_its_node_and_the_command_there():
     for language, step in reasons()["EXIT_n"].next_step.items():
         said = _filled(step, job, failure)
         assert "JG2" in said and "bfia-gateway job logs job-1 --task a --party host.0" in said, language
+    assert "job logs '$(x)' --task" in _filled(step, job | {"job_id": "$(x)"}, failure)
     with pytest.raises(CallFailed, match=r"--party guest.0; host.0 plays at node JG2"):
         run_of(job, "a", "host.0")
 
