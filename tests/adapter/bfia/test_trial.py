@@ -253,7 +253,8 @@ def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path:
         keys = Keyring(tmp_path / "theirs").make("ed25519").public
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys})
     assert wrong(steps) == (["answer", "clock"] if ahead else ["answer"])
-    assert "this node" not in steps["answer"].cause and "it says: SIGNATURE_REFUSED" in steps["answer"].cause
+    cause = steps["answer"].cause
+    assert "this node" not in cause and "says, unproven: SIGNATURE_REFUSED" in cause
     assert "ask the partner for its audit line" in steps["answer"].remedy
     assert translate(steps["answer"].remedy, "zh").startswith("时钟（见“时钟”一步）或密钥")
     if ahead:
