@@ -281,7 +281,7 @@ async function audit() {
   const load = async (after = "", before = []) => {
     const found = await get(`/api/v1/audit?${new URLSearchParams(Object.entries({ ...chosen, after, limit: 50 }).filter(([, v]) => v !== ""))}`);
     const all = [...before, ...found.audit];
-    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), said(a.who).replace(" (command line)", said(" (command line)")), a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], outcome(a),
+    fill(lines, table(["time", "by", "what", "result", "detail"], all.map((a) => [moment(a.at), a.who === "somebody" ? said(a.who) : a.who.replace(/ \(command line\)$/, said(" (command line)")), a.in_words === a.action ? a.action : [a.in_words, h("br"), h("code", {}, a.action)], outcome(a),
       Object.keys(a.detail).length ? h("details", {}, h("summary", {}, t("show")), h("pre", {}, JSON.stringify(a.detail, null, 1))) : ""]), "no audit"), found.next != null && button("older", () => load(found.next, all)));
   };
   const filter = (name, label, placeholder) => h("label", {}, t(label), h("input", { name, placeholder, onchange: (e) => { chosen[name] = e.target.value.trim(); load().catch(refused); } }));
