@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bfia_gateway_client.calls import path_of
+from bfia_gateway_client.errors import harmless
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, new_file
 from gateway.cli.command import (
@@ -254,7 +255,7 @@ def delete(
     """
     if not (yes or dry_run or as_json):
         where = "" if here else ", at every node of it"
-        typer.confirm(t(f"Delete {job_id} for good{where}?"), abort=True, err=True)
+        typer.confirm(harmless(t(f"Delete {job_id} for good{where}?")), abort=True, err=True)
     found = node.delete(path_of("jobs", job_id), here=here, reason=reason, dry_run=dry_run)
     others = found["nodes"] or {}
     yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
