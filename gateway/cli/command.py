@@ -293,9 +293,14 @@ def amount(count: int) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
+_IN_SHORT = re.compile("an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits")
+"""what stands for a value that is too long to be shown"""
+
+
 def compact(value: Any, longest: int = 60) -> str:
     """Return a value as JSON in one line, cut where it is long."""
     text = "–" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    text = t(value) if isinstance(value, str) and _IN_SHORT.fullmatch(value) else text
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 

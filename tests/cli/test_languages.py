@@ -22,7 +22,7 @@ from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
-from gateway.cli.command import _NEXT, own, print_steps, table
+from gateway.cli.command import _NEXT, difference, own, print_steps, table
 from gateway.cli.language import asked, paragraphs
 from gateway.config.loader import load
 from gateway.conformance.clauses import CLAUSES
@@ -196,6 +196,8 @@ def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pyte
         "storage",
         "root（命令行）",
     ]
+    shown = [difference({"path": "a", "before": one, "after": None}) for one in ("an object with 3 fields", "yes")]
+    assert shown == ["a: 含 3 个字段的对象 → –", 'a: "yes" → –']
 
 
 def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
