@@ -257,11 +257,14 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
 
     def failed(route: Any) -> None:  # as after a failure at the partner, which nobody stopped
         found = route.fetch()
-        route.fulfill(response=found, json=found.json() | {"outcome": "FAILED"})
+        failure = {"reason": "EXIT_1", "message": "", "node": jobs.HOST, "role": "host", "task": "it's"}
+        route.fulfill(response=found, json=found.json() | {"outcome": "FAILED", "failure": failure})
 
     page.route(f"**/api/v1/jobs/{job_id}", failed)
     page.reload()
     expect(runs.get_by_text(say("stopped with the job"))).to_have_count(1)
+    command = f"""job logs {job_id} --task 'it'"'"'s' --party host.0"""
+    expect(page.locator("main .box.bad")).to_contain_text(command)
     lanes = page.locator("section", has=page.get_by_role("heading", name=say("over time"), exact=True))
     expect(lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))).to_have_count(4)
     expect(lanes.locator(".lane .wait")).to_have_count(1)

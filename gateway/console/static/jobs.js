@@ -76,10 +76,17 @@ export async function jobPage(body, { stopped, parts: [id], session }) {
 
 const explained = new Map();
 /** What a reason means and what to do next, in the user's language. */
-const explain = async (reason) => {
+const explain = async (reason, job, failure) => {
   if (!explained.has(reason)) explained.set(reason, await call("GET", `/api/v1/reasons/${segment(reason)}`, undefined).catch(() => null));
   const found = explained.get(reason);
-  return found && [h("p", {}, found.means), h("p", {}, h("strong", {}, `${t("next step")}: `), found.next_step)];
+  return found && [h("p", {}, found.means), h("p", {}, h("strong", {}, `${t("next step")}: `), filled(found.next_step, job, failure))];
+};
+/** What to do next, its `JOB --task T --party P` at node `N` being the run that failed, quoted for a shell. */
+const filled = (step, job, failure) => {
+  const at = failure && job.parties.find((p) => p.role === failure.role && p.node === failure.node);
+  const values = { JOB: job.job_id, T: failure?.task, P: at && party(at), N: failure?.node };
+  const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
+  return step.replace(/\b(JOB|[TPN])\b/g, (word) => (values[word] ? quoted(values[word]) : word));
 };
 
 /** Asks from which task on a job runs again; resolves with its name, "" for the first that has not succeeded, or null. */
@@ -125,8 +132,8 @@ async function head(job, lines, path, load, session) {
       !over && job.scheduler === session.node && (waiting?.reason === "SUSPENDED" ? act("resume", "resume", "resume?") : act("suspend", "suspend", "suspend?")),
       !over && stop, over && job.scheduler === session.node && rerun, h("a", { class: "button", href: `${path}/archive` }, t("archive"))),
     failure && h("div", { class: "box bad" }, h("p", {}, h("strong", {}, failure.reason), failure.message && `: ${failure.message.replace(`${failure.node}: ${failure.reason}: `, "")}`),
-      h("p", {}, [failure.node, failure.role, failure.task, person && `${t("by")} ${person}`].filter(Boolean).join(" · ")), await explain(failure.reason)),
-    waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason)),
+      h("p", {}, [failure.node, failure.role, failure.task, person && `${t("by")} ${person}`].filter(Boolean).join(" · ")), await explain(failure.reason, job, failure)),
+    waiting && !over && h("div", { class: `box ${waiting.reason === "RUNNING" ? "" : "wait"}` }, h("p", {}, h("strong", {}, waiting.reason === "RUNNING" ? said("RUNNING") : `${t("waits")}: ${waiting.reason}`), ` ${waiting.message}`), h("p", {}, t("since"), " ", moment(waiting.since)), await explain(waiting.reason, job)),
     warnings.length > 0 && warned(warnings),
     card("", facts([
       ["flow", job.flow_id], ["initiator", job.initiator], ["scheduling node", job.scheduler],
