@@ -17,7 +17,7 @@ import yaml
 
 from adapter.bfia import route_test
 from adapter.fate.tools.rows import NOTED
-from engines.base import EngineError
+from engines.base import HOW_TO_HAVE_IT, EngineError
 from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
@@ -622,10 +622,12 @@ def errors(kind: type) -> Iterator[str]:
         " fate-partner here",
         "--command: 'a.py' is in /srv, and the program is started in a folder of its own; write /srv/a.py",
         "no component that is checked reads data of arbiter; there are roles guest, host and inputs none",
+        "IMAGE_NOT_FOUND: the container engine has no image a:1; at JG2: " + HOW_TO_HAVE_IT,
     ],
 )
 def test_a_refusal_is_not_partly_english(english: str):
-    assert english_in(english) == []
+    assert english_in(english) == [] and "; " not in catalogue.translate(english, "zh")
+    assert not re.search(r"(?<!\w)at JG", catalogue.translate(english, "zh"))
     assert set(re.findall(r"\bJG\d|\w+#\w+|[A-Z]+_[A-Z_]+", english)) <= set(
         re.findall(r"JG\d|\w+#\w+|[A-Z]+_[A-Z_]+", catalogue.translate(english, "zh"))
     )
