@@ -471,7 +471,8 @@ def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task 
         what = "no run" if not names else "more than one run"
         there = ", ".join(dict.fromkeys(known)) or "none"
         text = f"{what} here matches; there are: {there}"
-        if other := [p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not fits]:
+        here = party in (r["party"] for r in job["runs"])
+        if other := [p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not here]:
             text += f"; {party} plays at node {other[0]}: run the command there"
         raise CallFailed(text, EXIT_BAD_INPUT)
     return max(fits, key=lambda run: int(run.get("attempt", 0)))

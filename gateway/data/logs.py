@@ -168,8 +168,9 @@ class RunLogs:
         runs = [r for r in of_party if r.task_name == task] or [r for r in of_party if r.task_id == task]
         if not runs:
             text = f"job {job_id} has no run of {task} as {role}.{index} here"
-            if other := [p.node for p in local.spec.parties if (p.role, p.index) == (role, index)]:
-                text += f"; {role}.{index} plays at node {other[0]}"
+            nodes = [p.node for p in local.spec.parties if (p.role, p.index) == (role, index)]
+            if nodes and local.node not in nodes:
+                text += f"; {role}.{index} plays at node {nodes[0]}"
             raise NotFound(text, reason="RUN_UNKNOWN")
         if attempt is None:
             return max(runs, key=lambda r: r.attempt)

@@ -417,6 +417,8 @@ def test_a_failure_elsewhere_names_its_node_and_the_command_there():
     assert "job logs '$(x)' --task" in _filled(step, job | {"job_id": "$(x)"}, failure)
     with pytest.raises(CallFailed, match=r"--party guest.0; host.0 plays at node JG2"):
         run_of(job, "a", "host.0")
+    with pytest.raises(CallFailed, match=r"--task a --party guest.0$"):
+        run_of(job, "b", "guest.0")
 
 
 def test_a_full_disk_behind_the_output_is_a_sentence():

@@ -11,10 +11,10 @@ from gateway.admin.streams import _lines
 from gateway.data.logs import Excerpt, LogLine
 from gateway.domain.run import Run
 from gateway.domain.spec import Call, CallState
-from gateway.domain.states import RunStatus
-from tests.builders import a_run
+from gateway.domain.states import JobStatus, RunStatus
+from tests.builders import a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
-from tests.inprocess import ask
+from tests.inprocess import ME, PEER, ask
 from tests.logs.talk import LOG, LOG_LINE, Stage, stage
 from tests.plain import NO_TLS
 
@@ -122,9 +122,12 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
     ):
         answer = ask(talk.gateway, "operator", "GET", where)
         assert (answer.status_code, answer.json()["data"]["reason"]) == (404, reason)
-    both = talk.submit("guest", "host")
-    elsewhere = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{both}/runs/host.0/other/log")
-    assert "; host.0 plays at node " in elsewhere.json()["msg"]
+    spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})
+    over = a_local_job(a_run(status=RunStatus.SUCCESS), spec=spec, node=ME, status=JobStatus.FINISHED)
+    talk.gateway.store.local_jobs.add(over, "flow")
+    for party, where in (("guest.0", "here"), ("host.0", f"here; host.0 plays at node {PEER}")):
+        missing = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/job-1/runs/{party}/other/log")
+        assert missing.json()["msg"].endswith(f"no run of other as {party} {where}"), missing.text
     wrong = run_log(talk, job, stream="x", tail="-1", follow="maybe")
     assert wrong.status_code == 400
     assert problems(wrong.json()) == {"stream", "tail", "follow"}
