@@ -169,6 +169,8 @@ def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node:
     gaps = [one["isolation"]["gaps"][0] for one in found]
     assert "不做任何隔离" in gaps[0] and "keeps nothing apart" in gaps[1]
     assert [(one["kind"], one["answers"]) for one in found] == [("process", True)] * 2
+    refused = {"checks": {"routes": {"problems": ["JG9.url: is missing"]}}}  # as /health/ready has it
+    assert catalogue.of_texts(refused, "zh")["checks"]["routes"]["problems"] == ["JG9.url: 缺失"]
     for of, word in (("zh-CN", "没有路由到达节点"), ("", "has no route")):
         answer = ask(node, "operator", "POST", "/api/v1/routes/NONE/test", headers={"accept-language": of}).json()
         assert [s["result"] for s in answer["steps"][:2]] == ["failed", "skipped"] and word in answer["steps"][0][
