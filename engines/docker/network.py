@@ -57,7 +57,7 @@ class NodeNetwork:
         self._client = client
         self._outside = outside
         self._labels = dict(labels)
-        self._firewall = Firewall(self.bridge, owner)
+        self._firewall = Firewall(self.bridge, owner, internal=not outside)
         self._refused = ""
         self._doors: tuple[int, ...] | None = None
         """ports of this host that stay open, once it was to be closed"""
@@ -266,10 +266,10 @@ def _option(network: Mapping[str, Any], name: str) -> str | None:
 class Firewall:
     """The rules for one bridge."""
 
-    def __init__(self, bridge: str, owner: str, *, forwarded: bool = False) -> None:
-        """``forwarded``: they also hold for what goes to other machines and other bridges.
+    def __init__(self, bridge: str, owner: str, *, forwarded: bool = False, internal: bool = False) -> None:
+        """``forwarded``: they also hold for what goes to other machines and bridges; ``internal``: nothing goes.
 
-        They then stand in the table mangle, too: Docker takes its jump to others away while it makes a network.
+        They then stand in the table mangle, too: Docker takes its own jumps away while it makes a network.
         """
         self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
         self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
@@ -277,8 +277,10 @@ class Firewall:
         if forwarded:
             answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
             self._jumps += [(_FORWARDED, "-i", bridge, "-j", self.chain), (_FORWARDED, "-o", bridge, *answers)]
+        self._tables: tuple[tuple[str, ...], ...] = ((),)
+        if forwarded or internal:
             self._jumps.append(("FORWARD", "-i", bridge, "-j", self.chain, *_MANGLE))
-        self._tables = ((), _MANGLE) if forwarded else ((),)
+            self._tables = ((), _MANGLE)
         self._drops = [(self.chain, "-j", "DROP", *table) for table in self._tables]
 
     @staticmethod

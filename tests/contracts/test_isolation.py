@@ -237,7 +237,7 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         seen = ours(*open_, *closed.values(), reach=services)
         assert {target for target in open_ if not seen[target]} == set()
         assert {what for what, target in closed.items() if seen[target]} == set()
-        assert set(ours(*services[:3]).values()) == {False}
+        assert ours(*services[:3]) == dict.fromkeys(services[:3], False)
         assert [*ours(*services[:3], reach=services[1:2]).values()] == [False, True, False]
         del closed["a task at the same services"], closed["the listener's port elsewhere"]
         assert all(not_ours(*closed.values()).values())
@@ -304,9 +304,9 @@ def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
 
 
 @contextlib.contextmanager
-def no_jump() -> Iterator[None]:
-    """Take Docker's jump to `DOCKER-USER` away, as it does itself for a moment while it makes a network."""
-    jump = ("FORWARD", "-j", "DOCKER-USER")
+def no_jump(chain: str) -> Iterator[None]:
+    """Take Docker's jump to one of its chains away, as it does itself for a moment while it makes a network."""
+    jump = ("FORWARD", "-j", chain)
     subprocess.run(["iptables", "-w", "-D", *jump], check=True)
     try:
         yield
@@ -323,8 +323,24 @@ def test_the_way_stays_closed_while_docker_makes_a_network(
         engine.close_host([1])
         here, there = f"{docker0}:{local}", f"{far}:8080"
         assert ours(here, reach=(here,)) == {here: True}  # the network is made
-        with no_jump():
+        with no_jump("DOCKER-USER"):
             assert ours(here, there, reach=(here,)) == {here: True, there: False}
+
+
+def test_what_another_container_publishes_stays_closed_while_docker_makes_a_network(
+    harness: DockerHarness, daemon: docker.DockerClient, engine: ContainerdEngine, ours: Look, not_ours: Look
+) -> None:
+    engine.close_host([1])
+    serves: dict[str, Any] = {"command": ["python3", "-c", SERVES], "detach": True, "ports": {"9000/tcp": None}}
+    elsewhere = daemon.containers.run(harness.image, **serves)
+    try:
+        published = f"{default_bridge(daemon)}:{daemon.api.port(elsewhere.id, 9000)[0]['HostPort']}"
+        assert not_ours(published) == {published: True}
+        with no_jump("DOCKER-ISOLATION-STAGE-1"):
+            assert ours(published) == {published: False}
+        assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+    finally:
+        elsewhere.remove(force=True)
 
 
 @IN_BOTH
