@@ -151,6 +151,7 @@ def makespan(asked: argparse.Namespace) -> Rows:
             ours: dict[str, list[float]] = {"poll": [], "callback": []}
             api, on_host = [], []
             for _ in range(asked.rounds):
+                floor.until_prepared()
                 api.append(floor.chain(tasks))
                 on_host.append(floor.chain(tasks, "host"))
                 for mode, times in ours.items():

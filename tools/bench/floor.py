@@ -16,7 +16,7 @@ from tests.services.own_docker import BASE
 
 IMAGE = "bfia-bench-noop:1"
 NETWORK = "bfia-bench-floor"
-_QUIET = 8.0
+_QUIET = 4.0
 """seconds without a prepared container more or fewer"""
 
 
