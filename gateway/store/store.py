@@ -161,8 +161,8 @@ class Store(Database):
         return [KnownRun(*row) for row in self.rows(query)]
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
-        """Return what happened to a job, oldest first."""
-        rows = self.rows(sa.select(schema.timeline).filter_by(job_id=job_id).order_by("at", "id"))
+        """Return what happened to a job, as it was written: a cause before its effect, whatever the clocks say."""
+        rows = self.rows(sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id"))
         return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
 
     def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:

@@ -184,7 +184,7 @@ def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store
     assert store.timeline("job-1")[0].detail == {"text": "值"}
     assert store.timeline("job-1")[0].at == NOW
     store.jobs.update("job-1", lambda job: job.noted(NOW - timedelta(seconds=1), "written late"))
-    assert store.timeline("job-1")[0].event == "written late"
+    assert store.timeline("job-1")[-1].event == "written late"
     assert store.jobs.get("job-1").notes == ()
 
 
