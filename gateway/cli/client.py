@@ -173,7 +173,7 @@ def settings_of(config: Path) -> "Settings":
 
 
 def check_there(config: Path) -> None:
-    """Raise `CallFailed` where there is no configuration."""
+    """Raise `CallFailed` without a configuration."""
     if not config.exists():
         text = (
             f"{config} is not there: go to the node's folder, or name its configuration by --config, or a running"

@@ -255,7 +255,7 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     page.locator("#skip").press("Enter")
     expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs
 
-    def failed(route: Any) -> None:  # as after a failure at the partner, which nobody stopped
+    def failed(route: Any) -> None:  # as after a failure at the partner: the job was not stopped by a person
         found = route.fetch()
         failure = {"reason": "EXIT_1", "message": "", "node": jobs.HOST, "role": "host", "task": "it's"}
         route.fulfill(response=found, json=found.json() | {"outcome": "FAILED", "failure": failure})
