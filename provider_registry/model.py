@@ -135,6 +135,7 @@ def differing(one: Component, other: Component) -> list[str]:
     return [name for name, part in parts(one).items() if part != theirs[name]]
 
 
+STRICT = "strict"  # metadata.values of a vendor whose descriptions list every value
 FATE, YACL = "fate", "yacl"
 """``metadata.profile`` of an image that swaps namespace and name, or reads ``system.storage.host.url``"""
 
@@ -173,6 +174,11 @@ class Provider:
         named = self.metadata.get("engine")
         device = self.device if self.device in DEVICES[1:] else ""
         return (named if isinstance(named, str) else "") or self.base_url or device
+
+    @property
+    def strict_values(self) -> bool:
+        """Whether values outside the choices and ranges of its descriptions refuse a job."""
+        return self.metadata.get("values") == STRICT
 
     def image_for(self, component: str) -> str:
         """Return the image that holds a component."""

@@ -1,10 +1,10 @@
 """A task validated against the description of its component: its parameters, inputs and outputs.
 
-What refuses a job: a required parameter that is missing, text that cannot be read as the number it is declared to
-be, and a value of the declared type that is not among the choices or lies out of range. Descriptions in the field
-contradict jobs that run well with them, so all else is a warning: a value of another type (the choices are then no
-statement about it), one that the description names itself, and a range that its own default or choices leave.
-Defaults are never filled in.
+What refuses a job: a required parameter that is missing, and text that cannot be read as the number it is declared
+to be. Published descriptions contradict published jobs that run well with them, so all else is a warning. A vendor
+whose description lists every value can ask for more (``strict``): then a value of the declared type that is not
+among the choices or lies out of range refuses the job as well, unless the description names that value itself or
+leaves its own range. Defaults are never filled in.
 
 A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``, ``train-auc``), and
 the standard does not say how they meet. Rule: within a group (data, model, metric) equal names first, then what is
@@ -170,11 +170,11 @@ class Findings(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def check(parameters: Mapping[str, Any], component: Component, path: str) -> Findings:
+def check(parameters: Mapping[str, Any], component: Component, path: str, *, strict: bool = False) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
     ``path`` is that of the parameters in the job. A value of None counts as not given, as it never reaches the
-    container.
+    container. ``strict``: values outside choices and ranges refuse the job.
     """
     declared = {p.name: p for p in component.parameters}
     given = {name: value for name, value in parameters.items() if value is not None}
@@ -194,9 +194,11 @@ def check(parameters: Mapping[str, Any], component: Component, path: str) -> Fin
             (errors if unreadable else warnings).append(Problem(at, warning, value))
         if not _is_listed(parameter, value):
             allowed = parameter.binding or ()
-            rule, meant = f"must be one of {listed(allowed, _SHOWN)}", near(as_text(value), allowed)
-            (warnings if warning else errors).append(Problem(at, rule, value, meant))
-        (errors if _range_binds(parameter, value) else warnings).extend(_validator_problem(parameter, value, at))
+            rule, meant = f"is none of {listed(allowed, _SHOWN)}", near(as_text(value), allowed)
+            refuses = strict and not warning  # choices are no statement about values of another type
+            (errors if refuses else warnings).append(Problem(at, rule, value, meant))
+        refuses = strict and _range_binds(parameter, value)
+        (errors if refuses else warnings).extend(_validator_problem(parameter, value, at))
     for parameter in component.parameters:
         if parameter.name not in given and not parameter.optional:
             at = join(path, parameter.name)
@@ -293,7 +295,7 @@ def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Pr
     if check.pattern is None:
         read = number(value)
         if read is not None and not check.in_range(read):
-            yield Problem(at, f"must lie within {check.text}", value)
+            yield Problem(at, f"lies outside {check.text}", value)
         return
     matches = full_match(check.pattern, as_text(value))
     if matches is False:

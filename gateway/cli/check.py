@@ -131,7 +131,7 @@ def check(
         components = {c.name: c for c in found.provider.components.values()}
         chosen = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
         clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
-        _validate(given, chosen)
+        _validate(given, chosen, strict=found.provider.strict_values)
     if found.provider is not None and (image or program or engine):
         name = image or found.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
@@ -188,7 +188,7 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
     return [known[name] for name in dict.fromkeys(names or known)]
 
 
-def _validate(given: "Given", components: "Sequence[Component]") -> None:
+def _validate(given: "Given", components: "Sequence[Component]", *, strict: bool) -> None:
     """Raise `CallFailed` for a parameter, or data, that none of the components has or reads, and for a value that
     rejects a job. A value that is only reported there is a warning here."""
     from provider_registry import values
@@ -202,7 +202,7 @@ def _validate(given: "Given", components: "Sequence[Component]") -> None:
     for one in components:
         for role, own in {"": given.parameters, **given.of_roles}.items():
             declared = {p.name: own[p.name] for p in one.parameters if p.name in own}
-            found = values.check(declared, one, role)
+            found = values.check(declared, one, role, strict=strict)
             # a parameter that is missing has no value, and gets one that is made up
             wrong += [f"{one.name}, --parameter {p}" for p in found.errors if p.got is not None]
             for problem in (p for p in found.warnings if p.got is not None):

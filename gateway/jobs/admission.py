@@ -306,18 +306,19 @@ class Admission:
         self._rules.trust.use(spec, sender)
         return local
 
-    def check_amended(self, spec: JobSpec, sender: NodeId) -> None:
-        """Check a job here with other parameters, as at its creation.
+    def check_amended(self, spec: JobSpec, sender: NodeId) -> Sequence[str]:
+        """Check a job here with other parameters, as at its creation; return its warnings.
 
         Raises `NotAllowed`, also where a person would have to agree to it.
         """
         self._rules.bundles.accepted(spec, sender)
         with self._registry.one_view():
-            self.validated(spec, sender)
+            warnings = self.validated(spec, sender).warnings
         verdict, words = self.judged(spec, sender)
         if verdict is not Verdict.APPROVE:
             raise NotAllowed(f"the job was agreed to at {self._node} with its own parameters ({words})")
         self._rules.trust.use(spec, sender)
+        return warnings
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> tuple[Item, ...]:
         """Report what would happen to a job here; create nothing."""

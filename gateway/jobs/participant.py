@@ -200,7 +200,8 @@ class Participant:
         if problems := rerun.amendable(now, offered.parameters, begun, local.spec.scheduler):
             raise Invalid(problems)
         bundles = {self._node: offered.bundle} if offered.bundle else {}
-        self.admission.check_amended(replace(rerun.amended(now, [offered]), bundles=bundles), sender)
+        amended_job = replace(rerun.amended(now, [offered]), bundles=bundles)
+        warnings = self.admission.check_amended(amended_job, sender)
 
         def add(local: LocalJob) -> LocalJob:
             if any(one.id == offered.id for one in local.offered):
@@ -210,7 +211,8 @@ class Participant:
             if (size := len(dumps(kept))) > LARGEST:
                 rule = f"must not have more than {LARGEST} characters with earlier ones"
                 raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
-            local = replace(local, offered=kept)
+            new_warnings = [text for text in warnings if text not in local.warnings]
+            local = replace(local, offered=kept, warnings=(*local.warnings, *new_warnings))
             return local.noted(
                 self._clock(), "new parameters offered", offered.by, tasks=offered.tasks, reason=offered.reason
             )

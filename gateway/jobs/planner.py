@@ -250,7 +250,7 @@ class TaskPlanner:
         given = effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in given.items()}
         at = part.own_path
-        found = check_values(values, component, at)
+        found = check_values(values, component, at, strict=provider.strict_values)
         stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in given.items()}
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]

@@ -163,6 +163,10 @@ def test_new_parameters_hold_once_a_start_names_them(
         return
     api.offer_parameters(*one)
     api.offer_parameters(*two)  # and never recorded
+    for value in ("2", "3"):  # the warnings at its creation were about 1
+        assert any(
+            ".b.x: is not a parameter" in w and f"(got {value})" in w for w in world.local(job.job_id).warnings
+        )
     for wrong in ({"a": {"x": 2}}, {"z": {}}):
         assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
     half = {str(i): "x" * 100_000 for i in range(LARGEST // 160_000)}

@@ -1,0 +1,183 @@
+"""Jobs and registrations that other platforms publish, sent as their users send them.
+
+The inputs below ``published`` have the form of those files; names and numbers are made up.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from engines.base import LaunchSpec
+from gateway.bootstrap.node import Gateway
+from gateway.domain.run import Address
+from tests.adapter.bfia.contract import envelope, refused
+from tests.e2e.nodes import example, wait_for
+from tests.inprocess import ME, ask, serving, settings
+from tests.memory_engine import Inside, MemoryEngine, Script
+from tests.plain import NO_TLS
+
+FILES = Path(__file__).parent / "published"
+CREATE_ALL = "/v1/platform/schedule/job/create_all"
+IMAGES = ("unionpay:2.0.0", "federatedai/fate:2.0.0", "ic-ecdh:1.0.0")
+
+
+def published(name: str) -> Any:
+    text = (FILES / name).read_text("utf-8")
+    return json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+
+
+def succeed(run: LaunchSpec, inside: Inside) -> int:
+    """Write every output of a run, and report its success."""
+    root = Path(run.environment["system.storage"].removeprefix("file://"))
+    for name, value in run.environment.items():
+        if name.startswith("runtime.component.output."):
+            write_output(root, json.loads(value))
+    report = {
+        "task_id": run.environment["config.task_id"],
+        "role": run.environment["config.self_role"],
+        "status": "SUCCESS",
+    }
+    answer = httpx.post(
+        run.environment["system.callback"], json=report, timeout=60, trust_env=False, verify=NO_TLS
+    )
+    assert answer.json()["code"] == 0
+    return 0
+
+
+def write_output(root: Path, address: dict[str, str]) -> None:
+    folder = root / address["namespace"] / address["name"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data_0").write_text("id\n1\n2\n")
+    columns = [{"name": "id", "type": "string"}]
+    metadata = {**address, "count": 2, "partitions": 1, "column_info": columns, "data_type": "dense"}
+    (folder / "metadata").write_text(json.dumps(metadata))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A node with the published providers, whose containers all succeed, and a route to a Kuscia node."""
+    home = tmp_path_factory.mktemp("node")
+    made = settings(home, fate={"enabled": True})
+    routes = {"alice": {"host": "127.0.0.1", "port": 1, "profile": "kuscia"}}
+    Path(str(made.route_table.file)).write_text(yaml.safe_dump(routes))
+    engine = MemoryEngine.making(dict.fromkeys(IMAGES, Script(body=succeed)))
+    with serving(Gateway(made, engine=engine)) as gateway:
+        for name in ("test_guest", "test_host"):
+            table = gateway.storage.root / "testspace" / name
+            table.mkdir(parents=True)
+            (table / "data_0").write_text("id,x\na,1\nb,2\n")
+            gateway.sharing.grant(Address("testspace", name), "alice", "ann")
+        for body in (
+            example("register_unionpay.json"),
+            published("fate_register.json"),
+            published("kuscia_register.json"),
+        ):
+            registered = ask(gateway, "operator", "POST", "/v2/provider/register", json=body)
+            assert registered.json()["code"] == 0
+        yield gateway
+
+
+def shown(node: Gateway, job_id: str) -> dict[str, Any]:
+    return dict(ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json())
+
+
+def ended(node: Gateway, job_id: str) -> dict[str, Any]:
+    wait_for(lambda: node.store.jobs.get(job_id).ended_at, 120, 0.02, f"{job_id} has ended")
+    return shown(node, job_id)
+
+
+def created(node: Gateway, body: dict[str, Any]) -> str:
+    return str(envelope(ask(node, "operator", "POST", CREATE_ALL, json=body))["data"]["job_id"])
+
+
+PSI, LR = "intersect_rsa_1", "hetero_logistic_regression_1"
+OPTIMIZER = "optimizer: is none of rmsprop, sgd, adam, sqn, adagrad (got 'nesterov_momentum_sgd')"
+BATCH_SIZE = "batch_size: is none of all, 2048, 4096, 8192 (got -1)"
+BATCH_RANGE = "batch_size: lies outside (0,1000) (got -1)"
+
+
+def about_values(texts: list[str]) -> list[str]:
+    """Return what is said about the values of UnionPay's published job, without their place."""
+    ends = [text.rpartition(f"{LR}.")[2] for text in texts if f".{LR}." in text]
+    return [text for text in ends if text.startswith(("optimizer", "batch_size"))]
+
+
+def test_unionpays_published_job_runs_with_warnings_about_its_values(node: Gateway):
+    job = ended(node, created(node, published("unionpay_psi_lr.json")))
+    assert (job["status"], job["outcome"]) == ("FINISHED", "SUCCEEDED")
+    assert {run["party"]["role"] for run in job["runs"]} == {"guest", "host", "arbiter"}
+    assert about_values(job["local_warnings"]) == [OPTIMIZER, BATCH_SIZE, BATCH_RANGE]
+    parameters = job["parameters"]["arbiter.0"][LR]
+    assert parameters["optimizer"]["value"] == "nesterov_momentum_sgd"
+    assert parameters["batch_size"]["value"] == -1
+
+
+def test_a_plan_shows_values_outside_the_description_as_warnings(node: Gateway):
+    answer = ask(node, "operator", "POST", "/api/v1/jobs/plan", json=published("unionpay_psi_lr.json")).json()
+    checks = [check for at in answer["nodes"] for check in at["checks"]]
+    warned = [f"{check['about']}: {check['cause']}" for check in checks if check["standing"] == "warning"]
+    assert answer["good"], answer
+    assert about_values(warned) == [OPTIMIZER, BATCH_SIZE, BATCH_RANGE]
+
+
+def test_the_same_job_of_another_node_is_taken_and_its_warnings_are_shown(node: Gateway):
+    body = published("unionpay_psi_lr.json") | {"job_id": "job-of-alice"}
+    body["config"]["initiator"]["node_id"] = body["config"]["role"]["guest"][0] = "alice"
+    taken = from_alice(node, "/job/create", body)
+    assert taken["code"] == 200, taken
+    assert about_values(shown(node, "job-of-alice")["local_warnings"]) == [OPTIMIZER, BATCH_SIZE, BATCH_RANGE]
+
+
+def from_alice(node: Gateway, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    headers = {"x-node-id": "alice"}
+    answer = ask(node, "peer", "POST", f"/v1/interconn/schedule{path}", json=body, headers=headers)
+    return dict(answer.json())
+
+
+def strict_job(node: Gateway) -> dict[str, Any]:
+    body = published("unionpay_psi_lr.json")
+    body["config"]["job_params"]["common"]["strict"] = True
+    return dict(body)
+
+
+def job_of_strict_provider(node: Gateway) -> dict[str, Any]:
+    registration = example("register_unionpay.json") | {"version": "2.0.0-strict"}
+    registration["metadata"]["values"] = "strict"
+    assert ask(node, "operator", "POST", "/v2/provider/register", json=registration).json()["code"] == 0
+    body = published("unionpay_psi_lr.json")
+    for component in body["dag"]["components"]:
+        component["version"] = "2.0.0-strict"
+    return dict(body)
+
+
+@pytest.mark.parametrize("job_of", [strict_job, job_of_strict_provider])
+def test_strict_refuses_every_value_outside_the_description_at_once(node: Gateway, job_of: Any):
+    answer = ask(node, "operator", "POST", CREATE_ALL, json=job_of(node))
+    problems = refused(answer, 409, "INVALID")["data"]["problems"]
+    found = {(one["path"].rpartition(".")[2], one["rule"].removeprefix(f"{ME}: ")) for one in problems}
+    assert found >= {
+        ("optimizer", "is none of rmsprop, sgd, adam, sqn, adagrad"),
+        ("batch_size", "is none of all, 2048, 4096, 8192"),
+    }
+
+
+@pytest.mark.parametrize("wrong", ["Strict", "yes", True, 1])
+def test_a_registration_whose_values_word_is_unknown_is_refused(node: Gateway, wrong: Any):
+    registration = example("register_unionpay.json")
+    registration["metadata"]["values"] = wrong
+    answer = ask(node, "operator", "POST", "/v2/provider/register", json=registration)
+    assert answer.json()["code"] != 0 and "metadata.values" in answer.text
+
+
+@pytest.mark.parametrize("flow", ["fate_psi_lr.yaml", "unionpay_psi_lr.yaml"])
+def test_flows_published_for_fates_client_run_to_their_end(node: Gateway, flow: str):
+    answer = ask(node, "operator", "POST", "/v2/job/submit", json={"dag_schema": published(flow)}).json()
+    assert answer["code"] == 0, answer
+    job = ended(node, answer["job_id"])
+    assert job["outcome"] == "SUCCEEDED"
+    assert {run["party"]["role"] for run in job["runs"]} == {"guest", "host", "arbiter"}
