@@ -23,6 +23,10 @@ LARGEST_VARIABLE = 128 * 1024
 """Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
 
 NOBODY = "65534:65534"
+HOME = "/bfia/home"
+"""Where a container sees its home folder."""
+TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"
+_USER = "bfia"
 KILLED = 9
 FIRST_SIGNAL_CODE = 128
 
@@ -366,6 +370,22 @@ def signal_of(code: int) -> int | None:
     """Return the signal that an exit code stands for, as shells and container engines use them."""
     signal = code - FIRST_SIGNAL_CODE
     return signal if 0 < signal <= 64 else None
+
+
+def home_variables(home: str, temporary: str) -> dict[str, str]:
+    """Return the variables that name a home folder, a folder for temporary files, and a user.
+
+    Runs have an unprivileged user, often one without an entry in ``/etc/passwd``. Libraries that look for a home
+    directory, a cache or a user's name at import would fail without these.
+    """
+    return {
+        "HOME": home,
+        "TMPDIR": temporary,
+        "XDG_CACHE_HOME": home,
+        "MPLCONFIGDIR": home,
+        "USER": _USER,
+        "LOGNAME": _USER,
+    }
 
 
 def check_launch(spec: LaunchSpec) -> None:

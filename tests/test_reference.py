@@ -21,7 +21,7 @@ ELSEWHERE = {
     "BFIA_GATEWAY_SOURCE_PASSWORD": "the environment",
     "BFIA_GATEWAY_TOKEN": "the environment",
     "BFIA_GATEWAY_URL": "the environment",
-    **dict.fromkeys(("DOCKER_HOST", "HADOOP_USER_NAME", "SSL_CERT_FILE"), "the environment"),
+    **dict.fromkeys(("DOCKER_HOST", "HADOOP_USER_NAME", "SSL_CERT_FILE", "XDG_CACHE_HOME"), "the environment"),
     **dict.fromkeys(("LC_ALL", "LC_MESSAGES"), "the environment"),
     **dict.fromkeys(_PANELS, "Typer's own texts"),
     "MAX_BYTES": "the name of a constant",

@@ -21,8 +21,10 @@ from docker.types import Mount as DockerMount
 
 from engines.base import (
     CAPABILITIES,
+    HOME,
     INSTALLATION,
     NOBODY,
+    TEMPORARY,
     Capacity,
     CreateFailed,
     EngineDown,
@@ -31,6 +33,7 @@ from engines.base import (
     Found,
     Isolation,
     LaunchSpec,
+    Limits,
     Missing,
     Probe,
     Running,
@@ -98,6 +101,7 @@ _NOT_AT_ALL = Isolation(
     gaps=("engine.docker.network_mode is host: containers are not isolated at all; use bridge",),
 )
 _LOG_FILES = 3
+_SMALL = "size=64m"
 _CONFLICT = 409
 _NAME_TIMEOUT, _PAUSE = 10.0, 0.05
 """seconds; for a container of the same name that another gateway is just creating or removing"""
@@ -315,6 +319,8 @@ class ContainerdEngine(DaemonEngine):
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(container, image, spec.command, spec.environment, targets)
             self._images.check_user(container, image)
+            if not self._options.read_only_root:
+                self._images.open_directories(container, image, targets)
             api.start(container)
         except (APIError, EngineError):
             remove(api, container)
@@ -347,7 +353,8 @@ class ContainerdEngine(DaemonEngine):
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
-            tmpfs={"/tmp": "size=64m"} if self._options.read_only_root else None,
+            tmpfs=self._own_folders(limits),
+            shm_size=limits.memory,
             log_config=LogConfig(
                 type=LogConfig.types.JSON,
                 config={"max-size": str(self._options.log_size), "max-file": str(_LOG_FILES)},
@@ -357,7 +364,8 @@ class ContainerdEngine(DaemonEngine):
             image.digest,
             command=None if spec.command is None else list(spec.command),
             name=spec.name,
-            environment=dict(spec.environment),
+            environment=image.variables_for(spec, TEMPORARY),
+            working_dir=image.working_directory(TEMPORARY),
             labels={
                 **image.silenced,
                 **spec.labels,
@@ -369,6 +377,15 @@ class ContainerdEngine(DaemonEngine):
             host_config=host,
         )
         return str(created["Id"])
+
+    def _own_folders(self, limits: Limits) -> dict[str, str]:
+        """Return the folders in memory that a container has for itself, each with its mount options."""
+        home = "exec,mode=1777"  # libraries load what they compiled into their cache
+        if self._options.read_only_root:
+            return {TEMPORARY: _SMALL, HOME: f"{home},{_SMALL}"}
+        if limits.memory is not None:
+            home += f",size={limits.memory}"
+        return {HOME: home}
 
     def _inspect(self, name: str) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of ours."""

@@ -26,17 +26,21 @@ from docker.utils import parse_repository_tag
 from requests import Response, Timeout
 
 from engines.base import (
+    HOME,
     HOW_TO_HAVE_IT,
+    TEMPORARY,
     CommandNotFound,
     CreateFailed,
     EngineDown,
     EngineError,
     ImageMetadata,
     ImageNotFound,
+    LaunchSpec,
     NoSpace,
     PullDenied,
     PullFailed,
     PullTimeout,
+    home_variables,
 )
 from engines.docker.client import check_answer, translated, words
 from engines.docker.registry import repository_of
@@ -67,6 +71,9 @@ _USERS, _LARGEST_USERS, _MOST_LINKS = "/etc/passwd", 1 << 20, 9
 _OTHER = re.compile("0*[1-9][0-9]{0,8}")
 """a uid that is not that of root: a daemon takes other texts for 0, and of larger numbers 32 bits"""
 _DIRECTORY = 1 << 31
+_OPEN = 0o777
+"""the mode of a directory that everybody reads, writes and enters"""
+_OPEN_TO_OTHERS = 0o003
 _STAT = "X-Docker-Container-Path-Stat"
 
 _Events = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
@@ -121,6 +128,22 @@ class Image(ImageMetadata):
         """Whether its own user is root, by name, by number however it is written, or because it names none."""
         return self.user.strip("+-0") in ("", "root")
 
+    def working_directory(self, default: str) -> str:
+        """Return where its containers start: its ``WORKDIR``, the default for an image that names none."""
+        directory = posixpath.normpath(self.config.get("WorkingDir") or "/")
+        return default if directory in ("/", "//") else directory
+
+    def variables_for(self, spec: LaunchSpec, temporary: str) -> dict[str, str]:
+        """Return the variables of a run, with those of its home folder.
+
+        Home variables that the image sets for a user of its own are left to the image.
+        """
+        variables = home_variables(HOME, temporary)
+        if not self.runs_as_root:
+            for entry in self.config.get("Env") or ():
+                variables.pop(entry.partition("=")[0], None)
+        return {**variables, **spec.environment}
+
 
 class Images:
     """The daemon's images."""
@@ -129,6 +152,8 @@ class Images:
         self._client = client
         self._rules = rules
         self._known: set[tuple[str, str]] = set()
+        self._opening: dict[str, list[tarfile.TarInfo]] = {}
+        """by an image's digest: the directories that are opened in each of its containers"""
 
     def find(self, name: str) -> Image:
         """Return an image that is here. Raises `ImageNotFound`: nothing is fetched."""
@@ -192,7 +217,7 @@ class Images:
         if not words or not (first := words[0]):
             raise CommandNotFound("the image has no command")
         if "/" in first:
-            places = [posixpath.join(config.get("WorkingDir") or "/", first)]
+            places = [posixpath.join(image.working_directory(TEMPORARY), first)]
         else:
             own = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
             search = {"PATH": _SEARCH_PATH, **own, **environment}["PATH"].split(":")
@@ -233,6 +258,74 @@ class Images:
         if not all(_OTHER.fullmatch("".join(fields[2:3])) for fields in named):
             raise CreateFailed(f"the image's user {user} is root by its {_USERS}: name another, or none")
         self._known.add(known)
+
+    def open_directories(self, container: str, image: Image, mounted: Sequence[str]) -> None:
+        """Let a container, which has not started, write to its working directory and to ``/tmp``.
+
+        Only the container's own layer changes: a directory in a mount, or behind a link, stays as it is.
+        Raises APIError.
+        """
+        if image.digest not in self._opening:
+            self._opening[image.digest] = self._closed_directories(container, image)
+        closed = [
+            directory
+            for directory in self._opening[image.digest]
+            if not any(PurePosixPath("/", directory.name).is_relative_to(folder) for folder in mounted)
+        ]
+        if not closed:
+            return
+        with io.BytesIO() as buffer:
+            with tarfile.open(fileobj=buffer, mode="w") as files:
+                for directory in closed:
+                    files.addfile(directory)
+            self._client().put_archive(container, "/", buffer.getvalue())
+
+    def _closed_directories(self, container: str, image: Image) -> list[tarfile.TarInfo]:
+        """Return the directories to open, as they are to be."""
+        closed = []
+        for path in dict.fromkeys((image.working_directory(TEMPORARY), TEMPORARY)):
+            directory = self._directory(container, PurePosixPath(path))
+            if directory is not None and directory.mode & _OPEN_TO_OTHERS != _OPEN_TO_OTHERS:
+                directory.mode |= _OPEN
+                closed.append(directory)
+        return closed
+
+    def _directory(self, container: str, path: PurePosixPath) -> tarfile.TarInfo | None:
+        """Return a directory of a container, made anew where it has none; None for what is none, or linked."""
+        for step in (*reversed(path.parents[:-1]), path):
+            about = self._stat(container, str(step))
+            if about is not None and (about["linkTarget"] or not about["mode"] & _DIRECTORY):
+                return None
+        directory = tarfile.TarInfo(str(path).strip("/"))
+        directory.type = tarfile.DIRTYPE
+        directory.mode = 0
+        if about is not None:
+            present = self._header(container, str(path))
+            directory.mode, directory.mtime = present.mode, present.mtime
+            directory.uid, directory.gid = present.uid, present.gid
+        return directory
+
+    def _header(self, container: str, path: str) -> tarfile.TarInfo:
+        """Return the attributes of a path in a container. Raises APIError."""
+        api = self._client()
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+        plain = {"Accept-Encoding": "identity"}
+        with closing(
+            api.get(url, params={"path": path}, headers=plain, stream=True, timeout=api.timeout)
+        ) as answer:
+            check_answer(answer)
+            with tarfile.open(fileobj=answer.raw, mode="r|") as files:
+                return next(iter(files))
+
+    def _stat(self, container: str, path: str) -> Mapping[str, Any] | None:
+        """Return what the daemon says of a path in a container; None where there is none, or it cannot look."""
+        api = self._client()
+        url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
+        described = api.head(url, params={"path": path}, timeout=api.timeout).headers.get(_STAT)
+        if described is None:
+            return None
+        about: Mapping[str, Any] = json.loads(b64decode(described))
+        return about
 
     def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
         """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""

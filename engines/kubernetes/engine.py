@@ -211,7 +211,8 @@ class KubernetesEngine(StreamingEngine):
         return created
 
     def _set_going(self, spec: LaunchSpec, image: Image, job: Any) -> None:
-        for secret in secrets_of(spec, job, self._owner, image.registry, login_for(image.registry)):
+        login = login_for(image.registry)
+        for secret in secrets_of(spec, image, job, self._owner, login):
             self._cluster.create(secret)  # unless a launch that was cut off has
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
 

@@ -35,7 +35,18 @@ from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Secret
 
-from engines.base import ClusterOptions, Exited, LaunchSpec, Limits, Missing, Probe, Running, signal_of
+from engines.base import (
+    HOME,
+    SHARED_MEMORY,
+    ClusterOptions,
+    Exited,
+    LaunchSpec,
+    Limits,
+    Missing,
+    Probe,
+    Running,
+    signal_of,
+)
 from engines.docker.images import PullRules
 from engines.kubernetes.images import Image
 
@@ -169,7 +180,7 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
         # so that the first process of the run is not the first of its namespace, which signals would not end
         shareProcessNamespace=True,
         securityContext=PodSecurityContext(seccompProfile=SeccompProfile(type="RuntimeDefault")),
-        volumes=[_folder(name, options) for name in _folders(spec, options)],
+        volumes=_volumes(spec, options),
         imagePullSecrets=[LocalObjectReference(name=pull_name(spec.name))] if pull else None,
         nodeSelector=dict(options.node_selector) if options.node_selector else None,
         # a machine that is gone would have its pods deleted, and another pod started
@@ -200,7 +211,7 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
 
 
 def secrets_of(
-    spec: LaunchSpec, job: Job, owner: str, registry: str, login: tuple[str, str] | None
+    spec: LaunchSpec, image: Image, job: Job, owner: str, login: tuple[str, str] | None
 ) -> list[Secret]:
     """Return the Secrets of a run's Job: its variables, and the login at its image's registry."""
     assert job.metadata is not None
@@ -213,10 +224,11 @@ def secrets_of(
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         return Secret(metadata=about, data=encoded, type=kind)
 
-    values = {f"v{n}": value.encode() for n, value in enumerate(spec.environment.values())}
+    variables = image.variables_for(spec, HOME)
+    values = {f"v{n}": value.encode() for n, value in enumerate(variables.values())}
     made = [secret(spec.name, values, "Opaque")]
     if login is not None:
-        place = "https://index.docker.io/v1/" if registry == "docker.io" else registry
+        place = "https://index.docker.io/v1/" if image.registry == "docker.io" else image.registry
         auths = {place: {"auth": base64.b64encode(":".join(login).encode()).decode()}}
         text = {".dockerconfigjson": json.dumps({"auths": auths}).encode()}
         made.append(secret(pull_name(spec.name), text, "kubernetes.io/dockerconfigjson"))
@@ -237,12 +249,13 @@ def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Co
         image=image.reference,
         imagePullPolicy="IfNotPresent",
         args=None if spec.command is None else [_plain(word) for word in spec.command],
+        workingDir=image.working_directory(HOME),
         env=[
             EnvVar(
                 name=name,
                 valueFrom=EnvVarSource(secretKeyRef=SecretKeySelector(name=spec.name, key=f"v{n}")),
             )
-            for n, name in enumerate(spec.environment)
+            for n, name in enumerate(image.variables_for(spec, HOME))
         ],
         resources=ResourceRequirements(
             limits={**_amounts(spec.limits), **gpus},
@@ -264,12 +277,24 @@ def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Co
 
 
 def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
+    """Return the folders that a run has for itself, by the names of their volumes."""
     paths = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
-    return {f"own-{n}": path for n, path in enumerate(paths)}
+    own = {f"own-{n}": path for n, path in enumerate(paths)}
+    return {**own, "home": HOME, "shm": SHARED_MEMORY}
 
 
-def _folder(name: str, options: KubernetesOptions) -> Volume:
-    return Volume(name=name, emptyDir=EmptyDirVolumeSource(medium="Memory", sizeLimit=str(options.room)))
+def _volumes(spec: LaunchSpec, options: KubernetesOptions) -> list[Volume]:
+    """Return the volumes of these folders: in memory and small, but for those that may be as large as the run."""
+    volumes = []
+    for name in _folders(spec, options):
+        source = EmptyDirVolumeSource(medium="Memory", sizeLimit=str(options.room))
+        if name == "shm":
+            size = None if spec.limits.memory is None else str(spec.limits.memory)
+            source = EmptyDirVolumeSource(medium="Memory", sizeLimit=size)
+        elif name == "home" and not options.read_only_root:
+            source = EmptyDirVolumeSource()  # on the machine's disk, as the container's own layer
+        volumes.append(Volume(name=name, emptyDir=source))
+    return volumes
 
 
 def _amounts(limits: Limits) -> dict[str, str]:

@@ -40,6 +40,7 @@ from engines.base import (
     Written,
     check_digest,
     check_launch,
+    home_variables,
     is_name,
     owned,
 )
@@ -136,7 +137,8 @@ class ProcessEngine(Engine):
         check_digest(spec, self._digest(spec.image))
         cores = self._cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
-        environment = {"PATH": SEARCH_PATH, "HOME": str(run.work), "LANG": "C.UTF-8", **spec.environment}
+        home = home_variables(str(run.work), str(run.work))
+        environment = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", **home, **spec.environment}
         command = self._resolved(spec, environment)
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if run.claimed:

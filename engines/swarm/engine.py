@@ -159,7 +159,7 @@ class SwarmEngine(DaemonEngine):
         until = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
-            task = template(inside, what, image.runs_as_root, mounts, network, cores, self._options)
+            task = template(inside, what, image, mounts, network, cores, self._options)
             labels = {**spec.labels, "bfia.image": spec.image}
             try:
                 api.create_service(task, name=spec.name, labels=labels, mode=mode, endpoint_spec=endpoint)

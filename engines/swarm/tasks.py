@@ -21,9 +21,19 @@ from docker.types import (
 )
 from docker.types import Mount as DockerMount
 
-from engines.base import ClusterOptions, Exited, LaunchSpec, Probe, Running, signal_of
+from engines.base import (
+    HOME,
+    SHARED_MEMORY,
+    TEMPORARY,
+    ClusterOptions,
+    Exited,
+    LaunchSpec,
+    Probe,
+    Running,
+    signal_of,
+)
 from engines.docker.daemon import DaemonOptions
-from engines.docker.images import NO_CHECK
+from engines.docker.images import NO_CHECK, Image
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""
@@ -114,26 +124,34 @@ def newest(seen: Iterable[Mapping[str, Any]]) -> list[Task]:
 
 def template(
     spec: LaunchSpec,
-    image: str,
-    as_root: bool,
+    reference: str,
+    image: Image,
     mounts: Sequence[DockerMount],
     network: str,
     cores: float,
     options: SwarmOptions,
 ) -> TaskTemplate:
-    """Return the task of a run; ``cores`` are those of the smallest machine."""
-    folders = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
-    own = [DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=options.room) for path in folders]
+    """Return the task of a run by the reference of its image; ``cores`` are those of the smallest machine."""
+    small, large = options.room, spec.limits.memory or options.room
+    folders = dict.fromkeys(spec.own, small)
+    folders[HOME], folders[SHARED_MEMORY] = large, large
+    if options.read_only_root:
+        folders[TEMPORARY], folders[HOME] = small, small
+    own = [
+        DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=size) for path, size in folders.items()
+    ]
     binds = [
         DockerMount(_plain(one["Target"]), _plain(one["Source"]), type="bind", read_only=one["ReadOnly"])
         for one in mounts
     ]
+    variables = image.variables_for(spec, TEMPORARY)
     container = ContainerSpec(
-        image,
+        reference,
         args=None if spec.command is None else [*spec.command],
-        env=[_plain(f"{name}={value}") for name, value in spec.environment.items()],
+        env=[_plain(f"{name}={value}") for name, value in variables.items()],
+        workdir=image.working_directory(TEMPORARY),
         labels={**spec.labels, RUN: spec.name},
-        user=options.user if as_root else None,
+        user=options.user if image.runs_as_root else None,
         mounts=[*binds, *own],
         stop_grace_period=round(options.grace * _NANO),
         init=True,

@@ -61,6 +61,25 @@ COPIES = shell(
     "cat /in/text > /out/text || exit 2; echo no > /in/more && exit 3; exit 0", Script(body=_copy_mounted)
 )
 NEEDS_MEMORY = python("b = bytearray(400 * 1024 * 1024); print(len(b))", Script(137, oom_killed=True))
+USES_ITS_HOME = python(
+    """
+import getpass, os, pathlib, tempfile
+for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
+    pathlib.Path(os.environ[name], ".cache", name).mkdir(parents=True)
+pathlib.Path.home().joinpath("file").write_text("written")
+tempfile.TemporaryFile().write(b"x" * 2**20)
+pathlib.Path("core.txt").write_text("in the working directory")
+shared = pathlib.Path("/dev/shm", f"bfia-{os.getpid()}-{os.urandom(4).hex()}")
+try:
+    with shared.open("wb") as file:
+        for _ in range(100):  # MiB; Docker's own bound is 64
+            file.write(bytes(2**20))
+finally:
+    shared.unlink()
+print(getpass.getuser())
+""",
+    Script(0, b"bfia\n"),
+)
 NO_SUCH_PROGRAM = Act(("/no/such/program",), Script(refused=CommandNotFound("/no/such/program")))
 
 
@@ -148,5 +167,6 @@ ALL_SCRIPTS = scripts(
     WRITES_MUCH,
     COPIES,
     NEEDS_MEMORY,
+    USES_ITS_HOME,
     NO_SUCH_PROGRAM,
 )

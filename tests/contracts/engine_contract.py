@@ -38,6 +38,7 @@ from tests.contracts.engine_acts import (
     NEEDS_MEMORY,
     NO_SUCH_PROGRAM,
     TELLS_ENVIRONMENT,
+    USES_ITS_HOME,
     WAITS,
     WRITES_MUCH,
     Act,
@@ -227,6 +228,11 @@ class EngineContract:
         told = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
         assert {name: told.get(name) for name in environment} == environment
         assert set(told) - set(environment) <= harness.adds
+
+    def test_home_temporary_and_working_folders_can_be_written(self, harness: Harness, engine: Engine) -> None:
+        """As torch, matplotlib and numba do at import; shared memory is as large as the run's memory."""
+        limits = Limits(memory=300 * 1024 * 1024)
+        assert output_of(harness, engine, USES_ITS_HOME, limits=limits) == b"bfia\n"
 
     def test_what_cannot_be_launched_is_named(self, harness: Harness, engine: Engine) -> None:
         large = {"config.big": "x" * 131_072, "nul": "a\0b", "a=b": "c", "": "x", "half": "\ud800"}

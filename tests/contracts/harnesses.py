@@ -18,6 +18,8 @@ from tests.memory_engine import MemoryEngine, MemoryWorld
 
 E = TypeVar("E", bound=Engine)
 
+HOME_VARIABLES = frozenset({"HOME", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "USER", "LOGNAME"})
+
 
 class Harness(Generic[E]):
     """An engine's world, empty at the start of each test."""
@@ -26,7 +28,7 @@ class Harness(Generic[E]):
     """an image that exists"""
     no_image = "no-such-image:1.0"
     capabilities: frozenset[str] = CAPABILITIES
-    adds = frozenset({"PATH", "HOME", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"})
+    adds = HOME_VARIABLES | {"PATH", "LANG", "HOSTNAME", "PYTHONUNBUFFERED"}
     """variables that a run sees besides those it is given"""
     streams = True
     """whether stdout and stderr are separate streams"""
@@ -93,7 +95,7 @@ class MemoryHarness(Harness[MemoryEngine]):
 class ProcessHarness(Harness[ProcessEngine]):
     image = "base:1"
     capabilities: frozenset[str] = frozenset()
-    adds = frozenset({"PATH", "HOME", "LANG"})
+    adds = HOME_VARIABLES | {"PATH", "LANG"}
     daemon = False
 
     def __init__(self, root: Path) -> None:

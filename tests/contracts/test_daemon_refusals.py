@@ -412,8 +412,8 @@ def test_no_name_in_a_task_is_a_template():
     evil = '{{"bank"}}{{{'
     spec = replace(a_spec(MemoryHarness(), exits(0)), environment={evil: evil})
     mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
-    container = template(spec, "i", True, [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
-    (mounted,), (variable,) = container["Mounts"], container["Env"]
+    container = template(spec, "i", Image(), [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
+    mounted, variable = container["Mounts"][0], container["Env"][-1]
     assert container["Healthcheck"]["Test"] == ["NONE"]  # nor has its image a say about the daemon's work
     for text in (mounted["Source"], mounted["Target"], variable):
         assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(evil)

@@ -76,6 +76,72 @@ def test_an_image_keeps_its_own_user(
         daemon.images.remove(name, force=True)
 
 
+@contextlib.contextmanager
+def built(daemon: docker.DockerClient, *lines: str) -> Iterator[str]:
+    """Build an image of these lines of a Dockerfile, and remove it at the end."""
+    name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
+    daemon.images.build(fileobj=io.BytesIO("\n".join(lines).encode()), tag=name, rm=True)
+    try:
+        yield name
+    finally:
+        daemon.images.remove(name, force=True)
+
+
+IN_APP = ("RUN mkdir /app && echo 'echo started in $PWD > out && cat out' > /app/main.sh", "WORKDIR /app")
+
+
+@pytest.mark.parametrize(
+    ("lines", "printed"),
+    [
+        (IN_APP, b"started in /app\n"),
+        ((*IN_APP, "USER 1234"), b"started in /app\n"),
+        ((*IN_APP, "RUN chmod 700 /app"), b"started in /app\n"),
+        (("RUN echo 'pwd; touch out' > /main.sh", 'CMD ["/main.sh"]'), b"/tmp\n"),
+        (("RUN echo 'pwd; touch out' > /main.sh && rm -rf /tmp", 'CMD ["/main.sh"]'), b"/tmp\n"),
+    ],
+    ids=["of root", "of root, with a user of its own", "closed", "none", "none, and no /tmp"],
+)
+def test_the_working_directory_of_an_image_can_be_written(
+    harness: DockerHarness, daemon: docker.DockerClient, lines: tuple[str, ...], printed: bytes
+) -> None:
+    start = 'CMD ["main.sh"]'
+    with built(daemon, f"FROM {harness.image}", 'ENTRYPOINT ["sh"]', start, *lines) as image:
+        engine = harness.engine()
+        for _ in range(2):  # what was learnt of the image by the first start serves the second
+            assert output_of(harness, engine, exits(0), image=image, command=None) == printed
+        for left in engine.list():
+            engine.remove(left.name)
+
+
+def test_a_working_directory_opens_nothing_that_is_mounted(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Path
+) -> None:
+    """Attack: an image's working directory is a folder of the host, named itself or through a link."""
+    folder = tmp_path / "shared"
+    closed = folder / "closed"
+    closed.mkdir(parents=True)
+    closed.chmod(0o755)
+    mount = Mount(folder, "/data", read_only=False)
+    for directory in ("/data/closed", "/link/closed", "/other"):
+        lines = ("RUN ln -s /data /link && ln -s /data/closed /other", f"WORKDIR {directory}")
+        with built(daemon, f"FROM {harness.image}", *lines) as image:
+            spec = launched(harness, engine, exits(0), image=image, mounts=(mount,))
+            ended(engine, spec.name)
+            engine.remove(spec.name)
+        assert closed.stat().st_mode & 0o777 == 0o755
+
+
+def test_an_image_with_a_user_of_its_own_keeps_its_home(
+    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+) -> None:
+    tell = shell("echo $HOME $USER")
+    for user, printed in (("1234", b"/home/app bfia\n"), ("root", b"/bfia/home bfia\n")):
+        with built(daemon, f"FROM {harness.image}", "ENV HOME=/home/app", f"USER {user}") as image:
+            assert output_of(harness, engine, tell, image=image) == printed
+            for left in engine.list():
+                engine.remove(left.name)
+
+
 APP = "app:x:0:0::/:/bin/sh"
 LONG = "9" * 20
 

@@ -14,6 +14,7 @@ import pytest
 
 from engines.base import CreateFailed, Engine, Limits
 from engines.docker.engine import GPUS
+from engines.docker.images import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import devices, template
 from tests.contracts.engine_acts import a_spec, output_of, said, shell
@@ -121,7 +122,7 @@ def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_
             CreateFailed, match=r"no machine of the Swarm takes it: .* .insufficient resources on 1"
         ):
             engine.launch(more)
-    made = template(more, "image", False, (), "network", 2.0, SwarmOptions(gpu="FPGA"))
+    made = template(more, "image", Image(), (), "network", 2.0, SwarmOptions(gpu="FPGA"))
     reserved = made["Resources"]["Reservations"]["GenericResources"]
     assert reserved == [{"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}]
     api.swarm.leave(force=True)

@@ -173,7 +173,12 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: Kubernete
     assert found.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
     assert wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
     assert wanted.containers[0].securityContext.readOnlyRootFilesystem
-    assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == ["/bfia/log", "/tmp"]
+    assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == [
+        "/bfia/log",
+        "/tmp",
+        "/bfia/home",
+        "/dev/shm",
+    ]
 
 
 def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
