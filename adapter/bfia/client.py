@@ -139,6 +139,7 @@ class ParticipantClient(_Client):
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         """Send ``job/create``; that the peer has the job already is not an error, however its profile says so."""
         profile = self._peer.profile
+        self._peer.check_profile()
         try:
             body = translate.create_body(spec, profile) | self._bundles(spec, [self._peer.node])
             response = self._peer.post("/job/create", body, permits=self._permits(self._peer.node, spec))
@@ -153,6 +154,7 @@ class ParticipantClient(_Client):
         profile = self._peer.profile
         if not profile.audits_first:
             return None
+        self._peer.check_profile()
         self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
         return Acceptance(waits=True, asked_only=True)
 

@@ -263,6 +263,8 @@ class Connections:
             lambda key, verify: Client(key[0], verify, key[1].server_name)
         )
         self.observe = observe
+        self.profile_checked: set[tuple[str, str]] = set()
+        """node ids with addresses that do not speak another dialect than their route says"""
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
         """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""

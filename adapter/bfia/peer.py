@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from adapter.bfia.channel.calls import GrpcMissing, by_grpc, call_once
 from adapter.bfia.connections import Connections, NoResponse, NotConnected, Request, context
-from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named
+from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_given_away, profile_named
+from adapter.page import Page, page_of
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import (
@@ -37,7 +38,7 @@ from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Answer, Signable, digest, sign
 from gateway.ports import as_mapping
-from gateway.runtime.context import Exchange, current_trace, exchanged, new_trace_id
+from gateway.runtime.context import Exchange, current_trace, exchanged, listening, new_trace_id
 from route_table.model import Route, UnknownNode
 
 UNSIGNED = "unsigned"
@@ -45,6 +46,9 @@ UNSIGNED = "unsigned"
 INTERCONN = "/v1/interconn/schedule"
 JOB_AUDIT = "/v1/interconn/job/audit"
 NODE = "/v1/interconn/node"
+PROFILE_QUESTION = {"task_id": "which-profile", "role": ""}
+"""body of the request by whose answer a peer of another profile is recognised: no node has that task"""
+PROFILE_MISMATCH = "PROFILE_MISMATCH"
 NEVER_SIGNED = frozenset({f"{NODE}/query", f"{NODE}/contract/apply", f"{NODE}/contract/confirm"})
 """by the standard: keys are exchanged there"""
 OPTIONAL = {
@@ -175,6 +179,8 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`.
 
+        In the place of what is not a JSON object stands a `Page`.
+
         ``timeout_factor`` multiplies the time that the route gives a call; ``more`` are the headers of another
         protocol, in the place of this node's signature; ``permits`` those of the peer that the request uses.
         """
@@ -224,6 +230,9 @@ class Peer:
         status, signature = response.status, response.headers.get("x-auth-sign", "")
         answer = _json(response.body)
         envelope = as_mapping(answer)
+        page = None
+        if not isinstance(answer, Mapping):
+            page = page_of(status, response.headers, response.body, len(content))
         note(status, _code(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
         beyond = relayed(envelope)
         required = route.signed == "required" and full not in NEVER_SIGNED
@@ -232,6 +241,8 @@ class Peer:
             raise PeerUnreachable(text, delivered=beyond.delivered or required, reason=beyond.reason)
         if status in (429, 502, 503, 504):
             cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
+            if page is not None:
+                cause = page.seen
             reason = QUOTA if as_mapping(envelope.get("data")).get("reason") == QUOTA else None
             text = f"{called} answers HTTP {status}" + (f": {cause}" if cause else "")
             raise PeerUnreachable(text, reason=reason)
@@ -246,7 +257,7 @@ class Peer:
                 if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
                     unproven.skew = _skew(response.headers.get("date", ""))
                 raise unproven from error
-        return status, answer
+        return status, answer if page is None else page
 
     def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
@@ -265,6 +276,38 @@ class Peer:
             raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         return response.status, response.body
 
+    def other_profile(self, status: int, answer: Any) -> str:
+        """Return the profile that an answer to a peer of the standard's own dialect gives away; empty for none."""
+        body = as_mapping(answer)
+        if self.profile.name != "spec" or status != 200:
+            return ""
+        words = str(body.get("message") or body.get("msg") or "")
+        return profile_given_away(_number(body.get("code")), words)
+
+    def check_profile(self) -> None:
+        """Refuse a peer that speaks another dialect than its route says; each address is asked once.
+
+        Raises `Refused` (PROFILE_MISMATCH), and `PeerUnreachable`: nothing of a job was sent yet.
+        """
+        address = (self.node, self._route.url)
+        if self.profile.name != "spec" or address in self._connections.profile_checked:
+            return
+        calls: list[Exchange] = []
+        try:
+            with listening() as calls:  # the job's timeline need not have it
+                status, answer = self.raw("POST", "/task/poll", PROFILE_QUESTION)
+        except PeerUnreachable as error:
+            for call in calls:
+                exchanged(call)
+            failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)
+            failed.skew = error.skew
+            raise failed from error
+        if other := self.other_profile(status, answer):
+            message = str(as_mapping(answer).get("message") or "")
+            raise Refused(_other_profile(self.node, other, message), reason=PROFILE_MISMATCH)
+        if isinstance(answer, Mapping):
+            self._connections.profile_checked.add(address)
+
     def _knows_no_path(self, status: int, answer: Any) -> bool:
         """Whether a response means that nothing is served there, rather than that something was refused.
 
@@ -280,9 +323,8 @@ class Peer:
 
     def _data(self, path: str, status: int, body: Any) -> Mapping[str, Any]:
         """Read a response: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
-        if not isinstance(body, Mapping):
-            text = f"{self.node} answers HTTP {status} without a JSON object"
-            raise Refused(text, reason="NO_ENVELOPE")
+        if isinstance(body, Page):
+            raise body.refusal(self.node)
         code = body.get("code")
         number = _number(code)
         data = as_mapping(body.get("data"))
@@ -294,6 +336,9 @@ class Peer:
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
             raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
+        if other := self.other_profile(status, body):
+            self._connections.profile_checked.discard((self.node, self._route.url))
+            raise Refused(_other_profile(speaker, other, message), reason=PROFILE_MISMATCH)
         if isinstance(data.get("reason"), str) and data["reason"]:
             raise _refusal(f"{speaker}: {message or _code(code)}", number, data)
         if code is None:
@@ -301,6 +346,11 @@ class Peer:
         else:
             text = f"{speaker} refuses {path} with code {_code(code)}"  # some write "success" beside it
         raise Refused(f"{text}: {message}" if message else text)
+
+
+def _other_profile(speaker: str, profile: str, message: str) -> str:
+    words = shorten(message, _LONGEST_MESSAGE)
+    return f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not say so"
 
 
 def request_headers(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:

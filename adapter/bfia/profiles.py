@@ -1,5 +1,6 @@
 """What differs between peers, as data. A profile belongs to a route; no code asks who the peer is."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -96,6 +97,8 @@ PROFILES: Mapping[str, Profile] = {
     )
 }
 
+OTHER_PROTOCOL = "fate-partner"
+"""name of the profile of routes whose peer speaks FATE's own protocol"""
 _OTHER_PROTOCOL = Profile(
     "other protocol", unknown_path_code=6000, errors_as_200=True, longest_job_id=25, encapsulates=True
 )
@@ -109,3 +112,16 @@ def profile_named(name: str) -> Profile:
 
 SUCCESS_CODES = frozenset({0, 200})
 """What a peer's success may look like (0 in v1.2.0, 200 in v1.0 and at one peer)."""
+
+_PYTHON_ERROR = re.compile(r"<?[A-Z]\w* ?['(]")
+"""beginning of an exception as Python shows it, such as ``<NotFound '404: Not Found'>``"""
+
+
+def profile_given_away(code: int | None, message: str) -> str:
+    """Return the profile whose nodes answer a path of the standard so, under HTTP 200; empty for none."""
+    if code is None or not _PYTHON_ERROR.match(message):
+        return ""
+    for profile in PROFILES.values():
+        if profile.unknown_path_code == code:
+            return OTHER_PROTOCOL if "404" in message and profile.without_paths else profile.name
+    return ""

@@ -20,6 +20,7 @@ from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined
 from adapter.bfia.connections import context
 from adapter.bfia.peer import (
     INTERCONN,
+    PROFILE_MISMATCH,
     RELAY_CODES,
     RELAY_LOOP,
     RELAY_NOT_ALLOWED,
@@ -27,7 +28,8 @@ from adapter.bfia.peer import (
     Peer,
     relayed,
 )
-from adapter.bfia.profiles import profile_named
+from adapter.bfia.profiles import OTHER_PROTOCOL, profile_named
+from adapter.page import BODY_LIMIT, FILTER, LOGIN
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
@@ -56,8 +58,11 @@ _PORTS = {"http": 80, "https": 443}
 _EVERYBODY_HAS = f"{INTERCONN}/task/poll"
 """a path between nodes that every product of the standard serves (control layer 3.9)"""
 _NOBODY_HAS = f"{INTERCONN}/no/such/path"
-_OTHER_PROTOCOL = "fate-partner"
 _PARTNER_HAS, _PARTNER_LACKS = "/v2/partner/task/collect", "/v2/partner/no/such/path"
+
+_FATE_UNKNOWN = (200, "6000")
+"""HTTP status and code of FATE-Flow's answer to a path that it does not have"""
+_PARTNER_PROTOCOL = "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
 
 _BARE = "application/octet-stream"
 _PEEK = "/v1/interconn/chan/peek"
@@ -98,11 +103,17 @@ _REFUSED = (
 )
 _AGAIN = "try again, then look at the peer"
 _WAIT = "wait a minute, or have its admin raise limits.partner_requests_per_minute"
+_PAGES = {
+    LOGIN: "ask the partner's admin for a way past the login: requests of this node's address need none",
+    FILTER: "ask whoever runs the filter to let this node's requests to that address pass",
+    BODY_LIMIT: "ask the partner's admin to raise the body limit of its proxy (nginx: client_max_body_size)",
+}
 _ANOTHER_PORT = "check that the address is a gateway's peer port"
 _REMEDIES = {
     "CERTIFICATE_MISMATCH": "have its admin set peer_certificate in the entry for this node, "
     "or show a certificate with this node's id",
     "CERTIFICATE_REVOKED": "have a new certificate issued for this node",
+    **_PAGES,
 }
 """by the reason for which the peer refuses this node"""
 
@@ -183,7 +194,7 @@ class _Test:
             if self._off is not None:
                 self._take("clock", self._skew)
             return
-        paths = self._partner_paths if self._route.profile == _OTHER_PROTOCOL else None
+        paths = self._partner_paths if self._route.profile == OTHER_PROTOCOL else None
         if answer is not Result.OK:
             self._take("profile", paths or self._other_profile)
             self._take("channel", self._channel)
@@ -275,6 +286,8 @@ class _Test:
             if error.reason == RELAY_LOOP and self._relay_there() == self._me:
                 text = f"this address is this node itself ({self._me}): what is sent there comes back"
                 return trials.failed(text, f"put the address of {route.node} into its entry, not this node's own")
+            if error.reason == PROFILE_MISMATCH:
+                return trials.warning("", "", "the peer responds as another product does; see the step profile")
             text = error.message.removeprefix(f"{route.node}: ").removeprefix(f"{error.reason}: ")
             return trials.failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
         greeting["sent"], greeting["received"] = sent, time.time()
@@ -289,9 +302,11 @@ class _Test:
 
     def _other_product(self) -> Step:
         known, unknown = map(self._status_and_code, (_EVERYBODY_HAS, _NOBODY_HAS))
-        if known == unknown and self._route.profile != _OTHER_PROTOCOL:
+        if known == unknown and self._route.profile != OTHER_PROTOCOL:
             text = f"nothing between nodes is served at {self._route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
             remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
+            if known == _FATE_UNKNOWN:
+                remedy = _PARTNER_PROTOCOL
             return trials.failed(text, remedy)
         text = "the peer responds, and lacks the path that tells more of it: another product, or an older version"
         return trials.warning("", "", text)
@@ -326,11 +341,21 @@ class _Test:
         """Compare the profile with how the peer responds to a path that nobody has."""
         profile = self._route.profile
         status, code = self._status_and_code(_NOBODY_HAS, "GET")
-        looks = "fate" if (status, code) == (200, "6000") else "spec"
+        looks = "fate" if (status, code) == _FATE_UNKNOWN else "spec"
+        if looks == "fate" and profile == "spec":
+            return self._fate_unnamed()
         if looks != profile and "fate" in (looks, profile):
             text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
             return trials.warning(text, f"set profile: {looks}", f"the entry says {profile}")
         return trials.ok(profile)
+
+    def _fate_unnamed(self) -> Step:
+        """Tell which of its two protocols a FATE node serves whose entry names neither."""
+        served, unknown = map(self._status_and_code, (_EVERYBODY_HAS, _NOBODY_HAS))
+        text = "the peer answers as FATE-Flow does (HTTP 200, code 6000), and the entry does not say so"
+        if served == unknown:
+            return trials.failed(text, _PARTNER_PROTOCOL)
+        return trials.failed(text, "set profile: fate")
 
     def _partner_paths(self) -> Step:
         """Test whether FATE's paths between sites are served; an empty body changes nothing."""
@@ -338,7 +363,7 @@ class _Test:
         if known == unknown or known[0] != 200:
             text = f"FATE's partner protocol is not served at {self._route.url}: HTTP {known[0]} to {_PARTNER_HAS}"
             return trials.failed(text, "correct the address; a gateway serves it with fate.enabled")
-        return trials.ok(_OTHER_PROTOCOL)
+        return trials.ok(OTHER_PROTOCOL)
 
     def _skew(self) -> Step:
         greeting, skew = self._greeting, self._off

@@ -31,6 +31,8 @@ from adapter.fate.words import (
     task_word,
     word_in,
 )
+from adapter.page import REASONS as PAGES
+from adapter.page import Page
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance, Task
 from gateway.domain.problems import Problem, name_rule
@@ -105,6 +107,8 @@ class Caller:
         if not isinstance(answer, Mapping):
             if status in (404, 405, 501):
                 raise NotServed(f"{self.node} does not serve {path}")
+            if isinstance(answer, Page):
+                raise answer.refusal(self.node)
             raise Refused(f"{self.node} answers HTTP {status} without a JSON object", reason="NO_ENVELOPE")
         code = answer.get("code")
         if code == Code.SUCCESS and not isinstance(code, bool) and 200 <= status < 300:
@@ -406,7 +410,7 @@ def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
 
 
 _LONGEST_ID = 100
-_NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE")
+_NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
 """reasons with which a node refuses a request that it does not know"""
 _OWN_IDS = (
     "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"

@@ -334,7 +334,7 @@ def changed(record: R, path: str, change: Callable[[Any], Any]) -> R:
     return record if new is old else replace(of, **{name: new})
 
 
-UNCERTAIN = ("INTERNAL", "NO_ENVELOPE")
+UNCERTAIN = ("INTERNAL", "NO_ENVELOPE", "LOGIN_IN_BETWEEN", "FILTER_IN_BETWEEN", "BODY_LIMIT_IN_BETWEEN")
 """Reasons of refusals that leave open whether what was asked was done: an error of the node's own, and an answer
 that is none, as something gives that stands in the node's place."""
 

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from adapter.bfia import envelope, interconn, requests
 from adapter.bfia.client import ParticipantClient, SchedulerClient
 from adapter.bfia.connections import Connections
-from adapter.bfia.peer import Peer
+from adapter.bfia.peer import PROFILE_QUESTION, Peer
 from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance
@@ -111,7 +111,8 @@ def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: 
     for asked in peer.asked:
         _has_every_header(asked)
         assert asked.raw == json.dumps(asked.body, ensure_ascii=False).encode()
-    sent = [{"method": a.method, "target": a.target, "body": a.body} for a in peer.asked]
+    about_jobs = [a for a in peer.asked if a.body != PROFILE_QUESTION]
+    sent = [{"method": a.method, "target": a.target, "body": a.body} for a in about_jobs]
     return {"request": sent[0] if sent else None, "means": means}
 
 

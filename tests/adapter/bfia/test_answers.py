@@ -74,7 +74,7 @@ def test_a_success_in_every_form(peer: ScriptedPeer, spec_peer: Clients, data: A
         *((says(status=status), REFUSED) for status in (300, 404, 409, 500, 501)),
         *(
             (text(body, status), NO_ENVELOPE)
-            for body in (b"", b"<html>", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000)
+            for body in (b"", b"[1]", b'"success"', b"0", b"\xff\xfe", b"[" * 100_000)
             for status in (200, 404, 500)
         ),
         *(
