@@ -307,17 +307,44 @@ def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Prob
         others = (
             [key for key in got if isinstance(key, str) and key not in known] if isinstance(got, Mapping) else []
         )
-        meant = near(name, others, _CERTAIN)
+        meant = _other_name(name, others, model, where[:-1]) or near(name, others, _CERTAIN)
         return Problem(at, MISSING, None, f"{name} instead of {meant}" if meant else "")
     if kind == "extra_forbidden":
-        keys = _keys(model, where[:-1])
-        shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
-        rule = "is not known here" + (f"; known are {shown}" if keys else "")
-        return Problem(at, rule, got, near(str(where[-1]), keys) if where else "")
+        return _unknown_key(at, where, got, model)
     if kind in ("literal_error", "enum"):
         allowed = [a.strip("'") for a in re.split(r", | or ", str(limits.get("expected", "")))]
         return Problem(at, f"must be one of {', '.join(allowed)}", got, near(str(got), allowed))
     return Problem(at, _rule(error, kind, limits), got)
+
+
+def _unknown_key(at: str, where: Sequence[Any], got: Any, model: Any) -> Problem:
+    """Return the problem of a key that a model does not have, with the key that is meant where that is clear."""
+    keys = _keys(model, where[:-1])
+    shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
+    rule = "is not known here" + (f"; known are {shown}" if keys else "")
+    if not where:
+        return Problem(at, rule, got)
+    other_names = _other_names(model, where[:-1])
+    key = str(where[-1])
+    if key not in other_names:
+        return Problem(at, rule, got, near(key, keys))
+    if not other_names[key]:
+        return Problem(at, "is a key of another platform and means nothing here; leave it out", got)
+    return Problem(at, rule, got, other_names[key])
+
+
+def _other_names(model: Any, where: Sequence[Any]) -> Mapping[str, str]:
+    """Return other platforms' names of a model's keys, each with the key here; empty: there is none."""
+    names: dict[str, str] = {}
+    for one in _models_at(model, where):
+        names |= getattr(one, "other_names", {})
+    return names
+
+
+def _other_name(key: str, others: Sequence[str], model: Any, where: Sequence[Any]) -> str:
+    """Return which of some unknown keys is another platform's name of a missing one; empty: none is."""
+    other_names = _other_names(model, where)
+    return next((other for other in others if other_names.get(other) == key), "")
 
 
 def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str:
@@ -335,10 +362,16 @@ def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str
 
 def _keys(model: Any, where: Sequence[Any]) -> list[str]:
     """Return the keys that an object at this place of what was read may have; none where that is not known."""
+    inner = _models_at(model, where)
+    return sorted({_written(name, field) for one in inner for name, field in one.model_fields.items()})
+
+
+def _models_at(model: Any, where: Sequence[Any]) -> "list[type[BaseModel]]":
+    """Return the models of an object at a place of what was read."""
     inner = list(_models(model))
     for part in where:
         inner = [one for outer in inner for one in _below(outer, part)]
-    return sorted({_written(name, field) for one in inner for name, field in one.model_fields.items()})
+    return inner
 
 
 def _below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":

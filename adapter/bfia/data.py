@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import anyio
 import anyio.to_thread
@@ -300,7 +300,7 @@ class Meta(BaseModel):
     )
     label_name: str = Field(default="", description="Column that holds the label, where there is one.")
     match_id_name: str = Field(
-        default="", description="Column that holds the ids to match with other parties; each id once."
+        default="", description="Column with the ids to match with other parties; each once, unless extend_sid."
     )
 
     _nulls = model_validator(mode="before")(without_nulls)
@@ -316,6 +316,26 @@ class UploadKeys(BaseModel):
     """What both ways of uploading have in common."""
 
     model_config = ConfigDict(extra="forbid")
+    other_names: ClassVar[Mapping[str, str]] = {
+        "table_name": "name",
+        "partition": "partitions",
+        "id_delimiter": "meta.delimiter",
+        "delimiter": "meta.delimiter",
+        "encoding": "meta.encoding",
+        "label_name": "meta.label_name",
+        "match_id_name": "meta.match_id_name",
+        "auto_increasing_sid": "extend_sid",
+        "destroy": "overwrite",
+        "address": "",
+        "backend": "",
+        "engine": "",
+        "storage_address": "",
+        "storage_engine": "",
+        "use_local_data": "",
+        "with_meta": "",
+        "work_mode": "",
+    }
+    """keys of FATE's upload files, 1.x and 2.x, each with the one here"""
 
     head: bool = Field(
         default=True, description="The first line names the columns. If not, they are called x0, x1, …"
@@ -323,7 +343,9 @@ class UploadKeys(BaseModel):
     partitions: Annotated[int, BeforeValidator(str)] = Field(
         default=1, ge=1, le=MAX_PARTITIONS, description="Into how many files the table is divided, by match id."
     )
-    extend_sid: bool = Field(default=False, description="Put a column sid first, unique in every row.")
+    extend_sid: bool = Field(
+        default=False, description="Put a column sid first, unique in every row; ids may repeat."
+    )
     meta: Annotated[Meta, BeforeValidator(_read_meta, json_schema_input_type=Meta | str)] = Field(
         default=Meta(), description="What the columns mean; an object or its JSON text."
     )
@@ -376,6 +398,7 @@ class Stored(BaseModel):
     checksum: str = Field(description="sha256 of the uploaded file, hex.")
     encoding: str = Field(description="In which the file was read.")
     delimiter: str = Field(description="With which the file was read.")
+    warnings: list[str] = Field(default=[], description="What looks odd in it, with line and example.")
 
 
 class UploadAnswer(BaseModel):

@@ -112,7 +112,10 @@ _CHANGED = Annotated[str, Field(description="what became of the files of a regis
 _AWAY = Annotated[str, Field(description="why it is not known what is there; empty: the storage answers")]
 _IN_PLACE = Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")]
 _PUBLISHED = Annotated[list[str], Field(description="partners that see it; *: all with a contract")]
-_UNREADABLE = Annotated[list[str], Field(description="which images may not be able to read it")]
+_UNREADABLE = Annotated[
+    list[str], Field(description="what looked odd in it, and which images may not be able to read it")
+]
+_ODD = Annotated[list[str], Field(description="what looked odd in it when it was read")]
 _NO_ROUTE = Annotated[list[str], Field(description="such as: the node has no route")]
 _PREVIEW = shape(
     "DatasetPreview",
@@ -192,6 +195,7 @@ def router(
         published=_PUBLISHED,
         grants_default=(str, lambda one: sharing.default),
         used_by=(list[str], lambda one: sharing.users(_id(one))),
+        warnings=_ODD,
     )
     types = {**described.types, "changed": _CHANGED, "there": bool, "away": _AWAY}
     full_model = shape("FullDataset", **types)
@@ -216,7 +220,7 @@ def router(
         "POST",
         "/datasets",
         "Register a table where it lies",
-        shape("RegisteredDataset", **types, warnings=_UNREADABLE),
+        shape("RegisteredDataset", **{**types, "warnings": _UNREADABLE}),
     )
     def register(request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]) -> Response:
         """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
@@ -225,7 +229,8 @@ def router(
         """
         dataset = datasets.register(body)
         noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
-        return Reply({**full(dataset), "warnings": warnings_of(storage, dataset)})
+        warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
+        return Reply({**full(dataset), "warnings": warnings})
 
     @paths("GET", ONE, "A dataset: columns, counts, origin, grants, jobs that use it", full_model)
     def one(at: Table) -> Response:

@@ -51,7 +51,9 @@ _TABLE = {
 """options of every way to a dataset"""
 _SENT = _TABLE | {
     "partitions": _option(int, 1, "Into how many files it is divided, by match id."),
-    "extend_sid": _option(bool, False, "Put a unique column sid first.", "--extend-sid"),
+    "extend_sid": _option(
+        bool, False, "Put a unique column sid first; match ids may repeat then.", "--extend-sid"
+    ),
     "overwrite": _option(bool, False, "Replace a dataset of the same id.", "--overwrite"),
     "storage": _option(str, "", "Which of the node's storages, `file` for its folder; else the first."),
 }
@@ -95,6 +97,7 @@ def upload(
     yield found
     _print_stored(found)
     say(_read_as(found))
+    warn(found.get("warnings", []))
 
 
 @command(
@@ -125,6 +128,7 @@ def import_dataset(
         found = _sent(node, database.name, rows, table, ",", UTF8)
     yield found
     _print_stored(found)
+    warn(found.get("warnings", []))
 
 
 def _sent(
@@ -230,6 +234,7 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
         _print_grants(found)
     else:
         say(_ungranted(found["grants_default"]))
+    warn(found["warnings"])
 
 
 @command(commands, "edit", 'experiment#breast_hetero_guest --label y --match-id id --description "customers"')

@@ -30,6 +30,7 @@ from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
 T = TypeVar("T")
 _SHOWN = 5
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
+_NEVER_EXPIRES = 4102444800.0  # 2100-01-01: readers of metadata need a time, and nothing here expires
 
 
 class Datasets:
@@ -266,12 +267,13 @@ class Datasets:
                         return before, after
 
     def _check_ids(self, dataset: Dataset, column: str) -> None:
-        """Raise `Invalid` unless each row has an id of its own in a column."""
+        """Raise `Invalid` unless each row has an id in a column, and one of its own where it has no sid."""
         findings = Findings()
         at, found = dataset.columns.index(column), self._storage.iter_rows(dataset.address)
         if dataset.format == PARQUET:
             at, found = 0, parquet.rows_of(self._storage, dataset.address, [column])
-        check_ids(self._storage, (row[at] if at < len(row) else "" for row in found), findings)
+        cells = (row[at] if at < len(row) else "" for row in found)
+        check_ids(self._storage, cells, findings, repeats=bool(dataset.sid))
         if findings:
             raise findings.error()
 
@@ -371,7 +373,7 @@ def metadata_of(dataset: Dataset) -> bytes:
         "data_type": "dense",
         "description": dataset.description,
         "create_time": dataset.created_at.timestamp(),
-        "expire_time": None,
+        "expire_time": _NEVER_EXPIRES,
         "file_type": "csv",
         "id_column": meta.get("match_id_name"),
         "label_column": meta.get("label_name"),

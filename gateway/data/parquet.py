@@ -24,6 +24,8 @@ class Schema(NamedTuple):
     """int, float, boolean or string"""
     rows: int | None
     """None: not counted"""
+    warnings: tuple[str, ...] = ()
+    """what looks odd in it"""
 
 
 def is_parquet(storage: Storage, address: Address, part: Stored) -> bool:

@@ -111,6 +111,7 @@ def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Datas
         in_place=address.in_place,
         stamp=_stamp(parts),
         format=form,
+        warnings=seen.warnings,
     )
 
 
@@ -283,13 +284,17 @@ def _look_at_parquet(
     return Schema(found[0].columns, found[0].types, sum(one.rows or 0 for one in found))
 
 
-def check_ids(storages: Storages, cells: Iterable[str], findings: Findings) -> None:
-    """Find the rows of a table whose match id is missing or another's; the first is in line 2."""
+def check_ids(storages: Storages, cells: Iterable[str], findings: Findings, *, repeats: bool = False) -> None:
+    """Find the rows of a table whose match id is missing or another's; the first is in line 2.
+
+    ``repeats``: ids may repeat, as in a table with sids.
+    """
     with storages.staging() as staging:
         ids = IdCheck(staging.folder / "ids")
         for line, cell in enumerate(cells, 2):
             ids.refuse_blank([cell.encode()], [line], findings)
-            ids.see([cell.encode()], [line])
+            if not repeats:
+                ids.see([cell.encode()], [line])
         ids.finish(findings)
 
 
@@ -330,7 +335,9 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
         findings.add("empty", parts[0].name, "must have at least one row after the header")
     if findings or table is None:
         raise findings.error()
-    return Schema(tuple(table.columns), tuple(kind or "string" for kind in table.kinds), count if whole else None)
+    kinds = tuple(kind or "string" for kind in table.kinds)
+    warnings = table.warnings.texts(table.kinds, has_header=True, whole=whole)
+    return Schema(tuple(table.columns), kinds, count if whole else None, tuple(warnings))
 
 
 def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import re2
 
+from gateway.data.table_warnings import TableWarnings
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -54,6 +55,7 @@ _HEADER = 64 * 1024
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _DOUBLE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")
 _QUOTED = re.compile('"[^"]*"')
+_SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
 LARGEST_ROW = 4 * 1024 * 1024
 """bytes of one row of a table"""
 SHOWN = 20
@@ -86,7 +88,14 @@ def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str =
         if start.startswith(magic) and (magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start):
             raise Invalid([Problem("file", f"must be CSV, this is {rule}")])
     encoding = encoding or _encoding(start)
+    delimiter = delimiter or separator_line(file, encoding)
     return Format(encoding, delimiter or _delimiter(start[:_HEADER].decode(encoding, "replace")))
+
+
+def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
+    """Return the delimiter that an unread file names in a line ``sep=;`` before its header, as Excel reads it."""
+    named = _SEPARATOR_LINE.match(file.peek()[:_HEADER].decode(encoding, "replace"))
+    return named[1] if named else ""
 
 
 def shown(encoding: str) -> str:
@@ -284,6 +293,7 @@ class Table:
         self.kinds = [""] * len(columns)
         """of each column so far; '' where every row was empty"""
         self.id_at = columns.index(match_id) if match_id in columns else None
+        self.warnings = TableWarnings(columns, self.id_at)
         self._findings = findings
         self._plain = PlainBlocks(form, self.id_at)
 
@@ -302,6 +312,7 @@ class Table:
                 lines.number += seen
                 lines.bytes += len(block)
                 lines.held = file.read(len(ahead))[end:]
+                self.warnings.see_plain(plain, numbers[0], seen)
                 yield Block(block, seen, numbers, keys, plain)
                 continue
             read = list(_until(lines.bytes + len(block), source, lines))
@@ -311,9 +322,11 @@ class Table:
                     rule = f"must have {len(self.columns)} cells like the first row"
                     self._findings.add("number of cells", f"{lines.name}:{line}", rule, len(row))
             cells, seen = [row for _, row in good], len(read)
+            kinds_before = list(self.kinds)
             for at, column in enumerate(zip(*cells, strict=True)):
                 if self.kinds[at] != "string":
                     self.kinds[at] = _widened(self.kinds[at], [cell for cell in column if cell])
+            self.warnings.see_rows(good, kinds_before, self.kinds)
             keys = [] if self.id_at is None else [row[self.id_at].encode() for row in cells]
             yield Block(lines.taken(), seen, [line for line, _ in good], keys, rows=cells)
 
@@ -419,8 +432,10 @@ def _all(parse: type[int] | type[float], cells: list[str]) -> bool:
 class IdCheck:
     """Finds the lines whose id an earlier line has, with a hash per id on disk, bucket by bucket."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, remedy: str = "") -> None:
+        """``remedy``: what to do about an id that repeats, after a semicolon."""
         self._file = file
+        self._remedy = remedy
         self._buffer = [bytearray() for _ in range(_BUCKETS)]
         self._bytes = 0
         self._written: list[array[int]] = []
@@ -463,7 +478,7 @@ class IdCheck:
                     if len(first) < SHOWN or pair < first[-1]:
                         first = sorted([*first, pair])[:SHOWN]
         for line, earlier in first:
-            rule = f"must have a match id of its own, it repeats that of line {earlier}"
+            rule = f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
             findings.add("repeated ids", f"file:{line}", rule)
         findings.more("repeated ids", total - len(first))
 

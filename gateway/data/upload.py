@@ -28,7 +28,17 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.file_storage import Staging
 from gateway.data.storage import CHUNK, Parts
-from gateway.data.table_reader import BLOCK, ENCODINGS, Findings, IdCheck, Lines, Table, recognised, rows
+from gateway.data.table_reader import (
+    BLOCK,
+    ENCODINGS,
+    Findings,
+    IdCheck,
+    Lines,
+    Table,
+    recognised,
+    rows,
+    separator_line,
+)
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
@@ -41,6 +51,7 @@ LARGEST_NAMESPACE = 128
 """bytes; names may have what a file name may have"""
 SID = "sid"
 """name of the column that ``extend_sid`` adds"""
+_SEVERAL_ROWS = "; if an id may have several rows, set extend_sid: true (--extend-sid): each row then gets a sid"
 
 
 def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
@@ -206,6 +217,10 @@ def write_table(
     sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
     form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
     lines = Lines(file, form.encoding, findings, keep=True)
+    warnings = []
+    if named := separator_line(file, form.encoding):
+        next(iter(lines))
+        warnings.append(f"line 1, sep={named}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
     first = next(source, None)
     if first is None:
@@ -219,7 +234,7 @@ def write_table(
         source = chain([first], source)
     check_header(columns, upload.meta, findings, sid=upload.extend_sid)
     table = Table(columns, form, upload.match_id_name, findings)
-    ids = IdCheck(scratch)
+    ids = IdCheck(scratch, _SEVERAL_ROWS)
     divided = upload.partitions > 1 or upload.extend_sid
     out = Partitions(parts, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
     sums.see(lines.taken(), out.header)
@@ -232,7 +247,10 @@ def write_table(
         if table.id_at is not None:
             if block.rows:
                 ids.refuse_blank(block.keys, block.lines, findings)
-            crcs = ids.see(block.keys, block.lines)
+            if upload.extend_sid:  # the sid tells rows apart, so an id may repeat
+                crcs = list(map(zlib.crc32, block.keys))
+            else:
+                crcs = ids.see(block.keys, block.lines)
         else:
             crcs = [zlib.crc32(str(number).encode()) for number in following] if upload.partitions > 1 else []
         if not findings:
@@ -253,6 +271,7 @@ def write_table(
     kinds = table.kinds
     if table.id_at is not None:
         kinds[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
+    warnings += table.warnings.texts(table.kinds, has_header=upload.head)
     if upload.extend_sid:
         columns, kinds = [SID, *columns], ["string", *kinds]
     return Dataset(
@@ -270,6 +289,7 @@ def write_table(
         origin=origin.encode(errors="replace").decode(),
         sid=SID if upload.extend_sid else "",
         description=upload.description,
+        warnings=tuple(warnings),
     )
 
 

@@ -150,6 +150,7 @@ class Dataset:
     stamp: str = ""  # what changes with its files, if it was registered where it lies
     format: str = "csv"  # or parquet
     stored: str = ""  # sha256 of the table as it lies there, hex; empty: not known, as it has several partitions
+    warnings: tuple[str, ...] = ()  # what looked odd in it when it was read
 
     @property
     def address(self) -> Address:

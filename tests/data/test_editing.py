@@ -52,7 +52,14 @@ def test_what_a_table_cannot_be_called_is_refused_with_every_problem(site: Site)
     assert refused(site, **change, meta=meta) == paths
     assert refused(site, label_name="x", match_id_name="x") == ["label_name"]
     assert refused(site, match_id_name="x") == ["file:4"]  # blank
+    site.store(TABLE, overwrite=True)
     assert refused(site, match_id_name="name") == ["file:4"]  # repeated
+
+
+def test_ids_may_repeat_in_a_table_that_has_sids(site: Site) -> None:
+    site.store(TABLE, extend_sid=True)
+    _, after = site.datasets.edit(HERE, Edit(match_id_name="name"))
+    assert after.meta["match_id_name"] == "name"
 
 
 def test_others_change_a_table_while_its_ids_are_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

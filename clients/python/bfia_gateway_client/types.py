@@ -138,6 +138,8 @@ class FullDataset(Response):
     """partners that see it; *: all with a contract"""
     grants_default: str = ""
     used_by: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    """what looked odd in it when it was read"""
     changed: str = ""
     """what became of the files of a registered table; empty: nothing"""
     there: bool = False
@@ -575,9 +577,45 @@ class ProviderChanged(Revision):
     warnings: list[ProviderWarning] = Field(default_factory=list)
 
 
-class RegisteredDataset(FullDataset):
+class RegisteredDataset(Response):
+    dataset_id: str = ""
+    namespace: str = ""
+    name: str = ""
+    count: int | None = None
+    """rows; null: not counted"""
+    columns: list[Column] = Field(default_factory=list)
+    partitions: int = 0
+    size: int = 0
+    storage: str = ""
+    """which of the node's storages it lies in; file: the node's folder"""
+    disabled: bool = False
+    description: str = ""
+    created_at: datetime
+    url: str = ""
+    origin: str = ""
+    checksum: str = ""
+    format: str = ""
+    """csv or parquet"""
+    in_place: bool = False
+    """registered where it lies: deleting it leaves its files"""
+    delimiter: str = ""
+    encoding: str = ""
+    label_name: str = ""
+    match_id_name: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+    sid: str = ""
+    grants: list[Grant] = Field(default_factory=list)
+    published: list[str] = Field(default_factory=list)
+    """partners that see it; *: all with a contract"""
+    grants_default: str = ""
+    used_by: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
-    """which images may not be able to read it"""
+    """what looked odd in it, and which images may not be able to read it"""
+    changed: str = ""
+    """what became of the files of a registered table; empty: nothing"""
+    there: bool = False
+    away: str = ""
+    """why it is not known what is there; empty: the storage answers"""
 
 
 class Series(Response):
@@ -704,6 +742,8 @@ class Stored(Response):
     """In which the file was read."""
     delimiter: str = ""
     """With which the file was read."""
+    warnings: list[str] = Field(default_factory=list)
+    """What looks odd in it, with line and example."""
 
 
 class TimelineEntry(Response):

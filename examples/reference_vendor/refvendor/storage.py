@@ -18,6 +18,7 @@ METADATA = "metadata"
 _PARTITION = "data_"
 _NUMBERED = re.compile(r"data_([0-9]{1,9})")
 _LARGEST_CELL = 2**27
+_NEVER_EXPIRES = 4102444800.0  # 2100-01-01; other vendors' readers need a number
 
 
 class StoredIo:
@@ -81,7 +82,7 @@ class StoredIo:
             "data_type": "dense",
             "description": self._description,
             "create_time": time.time(),
-            "expire_time": None,
+            "expire_time": _NEVER_EXPIRES,
             "file_type": kind,
         }
         files = {f"{_PARTITION}0": text.encode(), METADATA: json.dumps(metadata, ensure_ascii=False).encode()}

@@ -117,7 +117,7 @@ def test_a_table_is_written_as_partition_and_metadata(tmp_path):
         ],
         "data_type": "dense",
         "description": "a test",
-        "expire_time": None,
+        "expire_time": 4102444800.0,
         "file_type": "csv",
     }
     back = open_storage(f"file://{tmp_path}", {"x": OUT["train_data"]}, {}).read_table("x")

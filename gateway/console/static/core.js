@@ -137,7 +137,7 @@ export const card = (title, ...children) => h("section", {}, title && h("h2", {}
 export function notice(kind, ...lines) {
   const box = h("div", { class: `box ${kind}` }, h("button", { type: "button", class: "close", "aria-label": t("close"), onclick: () => box.remove() }, "×"), lines.map((line) => h("p", {}, line)));
   document.getElementById("notices").append(box);
-  setTimeout(() => box.remove(), kind === "bad" ? 15000 : 5000);
+  setTimeout(() => box.remove(), kind === "good" ? 5000 : 15000);
 }
 /** Takes refusals away that belong to what was done before. */
 export const forget = () => document.querySelectorAll("#notices .bad").forEach((box) => box.remove());

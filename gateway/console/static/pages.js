@@ -72,6 +72,7 @@ function uploading(again) {
       try { found = JSON.parse(request.responseText); } catch { /* said below */ }
       if (request.status === 200 && found?.code === 0) {
         notice("good", t("uploaded", { rows: found.data.count, columns: found.data.columns.length, id: found.data.dataset_id }));
+        if (found.data.warnings.length > 0) notice("wait", ...found.data.warnings);
         await again();
       } else said_.replaceChildren(problems(new Refused(request.status, found ?? { msg: t("no response") })));
     };
@@ -100,6 +101,7 @@ export async function datasetPage(body, { session, parts: [namespace, name], aga
   const node = h("select", { "aria-label": t("partner") }, routes.routes.map((r) => h("option", { value: r.node }, r.institution ? `${r.node} ${r.institution}` : r.node)));
   add(body, h("div", { class: "row" }, h("h1", {}, d.dataset_id), badge(d.disabled ? "disabled" : d.there ? "enabled" : "bad")),
     d.changed && h("div", { class: "box bad" }, d.changed),
+    d.warnings.length > 0 && h("div", { class: "box wait" }, d.warnings.map((one) => h("p", {}, one))),
     card("", facts([["rows", d.count], ["columns", d.columns.length], ["size", bytes(d.size)], ["description", d.description], ["origin", d.origin], ["id column", d.match_id_name], ["label column", d.label_name],
       ["format", `${d.format} ${d.encoding} ${d.delimiter ?? ""}`], ["sha256", h("code", {}, d.checksum)], ["created", moment(d.created_at)], ["used by", d.used_by.join(between)]]),
     h("div", { class: "row" }, may(session, "platform") && button("statistics", count), may(session, "platform") && button("look", async () => { const one = await get(`${path}/preview`); preview.replaceChildren(table(one.columns, one.rows, "no rows", true)); }),

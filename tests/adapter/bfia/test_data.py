@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import closing
+from datetime import datetime
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def test_the_users_upload_is_stored_as_asked(site: Site) -> None:
             "checksum": hashlib.sha256(TABLE.encode()).hexdigest(),
             "encoding": "utf-8",
             "delimiter": ",",
+            "warnings": [],
         },
     }
     address = site.datasets.resolve("experiment#breast_hetero_guest")
@@ -161,6 +163,75 @@ def test_problems_of_a_table_are_reported_with_their_line(site: Site) -> None:
     assert paths(answer) == {"meta.label_name", "file:3", "file:4"}
     assert any("id, y" in p["rule"] for p in answer["data"]["problems"])
     assert site.left() == []
+
+
+def test_rows_of_one_customer_are_stored_with_sids_of_their_own(site: Site) -> None:
+    clicks = "id,y,x0\n1001,1,0.25\n1002,0,1.5\n1001,0,0.75\n1001,1,2.0\n"
+    meta = json.dumps({"match_id_name": "id", "label_name": "y"})
+    refused = site.send(clicks, meta=meta)
+    assert paths(refused) == {"file:4", "file"}
+    assert "set extend_sid: true" in refused["data"]["problems"][0]["rule"]
+    stored = site.send(clicks, meta=meta, extend_sid="true", partitions="3")
+    assert (stored["code"], stored["data"]["count"]) == (0, 4)
+    rows = list(site.storage.iter_rows(Address("testspace", "test_guest")))
+    assert sorted(row[1] for row in rows) == ["1001", "1001", "1001", "1002"]
+    assert len({row[0] for row in rows}) == 4
+    blank = site.send("id,y\n1,0\n,1\n", meta=meta, extend_sid="true", overwrite="true")
+    assert paths(blank) == {"file:3"}
+
+
+def test_the_answer_warns_of_what_looks_odd_in_a_table(site: Site) -> None:
+    (warning,) = site.send("39, State-gov\n50, Self-emp\n")["data"]["warnings"]
+    assert warning.startswith("line 1 has numbers where names of columns belong, such as '39'")
+
+
+def test_each_key_of_an_older_fate_gets_the_one_that_is_meant(site: Site) -> None:
+    upload = {
+        "file": "guest.csv",
+        "head": 1,
+        "partition": 8,
+        "work_mode": 0,
+        "backend": 0,
+        "table_name": "guest",
+        "namespace": "experiment",
+        "id_delimiter": ",",
+        "storage_engine": "standalone",
+        "destroy": 1,
+    }
+    problems = {p["path"]: p for p in site.upload(**upload)["data"]["problems"]}
+    meant = {path: problem.get("suggestion") for path, problem in problems.items()}
+    assert meant == {
+        "partition": "partitions",
+        "table_name": "name",
+        "name": "name instead of table_name",
+        "id_delimiter": "meta.delimiter",
+        "destroy": "overwrite",
+        "work_mode": None,
+        "backend": None,
+        "storage_engine": None,
+    }
+    for left_out in ("work_mode", "backend", "storage_engine"):
+        assert problems[left_out]["rule"].endswith("leave it out")
+    sent = site.send(partition="8", table_name="guest")
+    assert {p["path"]: p["suggestion"] for p in sent["data"]["problems"]} == {
+        "partition": "partitions",
+        "table_name": "name",
+    }
+
+
+def _read_as_published(metadata: dict[str, Any]) -> tuple[list[tuple[str, str]], datetime, datetime]:
+    """Read a table's metadata as FATE's and UnionPay's storages do: both times are seconds since 1970."""
+    columns = [(column["name"], column["type"]) for column in metadata["column_info"]]
+    created = datetime.fromtimestamp(metadata["create_time"])
+    expires = datetime.fromtimestamp(metadata["expire_time"])
+    return columns, created, expires
+
+
+def test_published_readers_of_metadata_read_a_table(site: Site) -> None:
+    site.send()
+    columns, created, expires = _read_as_published(site.storage.metadata(Address("testspace", "test_guest")))
+    assert columns == [("id", "string"), ("y", "int"), ("x0", "float")]
+    assert created < datetime.now() < expires
 
 
 def test_a_file_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path) -> None:
