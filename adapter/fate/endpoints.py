@@ -89,8 +89,9 @@ def _job_status(at: Command[wire.JobStatus]) -> None:
             raise _has_ended(local)
         spec = words.begun_again(local, at.body.job_id)
         accepted, known = at.here.create_job(spec, at.who), local.approval
-        if accepted.waits and known is not None and known.decision is JobStatus.READY:  # holds for this one too
-            at.parts.agree(spec.job_id, known.by, f"as before to job {local.id}, which begins again")
+        approver = known.by if known is not None and known.decision is JobStatus.READY else None
+        if accepted.waits and approver is not None and words.is_retry(local, at.body.job_id):
+            at.parts.agree(spec.job_id, approver, f"as before to job {local.id}, which begins again")
     elif word is JobWord.RUNNING and not at.undecided:
         at.here.start_job(local.id, at.who)
 

@@ -206,6 +206,14 @@ def number_of(local: LocalJob, job_id: str) -> int:
     return 0 if local.id == job_id else int(local.id.removeprefix(f"{job_id}-r"))
 
 
+def is_retry(local: LocalJob, job_id: str) -> bool:
+    """Whether the next restart of a job is one of the retries that the job itself names, after a failure."""
+    limits = local.spec.time_limits
+    retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
+    failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
+    return failed and number_of(local, job_id) < retries
+
+
 def original(job_id: str) -> str:
     """Return FATE's id of a job here that FATE's nodes schedule."""
     return _RESTARTED.sub("", job_id)

@@ -6,6 +6,7 @@ compares the flows, every party its own side (`Acceptance.inherited`), and the j
 
 A rerun is a new job, because the standard's FINISHED is final. It has the same flow, roles and settings,
 takes over what is not downstream of the task and had succeeded; the rest runs again, with the changes asked for.
+It is a job of the node that requests it: that node is its initiator, whoever submitted the old one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -221,8 +222,8 @@ class RerunResult:
 def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | None, list[Problem]]:
     """Return the new job of an ended one, or everything that is wrong with the request.
 
-    ``by`` may change parameters of its own parties; those that concern others only as the job's initiator or as
-    the node that schedules it.
+    ``by`` may change parameters of its own parties; those that concern others only as the old job's initiator or
+    as the node that schedules it. ``by`` is the initiator of the new job, and needs a role in it.
     """
     dag = old.spec.dag
     names = order(dag)
@@ -233,6 +234,10 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
         return None, [Problem("from", text, wanted.start)]
     if dag.get(start) is None:
         return None, [Problem("from", f"job {old.id} has no such task, but {', '.join(names[:20])}", start)]
+    roles = [party.role for party in old.spec.parties_at(by)]
+    if not roles:
+        rule = f"can be run again only by a node with a role in it, which is its initiator then; {by} has none"
+        return None, [Problem("job_id", rule, old.id)]
     again = downstream(dag, [start, *left])
     spec = amended(old.spec, old.amendments)
     problems, task_params = changed(spec, wanted.parameters, again, by)
@@ -243,6 +248,8 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
     spec = replace(
         old.spec,
         job_id=wanted.new_job_id,
+        initiator=by,
+        initiator_role=old.spec.initiator_role if old.spec.initiator_role in roles else roles[0],
         trace_id=trace_id,
         old_job_id=old.id,
         job_params={**old.spec.job_params, "common": common},

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gateway.domain import approval, rerun
 from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus, Policy
+from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item
 from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided, Misreported, Reported, StopRequested
@@ -224,7 +226,10 @@ class Participant:
     ) -> None:
         """Store the runs; the executor starts them afterwards."""
         local = _with_amendments(self._mine(job_id, sender), holding)
-        if local.runs_of(task_id):
+        if started := local.runs_of(task_id):
+            if started[0].task_name != task_name:
+                text = f"task id {task_id} is that of task {started[0].task_name} here"
+                raise Conflict(text, reason="TASK_ID_CONFLICT")
             return
         if rule := name_rule(task_id, LARGEST_NAME // 3):
             raise Invalid([Problem("task_id", rule, task_id)])
@@ -244,16 +249,15 @@ class Participant:
                 return local
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
-            if not all(run.over for run in local.newest_runs(task_name)):
-                raise Conflict(f"task {task_name} runs here under another task id", reason="TASK_ID_CONFLICT")
+            _check_attempt(local, node, holding)
             status = local.status
             if status is JobStatus.READY:  # the start of the job itself may be on its way yet
                 status = move(JOB, status, JobStatus.RUNNING)
             home = self._home_of(local)  # which another gateway may just have become
             begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
             local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
-            known = max(local.amendments, tuple(holding), key=len)  # a slow start may come after a later one
-            local = replace(local, amendments=known)
+            # a slow start may come after a later one, whose parameters hold
+            local = replace(local, amendments=tuple(dict.fromkeys((*local.amendments, *holding))))
             local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
             for message in (text for run in begun for text in run.warnings):
                 local = local.noted(now, "input missing", task=task_name, message=message)
@@ -471,6 +475,55 @@ def _with_amendments(local: LocalJob, ids: Sequence[str]) -> LocalJob:
     if missing := set(ids) - {one.id for one in local.offered}:
         raise Refused(f"job {local.id}: no parameters {', '.join(sorted(missing))} were offered here")
     return replace(local, amendments=tuple(ids))
+
+
+def _check_attempt(local: LocalJob, task: DagNode, holding: Sequence[str]) -> None:
+    """Raise `Conflict` unless a job here allows that a task begins now, with those of the offered parameters.
+
+    A task that failed at another node may run again though its part here succeeded; not once a later task has
+    begun here, or where all of its parties are here.
+    """
+    begun = {run.task_name for run in local.runs}
+    changed = _changed_tasks(local, holding)
+    if task.name in changed.dropped or changed.added & begun:
+        text = f"task {task.name} would begin with other parameters than were agreed for the tasks that have begun"
+        raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
+    newest = local.newest_runs(task.name)
+    if not all(run.over for run in newest):
+        raise Conflict(f"task {task.name} runs here under another task id", reason="TASK_ID_CONFLICT")
+    if newest and all(run.status is RunStatus.SUCCESS for run in newest):
+        roles = newest[0].roles
+        alone = all(party.node == local.node for party in local.spec.parties if party.role in roles)
+        if alone or any(task.name in local.spec.dag[name].upstream for name in begun):
+            text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
+            raise Conflict(text, reason="ATTEMPTS_USED_UP")
+    attempts = {run.task_id for run in local.runs if run.task_name == task.name}
+    allowed = 1 + local.spec.time_limits.of(task.name).retries
+    if len(attempts) >= allowed:
+        text = (
+            f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
+        )
+        raise Conflict(text, reason="ATTEMPTS_USED_UP")
+
+
+class _ChangedTasks(NamedTuple):
+    """The tasks that get other parameters by a start than by the starts before it."""
+
+    added: set[str]
+    dropped: set[str]
+
+
+def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
+    """Return which tasks the parameters concern that a start names first, or does not name any more."""
+    added: set[str] = set()
+    dropped: set[str] = set()
+    for offered in local.offered:
+        held = offered.id in local.amendments
+        if offered.id in holding and not held:
+            added.update(offered.tasks)
+        elif held and offered.id not in holding:
+            dropped.update(offered.tasks)
+    return _ChangedTasks(added, dropped)
 
 
 def _runs(local: LocalJob, task_id: str, role: str) -> Sequence[Run]:

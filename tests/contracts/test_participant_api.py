@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.dag import ComponentRef, Dag
+from gateway.domain.run import Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
@@ -209,9 +210,12 @@ def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
     api.create_job(second, PEER)
     api.start_job(second.job_id, PEER)
     assert refusal(api.start_task, second.job_id, task_id, "a", PEER) == ("TASK_ID_CONFLICT", 409)
+    api.start_task(second.job_id, f"task-{second.job_id}-a", "a", PEER)
+    repeated = (second.job_id, f"task-{second.job_id}-a", "judged", PEER)  # as if it had begun under that id
+    assert refusal(api.start_task, *repeated) == ("TASK_ID_CONFLICT", 409)
     start = (second.job_id, f"task-{second.job_id}", "judged", PEER)
     assert refusal(api.start_task, *start) == ("NO_ROLE_HERE", 409)
-    assert world.local(second.job_id).runs == ()
+    assert {run.task_name for run in world.local(second.job_id).runs} == {"a"}
 
 
 def test_what_a_container_reports_of_a_run_that_is_gone_or_with_a_code_that_nobody_described(
@@ -256,7 +260,7 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(api: ParticipantA
 
 def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, world: World, scratch: list[str]):
     """The next task gets what the newest attempt wrote; a late stop of the first one reaches nothing."""
-    spec = a_job_of(scratch, "a -> b")
+    spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 1}})
     first = started(api, world, spec)
     world.end(spec.job_id, "a", "guest.0", code=3)
     for label in PARTIES[1:]:
@@ -282,6 +286,85 @@ def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, wo
     api.stop_job(spec.job_id, "a", None, PEER)  # as some peers tidy up: what follows is not touched
     api.start_task(spec.job_id, f"task-b-{spec.job_id}", "b", PEER)
     assert world.run(spec.job_id, "b", "guest.0").inputs["out"].name == f"{second}-out"
+
+
+@pytest.mark.parametrize(
+    ("settings", "codes"),
+    [
+        ({}, [3]),
+        ({}, [0]),
+        ({"auto_retries": 2}, [3, 3, 3]),
+        ({"auto_retries": 2}, [3, 0]),
+        ({"auto_retries": 2, "tasks": {"a": {"auto_retries": 0}}}, [3]),
+    ],
+)
+def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
+    api: ParticipantApi, world: World, scratch: list[str], settings: dict[str, Any], codes: list[int]
+):
+    """Attack: who schedules one approved job has a table read once more by each start of a task."""
+    spec = a_job_of(scratch, job_params={"common": settings})
+    api.create_job(spec, PEER)
+    for attempt, code in enumerate(codes):
+        task_id = f"task-{spec.job_id}-{attempt}"
+        api.start_task(spec.job_id, task_id, "a", PEER)
+        end_attempt(world, spec, task_id, code)
+    before = [run.run_id for run in world.local(spec.job_id).runs]
+    for number in range(3):
+        start = (spec.job_id, f"task-{spec.job_id}-more-{number}", "a", PEER)
+        assert refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
+    api.start_task(spec.job_id, task_id, "a", PEER)  # a repetition is none of the attempts
+    assert [run.run_id for run in world.local(spec.job_id).runs] == before
+
+
+def end_attempt(world: World, spec: JobSpec, task_id: str, code: int = 0) -> None:
+    """Let the containers of an attempt end; return once the node knows it."""
+
+    def runs() -> tuple[Run, ...]:
+        return world.local(spec.job_id).runs_of(task_id)
+
+    wait_for(lambda: all(run.started_at for run in runs()), 20, 0.01, f"{task_id} is up")
+    for run in runs():
+        if code == 0:
+            world.me.participant.callback(Callback(SUCCESS, run_id=run.run_id))
+        world.engine().finish(run.name, code)
+    wait_for(lambda: all(run.over for run in runs()), 20, 0.01, f"{task_id} is over")
+
+
+def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(
+    api: ParticipantApi, world: World, scratch: list[str]
+):
+    """It may have failed at another node, which this one cannot see."""
+    spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 9}})
+    spec = replace(spec, parties=parties({"guest": (PEER,), "host": (ME,)}), initiator_role="guest")
+    api.create_job(spec, PEER)
+    for attempt in range(2):
+        task_id = f"task-{spec.job_id}-{attempt}"
+        api.start_task(spec.job_id, task_id, "a", PEER)
+        end_attempt(world, spec, task_id)
+    api.start_task(spec.job_id, f"task-{spec.job_id}-b", "b", PEER)
+    start = (spec.job_id, f"task-{spec.job_id}-late", "a", PEER)
+    assert refusal(api.start_task, *start) == ("ATTEMPTS_USED_UP", 409)
+
+
+def test_the_attempts_of_a_task_have_the_same_parameters(world: World, scratch: list[str]):
+    """Attack: parameters are offered before a task begins, and each attempt names others of them."""
+    api = world.me.participant
+    values = {"a": {"x": 1}, "b": {"x": 1}}
+    spec = a_job_of(scratch, "a; b", task_params={"common": values}, job_params={"common": {"auto_retries": 9}})
+    api.create_job(spec, PEER)
+    for name, task in (("one", "a"), ("two", "a"), ("three", "b")):
+        offered = Amendment(name, {"common": {task: {"x": name}}}, PEER, "sooner", datetime.now(UTC))
+        api.offer_parameters(spec.job_id, offered, [], PEER)
+    first = f"task-{spec.job_id}-a"
+    api.start_task(spec.job_id, first, "a", PEER, ["one"])
+    for label in PARTIES:
+        world.end(spec.job_id, "a", label, code=3)
+    for holding in ([], ["two"], ["one", "two"], ["three"]):
+        start = (spec.job_id, f"{first}-again", "a", PEER, holding)
+        assert refusal(api.start_task, *start) == ("PARAMETERS_CHANGED", 409), holding
+    api.start_task(spec.job_id, f"task-{spec.job_id}-b", "b", PEER, ["one", "three"])
+    api.start_task(spec.job_id, f"{first}-again", "a", PEER, ["one"])  # a slow start: what it names is of before
+    assert {run.parameters["x"] for run in world.local(spec.job_id).runs if run.task_name == "a"} == {"one"}
 
 
 def test_a_task_whose_input_was_never_written_starts_with_a_warning(

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import Conflict
-from tests.adapter.fate.flowing import Flow, fate_world, party, task
+from tests.adapter.fate.flowing import Flow, dag, fate_world, party, task
 from tests.contracts.apis import World
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ask
@@ -27,9 +28,10 @@ def flow(world: World) -> Flow:
     return Flow(world)
 
 
-def begin(flow: Flow, job: str) -> None:
+def begin(flow: Flow, job: str, **conf: Any) -> None:
     """Do what FATE does until it wants a task's resources; it goes on only where each answer is a yes."""
-    flow.do(job, "job/create", "job/status/update waiting", "job/resource/apply", "job/resource/return")
+    assert flow.code("/partner/job/create", party(job) | dag(**conf)) == 0
+    flow.do(job, "job/status/update waiting", "job/resource/apply", "job/resource/return")
     # another party had not enough: FATE begins anew
     flow.do(job, "job/resource/apply", "job/start", "job/status/update running")
 
@@ -48,7 +50,7 @@ def decide(world: World, job: str, word: str) -> None:
 
 def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: World, flow: Flow):
     job = str(next(_numbers))
-    begin(flow, job)
+    begin(flow, job, auto_retries=1)
     waits(flow, job)
     assert flow.code("/partner/task/start", task(job=job)) == 2001
     local = world.local(job)
@@ -59,9 +61,22 @@ def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: 
     assert world.local(job).status is JobStatus.RUNNING
     flow.do(job, "task/start")
     world.end(job, "a", "host.0", code=3)
-    flow.do(job, "job/status/update failed", "job/status/update waiting")  # its rerun
+    flow.do(job, "job/status/update failed", "job/status/update waiting")  # its automatic retry
     again = world.local(f"{job}-r1")
     assert (again.status, again.approval.by) == (JobStatus.READY, "li")  # who agreed is not asked again
+    flow.do(job, "job/start", "job/status/update failed", "job/status/update waiting")
+    assert world.local(f"{job}-r2").status is JobStatus.PENDING, "the job names one retry; more need another yes"
+    flow.do(job, "job/stop")
+
+
+@pytest.mark.parametrize(("retries", "end"), [(0, "failed"), (5, "success"), (5, "canceled")])
+def test_what_is_no_retry_of_the_job_needs_another_approval(world: World, flow: Flow, retries: int, end: str):
+    """Attack: one approved job is begun again under its id, after a success or without end."""
+    job = str(next(_numbers))
+    begin(flow, job, auto_retries=retries)
+    decide(world, job, "approve")
+    flow.do(job, "job/start", f"job/status/update {end}", "job/status/update waiting")
+    assert world.local(f"{job}-r1").status is JobStatus.PENDING
     flow.do(job, "job/stop")
 
 
