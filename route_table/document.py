@@ -275,15 +275,24 @@ def _route(node: str, entry: _Entry) -> Route:
         for key in ("institution", "components", "peer_certificate", "keys"):
             if key in entry.values:
                 entry.reject(key, "belongs to one node; the default route serves many")
+        for key in ("signing", "bundles"):
+            if entry.values.get(key) == "required":
+                entry.reject(key, "needs keys, which belong to one node; the default route serves many")
     values = {key: entry.values.get(key) for key in TLS_KEYS} | {key: entry.read(key) for key in _OPTIONS}
-    if "required" in (values["signing"], values["bundles"]) and not entry.has("keys"):
-        text = "is missing: with signing: required or bundles: required, they check what the node signs"
-        entry.refuse("keys", text)
-    if values["keys"] and values["profile"] == FATES:
-        entry.reject("keys", "has no use for FATE's protocol, whose signatures are those of fate.sites")
+    if values["profile"] == FATES:
+        _check_fates(entry)
     return Route(
         node, url, transport=transport, **{key: value for key, value in values.items() if value is not None}
     )
+
+
+def _check_fates(entry: _Entry) -> None:
+    """Report what a route for FATE's protocol has no use for."""
+    rule = "has no use for FATE's protocol, whose signatures are those of fate.sites"
+    if "keys" in entry.values:
+        entry.reject("keys", rule)
+    if entry.values.get("signing") == "required":
+        entry.reject("signing", f"{rule}; say off")
 
 
 def _address(entry: _Entry) -> str:
@@ -467,6 +476,30 @@ def apply(text: str, change: Change) -> str:
     yaml.dump(document, out)
     edited = out.getvalue()
     return text if parse(edited).routes == parse(text).routes else edited
+
+
+def with_proof_kept(text: str, before: Mapping[str, Route]) -> str:
+    """Return the text in which a route that lost its last key says ``signing: required``.
+
+    ``before`` are the routes that the text replaces. Without the word a route without keys would take anybody's
+    requests; with it, it takes none until it has a key again.
+    """
+    for node, route in parse(text).routes.items():
+        former = before.get(node)
+        if former is None or former.signed != "required":
+            continue
+        if not route.keys and route.signing is None:
+            text = apply(text, Change(node, {"signing": "required"}, whole=False))
+    return text
+
+
+def opened_to_all(routes: Mapping[str, Route], before: Mapping[str, Route]) -> Iterator[Problem]:
+    """Yield a problem for each route that lists no components any more, and so would allow every one."""
+    rule = "must not be removed, which would allow every component: say * for all, or disable the route"
+    for node, route in routes.items():
+        former = before.get(node)
+        if former is not None and former.components and not route.components:
+            yield Problem(step(step("", node), "components"), rule)
 
 
 def _update(entry: CommentedMap, change: Change) -> None:

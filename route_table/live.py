@@ -16,13 +16,24 @@ from threading import Lock, RLock
 from typing import Any, NamedTuple, Protocol
 
 from route_table import certificates
-from route_table.document import MAX_TEXT, ROOT, Change, apply, parse, step
+from route_table.document import (
+    MAX_TEXT,
+    ROOT,
+    Change,
+    apply,
+    opened_to_all,
+    parse,
+    step,
+    with_proof_kept,
+)
 from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode, Unusable, read_file
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
+_ROLLBACK = "rollback"
+"""source of a version that is an earlier one again"""
 _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
 
@@ -248,7 +259,7 @@ class LiveRoutes:
         """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
         old = self.version(number)
         reason = reason or f"back to version {number}"
-        return self._add_between_reloads(lambda _: old.text, author, reason, "rollback", expected)
+        return self._add_between_reloads(lambda _: old.text, author, reason, _ROLLBACK, expected)
 
     def version(self, number: int) -> Version:
         """Return one version. Raises UnknownVersion."""
@@ -280,7 +291,8 @@ class LiveRoutes:
                 number = newest.number if newest else 0
                 if expected is not None and expected != number:
                     raise StaleVersion(expected, number)
-                text = change(newest.text if newest else _EMPTY)
+                before = newest.text if newest else _EMPTY
+                text = self._without_weakening(change(before), before, source)
                 if newest is not None and text == newest.text:
                     return replace(newest, unchanged=True)
                 table = self._parsed(text, number + 1)
@@ -289,6 +301,31 @@ class LiveRoutes:
                 if self._versions.add(version):  # else another gateway was first
                     self._adopt(table)
                     return version
+
+    def _without_weakening(self, text: str, before: str, source: str) -> str:
+        """Return the text of the next version, in which what was left out makes no route weaker.
+
+        A version that somebody goes back to may allow more components. Raises InvalidRoutes.
+        """
+        routes = parse(text).routes
+        former = dict(parse(before).routes)
+        if source != _ROLLBACK and (problems := tuple(opened_to_all(routes, former))):
+            raise InvalidRoutes(problems)
+        for node in routes.keys() - former.keys():
+            last = self._last_entry(node)
+            if last is not None:
+                former[node] = last
+        return with_proof_kept(text, former)
+
+    def _last_entry(self, node: str) -> Route | None:
+        """Return the last entry of a node that has none now."""
+        for version in self._versions.list(None, _LOOK_BACK):
+            if node in version.text:  # to read every version takes long
+                with suppress(InvalidRoutes):  # of one that today's rules refuse
+                    entry = parse(version.text).routes.get(node)
+                    if entry is not None:
+                        return entry
+        return None
 
     def _parsed(self, text: str, number: int = 1) -> RouteTable:
         """Read a table; files that it names are beside the route file, unless their path begins at the root."""
@@ -338,7 +375,8 @@ class LiveRoutes:
                 if self.rival:
                     raise InvalidRoutes((Problem("route_table.file", other_routes(self.rival), str(path)),))
                 version = self._add(lambda _: text, "file", "", "file", None)
-                exported = Export(version.number, _digest(content))
+                same = version.text == text
+                exported = Export(version.number if same else version.number - 1, _digest(content))
                 self._versions.set_exported(exported)
         except InvalidRoutes as error:  # tried again: a file that a route names may still come
             self._report(error.problems)
@@ -368,7 +406,7 @@ class LiveRoutes:
         self._versions.set_exported(Export(newest.number, _digest(content)))
 
     def _former(self, node: str) -> Route | None:
-        """Return the last enabled route that a node had, with the keys of its last entry of all."""
+        """Return the last enabled route that a node had, with keys and components of its last entry of all."""
         number, found = self._formers.get(node, (-1, None))
         if number == self._table.version:
             return found
@@ -381,7 +419,8 @@ class LiveRoutes:
                     found = table.resolve(node)
                     break
         if found is not None and newest is not None:
-            found = replace(found, keys=newest.keys, signing=newest.signing, bundles=newest.bundles)
+            last = {name: getattr(newest, name) for name in ("keys", "signing", "bundles", "components")}
+            found = replace(found, **last)
         self._formers[node] = (self._table.version, found)
         return found
 

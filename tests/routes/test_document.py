@@ -127,7 +127,8 @@ def test_an_address_is_normalised(entry, url):
         ("A: {host: h, port: 1, keys: 'MCow'}", "A.keys", "line 1: must be public keys for Ed25519"),
         ("A: {host: h, port: 1, keys: ','}", "A.keys", "line 1: must be public keys for Ed25519"),
         ("A: {host: h, port: 1, signing: maybe}", "A.signing", "line 1: must be one of required, accepted, off"),
-        ("A: {host: h, port: 1, signing: required}", "A.keys", "line 1: is missing: with signing: required"),
+        ("default: {host: h, port: 1, signing: required}", "default.signing", "line 1: needs keys, which belong"),
+        ("A: {host: h, port: 1, profile: fate-partner, signing: required}", "A.signing", "line 1: has no use for"),
         (
             f"A: {{host: h, port: 1, profile: fate-partner, keys: {KEY}}}",
             "A.keys",
