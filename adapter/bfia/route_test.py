@@ -97,6 +97,11 @@ _SIGN = (
     " answers; otherwise look at what stands before its gateway (proxy, load balancer)"
 )
 """The usual cause: the partner's route has no key of this node yet."""
+_NO_KEY = (
+    "accept its invitation (bfia-gateway partner accept), or: bfia-gateway route edit {node} --keys KEYS;"
+    " --signing off where its requests and answers need no proof"
+)
+"""the route here requires signatures and has no key to check them"""
 _REFUSED = (
     "the clock (see the step clock) or the key: compare identity export with the keys of the partner's route, and"
     " ask the partner for its audit line"
@@ -298,7 +303,9 @@ class _Test:
         self._off = error.skew
         if error.skew is not None:
             return _REFUSED
-        return _SIGN if error.reason == "ANSWER_NOT_SIGNED" else ""
+        if error.reason != "ANSWER_NOT_SIGNED":
+            return ""
+        return _SIGN if self._route.keys else _NO_KEY.format(node=self._route.node)
 
     def _other_product(self) -> Step:
         known, unknown = map(self._status_and_code, (_EVERYBODY_HAS, _NOBODY_HAS))

@@ -34,9 +34,9 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import numbered_page, page_of
 from gateway.runtime.trials import Step, good
-from route_table.document import KEYS, Change, parse
+from route_table.document import KEYS, Change, parse, step
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
-from route_table.model import InvalidRoutes, Route, RouteTable, UnknownNode
+from route_table.model import DEFAULT_ENTRY, FATES, InvalidRoutes, Route, RouteTable, UnknownNode
 
 _LONGEST_TEST = 120.0
 """seconds"""
@@ -89,10 +89,28 @@ _UNDO = {"reason": "the new address was wrong", "author": "ann"}
 
 
 def router(
-    me: NodeId, routes: LiveRoutes, try_route: Callable[[NodeId], Sequence[Step]], limiter: CapacityLimiter
+    me: NodeId,
+    routes: LiveRoutes,
+    try_route: Callable[[NodeId], Sequence[Step]],
+    limiter: CapacityLimiter,
+    signs_as_fate: Callable[[NodeId], bool],
 ) -> APIRouter:
-    """Return the paths of the route table. ``try_route`` tests a route in a thread of the limiter."""
+    """Return the paths of the route table. ``try_route`` tests a route in a thread of the limiter.
+
+    ``signs_as_fate``: whether a node has to sign its requests as FATE's sites do.
+    """
     paths = Paths()
+
+    def with_proof(node: NodeId, entry: dict[str, Any]) -> dict[str, Any]:
+        """Return a new entry that takes no unproven request, unless it says so itself. Raises `Invalid`."""
+        if node in (me, DEFAULT_ENTRY) or entry.get("signing"):
+            return entry
+        if entry.get("profile") != FATES:
+            return {**entry, "signing": "required"}
+        if signs_as_fate(node):
+            return entry
+        rule = "is missing: fate.sites expects no signature of this node; say off if its requests need no proof"
+        raise Invalid([Problem(step(step("", node), "signing"), rule)], reason="ROUTE_INVALID")
 
     def edited(
         request: Request,
@@ -136,7 +154,7 @@ def router(
         edit: Annotated[RouteEdit, Body(examples=[_PUT])],
         expected: Expected = None,
     ) -> Response:
-        values = edit.route.model_dump(exclude_none=True)
+        values = with_proof(node, edit.route.model_dump(exclude_none=True))
         return edited(request, Change(node, values), edit, expected, values)
 
     @paths("PATCH", "/routes/{node}", "Change some keys of a route", _NEW_VERSION)

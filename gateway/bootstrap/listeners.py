@@ -287,7 +287,9 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         jobs.router(node, node.deleting, limiters.peers),
         about.router(node),
         session.router(sessions),
-        routes.router(settings.node.id, node.routes, node.protocol.try_route, limiters.peers),
+        routes.router(
+            settings.node.id, node.routes, node.protocol.try_route, limiters.peers, node.fate.has_to_sign
+        ),
         applications.router(
             node.applications, partial(_composed, node), client.key_id, node.management.listed, limiters.peers
         ),

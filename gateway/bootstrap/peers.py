@@ -88,6 +88,10 @@ class FateSide:
         """Return the headers that sign a request of the standard's to a node; none where none is required."""
         return self._signatures.sign(node, "")
 
+    def has_to_sign(self, node: NodeId) -> bool:
+        """Tell whether a node has to sign its requests as FATE's sites do."""
+        return self._signatures.asks(node)
+
     def may_bring(self, node: NodeId, takes_part: bool | None) -> bool:
         """Tell whether a node may send a channel message: only to its own jobs.
 

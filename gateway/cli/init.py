@@ -30,6 +30,7 @@ _ROUTES = (
     ("  port: 7380", ""),
     ("  profile: spec", "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol"),
     ("  deadline: 10", "seconds for one request"),
+    ("  signing: required", "by its keys; off: whoever names the node is taken for it"),
     ("JG0100001100000005:", ""),
     ("  via: JG0100001100000000", "that node passes on, where its own routes allow it"),
 )

@@ -36,7 +36,7 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
         "its public key; default: its node id."
     ),
     "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
-    "signing": _key("required, accepted or off; default: required with keys, else accepted."),
+    "signing": _key("required (default of a new route), accepted, or off: its requests need no proof."),
     "bundles": _key("required or accepted (default): whether its jobs need a signed bundle."),
     "components": _key('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
 }
@@ -55,7 +55,7 @@ def list_routes(node: Client, **page: Any) -> Output:
         "institution": "institution",
         "deadline": lambda r: f"{r['deadline']:g} s",
         "relay": "relay",
-        "signing": lambda r: r["signing"] or ("required" if r["keys"] else "accepted"),
+        "signing": _signing,
         "enabled": "enabled",
     }
     say(f"version {found['version']}")
@@ -65,12 +65,16 @@ def list_routes(node: Client, **page: Any) -> Output:
 
 
 @command(
-    commands, "add", 'JG0100002200000020 --to https://gw.partner.example:7380 -m "new partner"', options=_ENTRY
+    commands,
+    "add",
+    'JG0100002200000020 --to https://gw.partner.example:7380 --keys "$(cat their-keys.pem)" -m "new partner"',
+    options=_ENTRY,
 )
 def add(node: Client, node_id: options.NodeId, reason: options.Reason = "", **entry: Any) -> Output:
     """Add a route, or replace its entry. In force immediately; also in the file within a second or two.
 
-    The id `default` stands for all nodes without an entry.
+    The id `default` stands for all nodes without an entry. Requests of the node need a signature by one of
+    `--keys`; with `--signing off` whoever names the node is taken for it.
 
     Through another node: bfia-gateway route add JG0100002200000020 --via JG0100003300000030
     """
@@ -165,6 +169,15 @@ def test(node: Client, node_id: options.NodeId) -> Output:
     print_steps(f"route to {node_id}", found["steps"])
 
 
+def _signing(route: Mapping[str, Any]) -> str:
+    """Return whether a route's requests need a signature, as it is in force."""
+    if route["keys"]:
+        return route["signing"] or "required"
+    if route["signing"] == "required":
+        return "required, no key"
+    return route["signing"] or "accepted"
+
+
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of an entry that were given, with absolute paths of files."""
     given = {"url" if key == "to" else key: value for key, value in entry.items() if value not in (None, "")}
@@ -174,7 +187,20 @@ def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:
     body = {"route": values, "reason": reason, "author": who()}
-    yield from _changed(node.call(method, path_of("routes", node_id), body))
+    version = node.call(method, path_of("routes", node_id), body)
+    yield from _changed(version)
+    if any(map(_takes_nothing, version["changes"])):
+        say(f"nothing of {node_id} is taken before its route has a key: accept its invitation", err=True)
+        say(f"(bfia-gateway partner accept), or: bfia-gateway route edit {node_id} --keys KEYS", err=True)
+
+
+def _takes_nothing(change: Mapping[str, Any]) -> bool:
+    """Tell whether a change leaves a route that requires signatures without a key."""
+    if change["field"] == "keys":
+        return not change["after"]
+    entry = change["after"]
+    new = change["field"] == "" and entry is not None
+    return new and entry["signing"] == "required" and not entry["keys"]
 
 
 def _changed(version: dict[str, Any]) -> Output:

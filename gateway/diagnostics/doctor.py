@@ -507,6 +507,11 @@ def signing_of(settings: Settings) -> Step:
     required = sum(route.signed == "required" for route in routes)
     own = f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
     found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"
+    mute = [route.node for route in routes if route.signed == "required" and not route.keys]
+    if mute:
+        remedy = "accept their invitations (bfia-gateway partner accept), or give each route keys"
+        cause = f"signing: required and no key, so nothing is taken from {', '.join(mute)}"
+        return trials.warning(cause, f"{remedy}: see docs/signing.md", found)
     if off := [route.node for route in routes if route.signed == "off"]:
         remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
         return trials.warning(f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found)

@@ -284,7 +284,7 @@ def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path:
     with running(tmp_path / "one") as one, running(tmp_path / "two", PEER, data={"grants": "listed"}) as two:
         assert uploaded(two, tmp_path).exit_code == 0
         for here, there, name in ((one, two, PEER), (two, one, ME)):
-            route = {"url": there.addresses()["peer"]}
+            route = {"url": there.addresses()["peer"], "signing": "off"}
             assert call(here, "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
             call(here, "POST", "/v2/provider/register", json=A_PROVIDER)
         body = copy.deepcopy(A_JOB)

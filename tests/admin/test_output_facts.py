@@ -43,7 +43,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
         (home / name / "routes.yml").write_text(yaml.safe_dump({STRANGER: {"url": "http://127.0.0.1:9"}}))
     with running(home / ME) as here, running(home / PEER, PEER, fate={"enabled": True}) as there:
         for one, other in ((here, there), (there, here)):
-            route = {"url": other.addresses()["peer"]}
+            route = {"url": other.addresses()["peer"], "signing": "off"}
             name = other.settings.node.id
             assert ask(one, "operator", "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
         left_behind(here, JOB, 60.0)

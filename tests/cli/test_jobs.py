@@ -207,7 +207,7 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
     ):
         for one, other in ((bank, partner), (partner, bank)):
             ask(one, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
-            route = {"route": {"url": other.addresses()["peer"]}}
+            route = {"route": {"url": other.addresses()["peer"], "signing": "off"}}
             ask(one, "operator", "PUT", f"/api/v1/routes/{other.settings.node.id}", json=route)
         job = body(tmp_path, a=0)
         job["config"]["role"]["host"] = [PEER]

@@ -27,6 +27,8 @@ cli = partial(asking, "route")
 def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gateway, tmp_path: Path):
     added = cli(node, "add", PEER, "--to", "http://127.0.0.1:9", "-m", "new partner")
     assert added.exit_code == 0 and added.stdout == f"version 2 is in force: +{PEER}\n"
+    assert f"nothing of {PEER} is taken before its route has a key" in added.stderr
+    assert "required, no key" in cli(node, "list").stdout
     again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
     assert again.exit_code == 0 and again.stdout == "nothing changed: version 2 is in force as before\n"
     edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
@@ -95,9 +97,12 @@ def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):
 def test_a_route_is_tried_and_the_exit_code_tells(node: Gateway, tmp_path: Path):
     with running(tmp_path / "other", PEER) as other:
         cli(node, "add", PEER, "--to", other.addresses()["peer"])
+        mute = cli(node, "test", PEER)
+        assert mute.exit_code == 1 and f"route edit {PEER} --keys" in mute.stdout
+        assert cli(node, "edit", PEER, "--signing", "off").exit_code == 0
         bad = cli(node, "test", PEER)
         assert bad.exit_code == 1 and "way back" in bad.stdout and "FAILED" in bad.stdout
-        cli(other, "add", ME, "--to", node.addresses()["peer"])
+        cli(other, "add", ME, "--to", node.addresses()["peer"], "--signing", "off")
         fine = cli(node, "test", PEER)
         assert fine.exit_code == 0 and "FAILED" not in fine.stdout
         assert json.loads(cli(node, "test", PEER, "--json").stdout)["good"] is True

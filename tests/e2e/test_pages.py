@@ -162,6 +162,21 @@ def test_first_hour_of_an_admin(
         healthy: f'[ "$({audit})" = 401 ]; {healthy}',
     }
     (tmp_path / "admin").mkdir()
+    partners_key = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "gateway.cli.main",
+            "identity",
+            "export",
+            "-c",
+            str(pair[PARTNER].home / "node.yml"),
+        ],
+        stdout=subprocess.PIPE,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+    (tmp_path / "admin" / "their-keys.pem").write_bytes(partners_key)
     assert "data partner, contract 17" in typed(told(page, names), tmp_path / "admin")
 
 

@@ -135,7 +135,8 @@ def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
     guest: Node, host: Node, register: Path
 ):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes requests and never answers
-        route = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}", "deadline": 2}
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        route = {"url": address, "deadline": 2, "signing": "off"}
         for node in (guest, host):
             assert node.ask("PUT", f"/api/v1/routes/{ARBITER}", json={"route": route}).is_success
         body = job_of(register, {"a": 0})

@@ -185,17 +185,17 @@ export async function partnersPage(body, { session, again }) {
   const edit = (route) => button(route ? "edit" : "add a route", async () => {
     const keys = [["url", "address", { type: "url", placeholder: "https://gw.bank.example:7380" }], ["via", "through"], ["institution", "institution"], ...FILES];
     const given = await ask(route ? route.node : t("add a route"), [!route && entry("node", "node", { required: true }),
-      keys.map(([key, label, more]) => entry(key, label, { value: route?.[key] ?? "", ...more })), entry("reason", "reason")], { yes: "save" });
+      keys.map(([key, label, more]) => entry(key, label, { value: route?.[key] ?? "", ...more })), signingChoice(route), entry("reason", "reason")], { yes: "save" });
     if (!given) return;
     const text = (key) => given.get(key).trim() || null;
     const there = route ?? found.routes.find(({ node }) => node === text("node")); // written anew, it would lose what is not asked here
-    const values = Object.fromEntries(keys.map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (there?.[key] ?? null) && (route || one)));
+    const values = Object.fromEntries([...keys, ["signing"]].map(([key]) => [key, text(key)]).filter(([key, one]) => one !== (there?.[key] ?? null) && (route || one)));
     await changed(there ? "PATCH" : "PUT", `/api/v1/routes/${segment(there?.node ?? text("node"))}?version=${found.version}`, { route: values, reason: text("reason") ?? "" });
   });
   add(body, h("h1", {}, t("page partners")),
     found.problems.length > 0 && h("div", { class: "box bad" }, found.problems.map((p) => h("p", {}, value(p)))),
     card("", table(["node", "institution", "address", "through", "profile", "signing", "state", ""], found.routes.map((r) => [
-      h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, said(r.signing), badge(r.enabled ? "enabled" : "disabled"),
+      h("span", { class: "mono" }, r.node), r.institution, r.url, r.via, r.profile, signing(r), badge(r.enabled ? "enabled" : "disabled"),
       h("div", { class: "row" }, may(session, "platform") && test(r), may(session) && [edit(r), change(r)])]), "no partners"),
     may(session) && h("details", {}, h("summary", {}, h("strong", {}, t("new partner"))), inviting(session, again), h("div", { class: "row" }, edit()))), steps,
     card("certificates", table(["where", "file", "until", "days left"], ends.certificates.map((c) => [h("code", {}, c.where), h("code", {}, c.file),
@@ -209,6 +209,18 @@ export async function partnersPage(body, { session, again }) {
         await changed("POST", `/api/v1/route-versions/${v.version}/rollback`, { reason });
       }) : ""]))));
 }
+
+/** Chooses whether a route's requests need a signature; of a new route they do, unless somebody says otherwise. */
+const signingChoice = (route) => {
+  const unsaid = route ? t("as the keys say") : said("required");
+  const words = route ? ["required", "accepted", "off"] : ["accepted", "off"];
+  const options = words.map((word) => h("option", { value: word, selected: word === route?.signing }, said(word)));
+  return h("label", {}, t("signing"), h("select", { name: "signing" }, !route?.signing && h("option", { value: "" }, unsaid), options),
+    h("span", { class: "faint" }, t("about signing")));
+};
+
+/** Whether a route's requests need a signature, as it is in force. */
+const signing = (route) => [said(route.signing ?? (route.keys.length ? "required" : "accepted")), route.signing === "required" && !route.keys.length && h("p", { class: "faint" }, t("no key"))];
 
 /** Makes a change of the routes and says which version is in force. */
 async function edited(again, ...request) {

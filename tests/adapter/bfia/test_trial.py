@@ -450,21 +450,22 @@ def me(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Path):
     with running(tmp_path / "b", PEER) as two:
         path = f"/api/v1/routes/{PEER}/test"
-        address = {"route": {"url": two.addresses()["peer"]}}
+        address = {"route": {"url": two.addresses()["peer"], "signing": "off"}}
         assert ask(me, "operator", "PUT", f"/api/v1/routes/{PEER}", json=address).status_code == 200
         found = ask(me, "operator", "POST", path).json()
         assert not found["good"]
         failed = [s for s in found["steps"] if s["result"] == "failed"]
         assert [s["name"] for s in failed] == ["way back"] and ME in failed[0]["remedy"]
-        wrong_way = {"route": {"url": "http://127.0.0.1:1"}}
+        wrong_way = {"route": {"url": "http://127.0.0.1:1", "signing": "off"}}
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json=wrong_way)
         found = ask(me, "operator", "POST", path).json()
         assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
         assert "that fails there: tcp" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
-        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["operator"]}})
+        for_operators = {"route": {"url": me.addresses()["operator"]}}
+        ask(two, "operator", "PATCH", f"/api/v1/routes/{ME}", json=for_operators)
         found = ask(me, "operator", "POST", path).json()
         assert "that fails there: answer" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
-        ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["peer"]}})
+        ask(two, "operator", "PATCH", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["peer"]}})
         found = ask(me, "operator", "POST", path).json()
         assert found["good"], found
         nobody = ask(me, "operator", "POST", "/api/v1/routes/JG404/test").json()
