@@ -495,11 +495,16 @@ def with_proof_kept(text: str, before: Mapping[str, Route]) -> str:
 
 def opened_to_all(routes: Mapping[str, Route], before: Mapping[str, Route]) -> Iterator[Problem]:
     """Yield a problem for each route that lists no components any more, and so would allow every one."""
-    rule = "must not be removed, which would allow every component: say * for all, or disable the route"
     for node, route in routes.items():
         former = before.get(node)
         if former is not None and former.components and not route.components:
-            yield Problem(step(step("", node), "components"), rule)
+            yield without_components(node)
+
+
+def without_components(node: str) -> Problem:
+    """Return what is wrong with leaving out the components that a route lists."""
+    rule = "must not be removed, which would allow every component: say * for all, or disable the route"
+    return Problem(step(step("", node), "components"), rule)
 
 
 def _update(entry: CommentedMap, change: Change) -> None:

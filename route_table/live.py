@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
-_ROLLBACK = "rollback"
-"""source of a version that is an earlier one again"""
+_FILE = "file"
+"""source of a version that somebody has written into the file"""
 _LOOK_BACK = 100
 """versions in which the former route of a removed node is looked for"""
 
@@ -259,7 +259,7 @@ class LiveRoutes:
         """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
         old = self.version(number)
         reason = reason or f"back to version {number}"
-        return self._add_between_reloads(lambda _: old.text, author, reason, _ROLLBACK, expected)
+        return self._add_between_reloads(lambda _: old.text, author, reason, "rollback", expected)
 
     def version(self, number: int) -> Version:
         """Return one version. Raises UnknownVersion."""
@@ -305,12 +305,14 @@ class LiveRoutes:
     def _without_weakening(self, text: str, before: str, source: str) -> str:
         """Return the text of the next version, in which what was left out makes no route weaker.
 
-        A version that somebody goes back to may allow more components. Raises InvalidRoutes.
+        Raises InvalidRoutes where a file leaves out a list of components.
         """
         routes = parse(text).routes
         former = dict(parse(before).routes)
-        if source != _ROLLBACK and (problems := tuple(opened_to_all(routes, former))):
-            raise InvalidRoutes(problems)
+        if source == _FILE:
+            problems = tuple(opened_to_all(routes, former))
+            if problems:
+                raise InvalidRoutes(problems)
         for node in routes.keys() - former.keys():
             last = self._last_entry(node)
             if last is not None:
@@ -374,7 +376,7 @@ class LiveRoutes:
                 self.rival = rival(text, self._versions)
                 if self.rival:
                     raise InvalidRoutes((Problem("route_table.file", other_routes(self.rival), str(path)),))
-                version = self._add(lambda _: text, "file", "", "file", None)
+                version = self._add(lambda _: text, "file", "", _FILE, None)
                 same = version.text == text
                 exported = Export(version.number if same else version.number - 1, _digest(content))
                 self._versions.set_exported(exported)

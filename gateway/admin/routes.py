@@ -34,7 +34,7 @@ from gateway.domain.spec import NodeId
 from gateway.errors import Conflict, Invalid, NotFound, PeerUnreachable
 from gateway.http.pagination import numbered_page, page_of
 from gateway.runtime.trials import Step, good
-from route_table.document import KEYS, Change, parse, step
+from route_table.document import KEYS, Change, parse, step, without_components
 from route_table.live import LiveRoutes, StaleVersion, UnknownVersion, Version, changes, text_diff
 from route_table.model import DEFAULT_ENTRY, FATES, InvalidRoutes, Route, RouteTable, UnknownNode
 
@@ -126,6 +126,10 @@ def router(
                 f" gateways of one node on one database have such an entry, for their {', '.join(_FILES)}"
             )
             raise Invalid([Problem(me, rule)], reason="ROUTE_INVALID")
+        before = routes.table.routes.get(change.node)
+        lists_components = before is not None and bool(before.components)
+        if lists_components and entry is not None and not entry.get("components"):
+            raise Invalid([without_components(change.node)], reason="ROUTE_INVALID")
         author = named(request, edit.author)
         return _changed(request, routes, lambda: routes.edit(change, author, edit.reason, expected))
 
