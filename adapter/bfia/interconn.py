@@ -41,18 +41,20 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
 
     @path("/job/create_all", "An initiator has this node schedule a job (3.1)", limiters.peers)
     def create_all(body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller) -> wire.JobData:
-        scheduler.submit_job(translate.job_spec(body, body.job_id, node, caller.trace_id), caller.node)
+        scheduler.submit_job(
+            translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile), caller.node
+        )
         return wire.JobData(job_id=body.job_id)
 
     @path("/job/create", "The scheduling node creates a job here (3.2)")
     def create(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.JobData:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
+        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         accepted = participant.create_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id, **translate.acceptance_body(accepted))
 
     @path("/job/plan", "A node asks what would happen to a job here (ours)")
     def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
+        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         return wire.PlanData(checks=translate.in_words(participant.dry_run(spec, caller.node)))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
@@ -213,7 +215,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
 
     @path("/apply", "A node asks whether this one would take part in a job (management 8)")
     def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller) -> None:
-        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id)
+        spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         audits.apply(spec, Audit(body.audit_id, body.name, body.project_id), caller.node)
 
     @path("/confirm", "A node that this one asked says whether it takes part (management 8)", limiters.news)

@@ -30,6 +30,8 @@ class Profile:
     """words of its refusal of a job that it already has; empty: it takes the repetition as such"""
     reads_task_entries: bool = False
     """whether a party takes part only where it has an entry in ``task_params``"""
+    addresses_data: bool = False
+    """whether ``namespace`` and ``name`` in a party's entry are its dataset's address and no parameters"""
     stops_task_by_id: bool = False
     """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
     waits_by_status: bool = True
@@ -87,6 +89,7 @@ PROFILES: Mapping[str, Profile] = {
             poll_error_means_unknown=True,
             says_exists="already exists",
             reads_task_entries=True,
+            addresses_data=True,
             stops_task_by_id=True,
             waits_by_status=False,
             takes_confirm=False,

@@ -1,6 +1,6 @@
 """Wire <-> domain, both ways, without side effects."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -34,9 +34,15 @@ _LONGEST_TEXT = 2000
 _MOST_ITEMS = 500
 
 
-def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str) -> JobSpec:
+def job_spec(
+    body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str, profile: Profile = PROFILES["spec"]
+) -> JobSpec:
     """Return what the body asks for. Rules beyond the shape are the domain's to check."""
     config = body.config
+    task_params = config.task_params
+    if profile.addresses_data:
+        first_tasks = {component.name for component in body.dag.components if not component.input}
+        task_params = _with_dataset_ids(task_params, first_tasks)
     return JobSpec(
         job_id=job_id,
         flow_id=body.flow_id,
@@ -48,11 +54,40 @@ def job_spec(body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str
         protocol=PROTOCOL,
         trace_id=trace_id,
         job_params=config.job_params,
-        task_params=config.task_params,
+        task_params=task_params,
         version=config.version,
         old_job_id=body.old_job_id or config.old_job_id,
         bundles=body.signed_bundles if isinstance(body, wire.CreateJob) else {},
     )
+
+
+def _with_dataset_ids(task_params: Mapping[str, Any], tasks: Collection[str]) -> dict[str, Any]:
+    """Return the parameters with a ``dataset_id`` in place of each address of a dataset.
+
+    Only in the parties' own entries for ``tasks``, which read no other task's output.
+    """
+    changed = dict(task_params)
+    for role, by_index in task_params.items():
+        if role == "common" or not isinstance(by_index, Mapping):
+            continue
+        changed[role] = {index: _own_entry(by_task, tasks) for index, by_task in by_index.items()}
+    return changed
+
+
+def _own_entry(by_task: Any, tasks: Collection[str]) -> Any:
+    if not isinstance(by_task, Mapping):
+        return by_task
+    return {task: _with_dataset_id(values) if task in tasks else values for task, values in by_task.items()}
+
+
+def _with_dataset_id(values: Any) -> Any:
+    if not isinstance(values, Mapping) or "dataset_id" in values:
+        return values
+    namespace, name = values.get("namespace"), values.get("name")
+    if not isinstance(namespace, str) or not isinstance(name, str) or "#" in namespace:
+        return values
+    others = {key: value for key, value in values.items() if key not in ("namespace", "name")}
+    return {**others, "dataset_id": f"{namespace}#{name}"}
 
 
 def dag(body: wire.DagBody) -> Dag:

@@ -57,6 +57,12 @@ class _Part(NamedTuple):
         return None if self.node.inputs else data_location(self.spec.task_params, self.party, self.node.name)
 
     @property
+    def address_parameters(self) -> set[str]:
+        """The names under which its parameters only say where its data lies: ``namespace`` and ``name``."""
+        address = {"namespace", "name"}.intersection(self.own_data or ())
+        return address - {parameter.name for parameter in self.component.parameters}
+
+    @property
     def inputs(self) -> list[tuple[DagInput, str]]:
         """What it reads in the flow, each with the input of the description that gets it; empty for none."""
         edges = {f"{n}.{edge.key}": edge for n, edge in enumerate(self.node.inputs)}
@@ -250,7 +256,8 @@ class TaskPlanner:
         given = effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in given.items()}
         at = part.own_path
-        found = check_values(values, component, at, strict=provider.strict_values)
+        described = {name: value for name, value in values.items() if name not in part.address_parameters}
+        found = check_values(described, component, at, strict=provider.strict_values)
         stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in given.items()}
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]

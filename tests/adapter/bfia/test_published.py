@@ -23,6 +23,12 @@ from tests.plain import NO_TLS
 
 FILES = Path(__file__).parent / "published"
 CREATE_ALL = "/v1/platform/schedule/job/create_all"
+TABLES = (
+    Address("testspace", "test_guest"),
+    Address("testspace", "test_host"),
+    Address("data", "breast_hetero_guest.csv"),
+    Address("data", "breast_hetero_host.csv"),
+)
 IMAGES = ("unionpay:2.0.0", "federatedai/fate:2.0.0", "ic-ecdh:1.0.0")
 
 
@@ -67,11 +73,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     Path(str(made.route_table.file)).write_text(yaml.safe_dump(routes))
     engine = MemoryEngine.making(dict.fromkeys(IMAGES, Script(body=succeed)))
     with serving(Gateway(made, engine=engine)) as gateway:
-        for name in ("test_guest", "test_host"):
-            table = gateway.storage.root / "testspace" / name
+        for address in TABLES:
+            table = gateway.storage.root / address.namespace / address.name
             table.mkdir(parents=True)
             (table / "data_0").write_text("id,x\na,1\nb,2\n")
-            gateway.sharing.grant(Address("testspace", name), "alice", "ann")
+            gateway.sharing.grant(address, "alice", "ann")
         for body in (
             example("register_unionpay.json"),
             published("fate_register.json"),
@@ -115,6 +121,17 @@ def test_unionpays_published_job_runs_with_warnings_about_its_values(node: Gatew
     parameters = job["parameters"]["arbiter.0"][LR]
     assert parameters["optimizer"]["value"] == "nesterov_momentum_sgd"
     assert parameters["batch_size"]["value"] == -1
+
+
+def test_fates_published_job_runs_with_warnings_that_are_true(node: Gateway):
+    """Its arbiter takes part in the second task alone, and starts without an input."""
+    job = ended(node, created(node, published("fate_psi_lr.json")))
+    assert job["outcome"] == "SUCCEEDED"
+    assert {run["party"]["role"] for run in job["runs"]} == {"guest", "host", "arbiter"}
+    rule = "is csv; input input_data reads dataset (got 'csv')"
+    assert job["local_warnings"] == [
+        f"config.task_params.{party}.psi_0: {rule}" for party in ("guest.0", "host.0")
+    ]
 
 
 def test_a_plan_shows_values_outside_the_description_as_warnings(node: Gateway):
@@ -181,3 +198,48 @@ def test_flows_published_for_fates_client_run_to_their_end(node: Gateway, flow: 
     job = ended(node, answer["job_id"])
     assert job["outcome"] == "SUCCEEDED"
     assert {run["party"]["role"] for run in job["runs"]} == {"guest", "host", "arbiter"}
+
+
+def test_kuscias_published_job_names_its_dataset_by_namespace_and_name(node: Gateway):
+    """Its address is no parameter: nothing is warned of, and no container gets it beside its input."""
+    answer = from_alice(node, "/job/create", published("kuscia_psi.json"))
+    assert answer["code"] == 200, answer
+    local = node.store.local_jobs.get("job-ic-ecdh")
+    assert local.warnings == ()
+    start = {"job_id": local.id, "task_id": "job-ic-ecdh-psi", "task_name": "ic_psi_ecdh_1"}
+    assert from_alice(node, "/job/start", {"job_id": local.id})["code"] == 200
+    assert from_alice(node, "/task/start", start)["code"] == 200
+    [run] = node.store.local_jobs.get(local.id).runs
+    assert (run.inputs["train_data"].namespace, run.inputs["train_data"].name) == (
+        "data",
+        "breast_hetero_host.csv",
+    )
+    assert {"namespace", "name", "dataset_id"}.isdisjoint(run.parameters)
+    assert run.parameters["rank"] == 1
+
+
+def test_an_address_of_a_dataset_is_no_unknown_parameter_whoever_writes_it(node: Gateway):
+    body = published("kuscia_psi.json")
+    del body["job_id"]
+    body["config"]["role"]["guest"] = [ME]
+    body["config"]["initiator"]["node_id"] = ME
+    job = shown(node, created(node, body))
+    assert [text for text in job["local_warnings"] if "is not a parameter" in text] == []
+
+
+def test_a_component_may_have_parameters_called_namespace_and_name(node: Gateway):
+    """FATE's transformer has both, and gets them."""
+    component = {"name": "transformer_1", "componentName": "dataframe_transformer", "provider": "fate"}
+    flow = component | {
+        "version": "2.0.0",
+        "input": [],
+        "output": [{"type": "dataset", "key": "dataframe_output"}],
+    }
+    body = published("fate_psi_lr.json")
+    body["dag"]["components"] = [flow]
+    body["config"]["role"] = {"guest": [ME]}
+    table = {"namespace": "testspace", "name": "test_guest"}
+    body["config"]["task_params"] = {"guest": {"0": {"transformer_1": table}}}
+    body["config"]["job_params"] = {"common": {}}
+    [run] = ended(node, created(node, body))["runs"]
+    assert run["parameters"] == table
