@@ -26,6 +26,7 @@ from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
+from adapter.foreign_jobs import not_for_create_all
 from gateway.errors import DatabaseAway, GatewayError, Invalid, StorageAway, TooLarge, brief, envelope, release
 from gateway.language.catalogue import ENGLISH, in_language, of_header, reason_of
 
@@ -93,7 +94,7 @@ def install(
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         release(error)
-        wrong = Invalid([*refusal(request, error).problems, *translate.faults(error.body, model_of(request))])
+        wrong = _invalid(request, error)
         request.state.refused = brief(wrong)
         return _answer(request, _decided(request, wrong.code), wrong)
 
@@ -117,6 +118,14 @@ def install(
         log.error("unexpected error", path=request.url.path, exc_info=error)
         found = GatewayError("an error inside the gateway; its log has the trace")
         return _answer(request, status_for(request, 500), found)
+
+
+def _invalid(request: Request, error: RequestValidationError) -> Invalid:
+    model = model_of(request)
+    foreign = not_for_create_all(error.body) if translate.is_job(model) else None
+    if foreign is not None:
+        return Invalid([foreign])
+    return Invalid([*refusal(request, error).problems, *translate.faults(error.body, model)])
 
 
 def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:

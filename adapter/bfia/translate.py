@@ -549,9 +549,14 @@ def _shown_as(value: Any) -> str:
     return "a list" if isinstance(value, list) else str(value)[:_LONGEST_KEY]
 
 
+def is_job(model: Any) -> bool:
+    """Tell whether what a path declares as its body is a job."""
+    return isinstance(model, type) and issubclass(model, wire.CreateAll)
+
+
 def faults(body: Any, model: Any) -> list[Problem]:
     """Return what else is wrong with the flow and the initiator of a job's body of which some field is invalid."""
-    if not (isinstance(model, type) and issubclass(model, wire.CreateAll) and isinstance(body, Mapping)):
+    if not (is_job(model) and isinstance(body, Mapping)):
         return []
     return [*_of_flow(body.get("dag")), *_of_initiator(body.get("config", body.get("conf")))]
 

@@ -15,6 +15,7 @@ import yaml
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
+from gateway.store import queries
 from tests.adapter.bfia.contract import envelope, refused
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, ask, serving, settings
@@ -243,3 +244,56 @@ def test_a_component_may_have_parameters_called_namespace_and_name(node: Gateway
     body["config"]["job_params"] = {"common": {}}
     [run] = ended(node, created(node, body))["runs"]
     assert run["parameters"] == table
+
+
+FATE_TOOLS = "/v2/job/submit"
+KUSCIA_JOB = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "KusciaJob", "spec": {"initiator": "alice"}}
+KUSCIA_REQUEST = {"job_id": "job-a", "initiator": "alice", "tasks": [{"app_image": "secretflow-image"}]}
+FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_version": 2}}
+
+
+@pytest.mark.parametrize("path", [CREATE_ALL, "/api/v1/jobs/plan"])
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (published("fate1_conf.json"), ["FATE 1.x", "/v1/job/submit", "config.task_params", "job draft"]),
+        (FATE_1_SUBMISSION, ["FATE 1.x", "/v1/job/submit"]),
+        (published("fate_psi_lr.yaml"), ["FATE 2.x", FATE_TOOLS, "dag_schema"]),
+        ({"dag_schema": published("fate_psi_lr.yaml")}, ["FATE 2.x", FATE_TOOLS]),
+        (KUSCIA_JOB, ["Kuscia", "dag.components"]),
+        (KUSCIA_REQUEST, ["Kuscia", "dag.components"]),
+    ],
+)
+def test_a_job_of_another_platform_is_told_where_it_belongs(node: Gateway, path: str, body: Any, says: list[str]):
+    before = queries.statuses(node.store, None)
+    answer = ask(node, "operator", "POST", path, json=body).json()
+    [problem] = answer["data"]["problems"]
+    assert (answer["code"], problem["path"]) == (400, "(document)")
+    assert [words for words in says if words not in problem["rule"]] == []
+    assert queries.statuses(node.store, None) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (published("fate1_conf.json"), "FATE 1.x"),
+        (published("unionpay_psi_lr.json"), CREATE_ALL),
+        (published("fate_psi_lr.yaml"), "dag_schema"),
+        (KUSCIA_JOB, "Kuscia"),
+    ],
+)
+def test_fates_tools_are_told_where_another_platforms_job_belongs(node: Gateway, body: Any, says: str):
+    answer = ask(node, "operator", "POST", FATE_TOOLS, json=body).json()
+    [problem] = answer["data"]["problems"]
+    assert (answer["code"], problem["path"]) == (5001, "(document)")
+    assert says in problem["rule"]
+
+
+def test_node_ids_that_are_numbers_are_refused_at_each_place(node: Gateway):
+    answer = ask(node, "operator", "POST", CREATE_ALL, json=published("numeric_ids.json"))
+    problems = refused(answer, 400, "INVALID")["data"]["problems"]
+    assert {(one["path"], one["rule"], one["got"]) for one in problems} == {
+        ("config.initiator.node_id", "must be text", 9999),
+        ("config.role.guest[0]", "must be text", 9999),
+        ("config.role.host[0]", "must be text", 10000),
+    }
