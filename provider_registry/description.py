@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from provider_registry import schema
+from provider_registry import foreign, schema
 from provider_registry.lint import contradictions, misspelled_types, of_component, outer_wins, within
 from provider_registry.model import (
     Component,
@@ -134,6 +134,8 @@ def component(
     ``provider`` and ``version`` are those it is registered under; they win over the inner ones. Raises
     InvalidDescription with every problem, each under ``path``, and the warnings about what has none.
     """
+    if of_another_platform := foreign.description_problems(document, path):
+        raise InvalidDescription(bounded(of_another_platform))
     parameters = document.get("inputParam") if isinstance(document, Mapping) else None
     at = join(path, "inputParam")
     problems = [*schema.DESCRIPTION.problems(document, path), *_repeated_names(document, path)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from provider_registry import description, lint, schema
+from provider_registry import description, foreign, lint, schema
 from provider_registry.model import (
     DEVICES,
     MAX_COMPONENTS,
@@ -84,6 +84,8 @@ def provider_from_request(body: Any) -> Provider:
     """
     if problem := unfit(body):
         raise InvalidDescription((problem,))
+    if of_another_platform := foreign.registration_problems(body):
+        raise InvalidDescription(bounded(of_another_platform))
     wrong = schema.REGISTRATION.problems(body)
     problems = [*_of_another_form(body), *wrong, *_too_long(body)]
     components: dict[str, Component] = {}

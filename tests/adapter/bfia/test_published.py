@@ -17,6 +17,7 @@ from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
 from gateway.store import queries
 from tests.adapter.bfia.contract import envelope, refused
+from tests.cli import call
 from tests.e2e.nodes import example, wait_for
 from tests.inprocess import ME, ask, serving, settings
 from tests.memory_engine import Inside, MemoryEngine, Script
@@ -297,3 +298,79 @@ def test_node_ids_that_are_numbers_are_refused_at_each_place(node: Gateway):
         ("config.role.guest[0]", "must be text", 9999),
         ("config.role.host[0]", "must be text", 10000),
     }
+
+
+def in_component_info(component: Any) -> Any:
+    return {"imageUrl": "psi:1.0.0", "component_info": component}
+
+
+def in_registration(component: Any) -> Any:
+    registration = example("register_unionpay.json")
+    return registration | {"components_description": {"psi": component}}
+
+
+FATE_COMPONENT = published("fate_component.yaml")
+SECRETFLOW = published("secretflow_comp_list.json")
+OF_FATE = {"component.roles": "roleList", "component.parameters": "inputParam: "}
+OF_SECRETFLOW = {"comps[0].attrs": "inputParam: ", "comps[0].inputs": "inputData: ", "comps[0].domain": ""}
+OF_APP_IMAGE = {
+    "spec.image": "metadata.image: registry.example/secretflow/interconn-impl:0.0.2-dev",
+    "spec.deployTemplates[0].role": "roleList",
+    "spec.deployTemplates[0].spec.containers[0].command": "the image's own ENTRYPOINT",
+    "components_description": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "platform", "mapping"),
+    [
+        (FATE_COMPONENT, "component description of FATE 2.x", OF_FATE),
+        (SECRETFLOW, "component list of SecretFlow", OF_SECRETFLOW),
+        (published("kuscia_appimage.yaml"), "AppImage of Kuscia", OF_APP_IMAGE),
+        (
+            in_registration(FATE_COMPONENT),
+            "component description of FATE 2.x",
+            {"components_description.psi.component.roles": "roleList"},
+        ),
+        (
+            in_component_info(SECRETFLOW["comps"][0]),
+            "component of SecretFlow",
+            {"component_info.attrs": "inputParam: ", "component_info.roleList": '["guest", "host"]'},
+        ),
+    ],
+)
+def test_a_description_of_another_platform_is_named_and_mapped(
+    node: Gateway, tmp_path: Path, body: Any, platform: str, mapping: dict[str, str]
+):
+    """The same by `provider check`, without a node."""
+    answer = ask(node, "operator", "POST", "/api/v1/providers", json=body)
+    assert answer.status_code == 400
+    problems = answer.json()["data"]["problems"]
+    file = tmp_path / "description.json"
+    file.write_text(json.dumps(body))
+    checked = call("provider", "check", str(file), "--json")
+    assert checked.exit_code == 1
+    for found in (problems, json.loads(checked.stdout)["description"]["errors"]):
+        assert any(platform in problem["rule"] for problem in found)
+        by_path = {problem["path"]: problem.get("suggestion", "") for problem in found}
+        assert {path: by_path[path][: len(text)] for path, text in mapping.items()} == mapping
+        assert not [path for path, text in mapping.items() if not text and by_path[path]]
+
+
+def test_the_mapping_of_another_platforms_description_is_registered(node: Gateway):
+    """What is written after it is taken."""
+    component = {
+        "componentName": "psi",
+        "roleList": ["guest", "host"],
+        "inputParam": [{"name": "protocol", "type": "str", "optional": True, "defaultValue": "ecdh_psi"}],
+        "inputData": [{"name": "input_data", "category": "dataset", "dataFormat": ["csv"]}],
+        "outputData": [{"name": "output_data", "category": "dataset", "dataFormat": ["csv"]}],
+    }
+    body = {
+        "name": "fate-mapped",
+        "version": "2.1.0",
+        "device": "docker",
+        "metadata": {"image": "psi:1.0.0"},
+        "components_description": {"psi": component},
+    }
+    assert ask(node, "operator", "POST", "/v2/provider/register", json=body).json()["code"] == 0
