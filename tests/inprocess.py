@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp
 
 from adapter.bfia.environment import session_id
 from engines.base import Engine, EngineDown, LaunchSpec
@@ -23,10 +24,11 @@ from gateway.bootstrap.listeners import grpc
 from gateway.bootstrap.node import Gateway
 from gateway.bootstrap.parts import Pace
 from gateway.config.loader import load
+from gateway.config.tls import Tls
 from gateway.domain.run import Reporting
 from gateway.domain.spec import Call
 from gateway.domain.states import RunStatus, TaskStatus
-from gateway.http.server import serve
+from gateway.http.server import bound, port_of, serve
 from gateway.store.database import opened
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
@@ -128,6 +130,28 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
         hold["loop"].call_soon_threadsafe(hold["stop"].set)
         thread.join(60)
         assert not thread.is_alive()
+
+
+@contextmanager
+def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int]:
+    """Serve the application until the test is over; yield its port. ``more``: what else `serve` is given."""
+    sock = bound("127.0.0.1:0")
+    up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def main() -> None:
+        stopping = asyncio.Event()
+        hold.append((asyncio.get_running_loop(), stopping))
+        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={"peer": tls} if tls else {}, **more)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    assert up.wait(30)
+    try:
+        yield port_of(sock)
+    finally:
+        loop, stopping = hold[0]
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(30)
 
 
 def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) -> httpx.Response:

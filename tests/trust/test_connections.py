@@ -10,7 +10,7 @@ import ssl
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import count
 from pathlib import Path
@@ -27,41 +27,20 @@ from adapter import body
 from adapter.bfia.channel.calls import GrpcMissing
 from gateway.config.tls import Tls
 from gateway.errors import NotAllowed, StorageAway
+from gateway.http import connection as client_connection
 from gateway.http import peers, server, streamed_bodies
 from gateway.http.server import allow_descriptors, bound, serve
 from gateway.http.server import port_of as port_of_socket
 from gateway.http.streamed_bodies import Body
 from tests.certificates import Authority
 from tests.e2e.nodes import Federation, Node, wait_for
-from tests.inprocess import ME, running
+from tests.inprocess import ME, listening, running
 
 ELSEWHERE = ("127.0.0.2", 0)
 CREATE_ALL = "/v1/platform/schedule/job/create_all"
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
 HELLO = PlainTextResponse("hello")
 FEW_FILES = ["sh", "-c", 'ulimit -Sn 1024; ulimit -Hn 4096; exec "$@"', "sh"]
-
-
-@contextmanager
-def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int]:
-    """Serve the application until the test is over; yield its port. ``more``: what else `serve` is given."""
-    sock = bound("127.0.0.1:0")
-    up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-
-    async def main() -> None:
-        stopping = asyncio.Event()
-        hold.append((asyncio.get_running_loop(), stopping))
-        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={"peer": tls} if tls else {}, **more)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
-    thread.start()
-    assert up.wait(30)
-    try:
-        yield port_of_socket(sock)
-    finally:
-        loop, stopping = hold[0]
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(30)
 
 
 def test_a_connection_that_comes_while_a_listener_ends_is_closed() -> None:
@@ -168,7 +147,7 @@ def answered(stack: ExitStack, port: int) -> socket.socket | None:
 
 
 def test_an_idle_connection_is_closed_though_it_sends_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(client_connection, "HEAD_SECONDS", 1.0)
     with listening(HELLO) as port, ExitStack() as stack:
         silent, half = opened(stack, port, 1) + opened(stack, port, 1, HEAD)
         busy = wait_for(lambda: answered(stack, port), about="a request comes before its connection is closed")
@@ -201,7 +180,7 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
     "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one endless header"]
 )
 def test_a_head_without_end_is_refused(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_SECONDS", 3600.0)  # for its size, not for the time that it takes
+    monkeypatch.setattr(client_connection, "HEAD_SECONDS", 3600.0)  # for its size, not for the time that it takes
     with (
         listening(HELLO) as port,
         socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
@@ -451,7 +430,7 @@ def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
     connection: Any = SimpleNamespace(
         cycle=SimpleNamespace(response_started=True), transport=transport, lost=asyncio.Event()
     )
-    asyncio.run(server.Connection._written(connection, (piece for piece in [b"body"])))
+    asyncio.run(client_connection.Connection._written(connection, (piece for piece in [b"body"])))
     assert sizes == [] and theirs.recv(10) == b"body"
     ours.close()
     theirs.close()

@@ -1,5 +1,6 @@
 """Attacks at the listeners: this node's own id, requests within requests, pages in the browsers of its people."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -87,16 +88,43 @@ AMBIGUOUS = {
     "line feeds in chunks": (b"transfer-encoding: chunked", b"2\n{}\n0\n\n"),
     "a negative chunk": (b"transfer-encoding: chunked", b"-2\r\n{}\r\n0\r\n\r\n"),
     "a chunk without end": (b"transfer-encoding: chunked", b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n"),
+    "a tab before the colon": (b"transfer-encoding\t: chunked", EMPTY),
+    "a control character before the coding": (b"transfer-encoding: \x0bchunked", EMPTY),
+    "a control character in the name": (b"transfer-encoding\0: chunked", EMPTY),
+    "a carriage return alone": (b"x-a: b\rtransfer-encoding: chunked", EMPTY),
+    "a coding in quotes": (b'transfer-encoding: "chunked"', EMPTY),
+    "two codings in two headers": (b"transfer-encoding: chunked\r\ntransfer-encoding: identity", EMPTY),
+    "no name before the colon": (b": chunked", EMPTY),
+    "no colon": (b"transfer-encoding chunked", EMPTY),
+    "lengths in a list": (b"content-length: 2, 5", b"{}"),
+    "no length": (b"content-length: ", b"{}"),
+    "a length beyond all numbers": (b"content-length: 18446744073709551618", b"{}"),
+    "a length with a blank in it": (b"content-length: 2 2", b"{}"),
+    "a chunk in hexadecimal notation": (b"transfer-encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
+    "a blank after a chunk's size": (b"transfer-encoding: chunked", b"2 \r\n{}\r\n0\r\n\r\n"),
+    "a line feed in a chunk's extension": (b"transfer-encoding: chunked", b"2;a\n{}\r\n0\r\n\r\n"),
+    "two carriage returns after a chunk's size": (b"transfer-encoding: chunked", b"2\r\r\n{}\r\n0\r\n\r\n"),
+    "a chunk longer than its size": (b"transfer-encoding: chunked", b"2\r\n{}XX0\r\n\r\n"),
+    "a chunk without a line's end": (b"transfer-encoding: chunked", b"2\r\n{}0\r\n\r\n"),
 }
 
 
 def answers(node: Gateway, listener: str, request: bytes) -> bytes:
     """Return all that a listener answers before it closes the connection."""
-    port = int(node.addresses()[listener].rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port_of(node, listener)), timeout=30) as connection:
         connection.sendall(request)
         with connection.makefile("rb") as answer:
             return answer.read()
+
+
+def port_of(node: Gateway, listener: str) -> int:
+    """Return a listener's port."""
+    return int(node.addresses()[listener].rpartition(":")[2])
+
+
+def statuses(received: bytes) -> list[bytes]:
+    """Return the status line of every answer of a connection."""
+    return re.findall(rb"HTTP/1\.1 \d\d\d [^\r]*", received)
 
 
 @pytest.mark.parametrize("listener", ["peer", "container", "operator"])
@@ -105,6 +133,53 @@ def test_what_two_readers_may_end_in_different_places_is_refused(node: Gateway, 
         found = answers(node, listener, HELLO + headers + b"\r\n\r\n" + body + HIDDEN)
         assert found.startswith(b"HTTP/1.1 400 ") or found.count(b"HTTP/1.1 ") == 0, (what, found)
         assert found.count(b"HTTP/1.1 ") <= 1, (what, found)
+
+
+UPGRADES = {
+    "of Java's client": b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n",
+    "to websockets": b"connection: keep-alive, upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n",
+    "to anything": b"upgrade: what/1.0, ever\r\nconnection: upgrade\r\n",
+    "while it waits to send": b"connection: upgrade\r\nupgrade: h2c\r\nexpect: 100-continue\r\n",
+}
+JSON_KIND = b"content-type: application/json\r\n"
+FRAMES = {
+    "a length": (b"content-length: %d\r\n\r\n" % len(HIDDEN), HIDDEN),
+    "chunks": (b"transfer-encoding: chunked\r\n\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)),
+}
+
+
+@pytest.mark.parametrize("listener", ["peer", "container", "operator"])
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_request_that_asks_for_an_upgrade_keeps_its_body(node: Gateway, listener: str, upgrade: str, frame: str):
+    end_of_head, body = FRAMES[frame]
+    plain = HELLO + JSON_KIND + end_of_head + body
+    expected = answers(node, listener, plain + HIDDEN)
+    received = answers(node, listener, HELLO + JSON_KIND + UPGRADES[upgrade] + end_of_head + body + HIDDEN)
+    assert statuses(received.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")) == statuses(expected)
+    assert len(statuses(expected)) == 2
+
+
+def test_a_body_that_comes_after_its_head_is_no_request(node: Gateway):
+    """The head asks for an upgrade; the body comes once the listener has said that it may."""
+    end_of_head, body = FRAMES["a length"]
+    head = HELLO + UPGRADES["while it waits to send"] + b"connection: close\r\n" + end_of_head
+    address = ("127.0.0.1", port_of(node, "peer"))
+    with (
+        socket.create_connection(address, timeout=30) as connection,
+        connection.makefile("rb") as received,
+    ):
+        connection.sendall(head)
+        assert received.readline() == b"HTTP/1.1 100 Continue\r\n"
+        connection.sendall(body)
+        assert len(statuses(received.read())) == 1
+
+
+def test_nobody_gets_a_tunnel(node: Gateway):
+    for listener in ("peer", "container", "operator"):
+        for target in (b"127.0.0.1:22", b"/"):
+            received = answers(node, listener, b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN)
+            assert received.startswith(b"HTTP/1.1 400 ") and len(statuses(received)) == 1
 
 
 def test_a_trailer_names_no_sender(node: Gateway):
