@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, Signature, signature
@@ -30,6 +30,7 @@ from gateway.identity.signatures import Signable, Verifier, digest, headers, non
 from gateway.jobs.contracts import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
+from route_table.certificates import key_pin, public_key
 from route_table.model import Route
 
 M = TypeVar("M", bound=BaseModel)
@@ -239,9 +240,7 @@ def signed(
             body = await request.body()
             key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
         except NotAllowed as error:
-            refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
-            refused.inside = error
-            raise refused from None
+            raise _refused(error) from None
         origin().key = key
         scope[_CHECKED] = key
         scope.setdefault("state", {})[_ANSWERED] = True
@@ -300,6 +299,52 @@ def signing_answers(
         return route is not None and route.signed != "off"
 
     return served
+
+
+class SenderSignature:
+    """The signature of a request by a node that may not have a route: `gateway.jobs.applications.Signature`."""
+
+    def __init__(self, verifier: Verifier, request: Request, body: bytes) -> None:
+        self._verifier = verifier
+        self._request = request
+        self._body = body
+
+    @property
+    def present(self) -> bool:
+        """Whether the request has a signature in our form."""
+        return bool(nonce_of(_signature(self._request)))
+
+    def check(self, keys: Sequence[str]) -> None:
+        """Raise `NotAllowed` unless one of these public keys has signed the request; the answer is signed then."""
+        scope, value = self._request.scope, _signature(self._request)
+        key = scope.get(_CHECKED, "")  # by the sender's route, which has taken the nonce
+        try:
+            if not key:
+                key = self._verifier.check(_signable(self._request), self._body, value, keys)
+            elif key not in (key_pin(public_key(one)) for one in keys):
+                text = f"the request is signed by the key {key}, which is not the one of the contract"
+                raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
+        except NotAllowed as error:
+            raise _refused(error) from None
+        origin().key = key
+        scope[_CHECKED] = key
+        scope.setdefault("state", {})[_ANSWERED] = True
+
+
+def sender_signature(verifier: Verifier) -> Any:
+    """Return the dependency that returns the `SenderSignature` of a request."""
+
+    async def signature_of(request: Request) -> SenderSignature:
+        return SenderSignature(verifier, request, await request.body())
+
+    return Depends(signature_of)
+
+
+def _refused(error: NotAllowed) -> NotAllowed:
+    """Return what the sender is told: not what is wrong with its signature."""
+    refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
+    refused.inside = error
+    return refused
 
 
 def is_short(request: Request, most: int = _SHORT) -> bool:

@@ -33,7 +33,7 @@ from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
 _FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
-_HIDDEN = ("token", "digest", "tries", "answer", "signing")
+_HIDDEN = ("token", "digest", "tries", "answer", "signing", "keys")
 Until = Annotated[
     AwareDatetime | None, Field(default=None, ge=_FIRST, lt=_LAST, description="A time with its zone.")
 ]
@@ -48,6 +48,16 @@ class Applying(Input):
     subject: str = Field(default="", max_length=400, description="Id of the dataset, project, flow or model.")
     url: str = Field(default="", max_length=1000, description="Of a contract: where the partner is reached.")
     address: str = Field(default="", max_length=1000, description="Of a contract: where it reaches this node.")
+    key: str = Field(
+        default="",
+        max_length=20_000,
+        description="Of a contract: the partner's public key or its id, compared by telephone.",
+    )
+    signing: str | None = Field(
+        default=None,
+        pattern="^(required|accepted|off)$",
+        description="Of a contract: whether the partner signs; default: as its route says, or required.",
+    )
     expires_at: Until
     jobs: Jobs
     fields: dict[str, Any] = Field(default_factory=dict, description="Further fields of the standard's body.")
@@ -66,9 +76,12 @@ class Deciding(Why):
 
 
 _NOTICE = Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")]
-_KEY = Annotated[str, Field(description="id of the key that a contract brings; compare it by telephone")]
+_KEY = Annotated[
+    str, Field(description="ids of the partner's keys: what its contract brings, then what its route has")
+]
+_SIGNED = Annotated[bool, Field(description="whether a contract was applied for with a signature of its own key")]
 _SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
-_LINE = shape("Application", **{**_SHOWN, "notice": _NOTICE, "key": _KEY})
+_LINE = shape("Application", **{**_SHOWN, "notice": _NOTICE, "key": _KEY, "signed": _SIGNED})
 _PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
 _FOR_DATA = {"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
 _EXAMPLES = {"dataset": Example(value=_FOR_DATA)}
@@ -93,7 +106,7 @@ def router(
 
     def shown(one: Application) -> dict[str, Any]:
         plain = {name: value for name, value in to_plain(one).items() if name in _SHOWN}
-        return {**plain, "key": key_of(one)}
+        return {**plain, "key": key_of(one), "signed": bool(one.keys)}
 
     def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
         about = {"application": after.number, "kind": str(after.kind), "partner": after.partner}
@@ -119,7 +132,7 @@ def router(
     @paths("POST", "/applications", "Apply for something with a partner", _LINE)
     async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
         def work() -> Application:
-            return applications.ask(compose(body))
+            return applications.ask(compose(body), body.key)
 
         made = await anyio.to_thread.run_sync(work, limiter=limiter)
         noted(request, None, {"application": made.number, "kind": str(made.kind), "partner": made.partner})

@@ -36,6 +36,7 @@ from gateway.domain.applications import Application, Kind
 from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
+from gateway.domain.spec import NodeId
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
@@ -94,9 +95,10 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
     of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
     one_port, taken = node.settings.listen.container is None, node.participant.callback
     callbacks = platform.container_router(taken, node.limiters, node.run_tokens.id_of, by_address=not one_port)
+    verifier = Verifier(node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     mounts = {
         "operator": _for_operators(node),
-        "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node)],
+        "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node, verifier)],
         "container": [Mounted(of_containers, None, bfia.ChannelRefusal), *_bounded(node, callbacks)],
     }
     all_ = [one for some in mounts.values() for one in some]
@@ -106,7 +108,6 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
     if one_port:
         titles["peer"], channel["peer"] = "peers and containers", (of_peers, of_containers)
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
-    verifier = Verifier(node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
     signed = [
         requests.signed(verifier, node.peer_table.entry, node.limiters.rest),
         node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
@@ -236,7 +237,7 @@ def _bounded(node: "Gateway", *routers: APIRouter, size: int = 0) -> list[Mounte
     return [Mounted(one, size or node.settings.limits.body_bytes, bfia.Refusal) for one in routers]
 
 
-def _for_peers(node: "Gateway") -> list[Mounted]:
+def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
     """Return the routers for peers but the channel's, the most frequent first: paths are tried in this order."""
     here, institution, kept = node.settings.node.id, _institution(node), node.applications
     peers = Peers(node.peer_table.knows, node.peer_table.profile_of, node.limiters)
@@ -250,7 +251,7 @@ def _for_peers(node: "Gateway") -> list[Mounted]:
             interconn.hello_router(here, institution, node.protocol.peer, peers),
             interconn.outputs_router(node.outputs, peers),
         ),
-        *_bounded(node, management.node_router(node.card, kept, peers, node.clock), size=SMALL),
+        *_bounded(node, management.node_router(node.card, kept, peers, verifier, node.clock), size=SMALL),
         *_bounded(node, management.audit_router(node.card, kept, peers, node.clock), size=MEDIUM),
         *_bounded(node, management.offers_router(node.offers, institution, kept, peers), size=SMALL),
         *node.fate.for_peers(
@@ -291,7 +292,11 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
             settings.node.id, node.routes, node.protocol.try_route, limiters.peers, node.fate.has_to_sign
         ),
         applications.router(
-            node.applications, partial(_composed, node), client.key_id, node.management.listed, limiters.peers
+            node.applications,
+            partial(_composed, node),
+            partial(_keys, node),
+            node.management.listed,
+            limiters.peers,
         ),
     ]
     mounts = [
@@ -332,7 +337,19 @@ def _composed(node: "Gateway", body: applications.Applying) -> Application:
         body.url,
         body.address,
         contract.id if contract else "",
+        body.signing or _signing(node, body.partner),
     )
+
+
+def _signing(node: "Gateway", partner: NodeId) -> str:
+    """Return whether a partner has to sign its answer to an application for a contract, as its route says."""
+    route = node.routes.table.routes.get(partner)
+    return (route.signing if route is not None else None) or "required"
+
+
+def _keys(node: "Gateway", known: Application) -> str:
+    route = node.routes.table.routes.get(known.partner)
+    return client.key_ids(known, route.keys if route is not None else ())
 
 
 def _identity(node: "Gateway") -> PeerIdentity:

@@ -452,7 +452,13 @@ class Gateway:
             Kind.MODEL: ModelGrants(self.models),
         }
         self.applications = Applications(
-            self.kept_applications, effects, self.management, self.lanes, self._note, self.clock
+            self.kept_applications,
+            effects,
+            self.management,
+            self.lanes,
+            self._note,
+            self.clock,
+            self.peer_table.keys_of,
         )
 
     def _bind(self) -> None:

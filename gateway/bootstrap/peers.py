@@ -203,6 +203,11 @@ class PeerTable:
         """Return a node's own entry, also one that is disabled, or the route that a node without one had."""
         return self._routes.table.routes.get(node) or self.former(node)
 
+    def keys_of(self, node: str) -> tuple[str, ...]:
+        """Return the public keys in a node's own entry."""
+        route = self._routes.table.routes.get(node)
+        return route.keys if route is not None else ()
+
     def direct(self, node: str) -> Route | None:
         """Return how a node is called, though its entry may be disabled; None: it needs another route."""
         own = self._routes.table.routes.get(node)

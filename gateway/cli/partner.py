@@ -132,6 +132,16 @@ def apply(
     subject: Annotated[str, typer.Argument(help="Id of the dataset, project, flow or model.")] = "",
     to: Annotated[str, typer.Option(help="Of a contract: where the partner is reached.")] = "",
     address: Annotated[str, typer.Option(help="Of a contract: where the partner reaches this node.")] = "",
+    key: Annotated[
+        str,
+        typer.Option(
+            help="Of a contract: the partner's public key or its id, compared by telephone; not needed with https."
+        ),
+    ] = "",
+    signing: Annotated[
+        str,
+        typer.Option(help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."),
+    ] = "",
     days: Days = None,
     jobs: Jobs = None,
     fields: Annotated[
@@ -140,6 +150,7 @@ def apply(
 ) -> Output:
     """Apply for a contract with a node, or for the use of what it offers. A person there decides."""
     body: dict[str, Any] = {"kind": kind, "partner": partner, "subject": subject, "url": to, "address": address}
+    body |= {"key": key, "signing": signing or None}
     body |= {"jobs": jobs, "expires_at": _until(days), "fields": read_object(fields) if fields else {}}
     made = node.call("POST", "/api/v1/applications", body)
     yield made
@@ -157,7 +168,13 @@ def applications(
     narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
     found = node.get("/api/v1/applications", **narrow, partner=partner, **page)
     yield found
-    more = {"state": "status", "since (UTC)": when("at", 16), "until": when("expires_at", 16), "key id": "key"}
+    more = {
+        "state": "status",
+        "since (UTC)": when("at", 16),
+        "until": when("expires_at", 16),
+        "key id": "key",
+        "signed": "signed",
+    }
     listing(found, "applications", "application", {**_COLUMNS, **more, "trouble": "trouble"})
 
 

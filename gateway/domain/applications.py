@@ -85,6 +85,8 @@ class Application:
     """of this node's permit, as its owner has it"""
     signing: str = "required"
     """of the route that a contract writes: whether the partner's requests must be signed"""
+    keys: tuple[str, ...] = ()
+    """public keys that prove the partner's messages about a contract; of its application: who signed it"""
     number: int = 0
     jobs: int = 0
     """how many have used it"""
@@ -105,11 +107,13 @@ def applied(
     expires_at: datetime | None = None,
     most_jobs: int | None = None,
     url: str = "",
+    signing: str = "required",
 ) -> Application:
     """Return a new application; this node asks what became of its own."""
     due = now + _PAUSE if side is Side.MINE else None
     found = Application(kind, id_, partner, side, subject, request, now, expires_at=expires_at, due_at=due)
-    return replace(found, most_jobs=most_jobs, url=url, by=partner if side is Side.THEIRS else "")
+    by = partner if side is Side.THEIRS else ""
+    return replace(found, most_jobs=most_jobs, url=url, signing=signing, by=by)
 
 
 def again(known: Application, new: Application) -> Application:
@@ -146,12 +150,13 @@ def confirmed(
 ) -> Application:
     """Return an application of this node with the partner's answer; ``granted``: fields. Raises `IllegalMove`.
 
-    An answer that comes again, as its response was lost, changes only what it grants.
+    An answer that comes again, as its response was lost, changes only what it grants, and of a contract nothing:
+    its route was written by the first one.
     """
     if known.side is not Side.MINE:
         raise IllegalMove(f"{known.partner} has applied")
     if status is known.status:
-        return replace(known, **granted)
+        return known if known.kind is Kind.CONTRACT else replace(known, **granted)
     return replace(_moved(known, status, known.partner, reason, now), due_at=None, **granted)
 
 

@@ -4,8 +4,9 @@ What follows from an approval or an end (a route, a grant) is done before the st
 and a process that dies in between leaves a state that still asks for it.
 """
 
+import ipaddress
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -50,10 +51,30 @@ class Answer:
     """fields of the `Application`: its permit, until when, how often"""
     credentials: Mapping[str, Any]
     """of a contract's owner: auth_credential, auth_type"""
+    key: str = ""
+    """the public key in them, as routes hold it"""
+
+
+class Signature(Protocol):
+    """The signature of the request under way."""
+
+    @property
+    def present(self) -> bool:
+        """Whether the request has one in this gateway's form."""
+
+    def check(self, keys: Sequence[str]) -> None:
+        """Raise `NotAllowed` unless one of these public keys has signed the request."""
 
 
 class Calls(Protocol):
     """Requests to partners about applications. Each raises `PeerUnreachable`, or whatever the partner responds."""
+
+    def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
+        """Return the public keys that have to sign the partner's answers about a contract.
+
+        ``key``: the key, or its id, as a person has compared it. Raises `Invalid` where none is known and the
+        partner has to sign.
+        """
 
     def apply(self, new: Application) -> str:
         """Send an application; return its id, which of a contract the partner chooses."""
@@ -90,9 +111,14 @@ class Applications:
         lanes: Lanes,
         note: Note,
         clock: Clock,
+        keys_of: Callable[[NodeId], Sequence[str]],
     ) -> None:
-        """``note`` writes into the audit what partners change; people's changes are there already."""
+        """``note`` writes into the audit what partners change; people's changes are there already.
+
+        ``keys_of`` returns the public keys in the route of a node.
+        """
         self._note = note
+        self._keys_of = keys_of
         self.kept = kept
         self._effects = effects
         self._calls = calls
@@ -115,49 +141,88 @@ class Applications:
         return found
 
     def receive_contract(self, new: Application, address: str) -> Application:
-        """Keep a contract that a node applies for, which may be unknown; the same once more is the same."""
+        """Keep a contract that a node applies for, which may be unknown; the same once more is the same.
+
+        It is the same only if the same key has signed it: its id is told to nobody else.
+        """
         waiting = self.kept.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
-        if known := next((one for one in waiting if one.request == new.request), None):
-            return known
-        if (
-            self.kept.waiting(address=address) >= MOST_OF_ADDRESS
-            or self.kept.waiting(kind=Kind.CONTRACT) >= MOST_WAITING
-        ):
-            raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
+        for known in waiting if new.keys else ():
+            if (known.request, known.keys) == (new.request, new.keys):
+                return known
+        is_partner = set(new.keys) & set(self._keys_of(new.partner))
+        if is_partner and len(waiting) < MOST_OF_ADDRESS:
+            address = ""
+        else:
+            self._make_room(address)
         made = self.kept.add(replace(new, id=uuid4().hex), address)
         assert made is not None
         return made
 
+    def _make_room(self, address: str) -> None:
+        """Raise `Busy` where no further contract of an unknown node may wait for a decision.
+
+        Once all places are taken, the newest application of the network that has most gives way to one of a
+        network that has fewer: nobody takes all places from a few networks.
+        """
+        full = Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
+        if self.kept.waiting(address=address) >= MOST_OF_ADDRESS:
+            raise full
+        by_network: dict[str, list[int]] = {}
+        waiting = self.kept.waiting_by_address(Kind.CONTRACT)
+        if len(waiting) < MOST_WAITING:
+            return
+        for number, sender in waiting.items():
+            by_network.setdefault(network_of(sender), []).append(number)
+        largest = max(by_network.values(), key=len)
+        if len(largest) <= len(by_network.get(network_of(address), ())) + 1:
+            raise full
+        log.warning("an application gives way to one from another network", number=max(largest))
+        self.kept.drop(max(largest))
+
     def receive(self, new: Application) -> Application:
         """Keep what a partner applies for. Raises `Conflict` for an id that it has used for something else."""
         known = self.kept.find(Side.THEIRS, new.partner, new.kind, new.id)
-        if (known is None or known.status is REJECTED) and (effect := self._effects.get(new.kind)):
-            effect.check(new)
+        if known is None or known.status is REJECTED:
+            if effect := self._effects.get(new.kind):
+                effect.check(new)
+            if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
+                raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
         if known is not None:
             return self._change(known, lambda known: applications.again(known, new))
-        if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
-            raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
         return self.kept.add(new) or self.receive(new)
 
-    def confirm(self, kind: Kind, id_: str, partner: NodeId, answer: Answer) -> None:
-        """Take the answer to an application of this node. Raises `NotFound`, `Conflict`."""
+    def confirm(
+        self, kind: Kind, id_: str, partner: NodeId, answer: Answer, signature: Signature | None = None
+    ) -> None:
+        """Take the answer to an application of this node. Raises `NotFound`, `Conflict`, `NotAllowed`."""
         known = self._of(kind, id_, partner, Side.MINE)
+        if signature is not None:
+            self._check_proof(known, signature)
         self._noted(known, self._answered(known, answer))
 
-    def end(self, kind: Kind, id_: str, partner: NodeId) -> None:
-        """End an application that the partner terminates, whoever of both applied. Raises `NotFound`."""
+    def end(self, kind: Kind, id_: str, partner: NodeId, signature: Signature | None = None) -> None:
+        """End an application that the partner terminates, whoever applied. Raises `NotFound`, `NotAllowed`."""
         known = self._of(kind, id_, partner, *Side)
+        if signature is not None:
+            self._check_proof(known, signature)
         if kind is Kind.CONTRACT and (known.side, known.status) == (Side.THEIRS, APPLIED):
             self.kept.drop(known.number)  # or unknown nodes could fill the database by twos
             return
         self._noted(known, self._end(known, partner, "terminated by the partner", tell=False))
 
-    def status(self, kind: Kind, id_: str, partner: NodeId) -> Application:
-        """Return an application of a partner, as it is now. Raises `NotFound` for those of others, too."""
-        return applications.expired(self._of(kind, id_, partner, Side.THEIRS), self._clock())
+    def status(self, kind: Kind, id_: str, partner: NodeId, signature: Signature | None = None) -> Application:
+        """Return a partner's application as it is now. Raises `NotFound` for those of others, `NotAllowed`."""
+        known = self._of(kind, id_, partner, Side.THEIRS)
+        if signature is not None:
+            self._check_proof(known, signature)
+        return applications.expired(known, self._clock())
 
-    def update(self, partner: NodeId, contract_id: str, values: Mapping[str, Any]) -> None:
-        """Take a partner's new address and key into its contract and route."""
+    def proving_keys(self, known: Application) -> Sequence[str]:
+        """Return the public keys that prove a partner's messages about a contract: its route's, if there are."""
+        return self._keys_of(known.partner) or known.keys
+
+    def update(self, partner: NodeId, contract_id: str, values: Mapping[str, Any], key: str) -> None:
+        """Take a partner's new address and key into its contract and route; ``key``: as routes hold it."""
         known = self.contract_with(partner, contract_id)
         if known.side is Side.THEIRS:
             changed = replace(known, request={**known.request, **values}, url=values["address"])
@@ -165,14 +230,18 @@ class Applications:
             changed = replace(known, answer={**known.answer, **values}, url=values["address"])
         self._effects[Kind.CONTRACT].begin(changed, partner)
         request, answer, url = changed.request, changed.answer, changed.url
-        after = self._change(known, lambda one: replace(one, request=request, answer=answer, url=url))
+        after = self._change(known, lambda one: replace(one, request=request, answer=answer, url=url, keys=(key,)))
         self._noted(known, after)
 
     # ------------------------------------------------------------ for people here
 
-    def ask(self, new: Application) -> Application:
-        """Apply with a partner; what it does not take is not kept."""
+    def ask(self, new: Application, key: str = "") -> Application:
+        """Apply with a partner; what it does not take is not kept.
+
+        ``key``: of a contract, the partner's public key or its id, as a person has compared it.
+        """
         if new.kind is Kind.CONTRACT:
+            new = replace(new, keys=self._calls.partner_keys(new, key))
             new = replace(new, id=self._calls.apply(new))
             return self.kept.add(new) or self._of(new.kind, new.id, new.partner, Side.MINE)
         made = self.kept.add(replace(new, id=uuid4().hex))
@@ -189,6 +258,8 @@ class Applications:
     ) -> tuple[Application, Application]:
         """Decide on a partner's application; return it before and after. ``changes``: fields that differ."""
         known = replace(self.kept.get(number), **changes)
+        if approve:
+            _check_signed(known)
         token = secrets.token_urlsafe(32) if approve and known.kind is not Kind.CONTRACT else ""
 
         def change(known: Application) -> Application:
@@ -268,8 +339,11 @@ class Applications:
         if answer.status is TERMINATED:
             return self._end(known, known.partner, "terminated by the partner", tell=False)
 
+        more = dict(answer.granted)
+        if answer.credentials and self._is_compared(known, answer):
+            more["answer"] = answer.credentials
+
         def change(one: Application) -> Application:
-            more = dict(answer.granted) | ({"answer": answer.credentials} if answer.credentials else {})
             return applications.confirmed(one, answer.status, now, **more)
 
         will_be = _changed(known, change)
@@ -278,6 +352,29 @@ class Applications:
         if new and (effect := self._effects.get(known.kind)):
             effect.begin(will_be, known.partner)
         return self._change(known, change)
+
+    def _check_proof(self, known: Application, signature: Signature) -> None:
+        """Raise `NotAllowed` unless a message about a contract is signed by a key that was compared before.
+
+        A partner whose product does not sign is one for which a person said so (``signing``).
+        """
+        keys = self.proving_keys(known)
+        if known.side is Side.THEIRS and not keys:
+            return  # its application was not signed either: the id of the contract is all that it has
+        if known.signing == "off" or (known.signing == "accepted" and not (keys and signature.present)):
+            return
+        signature.check(keys)
+
+    def _is_compared(self, known: Application, answer: Answer) -> bool:
+        """Tell whether the key in a partner's answer was compared. Raises `Conflict` where another one was.
+
+        A product that does not sign may bring a key that nobody has compared: it is not kept.
+        """
+        keys = self.proving_keys(known)
+        if known.kind is Kind.CONTRACT and keys and answer.key not in keys:
+            text = f"the answer of {known.partner} brings another key than the one that was compared before"
+            raise Conflict(text, reason="KEY_NOT_COMPARED")
+        return known.kind is not Kind.CONTRACT or bool(keys)
 
     def _end(self, known: Application, by: str, reason: str, tell: bool) -> Application:
         now = self._clock()
@@ -321,6 +418,27 @@ class Applications:
 
     def _change(self, known: Application, change: Callable[[Application], Application]) -> Application:
         return self.kept.change(known.number, lambda one: _changed(one, change))
+
+
+def network_of(address: str) -> str:
+    """Return the network of an address that one institution or provider has: /24, of IPv6 /48."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    bits = 24 if ip.version == 4 else 48
+    return str(ipaddress.ip_network((ip, bits), strict=False))
+
+
+def _check_signed(known: Application) -> None:
+    """Raise `Conflict` for a contract whose applicant is to sign, and has not signed even its application."""
+    if known.kind is Kind.CONTRACT and known.signing == "required" and not known.keys:
+        text = (
+            f"application {known.number} is not signed by its key, so anybody can have sent it, with another "
+            f"address: have {known.partner} apply anew, or compare key and address and approve with --signing off"
+        )
+        raise Conflict(text, reason="APPLICATION_NOT_SIGNED")
 
 
 def _changed(known: Application, change: Callable[[Application], Application]) -> Application:

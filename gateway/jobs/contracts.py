@@ -173,6 +173,8 @@ class ContractRoutes(Effect):
         values: dict[str, Any] = {"url": known.url}
         if credential := given.get("auth_credential"):
             values["keys"] = self._key_of(credential)
+        elif known.keys:  # the partner's answer names none, and is proven by this one
+            values["keys"] = known.keys[0]
         self._routes.reload()
         table = self._routes.table
         before = table.routes.get(known.partner)
@@ -188,13 +190,9 @@ class ContractRoutes(Effect):
             if odd := _unusual(known.url) - _unusual(before.url):
                 raise Invalid(Problem("address", rule, known.url) for rule in sorted(odd))
         else:
-            if known.side is Side.MINE and self._shut_since(known):
-                text = (
-                    f"the route of {known.partner} was disabled here after this node had applied: "
-                    "enable it, or terminate the application"
-                )
-                raise Conflict(text, reason="APPLICATION_STATE")
-            values |= {"enabled": True} | ({"signing": known.signing} if "keys" in values else {})
+            if known.side is Side.MINE:
+                self._check_not_shut(known, values.get("keys"))
+            values |= {"enabled": True, "signing": known.signing}
             if before is not None and before.keys:
                 _check_same(before, known, values.get("keys"))
                 del values["keys"]  # the route may have the next key, too
@@ -202,12 +200,28 @@ class ContractRoutes(Effect):
             del values["url"]
         self._edit(known, values, by, f"contract {known.id}", table.version)
 
-    def _shut_since(self, known: Application) -> bool:
-        """Tell whether people here have disabled or removed the route since this node applied."""
+    def _check_not_shut(self, known: Application, key: str | None) -> None:
+        """Raise `Conflict` where people here have shut out the partner, or its key, since this node applied."""
+        text = ""
+        if self._lost_since(known, lambda route: route.enabled):
+            text = (
+                f"the route of {known.partner} was disabled here after this node had applied: "
+                "enable it, or terminate the application"
+            )
+        elif key is not None and self._lost_since(known, lambda route: key in route.keys):
+            text = (
+                f"the key was removed from the route of {known.partner} after this node had applied: "
+                "terminate the application, and apply anew"
+            )
+        if text:
+            raise Conflict(text, reason="APPLICATION_STATE")
+
+    def _lost_since(self, known: Application, had: Callable[[Route], bool]) -> bool:
+        """Tell whether people here have taken from the partner's route, since this node applied, what it had."""
         newer = None
         while versions := self._routes.history(newer.number if newer else None):
             for version in versions:
-                if _may_know(version, known.partner):
+                if _may_have(version, known.partner, had):
                     return newer is not None and newer.source != _END
                 if version.at < known.at:
                     return False
@@ -244,12 +258,13 @@ class ContractRoutes(Effect):
             )
 
 
-def _may_know(version: Version, node: NodeId) -> bool:
-    """Tell whether a version has an enabled route of a node; True where it cannot be read under today's rules."""
+def _may_have(version: Version, node: NodeId, had: Callable[[Route], bool]) -> bool:
+    """Tell whether a version's route of a node fits; True where it cannot be read under today's rules."""
     try:
-        return parse(version.text).knows(node)
+        route = parse(version.text).routes.get(node)
     except InvalidRoutes:  # the next version then counts as a lock-out: what is in doubt stays shut
         return True
+    return route is not None and had(route)
 
 
 def _check_same(before: Route, known: Application, key: str | None) -> None:

@@ -82,6 +82,12 @@ class SqlApplications(InDatabase):
         query = sa.select(sa.func.count()).where(_C.status == str(APPLIED), _C.side == str(Side.THEIRS))
         return int(self._database.value(query.where(*(_C[name] == value for name, value in narrow.items()))))
 
+    def waiting_by_address(self, kind: Kind) -> dict[int, str]:
+        """Return applications of unknown senders that wait for a decision: number -> address of the sender."""
+        undecided = (_C.status == str(APPLIED), _C.side == str(Side.THEIRS), _C.kind == str(kind))
+        query = sa.select(_C.number, _C.address).where(*undecided, _C.address != "")
+        return {int(row.number): str(row.address) for row in self._database.rows(query)}
+
     def due(self, now: datetime) -> Sequence[str]:
         """Return the numbers of those about which something is to be done."""
         query = sa.select(_C.number).where(_C.due_at <= now.timestamp()).order_by(_C.due_at).limit(100)

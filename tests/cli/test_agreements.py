@@ -30,7 +30,8 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         everywhere = (PEER, "--to", peer.addresses()["peer"], "--address", "https://0.0.0.0:7380")
         refused = asking("partner", me, "apply", "contract", *everywhere)
         assert refused.exit_code == 2 and "give --address, or set listen.peer.advertise" in refused.stderr
-        done(me, "apply", "contract", PEER, "--to", peer.addresses()["peer"], "--days", "30")
+        to_peer = ("--to", peer.addresses()["peer"], "--key", peer.card.key().id)  # type: ignore[union-attr]
+        done(me, "apply", "contract", PEER, *to_peer, "--days", "30")
         assert me.addresses()["peer"] in done(peer, "applications", "--waiting")
         [waits] = listed(peer, "--waiting")
         assert waits["key"] == me.card.key().id and waits["expires_at"]  # type: ignore[union-attr]

@@ -42,7 +42,9 @@ def applied(node: Gateway, kind: str, other: Gateway, subject: str = "", **more:
     """Apply for something; return the number here."""
     body = {"kind": kind, "partner": other.settings.node.id, "subject": subject, **more}
     if kind == "contract":
-        body["url"] = other.addresses()["peer"]
+        compared = other.card.key()
+        assert compared is not None
+        body = {"url": other.addresses()["peer"], "key": compared.id, **body}
     return int(person(node, "POST", "/applications", body)["number"])
 
 

@@ -30,6 +30,7 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
 from tests.trust.agreeing import applied, becomes, contract, person, requested, route, state, two_nodes, waiting
+from tests.trust.contract_sender import APPLY, Sender
 
 Nodes = tuple[Gateway, Gateway]
 
@@ -146,13 +147,13 @@ def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nod
     me, peer = nodes
     contract(me, peer)
     before = peer.routes.table.routes[ME]
-    strangers = KeyPair(Ed25519PrivateKey.generate()).public
-    key, other = key_pin(public_key(before.keys[0])), key_pin(public_key(strangers))
-    for changes, values in (
-        ({"auth_credential": strangers}, (key, other)),
-        ({"address": "http://127.0.0.1:9"}, (before.url, "http://127.0.0.1:9")),
+    strangers = KeyPair(Ed25519PrivateKey.generate())
+    key, other = key_pin(public_key(before.keys[0])), strangers.id
+    for changes, sender, values in (
+        ({"auth_credential": strangers.public}, strangers, (key, other)),
+        ({"address": "http://127.0.0.1:9"}, me.card.key(), (before.url, "http://127.0.0.1:9")),
     ):
-        said = requested(peer, "POST", "/node/contract/apply", {**credentials(me), **changes}, "")
+        said = Sender(sender).ask(peer, "POST", APPLY, {**credentials(me), **changes}, ME)
         assert said["code"] == 0
         refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
         text = f"the route of {ME} has {values[0]}; the application has {values[1]}; anybody can apply in its name"
@@ -288,10 +289,11 @@ def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures
 def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):
     me, peer = nodes
     mine, _ = contract(me, peer)
-    key = KeyPair(Ed25519PrivateKey.generate()).public
-    person(peer, "PUT", f"/routes/{STRANGER}", {"route": {"url": "https://192.0.2.9", "keys": key}})
-    assert update(me, mine, auth_credential=key) == "KEY_OF_ANOTHER"
-    applied(me, "contract", peer, fields={"auth_credential": key})
+    theirs = KeyPair(Ed25519PrivateKey.generate())
+    person(peer, "PUT", f"/routes/{STRANGER}", {"route": {"url": "https://192.0.2.9", "keys": theirs.public}})
+    assert update(me, mine, auth_credential=theirs.public) == "KEY_OF_ANOTHER"
+    said = Sender(theirs).ask(peer, "POST", APPLY, credentials(me) | {"auth_credential": theirs.public}, ME)
+    assert said["code"] == 0
     refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
     assert f"in the route of {STRANGER}" in refused["msg"] and "密钥" in translate(refused["msg"], "zh")
 
@@ -366,7 +368,7 @@ def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
         reasons = []
         for number in range(applications.MOST_OF_ADDRESS + 1):
             body, sender = {**credentials(me), "node_id": f"JG{number}"}, f"JG{number}"
-            first, second = (requested(peer, "POST", "/node/contract/apply", body, sender) for _ in range(2))
+            first, second = (Sender(me.card.key()).ask(peer, "POST", APPLY, body, sender) for _ in range(2))
             assert first["data"] == second["data"]
             reasons.append(first["data"].get("reason"))
         assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
@@ -378,7 +380,12 @@ def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
 
 def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
     me, peer = nodes
-    body = {"kind": "contract", "partner": STRANGER, "url": peer.addresses()["operator"]}
+    body = {
+        "kind": "contract",
+        "partner": STRANGER,
+        "url": peer.addresses()["operator"],
+        "key": peer.card.key().id,
+    }  # type: ignore[union-attr]
     said = person(me, "POST", "/applications", body, 409)
     assert said["data"]["reason"] == "NOT_SERVED_THERE"
     assert person(me, "GET", "/applications")["applications"] == []

@@ -1,8 +1,8 @@
 """What this node sends to partners about applications: `gateway.jobs.applications.Calls` over HTTP."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +23,8 @@ from route_table.model import NODE_ID, NODE_RULE, Route
 
 INTERCONN = "/v1/interconn"
 SYSTEM = "bfia-gateway"
+_NOT_COMPARED = "KEY_NOT_COMPARED"
+_KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,12 @@ class Card:
     address: Callable[[], str]
     key: Callable[[], KeyPair | None]
 
+    def shown(self) -> dict[str, Any]:
+        """Return what every node may know, the public key that signs among it."""
+        return {**self.public(), **(self.credentials() if self.key() is not None else {})}
+
     def public(self) -> dict[str, Any]:
-        """Return what every node may know."""
+        """Return how this node describes itself."""
         return {
             "node_id": self.node,
             "address": self.address(),
@@ -69,6 +75,59 @@ class ManagementClient:
         self._peer_of = peer_of
         self._route_of = route_of
 
+    def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
+        """Return the public keys that have to sign the partner's answers about a contract: its route's, if any.
+
+        ``key``: the key, or its id, as a person has compared it. Without one the card counts that the address
+        shows over TLS. Raises `Invalid` where there is none, unless the partner need not sign.
+        """
+        route = self._route_of(new.partner)
+        if route is not None and route.keys:
+            _check_key_in_route(route, key)
+            return route.keys
+        if key:
+            return (self._compared_key(new, key),)
+        if new.signing == "off":
+            return ()
+        over_tls = new.url.lower().startswith("https://") and (route is None or route.via is None)
+        card_key = self._key_on_card(new) if over_tls else ""
+        if card_key:
+            return (card_key,)
+        if new.signing == "accepted":
+            return ()
+        rule = "must be the partner's public key or its id, compared by telephone, as its address is not https"
+        if over_tls:
+            rule = "must be the partner's public key, compared by telephone, as its product shows none"
+        raise Invalid([Problem("key", rule)], reason=_NOT_COMPARED)
+
+    def _compared_key(self, new: Application, key: str) -> str:
+        """Return the public key that a person has compared: itself, or of that id on the partner's card."""
+        if not _KEY_ID.fullmatch(key):
+            try:
+                return wire.key_of(key)
+            except ValueError:
+                rule = "must be a public key (PEM or base64), or its id: sha256: and 64 hexadecimal digits"
+                raise Invalid([Problem("key", rule, key)]) from None
+        card_key = self._key_on_card(new)
+        if not card_key:
+            rule = f"must be the public key itself, as {new.partner} shows none"
+            raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
+        if _id_of(card_key) != key:
+            rule = f"is not the key that {new.partner} shows: {_id_of(card_key)}"
+            raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
+        return card_key
+
+    def _key_on_card(self, new: Application) -> str:
+        """Return the public key that a node shows to everybody at the address applied to; empty: none."""
+        card = self._peer(new).ask(f"{INTERCONN}/node/query", {}, "GET", query={"node_id": new.partner})
+        credential = card.get("auth_credential")
+        if card.get("node_id") != new.partner or not isinstance(credential, str):
+            return ""
+        try:
+            return wire.key_of(credential)
+        except ValueError:
+            return ""
+
     def apply(self, new: Application) -> str:
         """Send an application; the id of a contract is chosen by its owner."""
         if new.kind is not Kind.CONTRACT:
@@ -90,7 +149,8 @@ class ManagementClient:
 
     def query(self, known: Application) -> Answer:
         """Query the state; nodes of ours include what their confirmation has."""
-        data = self._peer(known).ask(f"{_base(known)}/query", {}, "GET", query={_id_name(known): known.id})
+        peer = self._proven_peer(known) if known.kind is Kind.CONTRACT else self._peer(known)
+        data = peer.ask(f"{_base(known)}/query", {}, "GET", query={_id_name(known): known.id})
         model = wire.ConfirmContract if known.kind is Kind.CONTRACT else wire.Confirm
         try:
             return answered(model.model_validate({_id_name(known): known.id, **data}))
@@ -105,9 +165,31 @@ class ManagementClient:
     def _peer(self, known: Application) -> Peer:
         if known.kind is not Kind.CONTRACT:
             return self._peer_of(known.partner, None)
+        return self._peer_of(known.partner, self._contract_route(known))
+
+    def _proven_peer(self, known: Application) -> Peer:
+        """Return the client whose answers have to be signed by the key that was compared for a contract."""
+        route = self._contract_route(known)
+        if not route.keys:
+            route = replace(route, keys=known.keys, signing=known.signing)
+        return self._peer_of(known.partner, route)
+
+    def _contract_route(self, known: Application) -> Route:
+        """Return the route of a partner, which it may not have yet: one that is there says how TLS is done."""
         route = self._route_of(known.partner)
-        # a route that is there says how TLS is done; one that is disabled serves to say why
-        return self._peer_of(known.partner, route or Route(known.partner, known.url.rstrip("/")))
+        return route or Route(known.partner, known.url.rstrip("/"), signing="accepted")
+
+
+def _id_of(key: str) -> str:
+    return key_pin(public_key(key))
+
+
+def _check_key_in_route(route: Route, key: str) -> None:
+    """Raise `Invalid` for a compared key that is not one of the route's."""
+    ids = [_id_of(one) for one in route.keys]
+    if key and key not in (*ids, *route.keys):
+        rule = f"must be in the route of {route.node}, which has {', '.join(ids)}: edit the route first"
+        raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
 
 
 def confirmation(card: Card, known: Application) -> dict[str, Any]:
@@ -135,15 +217,17 @@ def answered(body: wire.Confirm | wire.ConfirmContract) -> Answer:
     """Read a partner's answer to an application."""
     granted: dict[str, Any] = {}
     credentials: dict[str, Any] = {}
+    key = ""
     if body.status is APPROVED:
         if isinstance(body, wire.ConfirmContract):
             named = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
             credentials = named if body.auth_credential else {}
+            key = wire.key_of(body.auth_credential) if body.auth_credential else ""
             granted = {"expires_at": body.expired_time} if body.expired_time else {}
         elif permit := body.resource_permit:
             granted = {"token": permit.token, "level": permit.resource_level}
             granted |= {"expires_at": permit.time_limit, "most_jobs": permit.times_limit}
-    return Answer(body.status, granted, credentials)
+    return Answer(body.status, granted, credentials, key)
 
 
 def _base(known: Application) -> str:
@@ -166,6 +250,7 @@ def composed(
     url: str = "",
     address: str = "",
     contract_id: str = "",
+    signing: str = "required",
 ) -> Application:
     """Return an application of this node. Raises `Invalid` with every problem."""
     problems = []
@@ -194,11 +279,21 @@ def composed(
         problems += problems_of(error.errors(), model)
     if problems:
         raise Invalid(problems)
-    return applied(kind, "", partner, Side.MINE, subject or partner, given, now, expires_at, jobs, url)
+    return applied(kind, "", partner, Side.MINE, subject or partner, given, now, expires_at, jobs, url, signing)
 
 
-def key_id(known: Application) -> str:
-    """Return the id of the key that a contract brings; empty: none."""
-    given = known.request if known.side is Side.THEIRS else known.answer
-    credential = given.get("auth_credential") if known.kind is Kind.CONTRACT else None
-    return key_pin(public_key(wire.key_of(credential))) if credential else ""
+def key_ids(known: Application, route_keys: Sequence[str]) -> str:
+    """Return the ids of a partner's keys for a contract; empty: none.
+
+    What its application brings, while nobody has decided; then what its route has.
+    """
+    if known.kind is not Kind.CONTRACT:
+        return ""
+    keys: Sequence[str] = known.keys
+    if known.status is APPROVED:
+        keys = route_keys
+    elif known.side is Side.THEIRS:
+        keys = [wire.key_of(known.request["auth_credential"])]
+    elif route_keys:
+        keys = route_keys
+    return ", ".join(map(_id_of, keys))

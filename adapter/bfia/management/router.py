@@ -5,6 +5,7 @@ the sender has to be known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
-from adapter.bfia.requests import Caller, Paths, Peers, Sender, on
+from adapter.bfia.requests import Caller, Paths, Peers, Sender, SenderSignature, on, sender_signature
 from adapter.bfia.wire import Answer, StateData
 from gateway.auth import origin
 from gateway.domain import applications as domain
@@ -23,6 +24,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.peers import check_claim
+from gateway.identity.signatures import Verifier
 from gateway.jobs.applications import Applications
 from gateway.jobs.contracts import Offers, Project
 from gateway.ports import Clock
@@ -38,14 +40,20 @@ PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 PageSize = Annotated[int, Query(ge=-1, le=1000)]
 
 
-def node_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
+def node_router(
+    card: Card, applications: Applications, peers: Peers, verifier: Verifier, clock: Clock
+) -> APIRouter:
     """Return the paths about nodes and contracts, of which most serve unknown senders too."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     limiter = peers.limiters.rest
+    signature_of = sender_signature(verifier)
 
     @router.post(f"{_CONTRACT}/apply", summary="A node applies for a contract (management, node)")
     async def apply(
-        request: Request, body: Annotated[wire.ApplyContract, Body(examples=[wire.NODE])], sender: Sender
+        request: Request,
+        body: Annotated[wire.ApplyContract, Body(examples=[wire.NODE])],
+        sender: Sender,
+        signature: SenderSignature = signature_of,
     ) -> Answer[wire.ContractData]:
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
@@ -54,30 +62,44 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
         node, until = body.node_id, body.expired_time
         new = domain.applied(Kind.CONTRACT, "", node, Side.THEIRS, node, plain, clock(), until, url=body.address)
         address = request.client.host if request.client else ""
-        kept = await on(limiter, sender, lambda: applications.receive_contract(new, address))
+        key = wire.key_of(body.auth_credential)
+
+        def receive() -> Application:
+            if not signature.present:
+                return applications.receive_contract(new, address)
+            signature.check([key])
+            return applications.receive_contract(replace(new, keys=(key,)), address)
+
+        kept = await on(limiter, sender, receive)
         return ok(wire.ContractData(contract_id=kept.id), peers.profile_of(body.node_id))
 
     path = Paths(router, peers, _CONTRACT, unknown=True)
 
     @path("/confirm", "The owner answers an application for a contract (management, node)")
     def confirm(
-        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])], caller: Caller
+        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])],
+        caller: Caller,
+        signature: SenderSignature = signature_of,
     ) -> None:
-        applications.confirm(Kind.CONTRACT, body.contract_id, caller.node, _answer(body))
+        applications.confirm(Kind.CONTRACT, body.contract_id, caller.node, _answer(body), signature)
 
     @path("/terminate", "Either node ends a contract (management, node)")
-    def terminate(body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])], caller: Caller) -> None:
-        applications.end(Kind.CONTRACT, body.contract_id, caller.node)
+    def terminate(
+        body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])],
+        caller: Caller,
+        signature: SenderSignature = signature_of,
+    ) -> None:
+        applications.end(Kind.CONTRACT, body.contract_id, caller.node, signature)
 
     @path("/query", "State of a contract that the sender has applied for (management, node)", method="GET")
-    def query(contract_id: AuditId, caller: Caller) -> StateData:
-        return _status(card, applications.status(Kind.CONTRACT, contract_id, caller.node))
+    def query(contract_id: AuditId, caller: Caller, signature: SenderSignature = signature_of) -> StateData:
+        return _status(card, applications.status(Kind.CONTRACT, contract_id, caller.node, signature))
 
     @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
     async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
         if node_id != card.node:
             raise NotFound(f"this is not the node {node_id}", reason="NODE_UNKNOWN")
-        return ok(wire.NodeData(**card.public()), peers.profile_of(sender.source))
+        return ok(wire.NodeData(**card.shown()), peers.profile_of(sender.source))
 
     @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
     async def health(sender: Sender) -> Answer[StateData]:
@@ -94,7 +116,7 @@ def node_router(card: Card, applications: Applications, peers: Peers, clock: Clo
             text = "an update has to be signed, or sent with a client certificate"
             raise NotAllowed(text, reason="SIGNATURE_MISSING")
         plain = body.model_dump(mode="json", exclude_unset=True)
-        applications.update(caller.node, body.contract_id, plain)
+        applications.update(caller.node, body.contract_id, plain, wire.key_of(body.auth_credential))
 
     return router
 

@@ -256,6 +256,8 @@ class NodeData(Response):
     system: str
     system_version: str
     description: str
+    auth_credential: str = ""
+    auth_type: str = ""
 
 
 class Records(Response):
