@@ -110,22 +110,26 @@ class Offers:
     def expanded(self, spec: JobSpec) -> JobSpec:
         """Return a job with the nodes of its project in place of `ALL_SITES`. Raises `Invalid`.
 
-        A project has the id of the flow; nodes that the job names otherwise are left out.
+        A project has the id of the flow, and the nodes with which it is agreed; those that the job names otherwise
+        are left out.
         """
         wild = [party for party in spec.parties if party.node == ALL_SITES]
         if not wild:
             return spec
-        project = next((one for one in self._shared(None) if one.subject == spec.flow_id), None)
+        partners = self._agreed_with(spec.flow_id)
         named = {party.node for party in spec.parties}
-        sites = [node for node in (self._nodes(project) if project else ()) if node not in named]
-        if not sites or len(wild) > 1:
+        sites = [node for node in (self._node, *partners) if node not in named]
+        rule = ""
+        if len(wild) > 1:
+            rule = f"{ALL_SITES} may be named once"
+        elif not partners:
+            rule = f"needs an approved project {spec.flow_id!r} of this node, which the job names by flow_id"
+        elif not sites:
             rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
-            if project is None:
-                rule = f"needs a project {spec.flow_id!r} of this node, which the job names by flow_id"
-            rule = rule if len(wild) == 1 else f"{ALL_SITES} may be named once"
+        if rule:
             raise Invalid(
                 [Problem(f"config.role.{one.role}[{one.index}]", rule, ALL_SITES) for one in wild],
-                reason="PROJECT_UNKNOWN" if project is None else None,
+                reason="PROJECT_UNKNOWN" if not partners else None,
             )
         parties: list[Party] = []
         count: Counter[str] = Counter()
@@ -147,11 +151,25 @@ class Offers:
         return [one for one in found if one.status in (APPLIED, APPROVED)]
 
     def _nodes(self, project: Application) -> list[NodeId]:
-        """Return the nodes of a project: of one that this node has begun, all that it has invited."""
+        """Return the nodes of a project: of one that this node has begun, those that agreed and the one asked."""
         if project.side is Side.THEIRS:
             return [project.partner, self._node]
-        asked = (one for one in self._shared(None) if (one.side, one.subject) == (Side.MINE, project.subject))
-        return [self._node, *dict.fromkeys(one.partner for one in asked)]
+        agreed = self._agreed_with(project.subject)
+        return [self._node, *dict.fromkeys((*agreed, project.partner))]
+
+    def _agreed_with(self, project_id: str) -> list[NodeId]:
+        """Return the partners with which a project is approved; one that this node has begun counts first.
+
+        Partners may have begun projects of the same id, none of which has to do with another's: then none counts.
+        """
+        now = self._clock()
+        approved = [one for one in self._kept.list(None, Kind.PROJECT, APPROVED) if one.holds(now)]
+        same = [one for one in approved if one.subject == project_id]
+        begun_here = list(dict.fromkeys(one.partner for one in same if one.side is Side.MINE))
+        if begun_here:
+            return begun_here
+        begun_there = list(dict.fromkeys(one.partner for one in same))
+        return begun_there if len(begun_there) == 1 else []
 
 
 class ContractRoutes(Effect):

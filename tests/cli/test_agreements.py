@@ -8,6 +8,7 @@ import yaml
 
 from adapter.bfia.examples import A_JOB
 from gateway.bootstrap.node import Gateway
+from gateway.errors import Invalid
 from tests.builders import a_spec
 from tests.cli import asking, written
 from tests.e2e.nodes import wait_for
@@ -54,6 +55,11 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         project.write_text(yaml.safe_dump({"name": "scoring"}))
         done(me, "apply", "project", PEER, "project-1", "--fields", str(project))
         spec = a_spec(roles={"guest": (ME,), "host": ("ALL_SITES",)}, flow_id="project-1")
+        with pytest.raises(Invalid, match="needs an approved project"):
+            me.offers.expanded(spec)
+        [waits] = listed(peer, "--waiting")
+        done(peer, "approve", str(waits["number"]))
+        wait_for(lambda: listed(me)[-1]["status"] == "APPROVED")
         assert [(p.label, p.node) for p in me.offers.expanded(spec).parties] == [("guest.0", ME), ("host.0", PEER)]
         for role, flow, reason in (
             (["ALL_SITES"], "project-2", "PROJECT_UNKNOWN"),
@@ -64,6 +70,7 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
             for path in ("/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"):
                 refused = ask(me, "operator", "POST", path, json=job).json()
                 assert reason in str(refused) and f"config.role.host[{len(role) - 1}]" in str(refused), refused
+        done(me, "apply", "project", PEER, "project-2", "--fields", str(project))
         [waits] = listed(peer, "--waiting")
         done(peer, "reject", str(waits["number"]))
         mine = str(listed(me)[-1]["number"])
@@ -73,7 +80,7 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         assert f"the route to {PEER} is disabled" in ended
         assert not me.routes.table.routes[PEER].enabled
         noted = [line.detail["after"]["status"] for line in peer.audit.list(action="/applications/", limit=9)]
-        assert noted == ["REJECTED", "APPROVED", "APPROVED"]
+        assert noted == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
         refused = asking("partner", me, "apply", "dataset", PEER, "bank#credit")
         assert refused.exit_code == 1 and "NO_CONTRACT" in refused.stderr
 

@@ -305,7 +305,7 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
         peer.ask("/v1/interconn/component/query", {}, "GET", query=query | {"version": "9"})
     person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "other/*"}})
     assert person(world.peer, "GET", f"/partners/{ME}/components")["records"] == []
-    person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": None}})
+    person(world.me, "PATCH", f"/routes/{PEER}", {"route": {"components": "*"}})
     assert requested(world.me, "GET", "/project/query", query, THIRD)["code"] != 0
 
 
