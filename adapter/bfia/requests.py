@@ -341,7 +341,7 @@ def sender_signature(verifier: Verifier) -> Any:
 
 
 def _refused(error: NotAllowed) -> NotAllowed:
-    """Return what the sender is told: not what is wrong with its signature."""
+    """Return the refusal that the sender sees, which does not say what is wrong with its signature."""
     refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
     refused.inside = error
     return refused

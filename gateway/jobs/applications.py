@@ -143,7 +143,7 @@ class Applications:
     def receive_contract(self, new: Application, address: str) -> Application:
         """Keep a contract that a node applies for, which may be unknown; the same once more is the same.
 
-        It is the same only if the same key has signed it: its id is told to nobody else.
+        It is the same only if the same key has signed it: nobody else gets its id.
         """
         waiting = self.kept.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
         for known in waiting if new.keys else ():
