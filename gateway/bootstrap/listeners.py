@@ -219,6 +219,7 @@ def _channel(node: "Gateway") -> router.ChannelParts:
         institution=_institution(node),
         broker=node.broker,
         run_of=node.sessions.run_of,
+        own_session=node.sessions.own_session,
         route_of=node.peer_table.route_of,
         known_sender=node.peer_table.knows,
         session_open=node.sessions.is_open,

@@ -502,7 +502,7 @@ class Gateway:
         return credentials.of(storage.remote, run, min(longest, default=None))
 
     def _on_channel(self, run: Run) -> str:
-        """Report the topic that a run waits for, its unread topics, and the last refused push."""
+        """Report the topic that a run waits for, its unread topics, and the last refused request."""
         job_id = self.store.local_job_of_task(run.task_id) or ""
         sessions = (session_id(job_id), session_id(run.task_id))
         found = [on for session in sessions for on in self.broker.waiting(session)]
@@ -511,7 +511,7 @@ class Gateway:
         refused = next(filter(None, map(self.broker.last_refused, sessions)), "")
         texts = ("it waited for topic " + ", ".join(waits[:5])) if waits else "it waited for no message"
         texts += f"; unread: {', '.join(left[:5])}" if left else ""
-        texts += f"; last refused push: {refused}" if refused else ""
+        texts += f"; last refused {refused}" if refused else ""
         return texts if waits or left or refused else ""
 
     def _end_credentials(self, run: Run) -> None:

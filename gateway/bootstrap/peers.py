@@ -9,7 +9,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from adapter.bfia import requests
-from adapter.bfia.channel.router import Claim, Member
+from adapter.bfia.channel.router import Member
+from adapter.bfia.channel.sessions import Claim
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of
 from adapter.bfia.profiles import PROFILES, Profile, profile_named
@@ -309,6 +310,23 @@ class Sessions:
         if claim.session != self._session_of(local, run):
             raise NotAllowed("x-ptp-session-id is not this run's session: send the value of config.session_id")
         return Member(run.name, frozenset(local.spec.nodes))
+
+    def own_session(self, claim: Claim) -> str:
+        """Return the session of the run that a request comes from, whichever it names; empty for no run here."""
+        found = self._by_token(claim.token) if claim.token else self._by_address_anywhere(claim.address)
+        return self._session_of(*found) if found is not None else ""
+
+    def _by_address_anywhere(self, address: str) -> tuple[LocalJob, Run] | None:
+        if not address:
+            return None
+        for job_id in self._store.local_jobs.unfinished():
+            local = self._store.local_jobs.find(job_id)
+            if local is None:
+                continue
+            for run in _there(local):
+                if self._address_of(run) == address:
+                    return local, run
+        return None
 
     def _by_token(self, token: str) -> tuple[LocalJob, Run] | None:
         known = self._tokens.id_of(token)

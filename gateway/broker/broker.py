@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -40,7 +41,7 @@ _MOST_PAUSE = 120.0
 """seconds until a message of which no more comes is dropped: who brings it may wait long for the container"""
 
 _MOST_REFUSED = 200
-"""sessions whose last refused message is kept"""
+"""sessions whose last refused request is kept"""
 
 
 class _Reader(asyncio.Event):
@@ -69,6 +70,7 @@ class Broker:
         self._ended: dict[str, float] = {}
         self._readers: dict[tuple[str, str], list[_Reader]] = {}
         self._refused: dict[str, str] = {}
+        self._refusals: Counter[tuple[str, str]] = Counter()
         self._writers: dict[Session, list[asyncio.Event]] = {}
         self._over: list[asyncio.Event] = []
         self._left: list[Session] = []
@@ -145,16 +147,24 @@ class Broker:
         ]
         return sorted(found, key=lambda topic: (-topic.oldest, topic.topic))
 
-    def push_refused(self, session: str, why: str) -> None:
-        """Keeps why a container's message was refused last; of few sessions, as any container may name one."""
+    def refused(self, session: str, why: str) -> None:
+        """Keeps what was refused last and why; of few sessions, as any container may name one."""
         self._refused.pop(session, None)
         self._refused[session] = why
         if len(self._refused) > _MOST_REFUSED:
             self._refused.pop(next(iter(self._refused)))
 
     def last_refused(self, session: str) -> str:
-        """Returns why the last refused message of a session was refused; empty where none was."""
+        """Returns which request of a session was refused last, and why; empty where none was."""
         return self._refused.get(session, "")
+
+    def count_refusal(self, operation: str, reason: str) -> None:
+        """Counts a refused request."""
+        self._refusals[operation, reason] += 1
+
+    def refusals(self) -> dict[tuple[str, str], int]:
+        """Returns how many requests were refused since the start of this process, by operation and reason."""
+        return dict(self._refusals)
 
     def received(self) -> dict[str, Received]:
         """Returns what each session has received since the start of this process."""

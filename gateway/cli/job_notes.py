@@ -31,7 +31,7 @@ def on_channel(job: Mapping[str, Any]) -> Iterator[str]:
         facts = filter(None, (left if on["messages"] else "", rate, waits))
         yield f"channel, topic {on['topic']}: " + "; ".join(facts)
     if refused := job.get("channel_refused"):
-        yield f"channel, last refused push: {refused}"
+        yield f"channel, last refused {refused}"
     for of in job.get("channel_received", []):
         received = f"{counted(of['messages'], 'message')}, {amount(of['bytes'])}"
         yield f"channel, {of['session']}: {received} received, {amount(of['bytes_per_second'])}/s now"

@@ -83,6 +83,12 @@ class Metrics(Collector):
         yield GaugeMetricFamily("bfia_channel_sessions", "Sessions of the channel.", value=used.sessions)
         yield GaugeMetricFamily("bfia_channel_messages", "Messages not yet delivered.", value=used.messages)
         yield GaugeMetricFamily("bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes)
+        refused = CounterMetricFamily(
+            "bfia_channel_refused", "Refused requests of the channel.", labels=["request", "reason"]
+        )
+        for (operation, reason), number in self._channel.refusals().items():
+            refused.add_metric([operation, reason], number)
+        yield refused
         yield from _of_sessions(self._channel)
         for name, text, amounts in (
             ("total", "What the node has for jobs: cpu in cores, memory and disk in bytes, GPUs.", ledger.total),

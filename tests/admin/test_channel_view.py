@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from gateway.bootstrap.node import Gateway
 from gateway.domain.execution.messages import StopRequested
 from gateway.domain.spec import Ending, Failure
@@ -76,3 +79,33 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> N
         shown = cli.call("job", "show", "job-1", "--url", url, env={"COLUMNS": "400"}).stdout
     line = next(line for line in shown.splitlines() if " as host.0: when it was stopped" in line)
     assert "it waited for topic answer; unread: question (1); last refused push: " in line
+
+
+@pytest.mark.parametrize("verb", ["push", "pop", "peek", "release"])
+def test_a_request_for_a_stale_session_is_shown_logged_and_counted(tmp_path: Path, verb: str) -> None:
+    """The job of the container that sends it shows it, although the session that it names is another's."""
+    with running(tmp_path) as node:
+        told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)})
+        stale = told["guest.0"] | {"x-ptp-session-id": "session_job-0"}
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert call(node, verb, stale, topic="t", payload=PAYLOAD)["code"] == "E0000000403"
+        job = ask(node, "operator", "GET", "/api/v1/jobs/job-1").json()
+        figures = ask(node, "operator", "GET", "/metrics").text
+        shown = cli.asking("job", node, "show", "job-1").stdout
+    words = "x-ptp-session-id is not this run's session"
+    assert job["channel_refused"].startswith(f"{verb}: ") and words in job["channel_refused"]
+    assert f"last refused {verb}: " in shown
+    assert re.search(f'bfia_channel_refused_total{{reason="[A-Z_]+",request="{verb}"}} 2.0', figures)
+    (logged,) = [line for line in lines if line["event"] == "channel request refused"]
+    assert words in logged["cause"] and "session_job-1" in logged["sessions"]
+
+
+def test_what_another_node_refuses_is_shown_as_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as node:
+        told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)})
+        brought = told["guest.0"] | {"x-ptp-source-node-id": STRANGER, "x-ptp-version": "1"}
+        answer = ask(node, "peer", "POST", f"{CHAN}invoke", json={"topic": "t"}, headers=brought).json()
+        assert answer["code"] != "E0000000000"
+        job = ask(node, "operator", "GET", "/api/v1/jobs/job-1").json()
+    assert job["channel_refused"].startswith("invoke: ") and STRANGER in job["channel_refused"]

@@ -425,7 +425,7 @@ async def test_only_so_many_sessions_are_open_and_refusals_remembered(opened, mo
     with pytest.raises(BufferFull, match="1 sessions are open"):
         await broker.push("other", "t", "n", b"one")
     for session in "abc":
-        broker.push_refused(session, f"why {session}")
+        broker.refused(session, f"why {session}")
     assert [broker.last_refused(session) for session in "abc"] == ["", "why b", "why c"]
 
 

@@ -27,8 +27,9 @@ from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, SUCCESS, Answer
 from adapter.bfia.channel.courier import BUFFER_FULL, Courier
 from adapter.bfia.channel.forms import Form, form_of
 from adapter.bfia.channel.pieces import Payload, measured
+from adapter.bfia.channel.refusals import Refusals
 from adapter.bfia.channel.responses import IN_THREAD, LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused, Handover
-from adapter.bfia.channel.sessions import Cache, UnknownSessions
+from adapter.bfia.channel.sessions import Cache, Claim, UnknownSessions
 from adapter.bfia.profiles import profile_named
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
@@ -39,15 +40,6 @@ from route_table.model import NODE_ID, Route
 X = TypeVar("X")
 
 _BARE_PAUSE = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a container's request says of itself: the session that it is for, and its token or else its address."""
-
-    session: str
-    token: str = ""
-    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +92,14 @@ class ChannelParts:
     elsewhere: Callable[[str], Route | None] = lambda session: None
     may_bring: Callable[[str, str], bool] = lambda node, session: True
     """whether a node may bring messages of a session; asked as those are"""
+    own_session: Callable[[Claim], str] = lambda claim: ""
+    """returns the session of the run that a refused request comes from, whichever it named; empty for no run"""
 
 
 def container_router(parts: ChannelParts) -> APIRouter:
     """Return push, pop, peek and release, for the containers of this node."""
     desk = _Desk(parts)
+    refusals = Refusals(parts.broker, parts.own_session)
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
     for path, handle, about in (
         (PUSH, desk.push, responses.PUSH),
@@ -112,17 +107,18 @@ def container_router(parts: ChannelParts) -> APIRouter:
         (codec.CHANNEL + "peek", desk.peek, responses.PEEK),
         (codec.CHANNEL + "release", desk.release, responses.RELEASE),
     ):
-        _add(router, path, handle, about, parts.broker.push_refused if path == PUSH else None)
+        _add(router, path, handle, about, refusals.of_container)
     return router
 
 
 def peer_router(parts: ChannelParts) -> APIRouter:
     """Return invoke and part, for the transports of other nodes, and the refusal of transport."""
     desk = _Desk(parts)
+    note = Refusals(parts.broker, parts.own_session).of_node
     router = APIRouter(tags=["channel"], lifespan=_closing(parts.courier))
-    _add(router, INVOKE, desk.invoke, responses.INVOKE)
-    _add(router, PART, desk.part, responses.PART)
-    _add(router, codec.CHANNEL + "transport", desk.transport, responses.TRANSPORT)
+    _add(router, INVOKE, desk.invoke, responses.INVOKE, note)
+    _add(router, PART, desk.part, responses.PART, note)
+    _add(router, codec.CHANNEL + "transport", desk.transport, responses.TRANSPORT, note)
     return router
 
 
@@ -131,8 +127,10 @@ def _add(
     path: str,
     handle: Callable[[Request], Awaitable[Response]],
     about: dict[str, Any],
-    note: Callable[[str, str], None] | None = None,
+    note: Callable[[str, Request, GatewayError], Awaitable[None]],
 ) -> None:
+    operation = path.rpartition("/")[2]
+
     async def endpoint(request: Request) -> Response:
         try:
             return await handle(request)
@@ -140,13 +138,12 @@ def _add(
             return Response(status_code=400)
         except GatewayError as error:
             release(error)
-            if note is not None:
-                note(request.headers.get("x-ptp-session-id", ""), f"{error.reason}: {brief(error).message}")
+            await note(operation, request, error)
             if error.code == NotAllowed.code:
                 request.state.refused = brief(error)
             return responses.refusal(error, responses.form_for(request.headers.raw))
 
-    endpoint.__name__ = "chan_" + path.rpartition("/")[2]
+    endpoint.__name__ = f"chan_{operation}"
     router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
 
 
@@ -513,10 +510,15 @@ def _refuse_short(length: int, size: int) -> None:
 
 
 def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
-    """Return another transport's answer; ``ptp`` names the node to which a container's message was brought."""
+    """Return another transport's answer; ``ptp`` names the node to which a container's message was brought.
+
+    Raises `ChannelRefused` where that node refuses the message.
+    """
     if answer.succeeded:
         return responses.success(form)
-    return responses.reply(answer.code, f"node {ptp.target}: {answer.message}" if ptp else answer.message, form)
+    if ptp is not None:
+        raise ChannelRefused(answer.code, f"node {ptp.target}: {answer.message}")
+    return responses.reply(answer.code, answer.message, form)
 
 
 def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import anyio.to_thread
@@ -18,6 +19,15 @@ _MOST = 4096
 _IDLE_SECONDS = 600.0
 _SHARE = 4
 """one node may have this part, a quarter, of the places of unknown sessions"""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a container's request says of itself: the session that it is for, and its token or else its address."""
+
+    session: str
+    token: str = ""
+    address: str = ""
 
 
 class Cache(Generic[K, X]):
