@@ -103,6 +103,10 @@ class JobView:
     """the job of which it took over finished tasks"""
     origin: Origin | None = None
     """the job that it runs again"""
+    is_inferred: bool = False
+    """whether its node tells no outcome, and leaves tasks FAILED by a stop as by a failure"""
+    ends_no_callback_job: bool = False
+    """whether its node is known never to end a job with ``sync_type: callback``"""
 
 
 class SchedulerApi(Protocol):

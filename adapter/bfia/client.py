@@ -24,7 +24,7 @@ from gateway.domain.job import Acceptance
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
-from gateway.domain.states import JobStatus, TaskStatus
+from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
 from gateway.identity.keys import KeyPair
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
@@ -90,7 +90,12 @@ class SchedulerClient(_Client):
                 data = self._peer.job_status(ways[1], job_id)
             except Refused:
                 raise refused from None
-        return job_view(job_id, data)
+        profile = self._peer.profile
+        return replace(
+            job_view(job_id, data),
+            is_inferred=profile.stops_for_failures and not data.get("outcome"),
+            ends_no_callback_job=profile.ends_no_callback_job,
+        )
 
     def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
         """Use an extension. Raises `NotServed` by a peer without it."""
@@ -227,8 +232,9 @@ class ParticipantClient(_Client):
 
     def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
         """Send ``job/stop``, or withdraw the question where the job was only asked about."""
+        body = _of_task(job_id, task_name) | translate.ending_fields(ending)
         try:
-            self._peer.post("/job/stop", _of_task(job_id, task_name) | translate.ending_fields(ending))
+            self._peer.post("/job/stop", body)
         except (NotFound, Refused) as refused:
             if task_name or not self._peer.profile.audits_first or refused.reason in UNCERTAIN:
                 raise
@@ -238,6 +244,11 @@ class ParticipantClient(_Client):
                 raise
             except GatewayError:
                 raise refused from None
+            return
+        has_succeeded = ending is not None and ending.outcome is Outcome.SUCCEEDED
+        if self._peer.profile.stops_at_second_request and not task_name and not has_succeeded:
+            with suppress(Refused):  # the first was accepted
+                self._peer.post("/job/stop", body)
 
     def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
         """Send ``task/stop``, or ``job/stop`` with the task's name, as the peer's profile says."""

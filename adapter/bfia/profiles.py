@@ -56,6 +56,10 @@ class Profile:
     """whether it finds a task in ``status_all`` by the task's name instead of its id"""
     stops_for_failures: bool = False
     """whether its ``stop_all`` may also mean that a container of its own has died"""
+    ends_no_callback_job: bool = False
+    """whether a job with ``sync_type: callback`` that it schedules stays RUNNING for ever"""
+    stops_at_second_request: bool = False
+    """whether ``job/stop`` ends a job with a task that had not begun only when it is sent once more"""
     longest_job_id: int = 100
     """characters; what is longer it may not be able to store"""
 
@@ -75,6 +79,8 @@ PROFILES: Mapping[str, Profile] = {
             errors_as_200=True,
             status_by_name=True,
             stops_for_failures=True,
+            ends_no_callback_job=True,
+            stops_at_second_request=True,
             longest_job_id=25,
             takes_confirm=False,
             encapsulates=True,

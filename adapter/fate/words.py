@@ -181,7 +181,9 @@ def may_begin_again(local: LocalJob) -> bool:
     report ``waiting`` in every cycle.
     """
     ending = local.ending
-    return local.spec.protocol == PROTOCOL and ending is not None and ending.by == local.spec.scheduler
+    if local.spec.protocol != PROTOCOL or ending is None or local.is_ending_inferred:
+        return False
+    return ending.by == local.spec.scheduler or local.stop_request is not None
 
 
 def begun_again(local: LocalJob, job_id: str) -> JobSpec:

@@ -19,6 +19,7 @@ from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
 from gateway.jobs import archive, bundles
 from gateway.jobs.archive import Entry, as_json, without_secrets
+from gateway.ports import JobView
 from gateway.store.serialization import stored_names, to_plain
 from provider_registry.model import group_of
 from provider_registry.registry import Unknown
@@ -27,6 +28,9 @@ DEFAULT = "component default"
 """origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
 _LAST_LINES = 100
 _MOST_TOPICS = 100
+_OF_PEER = ("is_inferred", "ends_no_callback_job")
+"""of a view: how far its peer's answer is to be believed"""
+VIEWED = {name: kind for name, kind in get_type_hints(JobView).items() if name not in _OF_PEER}
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
 """of a run: its container's credentials, and calls under way"""
 SHOWN = {name: kind for name, kind in get_type_hints(Run).items() if stored_names(Run)[name] not in _HIDDEN}
@@ -39,7 +43,7 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
     job = parts.store.jobs.find(job_id)
     spec = local.spec if local else job.spec if job else None
     found: dict[str, Any] = {
-        **vars(view),
+        **{name: getattr(view, name) for name in VIEWED},
         "runs": [],
         "inherited_runs": [],
         "local_warnings": [],

@@ -34,7 +34,7 @@ from gateway.admin.deps import (
     paged,
     shape,
 )
-from gateway.admin.job_view import SHOWN, approval_of, archived, job_in_full, pieces_here
+from gateway.admin.job_view import SHOWN, VIEWED, approval_of, archived, job_in_full, pieces_here
 from gateway.admin.outputs import attachment
 from gateway.auth import Role, person_of
 from gateway.broker.session import Received
@@ -51,7 +51,7 @@ from gateway.errors import Invalid, NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
 from gateway.jobs.bundles import document
 from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
-from gateway.ports import Clock, JobView, Limiters
+from gateway.ports import Clock, Limiters
 from gateway.store.queries import Listed, Place, Wanted, is_known, page
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
@@ -70,7 +70,7 @@ _ON_TOPIC = shape("OnTopic", session=str, **get_type_hints(OnTopic))
 _RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Received))
 _JOB = shape(
     "Job",
-    **get_type_hints(JobView)
+    **VIEWED
     | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
     | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
     | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}

@@ -194,6 +194,14 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class StopRequest:
+    """The request of people here that another node stop a job."""
+
+    by: str  # the person, or the node where people do not say who they are
+    at: datetime
+
+
+@dataclass(frozen=True)
 class LocalJob:
     """A participating node's record of a job."""
 
@@ -224,6 +232,8 @@ class LocalJob:
     """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
     wish: Call | None = None  # has the scheduling node, silent when people here stopped the job, stop it
+    stop_request: StopRequest | None = None
+    inquiry: Call | None = None  # asks the scheduling node, whose stop did not say so, how the job ended
     warnings: tuple[str, ...] = ()
     progress: int = 0  # per cent that the scheduling node reported last, while the job had not succeeded
     pool: Pool | None = None  # what the job has reserved here for its tasks; None: nothing that is counted
@@ -241,6 +251,13 @@ class LocalJob:
         """Why a task failed here for a cause of its own, and not as it was stopped."""
         last = {(run.task_name, run.party): run for run in self.runs}.values()
         return next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
+
+    @property
+    def is_ending_inferred(self) -> bool:
+        """Whether the scheduling node has not told how the job ended, so that what is recorded was inferred."""
+        if self.inquiry is None:
+            return False
+        return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
 
     def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
         """Return the job with one more line for its timeline."""

@@ -220,6 +220,7 @@ class Coordinator:
         if isinstance(local, Job):
             return view(local, self._store.timing)
         scheduler = self._scheduling(job_id, local)
+        began = time.monotonic()
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
@@ -233,7 +234,7 @@ class Coordinator:
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
                 self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
-        return with_local(found, local)
+        return with_local(found, local, asked_before=time.monotonic() - began)
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
         """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""
@@ -302,10 +303,16 @@ class Coordinator:
                 return
             if not (isinstance(record, Job) and record.ending):
                 self._asked(job_id, "stop", task=task_name)
+            if isinstance(record, LocalJob) and not task_name:
+                person = by_user().get("user")
+                by = f"{person} at {self._peers.node}" if person else self._peers.node
+                self._executor.stop_requested(job_id, by)
             with traced(record.spec.trace_id if record else current_trace()), self._in_timeline(job_id):
                 scheduler.stop_job(job_id, task_name, self._peers.node)
         except GatewayError as error:
             silent = isinstance(error, PeerUnreachable) or error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
+            if isinstance(record, LocalJob) and not task_name and not silent:
+                self._executor.stop_requested(job_id, "")
             if task_name or not silent or not isinstance(record, LocalJob):
                 raise
             self._executor.stop_here(job_id, error.message)

@@ -51,7 +51,7 @@ _LANES = {
 """of actions on the engine; all others are in the lane ``engine``, or of the node that is called"""
 
 
-_Call = messages.Tell | messages.Confirm | messages.QueryScheduler | messages.AskStop
+_Call = messages.Tell | messages.Confirm | messages.QueryScheduler | messages.AskStop | messages.QueryEnding
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,19 @@ class SchedulerCalls:
         now = self.clock()
         return [messages.Done(action, now), *_lost_stop(local, view, now)]
 
+    def ask_ending(self, local: LocalJob, action: messages.QueryEnding) -> list[messages.Event]:
+        """Ask the scheduling node how the job ended, and take that in."""
+        scheduler = local.spec.scheduler
+        try:
+            view = self._scheduler(local).job_status(local.id, local.node)
+        except GatewayError as error:
+            return [self._failed(action, error, ("NODE_UNKNOWN", *UNCERTAIN))]
+        now = self.clock()
+        if not ended(JOB, view.status):
+            text = f"{scheduler} says {view.status}"
+            return [messages.Done(action, now, final=False, message=text)]
+        return [*_lost_stop(local, view, now), messages.Done(action, now)]
+
     def stop(self, local: LocalJob, action: messages.AskStop) -> messages.Event:
         """Have the scheduling node stop the job; one that does not know it has nothing to stop."""
         try:
@@ -136,7 +149,10 @@ def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.S
     outcome, failure, by = view.outcome or Outcome.STOPPED, view.failure, local.spec.scheduler
     if outcome is Outcome.FAILED and failure is None:
         failure = local.own_failure or Failure("FAILED", f"{by} says that the job has failed, and not why", by)
-    return [messages.StopRequested(now, None, Ending(outcome, now, failure, by), by)]
+    if outcome is Outcome.STOPPED and failure is None:
+        failure = Failure("STOPPED", f"stopped by {by}, which did not say why", by)
+    ending = Ending(outcome, now, failure, by)
+    return [messages.StopRequested(now, None, ending, by, is_inferred=view.is_inferred)]
 
 
 log = structlog.get_logger(__name__)
@@ -343,6 +359,8 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 return self._scheduler_calls.confirm(local, action)
             case messages.QueryScheduler():
                 return self._scheduler_calls.ask(local, action)
+            case messages.QueryEnding():
+                return self._scheduler_calls.ask_ending(local, action)
             case messages.AskStop():
                 return [self._scheduler_calls.stop(local, action)]
             case messages.Prepare():
@@ -480,11 +498,16 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
 
     def learned(self, local: LocalJob, view: JobView) -> LocalJob:
         """Take in what the scheduling node has just reported of a job: that it has ended, and how."""
-        news = view.outcome is not None and machine.may_explain(local, view.outcome)
-        if news or not ended(JOB, local.status):
-            for event in _lost_stop(local, view, self._clock()):
+        for event in _lost_stop(local, view, self._clock()):
+            outcome = event.ending.outcome if event.ending else Outcome.STOPPED
+            news = machine.may_explain(local, outcome, is_inferred=event.is_inferred)
+            if news or not ended(JOB, local.status):
                 return self.record(local.id, event)
         return local
+
+    def stop_requested(self, job_id: str, by: str) -> None:
+        """Record that people here have the scheduling node stop a job; ``by`` empty: it has refused to."""
+        self.record(job_id, messages.StopWished(self._clock(), by))
 
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""

@@ -6,7 +6,7 @@ from gateway.domain import quorum, run, waiting
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob, Run
-from gateway.domain.states import JOB, TaskStatus, ended
+from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import GatewayError, NotServed
 from gateway.ports import JobView, TaskView
@@ -47,10 +47,11 @@ def view(job: Job, timing: Timing) -> JobView:
     )
 
 
-def with_local(found: JobView, local: LocalJob) -> JobView:
+def with_local(found: JobView, local: LocalJob, asked_before: float = 0.0) -> JobView:
     """Add what this node knows of its own part, and of the job where the scheduling node leaves that out.
 
     Tasks that a peer knows by their names get the ids they run under here, and the others their names.
+    ``asked_before``: seconds since the scheduling node was asked.
     """
     by_name = {run.task_name: run.task_id for run in local.runs}
     by_id = {task_id: name for name, task_id in by_name.items()}
@@ -66,9 +67,26 @@ def with_local(found: JobView, local: LocalJob) -> JobView:
         tasks.append(task)
     found = replace(found, tasks=tasks, scheduler=found.scheduler or local.spec.scheduler)
     ending = local.ending
-    if ending is not None and ended(JOB, found.status) and found.outcome in (None, ending.outcome):
-        found = replace(found, outcome=ending.outcome, failure=found.failure or ending.failure)
+    if ending is not None and ended(JOB, found.status):
+        if found.outcome in (None, ending.outcome):
+            found = replace(found, outcome=ending.outcome, failure=found.failure or ending.failure)
+        elif found.is_inferred:
+            found = replace(found, outcome=ending.outcome, failure=ending.failure)
+    if found.waiting is None and not ended(JOB, found.status):
+        found = replace(found, waiting=_waiting_for_scheduler(found, local, asked_before))
     return replace(found, flow_id=found.flow_id or local.spec.flow_id)
+
+
+def _waiting_for_scheduler(found: JobView, local: LocalJob, asked_before: float) -> waiting.Waiting | None:
+    """Return what a job waits for whose part here is done, for now or for good; None while a run goes on."""
+    if local.status in (JobStatus.PENDING, JobStatus.READY) or any(not run.over for run in local.runs):
+        return None
+    node = local.spec.scheduler
+    text = f"waits for {node}, asked {asked_before:.0f} s ago, says {found.status}"
+    if found.ends_no_callback_job and local.spec.by_callback:
+        text += "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
+    since = max((run.ended_at for run in local.runs if run.ended_at), default=local.created_at)
+    return waiting.Waiting("NEXT_TASK", text, since)
 
 
 def _own_part(local: LocalJob, task: str) -> TaskView | None:

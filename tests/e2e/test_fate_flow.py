@@ -131,7 +131,10 @@ def test_a_task_that_fails_here_runs_again_in_fates_retry(pair: Pair):
 
 @pytest.mark.parametrize("where", ["there", "here"])
 def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
-    """Its own part, killed first, may be reported as failed before ours as canceled: what it says counts."""
+    """Its own part, killed first, may be reported as failed before ours as canceled: what it says counts.
+
+    Where people here had it stopped, that does.
+    """
     about = f"theirs, stopped {where}"
     stop(pair, about, where == "there")
 
@@ -143,7 +146,10 @@ def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
     word = said()[0]
     wait_for(lambda: pair.shown(about)[1]["a"][1] == word, 60, 0.2, "its task has ended so")
     assert pair.shown(about)[1]["b"] == (0, "waiting", "waiting")
-    job = pair.ended_here(about, {"canceled": "STOPPED", "failed": "FAILED"}[word])
+    outcome = {"canceled": "STOPPED", "failed": "FAILED"}[word]
+    job = pair.ended_here(about, "STOPPED" if where == "here" else outcome)
+    if where == "here":
+        assert job["failure"]["message"].startswith("stopped by ")
     assert [task["status"] for task in job["tasks"]] == ["FAILED"]
 
 

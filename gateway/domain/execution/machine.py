@@ -12,7 +12,7 @@ from typing import assert_never
 from gateway.domain import approval, models
 from gateway.domain import run as domain_run
 from gateway.domain.execution import messages, runs
-from gateway.domain.run import LocalJob, Run
+from gateway.domain.run import LocalJob, Run, StopRequest
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move, replace
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
@@ -46,6 +46,8 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
     wished = local.wish is not None and not local.wish.completed
     if local.wish is not None and local.wish.tries < _WISHES:
         yield from when_due(local.wish, messages.AskStop(), timing.call_deadline)
+    if local.inquiry is not None and local.inquiry.tries < _INQUIRIES:
+        yield from when_due(local.inquiry, messages.QueryEnding(), timing.call_deadline)
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             todo = _of_run(run, timing)  # why a job ends is reported before that its runs have
@@ -200,6 +202,8 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return _alive(local, event.at)
         case messages.StoppedHere():
             return _stopped_here(local, event)
+        case messages.StopWished():
+            return _stop_wished(local, event)
         case messages.Misreported():
             return _misreported(local, event)
         case messages.RunEvent():
@@ -248,6 +252,10 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
     match action:
         case messages.Close() if event.final:
             return replace(local, closed=True)
+        case messages.QueryEnding():
+            asked_enough = local.inquiry is not None and local.inquiry.tries >= _INQUIRIES
+            if event.final or asked_enough:
+                return _with_models(local, event.at)
         case messages.AskStop() if event.final:
             return local.noted(event.at, "stop reported", local.spec.scheduler, message=event.message)
         case messages.Confirm() if event.final:
@@ -290,13 +298,33 @@ def _stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     if ended(JOB, local.status):
         return _explained(stopped, event)
     final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
-    ending = event.ending or _ending_by_runs(local, event)
+    ending = event.ending or _ending_inferred(local, event)
     stopped = replace(stopped, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
-    if models.saves(stopped, ending):
-        name = models.named(local.spec)
-        stopped = replace(stopped, model_saved=True)
-        stopped = stopped.noted(event.at, "model saved", model_id=name.model_id, version=name.version)
+    if event.ending is None and final is JobStatus.FINISHED and _is_scheduled_by_another(local, event.by):
+        stopped = replace(stopped, inquiry=Call(due_at=event.at + _INQUIRY_PAUSE))
+    else:
+        stopped = _with_models(stopped, event.at)
     return stopped.noted(event.at, f"job {final} here", event.by, outcome=ending.outcome if ending else "")
+
+
+def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
+    return sender == local.spec.scheduler != local.node
+
+
+def _with_models(local: LocalJob, at: datetime) -> LocalJob:
+    """Keep the models of a job that has succeeded."""
+    if local.model_saved or not models.saves(local, local.ending):
+        return local
+    name = models.named(local.spec)
+    local = replace(local, model_saved=True)
+    return local.noted(at, "model saved", model_id=name.model_id, version=name.version)
+
+
+def _stop_wished(local: LocalJob, event: messages.StopWished) -> LocalJob:
+    if ended(JOB, local.status):
+        return local
+    request = StopRequest(event.by, event.at) if event.by else None
+    return replace(local, stop_request=request)
 
 
 def _stopped_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
@@ -310,21 +338,58 @@ def _stopped_here(local: LocalJob, event: messages.StoppedHere) -> LocalJob:
 def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     """Take up how the job ended where that arrives only after the stop, as FATE sends it."""
     ending = event.ending
-    if ending is None or not may_explain(local, ending.outcome):
+    if ending is None:
         return local
+    is_news = may_explain(local, ending.outcome, is_inferred=event.is_inferred)
+    local = changed(local, "inquiry", lambda call: replace(call, state=CallState.OK, message=""))
+    if not is_news:
+        return local if local.inquiry is None else _with_models(local, event.at)
     if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
         ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
     local = replace(local, ending=ending)
+    if local.inquiry is not None:  # it may leave a model only now
+        local = _with_models(local, event.at)
     return local.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
-def may_explain(local: LocalJob, outcome: Outcome) -> bool:
-    """Whether an outcome that comes after the end here is news: that runs were stopped explains nothing."""
+def may_explain(local: LocalJob, outcome: Outcome, *, is_inferred: bool = False) -> bool:
+    """Whether an outcome that comes after the end here is news: that runs were stopped explains nothing.
+
+    ``is_inferred``: it was read off tasks' states. A stop leaves running tasks FAILED at some nodes, so that a
+    failure inferred there does not replace a stop.
+    """
     ending = local.ending
     if ending is None:
+        return outcome is not Outcome.SUCCEEDED or local.is_ending_inferred
+    if outcome is ending.outcome:
+        return False
+    if _task_was_stopped(ending):
         return outcome is not Outcome.SUCCEEDED
-    guessed = ending.failure is not None and ending.failure.reason == "STOPPED" and ending.failure.task != ""
-    return guessed and outcome not in (Outcome.SUCCEEDED, ending.outcome)
+    if ending.outcome is Outcome.STOPPED and local.stop_request is not None:
+        return outcome is Outcome.SUCCEEDED and local.is_ending_inferred
+    if not local.is_ending_inferred or local.own_failure is not None:
+        return False
+    return ending.outcome is Outcome.SUCCEEDED or outcome is Outcome.SUCCEEDED or not is_inferred
+
+
+def _task_was_stopped(ending: Ending) -> bool:
+    return ending.failure is not None and ending.failure.reason == "STOPPED" and ending.failure.task != ""
+
+
+def _ending_inferred(local: LocalJob, event: messages.StopRequested) -> Ending | None:
+    """Return how the job ended where the scheduling node does not say; None where nothing tells."""
+    request = local.stop_request
+    if request is not None and local.status is not JobStatus.PENDING and local.own_failure is None:
+        text = f"stopped by {request.by}"
+        return Ending(Outcome.STOPPED, request.at, Failure("STOPPED", text, local.node), local.node)
+    ending = _ending_by_runs(local, event)
+    if ending is not None or local.status is JobStatus.PENDING:
+        return ending
+    all_over = local.runs != () and all(run.over for run in local.runs)
+    if all_over or not _is_scheduled_by_another(local, event.by):
+        return None
+    failure = Failure("STOPPED", f"stopped by {event.by}, which did not say why", event.by)
+    return Ending(Outcome.STOPPED, event.at, failure, event.by)
 
 
 def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | None:
@@ -352,7 +417,7 @@ def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
 def _restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
     """Repeat what a gateway was doing when it exited."""
     if event.owner in ("", local.home) or not local.home:
-        for path in ("close", "ask", "wish", "approval.confirm"):
+        for path in ("close", "ask", "wish", "inquiry", "approval.confirm"):
             local = changed(local, path, Call.interrupted)
         if watched(local) and local.ask.state is CallState.IDLE:  # a stop may have been sent meanwhile
             local = replace(local, ask=replace(local.ask, due_at=event.at))
@@ -387,6 +452,12 @@ _WISHES = 8640
 """tries of a stop that people here wished: about a day"""
 
 
+_INQUIRIES = 10
+"""tries to learn how a job ended from a scheduling node whose stop did not say so"""
+_INQUIRY_PAUSE = timedelta(seconds=1)
+"""some nodes take in that a job has ended only after every party has answered the stop"""
+
+
 def watched(local: LocalJob) -> bool:
     """Whether another node's silence matters to the job here."""
     created = local.audit is None or local.audit.created
@@ -419,6 +490,7 @@ def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     if local.spec.scheduler != node:
         return local
     local = changed(local, "wish", Call.hurried)
+    local = changed(local, "inquiry", Call.hurried)
     hurried = tuple(changed(run, "reporting.call", Call.hurried) for run in local.runs)
     return local if all(map(is_, hurried, local.runs)) else replace(local, runs=hurried)
 

@@ -96,6 +96,12 @@ class AskStop(OnJob):
     call = "wish"
 
 
+class QueryEnding(OnJob):
+    """Ask the scheduling node, whose stop did not say so, how the job ended."""
+
+    call = "inquiry"
+
+
 class Expire(OnJob):
     """Decision: the job was not decided on in time."""
 
@@ -104,7 +110,9 @@ class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
 
 
-Action = Launch | Probe | StopRun | Collect | Seal | Tell | Close | Confirm | Prepare | QueryScheduler | AskStop
+OnRunAction = Launch | Probe | StopRun | Collect | Seal | Tell
+OnJobAction = Close | Confirm | Prepare | QueryScheduler | AskStop | QueryEnding
+Action = OnRunAction | OnJobAction
 Decision = Conclude | Expire | Abandon
 Command = Action | Decision
 
@@ -194,7 +202,7 @@ class Misreported:
 class Done:
     """An action without an event of its own is finished; ``final`` False: retry later."""
 
-    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler | AskStop
+    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler | AskStop | QueryEnding
     at: datetime
     final: bool = True
     message: str = ""
@@ -222,6 +230,15 @@ class StopRequested:
     tasks: frozenset[str] | None
     ending: Ending | None
     by: str = ""
+    is_inferred: bool = False  # the outcome was read off tasks' states, which a stop may have left so
+
+
+@dataclass(frozen=True)
+class StopWished:
+    """People here have the scheduling node stop the job; ``by`` empty: it has refused to."""
+
+    at: datetime
+    by: str
 
 
 @dataclass(frozen=True)
@@ -284,4 +301,4 @@ class SchedulerAlive:
 
 OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
 OfJob = Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
-Event = OfRun | OfJob | Misreported | StoppedHere
+Event = OfRun | OfJob | Misreported | StoppedHere | StopWished

@@ -196,6 +196,8 @@ def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(si
 def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_only_stopped(site: Site):
     spec = site.take_part(FATE)
     site.run(spec.job_id, "guest.0")
+    task = {"job_id": spec.job_id, "task_name": "a"}  # which FATE-Flow stops first where it has failed
+    assert site.asks(FATE, "/job/stop", task)["code"] == 0
     assert site.asks(FATE, "/job/stop", {"job_id": spec.job_id})["code"] == 0
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02)
     site.peer.will(by_path(job_status_all=says(data={"job_status": "FINISHED", "status": {"a": "FAILED"}})))

@@ -24,9 +24,11 @@ ELSEWHERE = {
     "bare_payloads",
     "encapsulates",
     "stops_for_failures",
+    "ends_no_callback_job",
+    "stops_at_second_request",
 }
 """fields that show in no exchange: ids are made before anybody is asked, none is a job that waits or runs (see
-test_dialects.py), and the channel has tests of its own (channel/test_forms.py)"""
+test_dialects.py and test_scheduled_by_fate.py), and the channel has tests of its own (channel/test_forms.py)"""
 
 
 def reply(one: dict[str, Any]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
             world.end(job, "a", "host.0", code=code)
         else:
             flow.do(job, "job/stop")
-            assert world.local(job).ending is None
+            assert world.local(job).is_ending_inferred
         flow.do(job, f"job/status/update {word}")
         ending = world.local(job).ending
         assert ending and ending.failure
