@@ -4,6 +4,7 @@ No image is fetched implicitly, every container is hardened in the same way, and
 container is found again by its name and its labels.
 """
 
+import json
 import math
 import random
 import threading
@@ -19,6 +20,7 @@ from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig
 from docker.types import Mount as DockerMount
 
+from engines import seccomp
 from engines.base import (
     CAPABILITIES,
     HOME,
@@ -136,6 +138,7 @@ class ContainerdEngine(DaemonEngine):
             options.dns,
         )
         self._gpus = Gpus(self._client)
+        self._security_options: Sequence[str] | None = None
         self._doors: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
 
@@ -344,7 +347,7 @@ class ContainerdEngine(DaemonEngine):
             init=True,
             cap_drop=["ALL"],
             cap_add=list(spec.capabilities) or None,
-            security_opt=["no-new-privileges:true"],
+            security_opt=[*self._confinement()],
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
@@ -377,6 +380,16 @@ class ContainerdEngine(DaemonEngine):
             host_config=host,
         )
         return str(created["Id"])
+
+    def _confinement(self) -> Sequence[str]:
+        """Return a container's security options. Raises `EngineDown`."""
+        if self._security_options is None:
+            with translated(EngineDown):
+                options = ["no-new-privileges:true"]
+                if seccomp.is_replaceable(self._client().info().get("SecurityOptions") or ()):
+                    options.append(f"seccomp={json.dumps(seccomp.docker_profile())}")
+            self._security_options = options
+        return self._security_options
 
     def _own_folders(self, limits: Limits) -> dict[str, str]:
         """Return the folders in memory that a container has for itself, each with its mount options."""

@@ -79,6 +79,8 @@ class KubernetesOptions(ClusterOptions):
     tolerations: tuple[Mapping[str, Any], ...] = ()
     runtime_class: str = ""
     priority_class: str = ""
+    seccomp_profile: str = ""
+    """file below the kubelets' folder for profiles, on every machine; default that of the container runtime"""
 
 
 class PodView:
@@ -179,7 +181,7 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
         enableServiceLinks=False,
         # so that the first process of the run is not the first of its namespace, which signals would not end
         shareProcessNamespace=True,
-        securityContext=PodSecurityContext(seccompProfile=SeccompProfile(type="RuntimeDefault")),
+        securityContext=PodSecurityContext(seccompProfile=_system_calls(options)),
         volumes=_volumes(spec, options),
         imagePullSecrets=[LocalObjectReference(name=pull_name(spec.name))] if pull else None,
         nodeSelector=dict(options.node_selector) if options.node_selector else None,
@@ -274,6 +276,12 @@ def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Co
         volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, options).items()],
         terminationMessagePolicy="File",
     )
+
+
+def _system_calls(options: KubernetesOptions) -> SeccompProfile:
+    if options.seccomp_profile:
+        return SeccompProfile(type="Localhost", localhostProfile=options.seccomp_profile)
+    return SeccompProfile(type="RuntimeDefault")
 
 
 def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:

@@ -274,6 +274,7 @@ def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installatio
         gpu=place.gpu,
         runtime_class=place.runtime_class,
         priority_class=place.priority_class,
+        seccomp_profile=place.seccomp_profile,
         **_of_cluster(settings),
     )
     return KubernetesEngine(settings.node.id, installation, options)

@@ -162,6 +162,11 @@ class KubernetesEngineSettings(Section):
     )
     runtime_class: str = Field(default="", description="Runtime class of the runs; empty: the cluster's default.")
     priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
+    seccomp_profile: str = Field(
+        default="",
+        pattern=r"^([\w-][\w.-]*(/[\w-][\w.-]*)*)?$",
+        description="Seccomp profile of the runs in each kubelet's folder seccomp; empty: the runtime's default.",
+    )
 
 
 class NamedEngine(Machines):

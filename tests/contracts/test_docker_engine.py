@@ -46,7 +46,7 @@ def test_a_container_is_hardened_and_limited(
     assert host["Memory"] == host["MemorySwap"] == 64 * MIB
     assert host["PidsLimit"] == 33
     assert host["CapDrop"] == ["ALL"]
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert [option.partition("=")[0] for option in host["SecurityOpt"]] == ["no-new-privileges:true", "seccomp"]
     assert host["Privileged"] is False
     assert host["Init"] is True
     assert host["LogConfig"]["Type"] == "json-file"

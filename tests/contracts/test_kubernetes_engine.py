@@ -33,6 +33,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Namespace, Node, Pod, ResourceQuota, Secret
 from lightkube.types import PatchType
 
+from engines import seccomp
 from engines.base import (
     Capacity,
     CreateFailed,
@@ -57,6 +58,7 @@ from tests.contracts.engine_acts import (
     exits,
     launched,
     others,
+    output_of,
     python,
     wait_for,
 )
@@ -145,6 +147,20 @@ def space(admin: Client) -> Iterator[str]:
 
 def pods_of(admin: Client, run: str) -> list[Pod]:
     return list(admin.list(Pod, labels={RUN: run}))
+
+
+def test_runs_have_the_profile_that_their_machines_have(harness: KubernetesHarness) -> None:
+    """Attack: the calls that `tests.trust.system_calls` makes."""
+    folder = harness.home / "1" / "kubelet" / "seccomp"
+    folder.mkdir(exist_ok=True)
+    profile = folder / f"bfia-{uuid.uuid4().hex[:8]}.json"
+    profile.write_text(json.dumps(seccomp.cluster_profile()))
+    try:
+        engine = harness.engine(seccomp_profile=profile.name)
+        attacks = (ROOT / "tests" / "trust" / "system_calls.py").read_text(encoding="ascii")
+        assert output_of(harness, engine, python(attacks)) == b"done\n"
+    finally:
+        profile.unlink()
 
 
 def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: KubernetesHarness, admin: Client) -> None:
