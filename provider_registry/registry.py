@@ -300,6 +300,18 @@ class Registry:
             raise self._unknown(*_parts(key))
         return found
 
+    def named(self, name: str) -> Provider:
+        """Return the provider of a full name, or the newest of those that a name without all its parts stands for.
+
+        One in use comes before a retired one. Raises `Unknown`.
+        """
+        provider, version, device = _parts(name)
+        candidates = self.query(provider, device, version) if provider else []
+        if not candidates:
+            raise self._unknown(provider, version, device)
+        in_use = [candidate for candidate in candidates if not candidate.retired]
+        return max(in_use or candidates, key=_newest_on_first_device)
+
     def find(
         self, provider: str, version: str, name: str, at: datetime | None = None
     ) -> tuple[Provider, Component]:
@@ -421,6 +433,9 @@ class Registry:
         device = device or DEVICE
         same_name = self.query(name=provider) if provider and provider != "*" else []
         here = [p.version for p in same_name if p.device == device]
+        if same_name and (not version or version in here):
+            text = f"name a version and a device of provider {shorten(provider)}"
+            return Unknown("VERSION_UNKNOWN", f"{text}: {_some(p.key for p in same_name)}")
         if here:
             rest = f"has no version {shorten(version)}; it has {_some(here)}"
             return Unknown("VERSION_UNKNOWN", f"provider {shorten(provider)} on {device} {rest}")
@@ -446,6 +461,11 @@ def _merged(known: Provider, added: Provider) -> Provider:
         digests={**known.digests, **added.digests},
         warnings=bounded([w for w in known.warnings if not w.path.startswith(replaced)] + list(added.warnings)),
     )
+
+
+def _newest_on_first_device(provider: Provider) -> tuple[Any, ...]:
+    known = provider.device in DEVICES
+    return order(provider.version), -DEVICES.index(provider.device) if known else -len(DEVICES)
 
 
 def _parts(provider_name: str | None) -> tuple[str, str, str]:

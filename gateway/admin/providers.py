@@ -175,7 +175,8 @@ def router(providers: Providers) -> APIRouter:
 
     @paths("GET", ONE, "A provider in full, with its warnings and the jobs that use it", full.model)
     def one(provider_name: Name) -> Response:
-        return Reply(full(_known(lambda: registry.get(provider_name))))
+        """Without version or device, the newest in use."""
+        return Reply(full(_known(lambda: registry.named(provider_name))))
 
     @paths(
         "GET", f"{ONE}/history", "Who changed it, when and why, newest first", numbered("history", _shown.model)
@@ -201,7 +202,7 @@ def router(providers: Providers) -> APIRouter:
     )
     def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Response:
         """``x-bfia`` of a property holds what a form shows beside it."""
-        provider = _known(lambda: registry.get(provider_name))
+        provider = _known(lambda: registry.named(provider_name))
         found = provider.components.get(component)
         if found is None:
             text = f"{provider.key} has no component {component[:80]}; it has {', '.join(provider.components)}"

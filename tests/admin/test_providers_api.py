@@ -112,3 +112,38 @@ def test_the_description_of_a_listener_is_made_aside_and_once(
     first, second = (as_("root")("GET", "/openapi.json").json() for _ in range(2))
     assert first == second and "/api/v1/providers" in first["paths"]
     assert made == [False]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("several", "several:1.0.10@docker"),
+        ("several:", "several:1.0.10@docker"),
+        ("several@docker", "several:1.0.10@docker"),
+        ("several:@docker", "several:1.0.10@docker"),
+        ("several:1.0.9", "several:1.0.9@docker"),
+        ("several:2.0.0", "several:2.0.0@docker"),
+    ],
+)
+def test_a_name_without_version_or_device_shows_the_newest_in_use(as_: Callable[[str], Send], name: str, key: str):
+    root = as_("root")
+    for version in ("1.0.9", "1.0.10", "2.0.0"):
+        root("POST", "/v2/provider/register", json=a_request(name="several", version=version))
+    root("POST", "/api/v1/providers/several:2.0.0@docker/retire", json={})
+    for path in ("", "/components/Algo/parameters"):
+        assert root("GET", f"/api/v1/providers/{name}{path}").status_code == 200
+    assert root("GET", f"/api/v1/providers/{name}").json()["provider_name"] == key
+
+
+@pytest.mark.parametrize("name", ["changed", "changed:1.0.0", "changed@docker"])
+def test_a_change_of_a_provider_without_version_or_device_names_those_there_are(
+    as_: Callable[[str], Send], name: str
+):
+    root = as_("root")
+    root("POST", "/v2/provider/register", json=a_request(name="changed", version="1.0.0"))
+    for method, what in (("POST", "retire"), ("POST", "approve"), ("GET", "history"), ("GET", "diff")):
+        answer = root(method, f"/api/v1/providers/{name}/{what}").json()
+        assert (
+            answer["msg"]
+            == "VERSION_UNKNOWN: name a version and a device of provider changed: changed:1.0.0@docker"
+        )
