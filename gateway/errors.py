@@ -53,6 +53,8 @@ class GatewayError(Exception):
     code = 500
     job_id = ""
     """a job that is kept all the same, and tells more"""
+    node = ""
+    """the other node that it is about, where there is one"""
     inside: "GatewayError | None" = None
     """what this node's own log and audit have in its place"""
     problems: tuple[Problem, ...] = ()

@@ -434,8 +434,9 @@ class Registry:
         same_name = self.query(name=provider) if provider and provider != "*" else []
         here = [p.version for p in same_name if p.device == device]
         if same_name and (not version or version in here):
-            text = f"name a version and a device of provider {shorten(provider)}"
-            return Unknown("VERSION_UNKNOWN", f"{text}: {_some(p.key for p in same_name)}")
+            keys = _some(p.key for p in same_name)
+            text = f"name a version and a device of provider {shorten(provider)}: {keys}"
+            return Unknown("VERSION_UNKNOWN", text)
         if here:
             rest = f"has no version {shorten(version)}; it has {_some(here)}"
             return Unknown("VERSION_UNKNOWN", f"provider {shorten(provider)} on {device} {rest}")

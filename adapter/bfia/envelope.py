@@ -28,7 +28,7 @@ from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
 from adapter.foreign_jobs import not_for_create_all
 from gateway.errors import DatabaseAway, GatewayError, Invalid, StorageAway, TooLarge, brief, envelope, release
-from gateway.language.catalogue import ENGLISH, in_language, of_header, reason_of
+from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
 
 log = structlog.get_logger(__name__)
 
@@ -171,9 +171,10 @@ def _answer(request: Request, status: int, error: GatewayError, words: Words = s
     language = of_header(request.headers.get("accept-language", ""))
     body = envelope(error, words)
     if language != ENGLISH:
-        body = in_language(body, error.reason, language)
-    if request.url.path.startswith(_OPERATORS) and (known := reason_of(error.reason)):
-        body["data"]["next_step"] = known.next_step[language]
+        body = in_language(body, error.reason, language, error.node)
+    step = next_step(error.reason, language, error.node)
+    if step and request.url.path.startswith(_OPERATORS):
+        body["data"]["next_step"] = step
     if request.url.path.startswith(_OWN_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

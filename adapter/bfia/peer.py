@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import wraps
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from uuid import uuid4
 
@@ -96,6 +97,24 @@ _LONGEST_REFUSAL = 4000
 _LONGEST_REASON = 200
 
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _naming_its_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenate["Peer", P], T]:
+    """Have the errors of a peer's method name its node, for what is advised to do next."""
+
+    @wraps(call)
+    def named(self: "Peer", /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            return call(self, *args, **options)
+        except GatewayError as error:
+            error.node = error.node or self.node
+            raise
+
+    return named
+
+
 class Peer:
     """One peer, as its route describes it at the moment of the call. Raises `Refused` and `PeerUnreachable`."""
 
@@ -166,6 +185,7 @@ class Peer:
             raise NotServed(f"{self.node} does not serve {path}{why}")
         return self._data(path, status, answer)
 
+    @_naming_its_node
     def raw(
         self,
         method: str,
@@ -259,6 +279,7 @@ class Peer:
                 raise unproven from error
         return status, answer if page is None else page
 
+    @_naming_its_node
     def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
         route = self._route.channel
@@ -284,6 +305,7 @@ class Peer:
         words = str(body.get("message") or body.get("msg") or "")
         return profile_given_away(_number(body.get("code")), words)
 
+    @_naming_its_node
     def check_profile(self) -> None:
         """Refuse a peer that speaks another dialect than its route says; each address is asked once.
 

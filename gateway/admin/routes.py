@@ -229,7 +229,9 @@ def router(
         with anyio.move_on_after(_LONGEST_TEST):
             steps = await anyio.to_thread.run_sync(try_route, node, limiter=limiter, abandon_on_cancel=True)
             return Reply({"node": node, "good": good(steps), "steps": steps})
-        raise PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
+        late = PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
+        late.node = node
+        raise late
 
     return paths.router
 

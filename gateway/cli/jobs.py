@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfia_gateway_client.calls import each, path_of
+from bfia_gateway_client.calls import each, next_step_of, path_of
 from bfia_gateway_client.errors import harmless
 from bfia_gateway_client.progress import OVER, looks
 from gateway.cli import options
@@ -199,17 +199,9 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
         first.setdefault(one["reason"], one)
     for reason, failure in first.items():
         with suppress(CallFailed):  # a reason of a partner's own is not explained
-            step = _filled(node.get(path_of("reasons", reason))["next_step"], job, failure)
+            step = next_step_of(node.get(path_of("reasons", reason))["next_step"], job, failure)
             advice.append(f"{t('next step')}: {reason}: {step}")
     Console().print(_tree(job, advice=advice))
-
-
-def _filled(step: str, job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
-    """Return what to do next, its ``JOB --task T --party P`` at node ``N`` being the run that failed."""
-    at = (failure.get("role"), failure.get("node"))
-    party = next((f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at), "")
-    values = {"JOB": job["job_id"], "T": failure.get("task"), "P": party, "N": failure.get("node")}
-    return re.sub(r"\b(JOB|[TPN])\b", lambda found: quote(values[found[0]] or found[0]), step)
 
 
 @command(commands, "watch", "job-0123")

@@ -553,13 +553,16 @@ def routes_of(settings: Settings) -> Step:
         return trials.ok(f"{total}, none of them reached directly" if routes.table.routes else total)
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         problems = list(pool.map(_connection_problem, (address for _, address in direct)))
-    away = [f"{node}: {problem}" for (node, _), problem in zip(direct, problems, strict=True) if problem]
+    silent = [(node, problem) for (node, _), problem in zip(direct, problems, strict=True) if problem]
+    away = [f"{node}: {problem}" for node, problem in silent]
     if away:
         more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
-        remedy = "correct host or port, or have the peer started; details: bfia-gateway route test NODE"
+        test = f"bfia-gateway route test {shlex.quote(silent[0][0])}"
+        remedy = f"correct host or port, or have the peer started; details: {test}"
         return trials.warning("; ".join(away[:5]) + more, remedy, total)
     return trials.ok(
-        f"{total}; something listens at each address; bfia-gateway route test NODE tests the whole link"
+        f"{total}; something listens at each address; "
+        f"bfia-gateway route test {shlex.quote(direct[0][0])} tests the whole link of one"
     )
 
 

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import GatewayError, envelope
-from gateway.language.catalogue import ENGLISH, in_language, of_header, reason_of
+from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
@@ -112,11 +112,11 @@ def refusal(error: GatewayError, scope: Scope, headers: Mapping[str, str] | None
     """Return the response that reports an error, for requests that reach no application, in their language."""
     language = of_header(Headers(scope=scope).get("accept-language", ""))
     body = envelope(error)
-    if known := reason_of(error.reason):
-        body["data"]["next_step"] = known.next_step[language]
-    return JSONResponse(
-        body if language == ENGLISH else in_language(body, error.reason, language), error.code, headers
-    )
+    if step := next_step(error.reason, language, error.node):
+        body["data"]["next_step"] = step
+    if language != ENGLISH:
+        body = in_language(body, error.reason, language, error.node)
+    return JSONResponse(body, error.code, headers)
 
 
 def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import Any, Protocol
 
 from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
@@ -420,7 +421,8 @@ class Admission:
             draft.refuse(Invalid(problems))
         if (apart := self._rules.trust.without_contract(spec)) is not None:
             text = f"{apart.reason}: {apart.message}"
-            draft.refuse(apart, problem("contract", text, "bfia-gateway partner apply contract NODE --to URL"))
+            remedy = f"bfia-gateway partner apply contract {quote(apart.node)}, with its address (--to)"
+            draft.refuse(apart, problem("contract", text, remedy))
         self._check_components(draft)
         if spec.old_job_id and draft.known is None and not draft.dry_run:
             draft.offer = self._inheritance.offer(spec)

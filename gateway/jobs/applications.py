@@ -133,7 +133,9 @@ class Applications:
         now = self._clock()
         if contract_id is None:
             if (found := self.kept.contract(partner, now)) is None:
-                raise NotAllowed(f"no contract with {partner} is in force", reason="NO_CONTRACT")
+                lacking = NotAllowed(f"no contract with {partner} is in force", reason="NO_CONTRACT")
+                lacking.node = partner
+                raise lacking
             return found
         known = (self.kept.find(side, partner, Kind.CONTRACT, contract_id) for side in Side)
         if (found := next((one for one in known if one and one.holds(now)), None)) is None:

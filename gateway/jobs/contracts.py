@@ -402,7 +402,9 @@ class Trust:
         others = datasets.partners(spec, self._node)
         if lacking := [other for other in others if self._kept.contract(other, now) is None]:
             text = f"no contract of {self._node} with {', '.join(lacking)} is in force"
-            return NotAllowed(text, reason="NO_CONTRACT")
+            refusal = NotAllowed(text, reason="NO_CONTRACT")
+            refusal.node = lacking[0]
+            return refusal
         return None
 
     def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:

@@ -161,9 +161,11 @@ class Coordinator:
                 raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
         job = self._scheduler.wait(spec.job_id, _decided, _ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
-            reason = job.ending.failure.reason if job.ending.failure else "REFUSED"
+            failure = job.ending.failure
             found = (p for one in job.refusals for p in of_job(one.message, one.node))
-            raise Refused(_refusal(job), reason=reason, problems=found)
+            refused = Refused(_refusal(job), reason=failure.reason if failure else "REFUSED", problems=found)
+            refused.node = failure.node if failure else ""
+            raise refused
         if not _decided(job):
             raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
 

@@ -52,8 +52,8 @@ _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""
 _MOST_NAMED = 20
 _FREE_THEM = (
-    "Delete first what refers to them, a job by `bfia-gateway job delete JOB`, a model by "
-    "`bfia-gateway model delete MODEL VERSION` (see `job show JOB`, `model list`), or keep this job"
+    "Delete first what refers to them, jobs by `bfia-gateway job delete`, models by `bfia-gateway model delete` "
+    "(see `model list`), or keep this job"
 )
 
 

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from shlex import quote
 from string import Formatter
 from typing import Any
 
@@ -107,7 +108,16 @@ def translate(text: str, language: str) -> str:
     )
 
 
-def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str, Any]:
+def next_step(reason: str, language: str, node: str = "") -> str:
+    """Return what to do about a reason, empty where it is unknown; ``node``: the other node that it is about."""
+    known = reason_of(reason)
+    if known is None:
+        return ""
+    step = known.next_step[language]
+    return step.replace("NODE", quote(node)) if node else step.replace(" NODE", "")
+
+
+def in_language(body: Mapping[str, Any], reason: str, language: str, node: str = "") -> dict[str, Any]:
     """Return an error's body: its message begins with what the reason means, and ends with the next step.
 
     What is said about this one case stays English where it has no translation; so do problems, one by one.
@@ -117,7 +127,8 @@ def in_language(body: Mapping[str, Any], reason: str, language: str) -> dict[str
     text = translate(case, language)
     if known:
         same = case.lower() == known.next_step[ENGLISH].rstrip(".").lower()
-        text = f"{known.means[language]}{known.next_step[language]}" + ("" if same else f"（{text}）")
+        step = next_step(reason, language, node)
+        text = f"{known.means[language]}{step}" + ("" if same else f"（{text}）")
     return {**body, "msg": f"{reason}: {text}", "data": of_texts(body["data"], language)}
 
 

@@ -606,9 +606,8 @@ def errors(kind: type) -> Iterator[str]:
         "exit code 137 by signal 9 after it reported RUNNING; its memory is limited, and programs that get no more"
         " end so",
         "old_job_id: task a is not inherited: the parameters of guest.0 differ: b, c",
-        "its outputs are needed: version 1 of model m: job-1#out. Delete first what refers to them, a job by"
-        " `bfia-gateway job delete JOB`, a model by `bfia-gateway model delete MODEL VERSION` (see `job show JOB`,"
-        " `model list`), or keep this job",
+        "its outputs are needed: version 1 of model m: job-1#out. Delete first what refers to them, jobs by"
+        " `bfia-gateway job delete`, models by `bfia-gateway model delete` (see `model list`), or keep this job",
         "file:3: must be UTF-8 text, byte 3 is not; if it is in another encoding, name it: data upload --encoding"
         " (meta.encoding), one of gbk, big5 (got b'2')",
         "file: 3 more of this kind: repeated ids, in lines 5, 10, 17",

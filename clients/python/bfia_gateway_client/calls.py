@@ -5,6 +5,8 @@ suspends, so that one step runs it to its end, without an event loop.
 """
 
 import difflib
+import re
+import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import update_wrapper, wraps
 from types import MethodType
@@ -154,6 +156,28 @@ async def provider_named(wire: "Wire", name: str, *, retired: bool = False) -> s
     meant = near(name.partition(":")[0], (one["name"] for one in every["providers"]))
     text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")
     raise Refused(text, reason="PROVIDER_UNKNOWN")
+
+
+_PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
+
+
+def next_step_of(step: str, job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+    """Return what to do about a job's failure, with the names of job, task, party and node in their places."""
+    at = (failure.get("role"), failure.get("node"))
+    parties = [f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at]
+    node = failure.get("node")
+    names = {
+        "JOB": job["job_id"],
+        "T": failure.get("task"),
+        "P": parties[0] if parties else "",
+        "N": node,
+        "NODE": node,
+    }
+
+    def name_for(found: re.Match[str]) -> str:
+        return shlex.quote(names[found[0]] or found[0])
+
+    return _PLACEHOLDER.sub(name_for, step)
 
 
 def near(word: str, known: Iterable[str]) -> str:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from bfia_gateway_client import drafting, types
-from bfia_gateway_client.calls import Entries, Group, W, call, path_of, provider_named, segment, stream
+from bfia_gateway_client.calls import (
+    Entries,
+    Group,
+    W,
+    call,
+    next_step_of,
+    path_of,
+    provider_named,
+    segment,
+    stream,
+)
 from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, harmless, invalid
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
 from bfia_gateway_client.progress import OVER, Progress, looks
@@ -122,7 +132,7 @@ class Jobs(Group[W]):
             raise JobFailed(
                 f"{job_id} {': '.join(filter(None, words))}",
                 reason=failure["reason"],
-                next_step=meant.get("next_step", ""),
+                next_step=next_step_of(meant.get("next_step", ""), job, failure),
                 data=failure,
             )
         return types.Job.model_validate(job)

@@ -81,12 +81,12 @@ const explain = async (reason, job, failure) => {
   const found = explained.get(reason);
   return found && [h("p", {}, found.means), h("p", {}, h("strong", {}, `${t("next step")}: `), filled(found.next_step, job, failure))];
 };
-/** What to do next, its `JOB --task T --party P` at node `N` being the run that failed, quoted for a shell. */
+/** What to do next, its `JOB --task T --party P` at node `N` or `NODE` being the run that failed, quoted for a shell. */
 const filled = (step, job, failure) => {
   const at = failure && job.parties.find((p) => p.role === failure.role && p.node === failure.node);
-  const values = { JOB: job.job_id, T: failure?.task, P: at && party(at), N: failure?.node };
+  const values = { JOB: job.job_id, T: failure?.task, P: at && party(at), N: failure?.node, NODE: failure?.node };
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);
-  return step.replace(/\b(JOB|[TPN])\b/g, (word) => (values[word] ? quoted(values[word]) : word));
+  return step.replace(/\b(NODE|JOB|[TPN])\b/g, (word) => (values[word] ? quoted(values[word]) : word));
 };
 
 /** Asks from which task on a job runs again; resolves with its name, "" for the first that has not succeeded, or null. */
