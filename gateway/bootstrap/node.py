@@ -397,7 +397,13 @@ class Gateway:
         )
         keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper, self.datasets.keeper]
         self.left = Leftovers(self.store, self.storage, self.runs_folder, settings.retention, keepers)
-        self.deleting = Deleting(self.context, self.left, self.peers, self.sessions.end)
+        self.deleting = Deleting(
+            self.context,
+            self.left,
+            self.peers,
+            self.sessions.end,
+            lambda who, action, detail: self.audit.add(self.clock(), who, action, 200, None, detail),
+        )
         self.participant = Participant(
             self.context,
             self.admission,

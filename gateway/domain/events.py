@@ -53,7 +53,11 @@ KINDS = (
     Kind("rejected", "The job never began.", ("job REJECTED", "job REJECTED here")),
     Kind("run_again", "Another job runs this one again; `detail` names it.", ("run again as another job",)),
     Kind("deleted", "The job was deleted at this node; only its timeline's last line is left.", ("job deleted",)),
-    Kind("cleaned", "Outputs or logs of the job were deleted at this node.", ("outputs deleted",)),
+    Kind(
+        "cleaned",
+        "Outputs or logs of the job were deleted at this node; by a partner, outputs only.",
+        ("outputs deleted", "deleted by a partner"),
+    ),
 )
 """Every kind of event, in the order in which a job meets them."""
 

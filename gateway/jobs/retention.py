@@ -23,10 +23,11 @@ from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FOLDER, clear_leftover, leftovers
+from gateway.domain import rerun
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState, NodeId, Note, is_outside
+from gateway.domain.spec import CallState, NodeId, Note, data_location, is_outside
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
 from gateway.ports import Clock
@@ -48,6 +49,8 @@ CONTENTS: Mapping[str, tuple[str, ...]] = {
 }
 """what of a task can be deleted: tables and models, reports, or models alone"""
 
+_DELETED_BY_PARTNER = "deleted by a partner"
+"""event of a timeline"""
 _IDLE_UNKNOWN = 86_400.0
 """seconds after which a mailbox of a job that nobody here knows is given up"""
 _MOST_NAMED = 20
@@ -364,11 +367,22 @@ class SomeUnreached(PeerUnreachable):
 
 
 class Deleting:
-    """Deletes a job, here and at every other node, or outputs of one task; each leaves a line in the timeline."""
+    """Deletes a job, here and at every other node, or outputs of one task; each leaves a line in the timeline.
+
+    What a partner's job used here stays on record, whoever deletes the job: a partner removes outputs only, and
+    the line that this node's own people leave names the tasks, components and tables.
+    """
 
     def __init__(
-        self, context: NodeContext, left: Leftovers, peers: Peers, end_session: Callable[[str], None]
+        self,
+        context: NodeContext,
+        left: Leftovers,
+        peers: Peers,
+        end_session: Callable[[str], None],
+        audit: Callable[[str, str, Mapping[str, Any]], None],
     ) -> None:
+        """``audit`` records who deleted what, with details."""
+        self._audit = audit
         self._node = context.node
         self._store = context.store
         self._clock = context.clock
@@ -400,6 +414,7 @@ class Deleting:
     def delete_for(self, job_id: str, sender: NodeId, dry_run: bool) -> None:
         """Delete a job here because another node asks; one that is not here is deleted already.
 
+        Of a job that has run here only the outputs go: record, parameters, logs and timeline stay for `retention`.
         Raises `NotAllowed` unless the sender schedules the job or submitted it, `Conflict` as `delete` does.
         """
         record = self._store.record(job_id)
@@ -412,7 +427,24 @@ class Deleting:
                 "may have it deleted"
             )
         self._check(job_id)
-        self._delete_here(job_id, sender, dry_run, {})
+        local = self._store.local_jobs.find(job_id)
+        if sender != self._node and local is not None and local.runs:
+            self._delete_outputs(local, sender, dry_run)
+        else:
+            self._delete_here(job_id, sender, dry_run, {})
+
+    def _delete_outputs(self, local: LocalJob, sender: NodeId, dry_run: bool) -> None:
+        """Delete what a job's tasks left here, for a partner; a repeated request leaves no further line."""
+        present = self._left.outputs(local)
+        repeated = any(line.event == _DELETED_BY_PARTNER for line in self._store.timeline(local.id))
+        if dry_run or (repeated and not present):
+            return
+        for address in present:
+            self._left.storage.delete(address)
+        self._end_session(local.id)
+        detail = {"outputs": [address.dataset_id for address in present]}
+        self._store.note(local.id, "participant", [Note(self._clock(), _DELETED_BY_PARTNER, sender, detail)])
+        self._audit(f"node {sender}", f"job {local.id} deleted by a partner", {**detail, "used": used_by(local)})
 
     def clean_task(
         self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
@@ -511,8 +543,10 @@ class Deleting:
         if local is not None:
             self._end_session(job_id)
         left = {"outputs": len(present), "logs": len(items) - len(present) - 1, **detail}
+        if local is not None and (uses := used_by(local)):
+            left |= {"initiator": local.spec.initiator, "scheduler": local.spec.scheduler, "used": uses}
         queries.drop_job(self._store, job_id, self._clock(), by, left)
-        log.info("job deleted", job=job_id, by=by, **{k: v for k, v in left.items() if k != "nodes"})
+        log.info("job deleted", job=job_id, by=by, outputs=left["outputs"], logs=left["logs"])
         return [replace(item, removed=True) for item in items]
 
 
@@ -534,6 +568,38 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
     if isinstance(record, LocalJob) and not (record.closed and all(run.over for run in record.runs)):
         return None
     return record.ended_at
+
+
+def used_by(local: LocalJob) -> list[dict[str, Any]]:
+    """Return what a partner's job used here, by task and party: component, tables, when; empty for own jobs.
+
+    Attempts of a task are counted in one entry.
+    """
+    spec = local.spec
+    if {spec.initiator, spec.scheduler} <= {local.node}:
+        return []
+    in_force = rerun.in_force(local).task_params
+    uses: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in local.runs:
+        data = data_location(in_force, run.party, run.task_name)
+        use = {
+            "task": run.task_name,
+            "party": run.party.label,
+            "component": f"{run.component.provider}/{run.component.name}",
+            "version": run.component.version,
+            "tables": [] if spec.dag[run.task_name].inputs else _tables_at(data),
+            "at": run.created_at.isoformat(),
+            "attempts": 0,
+        }
+        uses.setdefault((run.task_name, run.party.label), use)["attempts"] += 1
+    return list(uses.values())
+
+
+def _tables_at(location: Mapping[str, str] | None) -> list[str]:
+    """Return the dataset ids that a data location names: one, or none."""
+    if location is None:
+        return []
+    return [location.get("dataset_id") or f"{location['namespace']}#{location['name']}"]
 
 
 def _outputs_of(local: LocalJob | None) -> list[Address]:
