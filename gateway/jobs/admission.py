@@ -448,12 +448,11 @@ class Admission:
 
     def _check_components(self, draft: _Draft) -> None:
         """Check components, parameters, datasets and the model; whatever is wrong is reported together."""
-        problems, warnings = self._planner.check(draft.spec)
-        draft.warnings += [str(w) for w in warnings]
         closed = self._sharing.refusal(draft.spec) or self._rules.trust.without_permit(draft.spec, draft.sender)
         if closed is not None:  # who may not use a dataset learns no more of it
             draft.hidden = frozenset(one.path for one in closed.problems)
-            problems = [one for one in problems if one.path not in draft.hidden]
+        problems, warnings = self._planner.check(draft.spec, draft.hidden)
+        draft.warnings += [str(w) for w in warnings]
         for one in problems:
             check = "datasets" if one.rule.startswith("DATASET_") else "components"
             draft.items += as_problems(check, [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")])

@@ -3,7 +3,7 @@
 Also what this node has left of an earlier job that a new one can take over, compared when the new one is created.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -61,6 +61,12 @@ class _Part(NamedTuple):
         """The names under which its parameters only say where its data lies: ``namespace`` and ``name``."""
         address = {"namespace", "name"}.intersection(self.own_data or ())
         return address - {parameter.name for parameter in self.component.parameters}
+
+    @property
+    def own_data_path(self) -> str:
+        """Where the job names it."""
+        key = "dataset_id" if "dataset_id" in (self.own_data or {}) else "name"
+        return f"{self.own_path}.{key}"
 
     @property
     def inputs(self) -> list[tuple[DagInput, str]]:
@@ -122,8 +128,11 @@ class TaskPlanner:
         self._defaults = defaults
         self._engines, self._apart = places.engines, places.apart
 
-    def check(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
-        """Find what is wrong here with a job: (problems that refuse it, warnings)."""
+    def check(self, spec: JobSpec, hidden: Collection[str] = ()) -> tuple[list[Problem], list[Problem]]:
+        """Find what is wrong here with a job: (problems that refuse it, warnings).
+
+        ``hidden``: paths of datasets that the job may not use. Whether they exist, and where, changes nothing.
+        """
         problems: list[Problem] = []
         warnings: list[Problem] = []
         plans: dict[tuple[str, Party], tuple[_Part, Run]] = {}
@@ -135,12 +144,13 @@ class TaskPlanner:
                 problems.append(Problem(at, f"{error.reason}: {error.message}", str(node.component)))
                 continue
             for part in parts:
-                plan = self._plan(part)
+                plan = self._plan(part, hidden=hidden)
                 plans[node.name, part.party] = part, plan.run
                 problems += [*_without_effect(part, at), *plan.problems]
                 warnings += [*plan.warnings, *_unused_or_forgotten(part)]
         problems += self._mismatches(spec, plans)
-        warnings += [one for part, _ in plans.values() for one in self._other_formats(part, plans)]
+        for part, _ in plans.values():
+            warnings += self._other_formats(part, plans, hidden)
         return validation.applied(spec, _once(problems), _once(warnings))
 
     def _mismatches(self, spec: JobSpec, plans: _Plans) -> Iterator[Problem]:
@@ -251,7 +261,9 @@ class TaskPlanner:
         old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
         return old is not None and rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
 
-    def _plan(self, part: _Part, task_id: str = "", runs: Sequence[Run] = ()) -> _Planned:
+    def _plan(
+        self, part: _Part, task_id: str = "", runs: Sequence[Run] = (), hidden: Collection[str] = ()
+    ) -> _Planned:
         spec, node, party, provider, component = part
         given = effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in given.items()}
@@ -263,7 +275,7 @@ class TaskPlanner:
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = part.outputs
         prefix = f"{spec.job_id}-{party.role}-{party.index}"
-        inputs, wrong, missing = self._inputs(part, runs)
+        inputs, wrong, missing = self._inputs(part, runs, hidden)
         of_model = self.models.inputs(spec, party, node, component)
         declared = {one.name for one in component.inputs}
         rule = (
@@ -317,14 +329,14 @@ class TaskPlanner:
         if form != CSV and form not in (one.lower() for one in spec.formats):
             listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
             rule = f"FORMAT_MISMATCH: the table is {form}; dataFormat of input {spec.name} {listed}"
-            path = f"{part.own_path}.{'dataset_id' if 'dataset_id' in where else 'name'}"
-            yield Problem(path, f"{rule}: have it list {form}, or upload the table as CSV")
+            yield Problem(part.own_data_path, f"{rule}: have it list {form}, or upload the table as CSV")
 
-    def _other_formats(self, part: _Part, plans: _Plans) -> Iterator[Problem]:
+    def _other_formats(self, part: _Part, plans: _Plans, hidden: Collection[str]) -> Iterator[Problem]:
         """Find inputs that do not list the format of what feeds them."""
         component = part.component
         inputs = {one.name: one for one in component.inputs}
-        is_csv = (where := part.own_data) and self._datasets.format(**where) == CSV
+        where = part.own_data
+        is_csv = where and part.own_data_path not in hidden and self._datasets.format(**where) == CSV
         if is_csv and inputs and (found := format_problem(CSV, component.inputs[0], part.own_path)):
             yield found
         for edge, name in part.inputs:
@@ -334,12 +346,15 @@ class TaskPlanner:
                 if written and (found := format_problem(written[0], inputs[name], f"{part.path}.input")):
                     yield Problem(found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got)
 
-    def _inputs(self, part: _Part, runs: Sequence[Run]) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
+    def _inputs(
+        self, part: _Part, runs: Sequence[Run], hidden: Collection[str]
+    ) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
         """Return a task's inputs, what is wrong with its own data, and which outputs before it are not there."""
         found: dict[str, Address] = {}
         wrong: list[Problem] = []
         missing: list[Problem] = []
-        if (where := part.own_data) and part.component.inputs:
+        where = part.own_data
+        if where and part.component.inputs and part.own_data_path not in hidden:
             try:
                 found[part.component.inputs[0].name] = self._datasets.resolve(**where)
                 wrong += self._unreadable(part, where)
@@ -348,7 +363,7 @@ class TaskPlanner:
             except GatewayError as error:
                 key = "dataset_id" if "dataset_id" in where else "name"
                 rule = f"{error.reason}: {error.message}"
-                wrong.append(Problem(f"{part.own_path}.{key}", rule, where.get(key)))
+                wrong.append(Problem(part.own_data_path, rule, where.get(key)))
         for edge, name in part.inputs:
             run = next((r for r in reversed(runs) if r.task_name == edge.task and r.party == part.party), None)
             if not name or run is None or edge.key not in run.output_keys:

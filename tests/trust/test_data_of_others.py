@@ -13,12 +13,15 @@ import pytest
 from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
+from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.run import Address, Audit
 from gateway.domain.spec import Amendment, JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError
+from gateway.store.repositories import SqlDatasets
+from provider_registry.registration import provider_from_request
 from tests.builders import OK, a_local_job, a_run, a_spec
-from tests.contracts.apis import THIRD, World, bfia, job_audits, two_nodes
+from tests.contracts.apis import THIRD, World, bfia, job_audits, registration, two_nodes
 from tests.inprocess import ME, PEER, ask, uploaded
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
@@ -178,13 +181,25 @@ def test_no_job_has_the_id_of_another_jobs_task(world: World, tmp_path: Path):
 
 # ---------------------------------------------------------------- guessed names of datasets
 
+UNFITTING: dict[str, dict[str, Any]] = {
+    "2.0.0": {"storageEngine": ["s3"]},
+    "3.0.0": {"inputData": [{"name": "in", "category": "dataset", "dataFormat": ["parquet"]}]},
+}
+"""versions of the component that work with no table of the node: for its storage, or for its format"""
 UNKNOWN, THERE, OTHERS, EXPIRED, DISABLED = (f"space#{n}" for n in ("none", "there", "others", "ended", "off"))
 
 
 @pytest.fixture(scope="module", params=["listed", "open"])
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """`ME` has datasets: one that nobody was granted, one of `THIRD`, one that `PEER` had, one out of use."""
-    with two_nodes(tmp_path_factory.mktemp("nodes"), me={"data": {"grants": request.param}}) as world:
+    home = tmp_path_factory.mktemp("nodes")
+    storage = {"url": f"file://{home / 'storage'}", "stand_in": "none"}
+    with two_nodes(home, me={"data": {"grants": request.param}, "storage": storage}) as world:
+        for version, description in UNFITTING.items():
+            provider = registration() | {"version": version}
+            thing = provider["components_description"]["Thing"]
+            provider["components_description"] = {"Thing": thing | {"version": version} | description}
+            world.me.registry.register(provider_from_request(provider))
         for name in ("others", "ended", "off", *(["there"] if request.param == "listed" else [])):
             uploaded(world.me, "space", name)
             if name != "there":
@@ -192,12 +207,15 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         world.me.sharing.grant(Address("space", "ended"), PEER, "ann")
         world.me.sharing.revoke(Address("space", "ended"), PEER, "ann")
         world.me.datasets.switch(Address("space", "off"), disabled=True)
+        known = SqlDatasets(world.me.store)
+        known.put(replace(known.get("space", "ended"), format="parquet"))
         yield world
 
 
-def asked(world: World, command: str, dataset: str) -> dict[str, Any]:
+def asked(world: World, command: str, dataset: str, version: str = "1.0.0") -> dict[str, Any]:
     """Return what `ME` answers to a job of `PEER` that names a dataset; without the name itself."""
-    spec: JobSpec = a_spec("a", ROLES)
+    task = DagNode("a", ComponentRef("vendor", version, "Thing"), (), (DagOutput("dataset", "out"),))
+    spec: JobSpec = a_spec(Dag((task,)), ROLES)
     params = {"host": {"0": {"a": {"dataset_id": dataset}}}}
     body = create_body(spec, PROFILES["spec"]) | {"job_id": f"job-oracle-{next(_numbers)}"}
     body["config"]["task_params"] = params
@@ -209,7 +227,10 @@ def asked(world: World, command: str, dataset: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("command", ["plan", "create"])
 @pytest.mark.parametrize("dataset", [THERE, OTHERS, EXPIRED, DISABLED])
-def test_one_that_is_not_granted_is_answered_as_one_that_is_not_there(oracle: World, command: str, dataset: str):
-    told = asked(oracle, command, UNKNOWN)
+@pytest.mark.parametrize("version", ["1.0.0", *UNFITTING])
+def test_one_that_is_not_granted_is_answered_as_one_that_is_not_there(
+    oracle: World, command: str, dataset: str, version: str
+):
+    told = asked(oracle, command, UNKNOWN, version)
     assert "NOT_AUTHORISED" in str(told)
-    assert asked(oracle, command, dataset) == told
+    assert asked(oracle, command, dataset, version) == told
