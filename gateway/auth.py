@@ -79,7 +79,7 @@ class Identity:
 
 _SEES = (Role.VENDOR, Role.PLATFORM, Role.VIEWER)
 RULES = (
-    ("GET", r"/(docs|openapi\.json|metrics)?", _SEES),
+    ("GET", r"/(docs|openapi\.json|metrics|health|console)?", _SEES),
     ("GET POST DELETE", r"/api/v1/session", _SEES),
     ("GET", _DATA, (Role.PLATFORM,)),
     ("GET", r"/api/v1/jobs/[^/]+/runs/.+/log", (Role.VENDOR, Role.PLATFORM)),

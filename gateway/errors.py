@@ -164,6 +164,13 @@ class Busy(GatewayError):
     code = 503
 
 
+class TooManyStreams(GatewayError):
+    """A token has as many streams open as one may."""
+
+    reason = "TOO_MANY_STREAMS"
+    code = 429
+
+
 class DatabaseAway(Busy):
     """Whether the last write arrived is not known; repeating it is safe, as it is everywhere here."""
 

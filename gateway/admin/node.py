@@ -101,6 +101,7 @@ def health_router(parts: AdminParts) -> APIRouter:
     async def live() -> Response:
         return Reply({"status": "ok"})
 
+    @paths("GET", "/health", "Jobs can be taken; what is wrong", _READY, include_in_schema=False)
     @paths(
         "GET",
         "/health/ready",

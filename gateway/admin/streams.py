@@ -4,7 +4,9 @@ What is followed comes as server-sent events; a client that was cut off goes on 
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import Event
 from typing import Annotated, Any, Literal
@@ -14,16 +16,18 @@ from fastapi import APIRouter, Header, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.types import Receive, Scope, Send
 
 from engines.logs import STREAMS
 from gateway.admin.deps import AfterNumber, Number, Object, Paths, Reply, among, content, shape
+from gateway.auth import Unauthenticated
 from gateway.data.log_levels import Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.events import NAMES
 from gateway.domain.problems import index_of
 from gateway.domain.run import Run
 from gateway.domain.spec import CallState
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, TooManyStreams
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
 
@@ -31,6 +35,8 @@ POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
 _MOST = 1000
 """events read at the same time"""
+MOST_STREAMS = 20
+"""open at the same time by one token"""
 _CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
 _STREAM = content("text/event-stream")
 _Names = Annotated[
@@ -46,14 +52,42 @@ Read = Callable[[int, int | None], Excerpt]
 """reads so many lines of a log from a number on"""
 Step = tuple[list[bytes], bool]
 """what one poll of a followed source found, and whether the next poll may wait"""
+CheckAgain = Callable[[], Awaitable[None]]
+"""raises `Unauthenticated` once a request's token is no longer good"""
 
 
-def followed(steps: Iterator[Step], leaving: Event) -> EventSourceResponse:
-    """Send what each poll finds until the source ends or the node stops; a comment now and then meanwhile."""
+class Streams:
+    """The streams that are open: few of each token, each until the token is revoked or the node stops."""
 
-    async def sent() -> AsyncIterator[bytes]:
+    def __init__(self, leaving: Event) -> None:
+        """``leaving`` is set when the node stops."""
+        self._leaving = leaving
+        self._open: Counter[str] = Counter()
+
+    def stream(self, steps: Iterator[Step]) -> Response:
+        """Return the response that sends what each poll finds until the source ends."""
+        return _Stream(self, steps)
+
+    @contextmanager
+    def place(self, asker: str) -> Iterator[None]:
+        """Count a stream while it is open. Raises `TooManyStreams`. For the event loop only."""
+        if self._open[asker] >= MOST_STREAMS:
+            raise TooManyStreams(f"{asker} has {MOST_STREAMS} streams of events and logs open; no more are served")
+        self._open[asker] += 1
+        try:
+            yield
+        finally:
+            self._open[asker] -= 1
+            if not self._open[asker]:
+                del self._open[asker]
+
+    async def polled(self, steps: Iterator[Step], check_again: CheckAgain) -> AsyncIterator[bytes]:
+        """Give what each poll finds; a comment now and then meanwhile."""
         idle = 0.0
-        while not leaving.is_set() and (step := await run_in_threadpool(next, steps, None)) is not None:
+        while await self._goes_on(check_again):
+            step = await run_in_threadpool(next, steps, None)
+            if step is None:
+                return
             found, has_time = step
             for text in found:
                 yield text
@@ -65,10 +99,32 @@ def followed(steps: Iterator[Step], leaving: Event) -> EventSourceResponse:
                 yield KEEPALIVE_COMMENT
             await anyio.sleep(POLL_SECONDS)
 
-    return EventSourceResponse(sent(), headers={"cache-control": "no-cache"})
+    async def _goes_on(self, check_again: CheckAgain) -> bool:
+        if self._leaving.is_set():
+            return False
+        try:
+            await check_again()
+        except Unauthenticated:
+            return False
+        except GatewayError:  # the database is away: nobody can tell whose token is revoked
+            return True
+        return True
 
 
-def events_router(feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
+class _Stream(EventSourceResponse):
+    def __init__(self, streams: Streams, steps: Iterator[Step]) -> None:
+        super().__init__(iter(()), headers={"cache-control": "no-cache"})
+        self._streams = streams
+        self._steps = steps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["state"]
+        with self._streams.place(state["asker"]):
+            self.body_iterator = self._streams.polled(self._steps, state["check_again"])
+            await super().__call__(scope, receive, send)
+
+
+def events_router(feed: Feed, webhooks: Webhooks, streams: Streams) -> APIRouter:
     """Return the paths of events."""
     paths = Paths()
 
@@ -104,7 +160,7 @@ def events_router(feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
                 found = [format_sse_event(data_str=data, event=e.event, id=str(e.id)) for data, e in shown]
                 yield found, len(found) < _MOST
 
-        return followed(steps(start), leaving)
+        return streams.stream(steps(start))
 
     @paths("GET", "/events/webhooks", "How far each receiver of events has got", _WEBHOOKS)
     def receivers() -> Response:
@@ -113,7 +169,7 @@ def events_router(feed: Feed, webhooks: Webhooks, leaving: Event) -> APIRouter:
     return paths.router
 
 
-def logs_router(logs: RunLogs, leaving: Event) -> APIRouter:
+def logs_router(logs: RunLogs, streams: Streams) -> APIRouter:
     """Return the path of a run's log."""
     paths = Paths()
 
@@ -165,7 +221,7 @@ def logs_router(logs: RunLogs, leaving: Event) -> APIRouter:
             return logs.run(job_id, role, party, run.task_id, run.attempt)
 
         after = index_of(last_event_id)
-        return followed(_lines(read, newest_state, start if after is None else after + 1), leaving)
+        return streams.stream(_lines(read, newest_state, start if after is None else after + 1))
 
     return paths.router
 

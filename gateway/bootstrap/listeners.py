@@ -37,7 +37,7 @@ from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import NodeId
-from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, without_foreign
+from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, with_head, without_foreign
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.signatures import Verifier
@@ -124,7 +124,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         envelope.install(app, as_200, elsewhere, for_others if name == "peer" else None)
         usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
         control = (one.router for one in routers if one.max_body == body and not one.first)
-        apps[name] = router.ahead(ahead(usual, app, control, body), *channel[name])
+        apps[name] = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
         for layer in layers[name]:
             apps[name] = layer(apps[name])
     return apps
@@ -277,10 +277,11 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         limiters,
         node.offers.expanded,
     )
+    open_streams = streams.Streams(node.leaving)
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
     small = [
-        streams.logs_router(node.run_logs, node.leaving),
-        streams.events_router(node.feed, node.webhooks, node.leaving),
+        streams.logs_router(node.run_logs, open_streams),
+        streams.events_router(node.feed, node.webhooks, open_streams),
         admin_node.router(node, node.cleaner, node.drain),
         admin_node.health_router(node),
         models.router(node.models, node, limiters.peers),

@@ -193,3 +193,4 @@ def mount(app: FastAPI) -> None:
 
     app.mount(PATH, Files())
     app.add_api_route("/", home, include_in_schema=False)
+    app.add_api_route(PATH, home, include_in_schema=False)

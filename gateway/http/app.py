@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError, envelope
 from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
@@ -136,6 +136,29 @@ def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
     return served
 
 
+def with_head(app: ASGIApp) -> ASGIApp:
+    """Answer HEAD by an application that serves GET: the same head, and no body."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await app(scope, receive, send)
+            return
+        is_complete = False
+
+        async def send_head(message: Message) -> None:
+            nonlocal is_complete
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif not is_complete:  # of what is streamed, the end is not waited for
+                is_complete = True
+                await send({"type": "http.response.body"})
+
+        # without the extensions by which a response's body is written past what sends it
+        await app({**scope, "method": "GET", "extensions": {}}, receive, send_head)
+
+    return served
+
+
 def from_browser(scope: Scope) -> str:
     """Refuse browsers: for a listener that serves programs only."""
     browser = any(name in _BROWSERS for name, _ in scope["headers"])
@@ -148,6 +171,8 @@ def from_elsewhere(scope: Scope) -> str:
     A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that was made to resolve to here.
     """
     hosts = [v.decode("latin-1") for k, v in scope["headers"] if k == b"host"]
+    if not hosts and scope["http_version"] == "1.0":
+        hosts = ["localhost"]  # by that version a health check may name none; browsers always do
     origins = [v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"]
     if (
         len(hosts) == 1

@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 _SESSION = "/api/v1/session"
 OIDC = f"{_SESSION}/oidc"
-_OPEN = ("/health/live", "/health/ready", "/docs", "/", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
+_HEALTH = ("/health", "/health/live", "/health/ready")
+_OPEN = (*_HEALTH, "/docs", "/", "/console", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
 """these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
 _OF_PEERS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
@@ -40,6 +41,8 @@ BY_PAGE = "x-console"
 _READS = ("GET", "HEAD", "OPTIONS")
 _CACHE_SECONDS = 2.0
 """how long an identity is cached; so long a revoked token may still work"""
+_STREAM_SECONDS = 1.0
+"""how long it is cached for streams, which notice half a second later"""
 _MOST_CACHED = 1000
 _LOCAL = Identity("operator", Role.ADMIN)
 """the sender where no token is needed: whoever is on this machine"""
@@ -105,6 +108,7 @@ class Guard:
             return
         state["operator"] = identity.name if self.access else ""
         state["role"] = str(identity.role)
+        state["check_again"] = partial(self._check_again, scope)
         if scope["method"] in _READS:
             await self.app(scope, receive, send)
             return
@@ -115,17 +119,30 @@ class Guard:
         access = self.access
         if access is None:
             return _LOCAL
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        token = token.strip() if kind.lower() == "bearer" else ""
-        if not token and (scope["method"] in _READS or BY_PAGE in headers):
-            token = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
+        headers = _texts(scope)
+        token = self._token(scope, headers)
         if not token:
             signer = await anyio.to_thread.run_sync(self.signed, headers, _read(scope), limiter=self.limiter)
             if signer is not None:
                 return signer
+        return await self._identified(access, token, _CACHE_SECONDS)
+
+    def _token(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip() if kind.lower() == "bearer" else ""
+        if not token and (scope["method"] in _READS or BY_PAGE in headers):
+            token = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
+        return token
+
+    async def _check_again(self, scope: Scope) -> None:
+        """Raise `Unauthenticated` once the token of a request that goes on is revoked or has expired."""
+        token = self._token(scope, _texts(scope))
+        if self.access is not None and token:  # who signed a request is in the settings, for as long as it serves
+            await self._identified(self.access, token, _STREAM_SECONDS)
+
+    async def _identified(self, access: Access, token: str, cache_seconds: float) -> Identity:
         cached = self._cache.get(token)
-        if cached is not None and time.monotonic() - cached[0] < _CACHE_SECONDS:
+        if cached is not None and time.monotonic() - cached[0] < cache_seconds:
             return cached[1]
         identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self.limiter)
         if len(self._cache) >= _MOST_CACHED:
@@ -173,6 +190,10 @@ class Guard:
             self.record(at, who, action, *result)
         except Exception:
             log.exception("a change is not in the audit log", who=who, action=action, status=result[0])
+
+
+def _texts(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _only_asks(scope: Scope, error: GatewayError) -> bool:

@@ -19,7 +19,7 @@ from tests.plain import NO_TLS
 
 ALL, PLATFORM, ADMIN = "admin vendor platform viewer", "admin platform", "admin"
 SCHEDULE = "/v1/platform/schedule/"
-OPEN = ("/health/live", "/health/ready", "/docs", "/", "/api/v1/session/ways")
+OPEN = ("/health", "/health/live", "/health/ready", "/docs", "/", "/console", "/api/v1/session/ways")
 """without a token"""
 PAGE = (ROOT / "docs/endpoints.md").read_text(encoding="utf-8").partition("(`listen.peer`)")[0]
 ROLES = {
@@ -27,7 +27,9 @@ ROLES = {
     for method, path, who in re.findall(r"^\| ([A-Z]+) \| `(\S+)` \| .* \| (.+) \|$", PAGE, re.MULTILINE)
 }
 """method and path -> who may"""
-BESIDES = {("GET", path): ALL for path in ("/", "/docs", "/openapi.json", "/api/v1/session/ways")}
+BESIDES = {
+    ("GET", path): ALL for path in ("/", "/health", "/console", "/docs", "/openapi.json", "/api/v1/session/ways")
+}
 """what the page has no row for, or no role; another spelling of a path and another method are as the row"""
 
 NOT_SERVED = {
