@@ -220,6 +220,10 @@ class LiveRoutes:
         except UnknownNode:
             return self._table.knows(node), None
 
+    def former(self, node: str) -> Route | None:
+        """Return the last enabled route that a node had, while jobs with it are under way."""
+        return self._former(node) if self._in_use(node) else None
+
     def _resolve(self, node: str, used: bool) -> Route:
         former = None  # before the default route: jobs go on as they began
         if used and not self._table.knows(node):

@@ -25,7 +25,7 @@ from gateway.domain.run import Audit
 from gateway.domain.spec import Amendment, Failure, NodeId
 from gateway.errors import NotAllowed, Refused
 from gateway.jobs.participant import JobAudits
-from gateway.ports import ParticipantApi, SchedulerApi, TaskReport
+from gateway.ports import JobView, ParticipantApi, SchedulerApi, TaskReport
 from gateway.version import VERSION
 
 SCHEDULE = "/v1/interconn/schedule"
@@ -128,9 +128,14 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         summary="State of a job that this node schedules, or of its own part (3.7)",
         openapi_extra=examples.STATUS_ALL,
     )
-    async def status_all(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StatusData]:
-        wanted = (await read(request, wire.JobQuery)).job_id
-        view = await on(limiters.rest, caller.sender, lambda: scheduler.job_status(wanted, caller.node))
+    async def status_all(request: Request, caller: Caller = peers.party) -> wire.Answer[wire.StatusData]:
+        wanted = await read(request, wire.JobQuery)
+
+        def asked_status() -> JobView:
+            peers.check_job(caller, [wanted])
+            return scheduler.job_status(wanted.job_id, caller.node)
+
+        view = await on(limiters.rest, caller.sender, asked_status)
         return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
 
     @path("/task/poll", "The scheduling node polls a task's state (3.8)", limiters.news)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.envelope import ok
-from adapter.bfia.peer import NEVER_SIGNED, NODE, UNSIGNED
+from adapter.bfia.peer import INTERCONN, NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json, without_nulls
@@ -47,6 +47,18 @@ _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
 OPEN = NEVER_SIGNED | {f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")}
 """paths for nodes without a route; of a contract they need its id, which is a secret of both"""
+
+
+OF_PARTIES = frozenset(
+    f"{INTERCONN}/{name}"
+    for name in (
+        *("job/create", "job/start", "job/stop", "task/start", "task/stop", "task/poll"),
+        *("job/resource/apply", "job/resource/return", "job/parameters/offer"),
+        *("task/callback", "job/audit_confirm", "job/stop_all", "job/status_all", "job/resource/free"),
+    )
+)
+"""paths for a node that only takes part in a job under way: as its scheduling node (a new job is refused), or as a
+party"""
 
 
 @dataclass(frozen=True)
@@ -126,14 +138,33 @@ class Peers:
     """What the routers for peers know of them."""
 
     knows: Callable[[NodeId], bool]
-    """whether a node's requests are accepted: it has a route, or had one and takes part in a running job"""
+    """whether a node has an enabled route of its own"""
     profile_of: Callable[[NodeId], Profile]
     limiters: Limiters
+    takes_part: Callable[[NodeId], bool]
+    """whether a node without one takes part in a job under way: it may do what its part needs (`OF_PARTIES`)"""
+    check_part: Callable[[NodeId, str, str], None]
+    """raises `NotAllowed` where such a node's proof is not one for the job, or the task, that it names"""
 
     @property
     def caller(self) -> Any:
         """The dependency that returns the `Caller` of a request. Raises `NotAllowed` for an unknown node."""
         return self._dependency(partial(known, self.knows))
+
+    @property
+    def party(self) -> Any:
+        """The dependency that returns the `Caller`, who may only take part in a job. Raises `NotAllowed`."""
+        return self._dependency(partial(known, self._knows_or_takes_part))
+
+    def check_job(self, caller: "Caller", asked: Iterable[object]) -> None:
+        """Raise `NotAllowed` where a node without a route names a job that its proof is not one for."""
+        for body in asked:
+            job_id, task_id = getattr(body, "job_id", ""), getattr(body, "task_id", "")
+            if job_id or task_id:
+                self.check_part(caller.node, job_id, task_id)
+
+    def _knows_or_takes_part(self, node: NodeId) -> bool:
+        return self.knows(node) or self.takes_part(node)
 
     @property
     def named(self) -> Any:
@@ -166,11 +197,21 @@ class Paths:
     ) -> Callable[[W], W]:
         """``limiter``: the threads, by default those for the rest."""
         threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
-        who = self.peers.named if self.unknown else self.peers.caller
+        for_parties = self.base + path in OF_PARTIES
+        who = self.peers.caller
+        if self.unknown:
+            who = self.peers.named
+        elif for_parties:
+            who = self.peers.party
 
         def add(work: W) -> W:
             async def endpoint(caller: Caller, **asked: Any) -> Answer[Any]:
-                found = await on(threads, caller.sender, lambda: work(caller=caller, **asked))
+                def run() -> Any:
+                    if for_parties:
+                        self.peers.check_job(caller, asked.values())
+                    return work(caller=caller, **asked)
+
+                found = await on(threads, caller.sender, run)
                 return ok(found, caller.profile)
 
             of = signature(work)
@@ -367,7 +408,9 @@ def _signable(request: Request) -> Signable:
     return Signable(request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named))
 
 
-def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> None:
+def known_first(
+    scope: Scope, knows: Callable[[NodeId], bool], takes_part: Callable[[NodeId], bool], here: NodeId
+) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
     path = scope["path"]
     if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(CHANNEL):
@@ -375,7 +418,9 @@ def known_first(scope: Scope, knows: Callable[[NodeId], bool], here: NodeId) -> 
     if path == _HELLO or path in OPEN:
         return
     sender = incoming(Request(scope))
-    if sender.target in ("", here):  # else it is relayed, or denied as such
+    if sender.target not in ("", here):  # it is relayed, or denied as such
+        return
+    if not (path in OF_PARTIES and takes_part(sender.source)):
         known(knows, sender)
 
 

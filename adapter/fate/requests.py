@@ -77,11 +77,11 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> NodeId:
     """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
 
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
-    that it speaks this protocol.
+    that it speaks this protocol, and which may send requests.
     """
     source = refuse_unknown(parts, request)
     others = (node for node in claimed if node not in ("", parts.node))
-    found = source or next((node for node in others if parts.speaks(node)), "")
+    found = source or next((node for node in others if parts.speaks(node) and parts.knows(node)), "")
     if not found:
         text = "name the calling node in the header x-source-node-id: no node that may call has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")

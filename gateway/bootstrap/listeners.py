@@ -109,7 +109,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         titles["peer"], channel["peer"] = "peers and containers", (of_peers, of_containers)
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
     signed = [
-        requests.signed(verifier, node.peer_table.entry, node.limiters.rest),
+        requests.signed(verifier, node.peer_table.proof, node.limiters.rest),
         node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
     ]
     first: dict[str, list[Any]] = {"operator": [in_language], "peer": signed, "container": []}
@@ -136,7 +136,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
     largest = (settings.limits.body_bytes, chan.max_body)
     refusals = Refusals(node.audit.add, node.clock)
     of_partner = lru_cache(1024)(lambda _: Refusals(node.audit.add, node.clock))
-    partners = Partners(peer_table.knows, of_partner, Refusals(node.audit.add, node.clock))
+    partners = Partners(peer_table.accepts, of_partner, Refusals(node.audit.add, node.clock))
     noting, asking = CapacityLimiter(2), CapacityLimiter(2)
 
     def counted(scope: Scope) -> str | None:
@@ -144,7 +144,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         if _of_container(scope):
             return None
         name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
-        name = name if peer_table.knows(name) else ""
+        name = name if peer_table.accepts(name) else ""
         return name if name and shown(scope) else f"{name} at {address_of(scope)}"
 
     def open_to_all(scope: Scope) -> str | None:
@@ -159,7 +159,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         partial(
             requests.signing_answers,
             key=node.protocol.key,
-            entry_of=peer_table.entry,
+            entry_of=peer_table.proof,
             limiter=node.limiters.rest,
         ),
         # Notes what the paths refuse; a relay and the check of identity note their own refusals.
@@ -181,7 +181,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
             with_identity,
             identity=_identity(node),
             claimed=lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
-            unknown=partial(known_first, knows=peer_table.knows, here=here),
+            unknown=partial(known_first, knows=peer_table.knows, takes_part=peer_table.takes_part, here=here),
             denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
             noted=refusals.denied,
             limiter=noting,
@@ -221,13 +221,18 @@ def _channel(node: "Gateway") -> router.ChannelParts:
         run_of=node.sessions.run_of,
         own_session=node.sessions.own_session,
         route_of=node.peer_table.route_of,
-        known_sender=node.peer_table.knows,
+        known_sender=node.peer_table.accepts,
         session_open=node.sessions.is_open,
         max_body=settings.limits.message_bytes * 4 // 3 + 65536,
         courier=node.courier,
         elsewhere=lambda session: node.peer_table.route_here(node.channel_elsewhere(session)),
-        may_bring=lambda sender, session: node.fate.may_bring(sender, node.sessions.has_party(session, sender)),
+        may_bring=partial(_may_bring, node),
     )
+
+
+def _may_bring(node: "Gateway", sender: str, session: str) -> bool:
+    takes_part = node.sessions.has_party(session, sender)
+    return node.fate.may_bring(sender, takes_part, has_route=node.peer_table.knows(sender))
 
 
 def _institution(node: "Gateway") -> str:
@@ -241,7 +246,8 @@ def _bounded(node: "Gateway", *routers: APIRouter, size: int = 0) -> list[Mounte
 def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
     """Return the routers for peers but the channel's, the most frequent first: paths are tried in this order."""
     here, institution, kept = node.settings.node.id, _institution(node), node.applications
-    peers = Peers(node.peer_table.knows, node.peer_table.profile_of, node.limiters)
+    table = node.peer_table
+    peers = Peers(table.knows, table.profile_of, node.limiters, table.takes_part, table.check_part)
     policy = approval_policy(node.settings)
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, policy)
     return [
@@ -259,7 +265,7 @@ def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
             node.coordinator,
             node.participant,
             node.limiters,
-            node.peer_table.knows,
+            table,
             lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
         ),
     ]
@@ -363,7 +369,7 @@ def _identity(node: "Gateway") -> PeerIdentity:
     return PeerIdentity(
         node.settings.node.id,
         lambda: node.routes.table,
-        node.peer_table.former,
+        node.peer_table.reached,
         revokes,
         lambda scope: any(name == router.HANDED_ON.encode() for name, _ in scope["headers"]),
         frozenset(pins),

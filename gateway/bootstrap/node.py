@@ -211,7 +211,13 @@ class Gateway:
         self.audit = SqlAudit(store)
         versions = SqlRouteVersions(store, self.owner)
         self.routes = LiveRoutes(settings.route_table.file, versions, store.in_use, self.clock)
-        self.peer_table = PeerTable(settings.node, self.routes, open_=settings.trust.level == "open")
+        self.peer_table = PeerTable(
+            settings.node,
+            self.routes,
+            self._vouched,
+            self._jobs_of_task,
+            open_=settings.trust.level == "open",
+        )
         node = settings.node.id
         self.models = Models(node, SqlModels(store), self.storage, self._unfinished, self.clock)
         self.sharing = Sharing(
@@ -229,6 +235,27 @@ class Gateway:
         )
         self.feed = Feed(store, node)
         self.webhooks = Webhooks(settings.events.webhooks, store, self.feed, self.owner, self.clock)
+
+    def _vouched(self, node: NodeId) -> dict[str, tuple[str, ...]]:
+        """Return a node's public keys by the signed jobs under way here that name it."""
+        keys = {}
+        for job_id in self.store.local_jobs.under_way_with(node):
+            local = self.store.local_jobs.find(job_id)
+            if local is not None and local.agreement is not None:
+                spec = local.spec
+                keys[job_id] = self.bundles.vouched(local.agreement.bundle, spec.initiator, spec.scheduler, node)
+        for job_id in self.store.jobs.under_way_with(node):
+            job = self.store.jobs.find(job_id)
+            if job is not None and job_id not in keys:
+                initiator = job.spec.initiator
+                bundle = next(iter(job.spec.bundles.values()), None)  # all are the initiator's, with the same keys
+                if bundle is not None:
+                    keys[job_id] = self.bundles.vouched(bundle, initiator, initiator, node)
+        return keys
+
+    def _jobs_of_task(self, task_id: str) -> list[str]:
+        found = (self.store.job_of_task(task_id), self.store.local_job_of_task(task_id))
+        return [job_id for job_id in found if job_id]
 
     def _build_engine(self, engine: Callable[[Settings, str], Engine]) -> None:
         settings = self.settings
@@ -362,7 +389,11 @@ class Gateway:
             self.peers,
             self.registry,
             self.routes,
-            Intake(self.drain.draining, partial(self._check_quota, self.store.jobs, "initiator")),
+            Intake(
+                self.drain.draining,
+                partial(self._check_quota, self.store.jobs, "initiator"),
+                partial(self.peer_table.may_begin, asks=True),
+            ),
             lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
             self.executor,
         )
@@ -384,7 +415,11 @@ class Gateway:
         )
         rules = admission.Rules(
             self.peer_table,
-            Intake(self.drain.draining, partial(self._check_quota, self.store.local_jobs, "scheduler")),
+            Intake(
+                self.drain.draining,
+                partial(self._check_quota, self.store.local_jobs, "scheduler"),
+                partial(self.peer_table.may_begin, asks=True),
+            ),
             parts.approval_policy(settings),
             self.signatures,
             self.bundles,

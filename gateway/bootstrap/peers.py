@@ -1,8 +1,9 @@
 """How this node sees its peers: routes, the protocol that each speaks, sessions of the channel."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import count as counter
 
 from fastapi import Request
@@ -22,7 +23,7 @@ from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import REMEMBERED
 from adapter.fate.signing import Signatures as FateSignatures
 from adapter.fate.words import PROTOCOL
-from gateway.auth import RunTokens
+from gateway.auth import RunTokens, origin
 from gateway.config import schema
 from gateway.config.schema import Settings
 from gateway.domain import run as domain_run
@@ -36,6 +37,7 @@ from gateway.ports import Limiters, ParticipantApi, SchedulerApi
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 from provider_registry.registry import Registry
+from route_table.certificates import key_pin, public_key
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
@@ -93,12 +95,13 @@ class FateSide:
         """Tell whether a node has to sign its requests as FATE's sites do."""
         return self._signatures.asks(node)
 
-    def may_bring(self, node: NodeId, takes_part: bool | None) -> bool:
+    def may_bring(self, node: NodeId, takes_part: bool | None, *, has_route: bool) -> bool:
         """Tell whether a node may send a channel message: only to its own jobs.
 
-        A job may not have been created here yet (None), which a node that has to sign control requests waits for.
+        A job may not have been created here yet (None), which a node waits for that has to sign control requests,
+        or has no route of its own.
         """
-        return takes_part or (takes_part is None and not self._signatures.asks(node))
+        return takes_part or (takes_part is None and has_route and not self._signatures.asks(node))
 
     def signed(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters
@@ -123,7 +126,7 @@ class FateSide:
         coordinator: SchedulerApi,
         participant: ParticipantApi,
         limiters: Limiters,
-        knows: Callable[[NodeId], bool],
+        table: "PeerTable",
         agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
         """Return what other nodes ask. ``agree`` takes a consent to a job: its id, who gave it, in which words."""
@@ -137,7 +140,7 @@ class FateSide:
             self._descriptions,
             self._signatures,
             limiters,
-            knows,
+            partial(self._may_send, table),
             self.speaks,
             self._store.jobs.find,
             local_jobs.find,
@@ -149,6 +152,12 @@ class FateSide:
         )
         routers = (endpoints.router(parts), envelope.router(envelope.FOR_WORKERS))
         return [Mounted(router, self._settings.limits.body_bytes, envelope.Envelope) for router in routers]
+
+    def _may_send(self, table: "PeerTable", node: NodeId) -> bool:
+        """Tell whether a node may send requests; one without a route signs them as a site."""
+        if table.knows(node):
+            return True
+        return table.takes_part(node) and (table.had_route(node) or self._signatures.asks(node))
 
     def _protocol_of(self, job_id: str) -> str:
         local = self._store.local_jobs.find(job_id)
@@ -162,26 +171,64 @@ class FateSide:
 class PeerTable:
     """The other nodes, by the routes of now."""
 
-    def __init__(self, here: schema.Node, routes: LiveRoutes, *, open_: bool = False) -> None:
-        """``open_``: every node is known."""
+    def __init__(
+        self,
+        here: schema.Node,
+        routes: LiveRoutes,
+        vouched: Callable[[NodeId], Mapping[str, tuple[str, ...]]],
+        jobs_of_task: Callable[[str], Iterable[str]],
+        *,
+        open_: bool = False,
+    ) -> None:
+        """``vouched`` returns a node's public keys by the signed jobs under way that name it, by their ids.
+
+        ``jobs_of_task`` returns the job here, if any, that a task belongs to; ``open_``: every node is known.
+        """
         self._here = here
         self._open = open_
         self._routes = routes
+        self._vouched = vouched
+        self._jobs_of_task = jobs_of_task
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node has an enabled route, or had one and takes part in a job under way.
+        """Tell whether a node has an enabled route of its own.
 
         A request that claims this node's own id from outside is not from here.
         """
         if node == self._here.id:
             return False
-        if self._open and node:
-            return True
-        if (unknown := unknown_peer(node)) is None:
-            return self._routes.look(node)[0]
-        if unknown.error is not None:
-            raise unknown.error
-        return unknown.admitted
+        return bool(self._open and node) or self._routes.table.knows(node)
+
+    def takes_part(self, node: str) -> bool:
+        """Tell whether a node without an enabled route of its own takes part in a job under way."""
+        if self.knows(node) or node == self._here.id:
+            return False
+        found = unknown_peer(node) or self.look(node)
+        if found.error is not None:
+            raise found.error
+        return found.admitted
+
+    def accepts(self, node: str) -> bool:
+        """Tell whether a node may send requests, be it only those that its part of a job needs."""
+        return self.knows(node) or self.takes_part(node)
+
+    def had_route(self, node: str) -> bool:
+        """Tell whether a node that takes part in a job under way has a disabled route, or had one."""
+        found = unknown_peer(node) or self.look(node)
+        return node in self._routes.table.routes or found.former is not None
+
+    def check_part(self, node: str, job_id: str, task_id: str) -> None:
+        """Raise `NotAllowed` where the key that came with one job has signed a request about another one."""
+        found = None if self.knows(node) else unknown_peer(node)
+        if found is None or found.former is not None:
+            return
+        jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
+        for job in jobs:
+            pins = [key_pin(public_key(key)) for key in found.keys.get(job, ())]
+            if origin().key not in pins:
+                raise NotAllowed(requests.NO_ROUTE.format(node))
+        if not jobs:
+            raise NotAllowed(requests.NO_ROUTE.format(node))
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
         """Tell whether a new job may be one with a node: its entry is enabled, and there where it is what asks."""
@@ -194,15 +241,34 @@ class PeerTable:
 
     def look(self, node: str) -> UnknownPeer:
         """Ask the database about a node without a route."""
-        return UnknownPeer(*self._routes.look(node))
+        admitted, route = self._routes.look(node)
+        former = self._routes.former(node) if admitted else None
+        keys = self._vouched(node) if admitted and former is None else {}
+        return UnknownPeer(admitted, route, former, keys)
 
-    def former(self, node: str) -> Route | None:
-        """Return the route that a node without one had, where the request under way is about it."""
+    def reached(self, node: str) -> Route | None:
+        """Return how a node without a route is reached, where the request under way is about it."""
         return found.route if (found := unknown_peer(node)) else None
 
     def entry(self, node: str) -> Route | None:
-        """Return a node's own entry, also one that is disabled, or the route that a node without one had."""
-        return self._routes.table.routes.get(node) or self.former(node)
+        """Return a node's own entry, also one that is disabled, or the one that it had while its jobs go on."""
+        own = self._routes.table.routes.get(node)
+        if own is not None:
+            return own
+        found = unknown_peer(node)
+        return found.former if found is not None else None
+
+    def proof(self, node: str) -> Route | None:
+        """Return the entry by which a node's requests are proven; None: it needs none, or may send none.
+
+        A node that only takes part in a job signs by the keys that came with it. Without one it proves nothing.
+        """
+        entry = self.entry(node)
+        found = unknown_peer(node)
+        if entry is not None or found is None or not found.admitted or self.knows(node):
+            return entry
+        keys = dict.fromkeys(key for of_job in found.keys.values() for key in of_job)
+        return Route(node, "", keys=tuple(keys), signing="required")
 
     def keys_of(self, node: str) -> tuple[str, ...]:
         """Return the public keys in a node's own entry."""
@@ -216,7 +282,7 @@ class PeerTable:
 
     def barred(self, node: str, component: str) -> str:
         """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
-        route = self._routes.table.routes.get(node)
+        route = self._routes.table.routes.get(node) or self._routes.former(node)
         if route is None or route.may_run(component):
             return ""
         return f"the route of {node} allows {', '.join(route.components)}, not {component}"

@@ -119,6 +119,8 @@ def init(
         say(f"put there before the start: {', '.join(missing)} (docs/operations.md has a recipe)", err=True)
     if auth:
         say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
+    else:
+        say("every user of this machine may do everything at the operator listener: --auth requires tokens")
     say(f"next: bfia-gateway serve --config {output}")
 
 

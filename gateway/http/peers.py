@@ -8,7 +8,7 @@ the request claims to come from, by the route of that node, or of the next hop t
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -39,10 +39,16 @@ _MOST_NODES = 10_000
 
 @dataclass(frozen=True)
 class UnknownPeer:
-    """What is known of a node without a route: whether it may still send requests, and which route it had."""
+    """What is known of a node without an enabled entry of its own."""
 
     admitted: bool = False
+    """whether it takes part in a job under way, and may do what its part needs"""
     route: Route | None = None
+    """how it is reached"""
+    former: Route | None = None
+    """the entry that it had, by which what it sends is proven while its jobs go on"""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """by job: its public keys, as the signed job has them"""
     error: GatewayError | None = None
     """why the lookup failed"""
 

@@ -22,6 +22,7 @@ from gateway.jobs.archive import MASK
 from gateway.ports import Clock, as_mapping
 from provider_registry.model import ANY
 from provider_registry.registry import Registry, Unknown
+from route_table.certificates import public_key
 from route_table.model import Route
 
 _MEMBERS = {
@@ -67,7 +68,14 @@ class Bundles:
             return {node: spec.bundles[node] for node in nodes if node in spec.bundles}
         images, now = self._images(spec), int(self._clock().timestamp())
         open_ = [node.name for node in spec.dag.nodes if node.component.version == ANY]
-        common = {"job_id": spec.job_id, "signer": self._node, "created": now, "images": images, "open": open_}
+        common = {
+            "job_id": spec.job_id,
+            "signer": self._node,
+            "created": now,
+            "images": images,
+            "open": open_,
+            "keys": self._keys_in(spec),
+        }
         return {
             node: signed(pair, KIND, {**common, "for": node, "parts": _digests(parts(spec, node))})
             for node in nodes
@@ -113,6 +121,30 @@ class Bundles:
         if not (sender in ("", self._node) and local.spec.initiator == self._node):
             self.accepted(replace(local.spec, bundles={self._node: agreed.bundle} if agreed else {}), sender)
 
+    def vouched(self, envelope: Envelope, initiator: NodeId, scheduler: NodeId, node: NodeId) -> tuple[str, ...]:
+        """Return a node's public keys by a signed job; none where the signature does not hold, or names none.
+
+        Neither the initiator nor the scheduling node vouches for itself.
+        """
+        with suppress(ValueError, UnsupportedAlgorithm):
+            signer = unproven(envelope, KIND)[0].get("signer")
+            if signer not in (initiator, scheduler) or signer == node:
+                return ()
+            content, _ = _opened(envelope, self._keys_of(signer, self._route_of(signer)))
+            stated = as_mapping(content.get("keys")).get(node)
+            keys = stated if isinstance(stated, list) else []
+            return tuple(key for key in keys if isinstance(key, str) and _is_public_key(key))
+        return ()
+
+    def _keys_in(self, spec: JobSpec) -> dict[NodeId, list[str]]:
+        """Return the public keys of the job's other nodes, by which those know each other without a route."""
+        keys = {}
+        for node in dict.fromkeys((*spec.nodes, spec.scheduler)):
+            route = self._route_of(node)
+            if node != self._node and route is not None and route.keys:
+                keys[node] = list(route.keys)
+        return keys
+
     def _keys_of(self, signer: NodeId, route: Route | None) -> tuple[str, ...]:
         if signer == self._node:
             return tuple(pair.public for pair in self._keyring.pairs.values())
@@ -142,6 +174,14 @@ class Bundles:
                     if digest := provider.digests.get(provider.image_for(ref.name)):
                         found[str(ref)] = digest
         return found
+
+
+def _is_public_key(text: str) -> bool:
+    try:
+        public_key(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, Any]:

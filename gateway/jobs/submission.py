@@ -20,7 +20,7 @@ from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
-from gateway.errors import GatewayError, Invalid, NotServed, Refused, TooLarge
+from gateway.errors import GatewayError, Invalid, NotAllowed, NotServed, Refused, TooLarge
 from gateway.ports import Clock
 from gateway.runtime.context import NodeContext, Peers, acting_user, by_user, traced
 from gateway.runtime.loop import Loop
@@ -57,12 +57,19 @@ class Intake:
     """set while this node takes no new jobs"""
     quota: Callable[[NodeId], None]
     """raises `Busy` for a node that has as many unfinished jobs here as it may"""
+    may_begin: Callable[[NodeId], bool]
+    """whether a node has an enabled route of its own"""
 
     def check(self, sender: NodeId = "") -> None:
-        """Raise `Refused` while this node is drained, `Busy` where the sender may have no further job here."""
+        """Raise `Refused` while this node is drained, `Busy` where the sender may have no further job here.
+
+        `NotAllowed`: the sender has no enabled route.
+        """
         if self.draining.is_set():
             raise Refused("this node is being drained and takes no new jobs", reason="DRAINING")
         if sender:
+            if not self.may_begin(sender):
+                raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of this node for one")
             self.quota(sender)
 
 

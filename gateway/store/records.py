@@ -180,12 +180,18 @@ class Records(Generic[R]):
 
     def names(self, node: str) -> bool:
         """Tell whether a job that is not over has a party at that node."""
+        return any(True for _ in self.under_way_with(node))
+
+    def under_way_with(self, node: str) -> Iterator[str]:
+        """Yield the ids of the jobs that are not over and have a party at that node."""
         if not node:
-            return False
+            return
         c = self._table.c
         word = sa.func.instr(c.spec, dumps(node)) > 0  # in the database: to load every job takes far longer
-        specs = self._database.values(sa.select(c.spec).where(c.status.in_(UNDER_WAY), word))
-        return any(node in loads(JobSpec, text).nodes for text in specs)
+        query = sa.select(c.job_id, c.spec).where(c.status.in_(UNDER_WAY), word)
+        for job_id, text in self._database.rows(query):
+            if node in loads(JobSpec, text).nodes:
+                yield str(job_id)
 
     def _load_statement(self) -> Prepared:
         """Select a record; state and spec are None where the version is the cached one."""

@@ -96,7 +96,13 @@ def peers() -> TestClient:
         ME,
         SimpleNamespace(job_status=lambda job_id, sender: view),  # type: ignore[arg-type]
         SimpleNamespace(poll_task=lambda task, role, sender: TaskNews(TaskStatus.FAILED, WHY)),  # type: ignore[arg-type]
-        Peers(lambda node: True, lambda node: PROFILES["spec"], Limiters(few, few, few)),
+        Peers(
+            lambda node: True,
+            lambda node: PROFILES["spec"],
+            Limiters(few, few, few),
+            lambda node: False,
+            lambda *_: None,
+        ),
     )
     return TestClient(create_app("peers", [Mounted(router, 10_000)]))
 

@@ -40,6 +40,6 @@ def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monke
         drain.begin(stop=True, leave=True)
         wait_for(lambda: len(asked) >= 3, 30)
         with pytest.raises(Refused) as caught:
-            Intake(drain.draining, lambda node: None).check()
+            Intake(drain.draining, lambda node: None, lambda node: True).check()
         assert caught.value.reason == "DRAINING"
         drain.close()

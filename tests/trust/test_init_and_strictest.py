@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -90,6 +91,14 @@ def reason(answer: httpx.Response) -> str:
     said = answer.json()
     found = said.get("data", {}).get("reason", "") if isinstance(said.get("data"), dict) else ""
     return str(found or said.get("message", "") or said.get("msg", ""))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "every user of this machine may do everything"), (("--auth",), "tokens are required")]
+)
+def test_init_says_who_may_use_the_operators_listener(tmp_path: Path, words: tuple[str, ...], said: str):
+    made = CliRunner().invoke(app, ["init", "--engine", "process", "-o", str(tmp_path / "node.yml"), *words])
+    assert made.exit_code == 0 and said in made.output
 
 
 ATTACKERS = {

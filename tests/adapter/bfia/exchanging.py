@@ -218,7 +218,7 @@ def _application(profile: Profile) -> FastAPI:
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
     node: Any = OneNode()
     app = FastAPI()
-    peers = Peers(lambda node: node == PEER, profile_of, limiters)
+    peers = Peers(lambda node: node == PEER, profile_of, limiters, lambda node: False, lambda *_: None)
     app.include_router(interconn.router(ME, node, node, peers))
     app.include_router(interconn.audit_router(node, peers))
     envelope.install(app, as_200)
