@@ -408,20 +408,19 @@ def _signable(request: Request) -> Signable:
     return Signable(request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named))
 
 
-def known_first(
-    scope: Scope, knows: Callable[[NodeId], bool], takes_part: Callable[[NodeId], bool], here: NodeId
-) -> None:
-    """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet."""
+def known_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
+    """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet.
+
+    What a sender may do that only takes part in a job is judged by the path, once its signature was checked.
+    """
     path = scope["path"]
     if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(CHANNEL):
         return
     if path == _HELLO or path in OPEN:
         return
     sender = incoming(Request(scope))
-    if sender.target not in ("", here):  # it is relayed, or denied as such
-        return
-    if not (path in OF_PARTIES and takes_part(sender.source)):
-        known(knows, sender)
+    if sender.target in ("", here):  # else it is relayed, or denied as such
+        known(accepts, sender)
 
 
 async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:

@@ -181,7 +181,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
             with_identity,
             identity=_identity(node),
             claimed=lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
-            unknown=partial(known_first, knows=peer_table.knows, takes_part=peer_table.takes_part, here=here),
+            unknown=partial(known_first, accepts=peer_table.accepts, here=here),
             denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
             noted=refusals.denied,
             limiter=noting,

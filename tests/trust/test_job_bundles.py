@@ -293,8 +293,8 @@ def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world: World, tmp_
     asked: list[Any] = []
     of = world.me.bundles.of
     monkeypatch.setattr(world.me.protocol, "bundles", lambda *given: asked.append(given) or of(*given))
-    trust(world.me, world.peer, keys=None, bundles="accepted")
-    trust(world.peer, world.me, keys=None, bundles="accepted")
+    trust(world.me, world.peer, keys=None, signing="accepted", bundles="accepted")
+    trust(world.peer, world.me, keys=None, signing="accepted", bundles="accepted")
     spec = a_job()
     world.me.coordinator.submit_job(spec, ME)
     assert asked == [] and world.peer.store.local_jobs.get(spec.job_id).agreement is None

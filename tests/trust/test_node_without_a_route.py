@@ -119,9 +119,10 @@ def test_a_key_of_one_job_says_nothing_in_another(site: Site, job: JobSpec):
 
 @pytest.mark.parametrize(("session", "code"), [("session_job-with-others", "E0000000000"), ("session_x", "")])
 def test_messages_are_taken_for_jobs_of_the_node_only(site: Site, job: JobSpec, session: str, code: str):
-    headers = {"x-ptp-version": "1.0", "x-ptp-source-node-id": STRANGER, "x-ptp-session-id": session}
+    headers = {"x-ptp-version": "1", "x-ptp-source-node-id": STRANGER, "x-ptp-session-id": session}
     headers |= {"x-ptp-target-node-id": ME, "x-ptp-topic": "t"}
-    answer = ask(site.me, "peer", "POST", "/v1/interconn/chan/invoke", json={"payload": "aGk="}, headers=headers)
+    body = {"topic": "t", "payload": "aGk="}
+    answer = ask(site.me, "peer", "POST", "/v1/interconn/chan/invoke", json=body, headers=headers)
     assert (answer.json()["code"] == "E0000000000") is bool(code), answer.text
 
 
