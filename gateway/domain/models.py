@@ -284,9 +284,12 @@ def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
 
 
 def not_allowed(spec: JobSpec, model: PartyModel, granted: Sequence[NodeId]) -> list[NodeId]:
-    """Return who submitted the job or takes part, and may not use a model: no party of it, and not granted it."""
+    """Return who submitted, schedules or takes part in a job and may not use a model: no party, not granted it.
+
+    The scheduling node counts: that another one is the initiator is only its word.
+    """
     may = {p.node for p in model.parties} | set(granted)
-    return [node for node in dict.fromkeys((spec.initiator, *spec.nodes)) if node not in may]
+    return [node for node in dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes)) if node not in may]
 
 
 # ---------------------------------------------------------------- at the scheduling node

@@ -89,6 +89,11 @@ def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
     assert "waits for approval" in events and "approved" in events
 
 
+def test_a_partners_job_in_this_nodes_name_is_asked_about_all_the_same(world: World, spec: JobSpec):
+    world.peer.coordinator.submit_job(replace(spec, initiator=ME, initiator_role="host"), PEER)
+    assert world.local(spec.job_id).status is JobStatus.PENDING
+
+
 def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
     assert world.decide(spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False

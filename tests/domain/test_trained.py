@@ -180,8 +180,9 @@ def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_compo
 
 def test_only_the_models_own_parties_and_those_granted_may_use_it():
     stranger = a_spec(FLOW, {"guest": ("n9",), "host": ("n2",)})
-    asked = [(a_spec(FLOW), ()), (stranger, ()), (stranger, ("n9",))]
-    assert [models.not_allowed(spec, left(), granted) for spec, granted in asked] == [[], ["n9"], []]
+    scheduled = replace(a_spec(FLOW), scheduler="n9")  # names a party of the model as its initiator, falsely maybe
+    asked = [(a_spec(FLOW), ()), (stranger, ()), (stranger, ("n9",)), (scheduled, ())]
+    assert [models.not_allowed(spec, left(), granted) for spec, granted in asked] == [[], ["n9"], [], ["n9"]]
 
 
 # ---------------------------------------------------------------- the end at the scheduling node
