@@ -79,6 +79,7 @@ def run_timing(settings: Settings) -> RunTiming:
         launch_deadline=120.0 + settings.engine.docker.pull_seconds,
         silence_fails=settings.limits.exit_without_report == "fails",
         orphan=settings.limits.unreachable_seconds + 60.0,
+        partner_job=settings.limits.partner_job_seconds,
     )
 
 

@@ -52,6 +52,11 @@ class LimitSettings(Section):
     partner_jobs: int = Field(
         default=5000, gt=0, description="Jobs of one partner node that have not ended; a further one is refused."
     )
+    partner_job_seconds: float | None = Field(
+        default=7 * 86_400.0,
+        gt=0,
+        description="Time that a job of a partner may run here before it is ended with TIMEOUT; null: no limit.",
+    )
     partner_requests_per_minute: int = Field(
         default=60_000, gt=0, description="Requests of one partner node in a minute; further ones are refused."
     )
@@ -118,6 +123,12 @@ class ResourceSettings(Section):
         default=1.0, gt=0, le=1000, description="Jobs may hold so many times the memory."
     )
     job_share: float = Field(default=1.0, gt=0, le=1, description="Part of all this that one job may hold.")
+    partner_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="Part of the cores that a task of a partner's job may use which requests none.",
+    )
     roles: dict[str, RoleDefaults] = Field(
         default_factory=dict,
         description="Role, such as arbiter -> what its tasks get that ask for nothing, instead of limits.",

@@ -14,9 +14,11 @@ from enum import StrEnum
 from typing import Any, Self
 
 from gateway.domain.dag import Dag, order
-from gateway.domain.spec import JobSpec, NodeId, Party, overlay
+from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
 CORE = 1000
+PARTNERS_BOUND = "the node's bound for partners"
+"""where the limit of cores comes from for tasks of partners' jobs that request none"""
 GIB = 1024**3
 
 
@@ -215,6 +217,8 @@ def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
     default, name = defaults.for_role(party.role)
     values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
     origins = {kind: name if value is not None else "the node's bound" for kind, value in values.items()}
+    if default.cpu is None and not is_own(spec, party.node):
+        origins["cpu"] = PARTNERS_BOUND
     for kind, asked in overlay(spec.job_params, party, "resources").items():
         number = amount(asked.value) if kind in UNITS else None
         if number is not None and number > 0:

@@ -213,6 +213,11 @@ def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:
     return kept
 
 
+def is_own(spec: JobSpec, node: NodeId) -> bool:
+    """Tell whether a node has both submitted and scheduled a job; any other is a partner's to it."""
+    return {spec.initiator, spec.scheduler} <= {node}
+
+
 # Which value each parameter has at which party, and where it came from.
 
 

@@ -103,5 +103,6 @@ class RunTiming(Pauses):
     prepare_deadline: float = 100_000.0
     """fetching keeps its own deadlines; a gateway that takes over or restarts does not wait for this one"""
     tell_tries: int = 40  # not seconds: how often a state is reported before the scheduling node has to ask
+    partner_job: float | None = None  # how long a job of a partner may run; None: no limit
     orphan: float = 660.0
     """a scheduling node that sends nothing for this long is asked whether it still has the job"""

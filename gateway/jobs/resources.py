@@ -135,8 +135,11 @@ class EngineCapacities:
         capacity = means.of(run.engine)
         total, cores = capacity.total or means.total, capacity.cores or means.cores
         fractional = all("fractional_cpu" in engine.capabilities for engine in self._engines.values())
+        usable_cores = min(total.cpu / CORE, cores)
+        if run.limit_origins.get("cpu") == resources.PARTNERS_BOUND:
+            usable_cores *= self._settings.resources.partner_share
         most: dict[str, float | None] = {
-            "cpu": min(total.cpu / CORE, cores) if fractional else None,
+            "cpu": usable_cores if fractional else None,
             "memory": int(total.memory * SHARE),
             "disk": int(total.disk * SHARE),
         }

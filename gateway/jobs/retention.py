@@ -27,7 +27,7 @@ from gateway.domain import rerun
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState, NodeId, Note, data_location, is_outside
+from gateway.domain.spec import CallState, NodeId, Note, data_location, is_outside, is_own
 from gateway.domain.states import JOB, ended
 from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
 from gateway.ports import Clock
@@ -576,7 +576,7 @@ def used_by(local: LocalJob) -> list[dict[str, Any]]:
     Attempts of a task are counted in one entry.
     """
     spec = local.spec
-    if {spec.initiator, spec.scheduler} <= {local.node}:
+    if is_own(spec, local.node):
         return []
     in_force = rerun.in_force(local).task_params
     uses: dict[tuple[str, str], dict[str, Any]] = {}

@@ -1,5 +1,6 @@
 """One partner takes all that a node has: requests without end, jobs without end."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ from adapter.bfia.peer import INTERCONN
 from adapter.bfia.profiles import PROFILES
 from adapter.bfia.translate import create_body
 from gateway.bootstrap.node import Gateway
+from gateway.domain.execution import machine
+from gateway.domain.spec import JobSpec
+from gateway.domain.states import JobStatus, Outcome
+from gateway.domain.timeouts import RunTiming
 from gateway.http import peers
 from gateway.http.peers import TokenBucket
-from tests.builders import a_spec
-from tests.contracts.apis import THIRD, two_nodes
+from tests.builders import a_local_job, a_run, a_spec, at
+from tests.contracts.apis import THIRD, World, two_nodes
 from tests.inprocess import ME, PEER, ask
 
 
@@ -52,6 +57,51 @@ def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path
         channel = {"x-ptp-source-node-id": PEER, "x-ptp-session-id": "s", "x-ptp-target-node-id": ME}
         answer = ask(world.me, "peer", "POST", "/v1/interconn/chan/invoke", headers=channel, content=b"x")
         assert answer.status_code == 429
+
+
+def a_job(world: World, scheduler: str) -> JobSpec:
+    """Submit a job of both nodes at one of them."""
+    roles = {"guest": (scheduler,), "host": (PEER if scheduler == ME else ME,)}
+    spec = a_spec("a", roles, job_id=f"job-of-{scheduler}")
+    (world.me if scheduler == ME else world.peer).coordinator.submit_job(spec, scheduler)
+    return spec
+
+
+def test_a_partners_job_does_not_run_here_for_ever(tmp_path: Path):
+    with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
+        spec = a_job(world, PEER)  # its containers never end by themselves
+        assert world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.STOPPED
+        (local,) = world.closed(spec.job_id)
+        assert local.ending is not None and local.ending.failure is not None
+        assert (local.ending.failure.reason, local.ending.failure.node) == ("TIMEOUT", ME)
+        own = a_job(world, ME)
+        for label, node in (("guest.0", world.me), ("host.0", world.peer)):
+            world.run(own.job_id, "a", label, node)
+        world.end_all(own)  # which could not be if it had been ended
+        assert world.wait_status(own.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize(("scheduler", "initiator"), [("n1", "n1"), ("n2", "n1"), ("n1", "n2"), ("n2", "n2")])
+def test_the_time_of_a_job_is_bounded_unless_it_is_ours(scheduler: str, initiator: str):
+    spec = replace(a_spec("a"), scheduler=scheduler, initiator=initiator)
+    local = replace(a_local_job(a_run("a", created_at=at(0))), spec=spec, node="n1")
+    for limit in (None, 60.0):
+        timing = RunTiming(partner_job=limit)
+        ended = machine.step(local, at(61), timing)[0].ending
+        ours = limit is None or (scheduler, initiator) == ("n1", "n1")
+        assert (ended is None) is ours
+        assert machine.step(local, at(59), timing)[0].ending is None
+
+
+def test_a_partners_task_that_requests_nothing_leaves_cores_to_others(tmp_path: Path):
+    with two_nodes(tmp_path) as world:
+        cores = {}
+        for scheduler in (ME, PEER):
+            spec = a_job(world, scheduler)
+            run = world.run(spec.job_id, "a", "guest.0" if scheduler == ME else "host.0")
+            (launch,) = [one for one in world.engine().launches if one.name == run.name]
+            cores[scheduler] = launch.limits.cpu
+        assert cores[PEER] == 0.75 * cores[ME] > 0
 
 
 def test_a_partner_that_has_too_many_jobs_under_way_is_refused_and_no_other(tmp_path: Path):

@@ -13,7 +13,7 @@ from gateway.domain import approval, models
 from gateway.domain import run as domain_run
 from gateway.domain.execution import messages, runs
 from gateway.domain.run import LocalJob, Run, StopRequest
-from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed, is_own
 from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move, replace
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
@@ -61,6 +61,8 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
         yield from when_due(fetching.fetch, messages.Prepare(), timing.prepare_deadline)
     if watched(local):
         yield from _of_scheduler(local, timing)
+    if (until := _runs_until(local, timing)) is not None:
+        yield Due(until, messages.TimeOut())
     if (
         ended(JOB, local.status)
         and not local.closed
@@ -126,7 +128,7 @@ def step(
         commands = plan(local, now, timing, owner)  # again: what follows from the decisions is due, too
     for command in commands:
         match command:
-            case messages.Conclude() | messages.Expire() | messages.Abandon():
+            case messages.Conclude() | messages.Expire() | messages.Abandon() | messages.TimeOut():
                 continue
             case messages.Probe():
                 local = with_run(local, command.run, lambda run: runs.probed(run, now, timing))
@@ -146,6 +148,8 @@ def _decided(local: LocalJob, command: messages.Command, now: datetime, timing: 
             return approval.expired(local, now, _ended_by)
         case messages.Abandon():
             return _abandoned(local, now)
+        case messages.TimeOut():
+            return _timed_out(local, now, timing)
         case _:
             return local
 
@@ -517,6 +521,22 @@ def _alive(local: LocalJob, at: datetime) -> LocalJob:
     ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
     local = replace(local, last_contact=at, ask=ask)
     return local.noted(at, "scheduling node responds", local.spec.scheduler) if was_silent else local
+
+
+def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
+    """Return when a partner's job has run here for as long as it may; None: no limit, or nothing runs."""
+    if timing.partner_job is None or local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
+        return None
+    first_start = min((run.created_at for run in local.runs), default=None)
+    return first_start and first_start + timedelta(seconds=timing.partner_job)
+
+
+def _timed_out(local: LocalJob, at: datetime, timing: RunTiming) -> LocalJob:
+    """End a partner's job here, and have its scheduling node end it everywhere."""
+    limit = timing.partner_job or 0.0
+    text = f"a job of a partner may run at {local.node} for {limit:g} s (limits.partner_job_seconds)"
+    ending = Ending(Outcome.FAILED, at, Failure("TIMEOUT", text, local.node), local.node)
+    return _ended_by(replace(local, wish=Call()), ending)
 
 
 def _abandoned(local: LocalJob, at: datetime) -> LocalJob:

@@ -110,10 +110,14 @@ class Abandon(OnJob):
     """Decision: the scheduling node does not respond, so the job ends here."""
 
 
+class TimeOut(OnJob):
+    """Decision: a partner's job has run here for as long as it may."""
+
+
 OnRunAction = Launch | Probe | StopRun | Collect | Seal | Tell
 OnJobAction = Close | Confirm | Prepare | QueryScheduler | AskStop | QueryEnding
 Action = OnRunAction | OnJobAction
-Decision = Conclude | Expire | Abandon
+Decision = Conclude | Expire | Abandon | TimeOut
 Command = Action | Decision
 
 
