@@ -26,9 +26,9 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.requests import Peers
 from gateway.domain.job import Acceptance
 from gateway.domain.run import Audit
-from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, effective
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound
+from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound, Problem
 from gateway.ports import JobView, Limiters, TaskNews, TaskReport, TaskView
 from route_table.live import LiveRoutes
 from tests.adapter.bfia.scripted import Asked, ScriptedPeer, says
@@ -155,6 +155,9 @@ class OneNode:
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         self.submit_job(spec, sender)
+        for party in spec.parties_at(ME):
+            if "namespace" in effective(spec.task_params, party, "a"):
+                raise Invalid([Problem("config.task_params", "task a takes no namespace", party.label)])
         return Acceptance()
 
     def start_job(self, job_id: str, *_: Any) -> None:

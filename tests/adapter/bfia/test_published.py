@@ -125,6 +125,20 @@ def test_unionpays_published_job_runs_with_warnings_about_its_values(node: Gatew
     assert parameters["batch_size"]["value"] == -1
 
 
+def test_fates_published_registration_is_taken_with_warnings_that_are_true(node: Gateway):
+    answer = ask(node, "operator", "GET", "/api/v1/providers/fate").json()
+    rules = {warning["rule"] for warning in answer["warnings"] if ".inputParam" in warning["path"]}
+    rules |= {warning["rule"] for warning in answer["warnings"] if warning["path"].endswith("dataFormat")}
+    assert rules == {
+        "is none of csv, pmml, json, yaml, zip",
+        "is not a type of the standard; read here as its own is, perhaps not by others",
+    }
+    form = ask(
+        node, "operator", "GET", "/api/v1/providers/fate/components/dataframe_transformer/parameters"
+    ).json()
+    assert set(form["properties"]) == {"namespace", "name", "site_name"}
+
+
 def test_fates_published_job_runs_with_warnings_that_are_true(node: Gateway):
     """Its arbiter takes part in the second task alone, and starts without an input."""
     job = ended(node, created(node, published("fate_psi_lr.json")))
