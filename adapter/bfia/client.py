@@ -56,6 +56,7 @@ class SchedulerClient(_Client):
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Send ``job/create_all``; it waits for all nodes, so it gets three times the usual time."""
         with traced(spec.trace_id):
+            self._peer.check_profile()
             body = translate.create_body(spec, self._peer.profile) | self._bundles(spec, spec.nodes)
             self._peer.post("/job/create_all", body, timeout_factor=3.0)
         return spec.job_id

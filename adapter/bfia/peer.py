@@ -309,16 +309,20 @@ class Peer:
     def check_profile(self) -> None:
         """Refuse a peer that speaks another dialect than its route says; each address is asked once.
 
-        Raises `Refused` (PROFILE_MISMATCH), and `PeerUnreachable`: nothing of a job was sent yet.
+        A peer with keys in its route signs as the standard has it, so that it is not asked. Raises `Refused`
+        (PROFILE_MISMATCH), and `PeerUnreachable`: nothing of a job was sent yet.
         """
-        address = (self.node, self._route.url)
-        if self.profile.name != "spec" or address in self._connections.profile_checked:
+        route = self._route
+        address = (self.node, route.url)
+        if route.profile != "spec" or route.keys or address in self._connections.profile_checked:
             return
         calls: list[Exchange] = []
         try:
             with listening() as calls:  # the job's timeline need not have it
                 status, answer = self.raw("POST", "/task/poll", PROFILE_QUESTION)
         except PeerUnreachable as error:
+            if not error.delivered:  # what is asked next will say so
+                return
             for call in calls:
                 exchanged(call)
             failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)

@@ -145,6 +145,16 @@ def test_a_creation_at_fate_flow_without_its_profile_is_refused(site: Site, adap
     assert "/job/create" not in {asked.target.removeprefix(CONTROL) for asked in site.peer.asked}
 
 
+@FATE_FLOWS
+def test_a_job_for_fate_flow_to_schedule_is_refused_alike(site: Site, adapter: bool, profile: str):
+    site.peer.will(fate_flow(adapter=adapter))
+    site.peer.asked.clear()
+    with pytest.raises(GatewayError) as refused:
+        site.node.peers.scheduler(SPEC, "bfia").submit_job(a_job_with(SPEC, scheduler=SPEC), ME)
+    assert refused.value.reason == "PROFILE_MISMATCH"
+    assert "/job/create_all" not in {asked.target.removeprefix(CONTROL) for asked in site.peer.asked}
+
+
 @pytest.mark.parametrize("call", ["start_job", "start_task", "stop_job"])
 def test_any_answer_of_fate_flow_gives_its_profile_away(site: Site, call: str):
     site.peer.will(fate_flow(adapter=False))
