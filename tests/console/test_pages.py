@@ -14,9 +14,10 @@ from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import Keyring
 from tests.cleaning.ended import left_behind, logs_of
 from tests.e2e import jobs
-from tests.inprocess import ME, PEER, ask, running, token_of
+from tests.inprocess import ME, PEER, STRANGER, ask, running, token_of
 from tests.registry.builders import a_description, a_request
 from tests.services.browser import chromium
+from tests.trust.contract_sender import APPLY, Sender
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 expect.set_options(timeout=120_000)  # there to end a hang
@@ -86,6 +87,19 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     page.get_by_role("button", name="Statistics").click()
     expect(page.get_by_text("Of the first 1 of 1 rows.")).to_be_visible()
     assert page.title() != "stolen" and page.locator("img[src=x]").count() == 0
+
+
+def test_an_application_shows_the_key_and_the_address_to_compare(nodes: tuple[Gateway, Gateway], browser: Browser):
+    me, peer = nodes
+    sender, address = Sender(), "https://192.0.2.77:7380"
+    assert sender.pair is not None
+    body = {**peer.card.public(), "node_id": STRANGER, "address": address}
+    body |= {"auth_credential": sender.pair.public, "auth_type": "ED25519"}
+    said = sender.ask(me, "POST", APPLY, body, STRANGER)
+    assert said["code"] == 0, said
+    page = opened(browser, me, "approvals")
+    for text in (sender.pair.id, address, STRANGER):
+        expect(page.get_by_role("cell", name=text, exact=True).first).to_be_visible()
 
 
 @pytest.mark.parametrize("role", [Role.VENDOR, Role.VIEWER])

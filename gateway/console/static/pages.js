@@ -33,7 +33,7 @@ export async function approvalsPage(body, { session, again }) {
       h("h3", {}, t("would run here")), table(["task", "party", "component", "image", "reads", "parameters"], j.tasks.map((one) => [one.task, one.party, one.component,
         [h("code", {}, one.image || "–"), one.digest && h("p", {}, h("code", { class: "faint" }, one.digest))], one.dataset ? dataLink(one.dataset) : t("outputs of tasks"),
         Object.entries(one.parameters).map(([name, set]) => h("p", {}, h("code", {}, `${name}: ${value(set)}`)))]))))),
-    card("partners ask", table(["kind", "partner", "subject", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, [a.partner, said(a.kind), a.subject].filter(Boolean).join(" "), may(session))]), "nothing waits")),
+    card("partners ask", table(["kind", "partner", "subject", "address", "key id", "asked", ""], asked.map((a) => [said(a.kind), a.partner, a.subject, a.url, a.key && h("code", {}, a.key), moment(a.at), both(`/api/v1/applications/${segment(a.number)}`, [a.partner, said(a.kind), a.subject].filter(Boolean).join(" "), may(session))]), "nothing waits")),
     card("all applications", table(["kind", "side", "partner", "subject", "state", "changed", "expires", "why"], applications.map((a) => [said(a.kind), said(a.side), a.partner, a.subject, badge(a.status), moment(a.changed_at), moment(a.expires_at), a.reason || a.trouble]), "no applications")));
 }
 
