@@ -14,12 +14,13 @@ import yaml
 from rich.cells import cell_len
 from rich.console import Console
 
+from bfia_gateway_client.calls import next_step_of
 from gateway.bootstrap.parts import Pace
 from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_object
 from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
 from gateway.cli.data import _print_grants
 from gateway.cli.init import TLS_FILES
-from gateway.cli.jobs import _filled, _tree, run_of
+from gateway.cli.jobs import _tree, run_of
 from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
@@ -412,9 +413,9 @@ def test_a_failure_elsewhere_names_its_node_and_the_command_there():
     job = {"job_id": "job-1", "parties": parties, "runs": [{"task_name": "a", "party": "guest.0"}]}
     failure = {"reason": "EXIT_1", "role": "host", "node": "JG2", "task": "a"}
     for language, step in reasons()["EXIT_n"].next_step.items():
-        said = _filled(step, job, failure)
+        said = next_step_of(step, job, failure)
         assert "JG2" in said and "bfia-gateway job logs job-1 --task a --party host.0" in said, language
-    assert "job logs '$(x)' --task" in _filled(step, job | {"job_id": "$(x)"}, failure)
+    assert "job logs '$(x)' --task" in next_step_of(step, job | {"job_id": "$(x)"}, failure)
     with pytest.raises(CallFailed, match=r"--party guest.0; host.0 plays at node JG2"):
         run_of(job, "a", "host.0")
     with pytest.raises(CallFailed, match=r"--task a --party guest.0$"):
