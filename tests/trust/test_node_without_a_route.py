@@ -92,6 +92,29 @@ def test_a_name_that_a_job_names_opens_nothing(site: Site, job: JobSpec):
     assert local.ending is None and site.me.store.record("job-new") is None
 
 
+def test_nor_does_it_open_what_is_read(site: Site, job: JobSpec):
+    headers = {"x-source-node-id": STRANGER, "x-target-node-id": ME}
+    found = [one for one in routes_of(site.me.apps["peer"]) if "GET" in one.methods]
+    paths = {one.path for one in found if one.path.startswith("/v1/interconn/")} - OPEN - OF_CONTRACTS
+    assert len(paths) > 5
+    for path in paths:
+        answer = ask(site.me, "peer", "GET", path, params={"job_id": job.job_id}, headers=headers)
+        assert reason(answer.json()) in REFUSED, (path, answer.text)
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-source-node-id": STRANGER}], ids=["unnamed", "named"])
+def test_a_default_route_for_fate_makes_no_site_known(tmp_path: Path, headers: dict[str, str]):
+    """Attack: a request that names no sender, about a job whose scheduling node has no route of its own."""
+    spec = a_spec("a", {"guest": (STRANGER,), "host": (ME,)}, job_id="job-fate", scheduler=STRANGER)
+    with running(tmp_path, fate={"enabled": True}) as me:
+        route(me, {"default": {**NOWHERE, "profile": "fate-partner"}})
+        me.store.local_jobs.add(replace(a_local_job(), spec=spec, node=ME), spec.flow_id)
+        body = {"job_id": spec.job_id, "role": "host", "party_id": ME, "node": ME}
+        answer = ask(me, "peer", "POST", "/v2/partner/job/stop", json=body, headers=headers)
+        assert "no node that may call" in answer.text or "SIGNATURE_REFUSED" in answer.text, answer.text
+        assert me.store.local_jobs.get(spec.job_id).ending is None
+
+
 @pytest.mark.parametrize("sender", [STRANGER, REMOVED], ids=["by the default route", "after its removal"])
 def test_a_key_of_the_job_opens_what_the_part_needs_and_nothing_else(site: Site, job: JobSpec, sender: str):
     """Attack: the node that takes part begins jobs of its own, has this one run again, asks after others."""

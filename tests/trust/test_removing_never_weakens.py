@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from gateway.bootstrap.node import Gateway
+from gateway.diagnostics.doctor import signing_of
 from gateway.identity.keys import MAKERS, KeyPair
+from gateway.runtime.trials import Result
 from tests.inprocess import ME, PEER, ask, running
 from tests.trust.agreeing import route
 
@@ -95,6 +97,14 @@ def test_a_file_that_cannot_be_written_weakens_no_route(tmp_path: Path, monkeypa
             me.routes.reload()
             assert "cannot be written" in str(me.routes.problems[0])
             assert polled(me) == "SIGNATURE_REFUSED"
+
+
+def test_doctor_names_a_route_that_takes_nothing(tmp_path: Path):
+    with running(tmp_path) as me:
+        route(me, {PEER: {**ADDRESS, "keys": KEY}})
+        changed(me, "PATCH", {"keys": None})
+        step = signing_of(me.settings)
+        assert step.result is Result.WARNING and PEER in step.cause and "partner accept" in step.remedy
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
