@@ -14,6 +14,7 @@ from gateway.domain.execution.messages import Decided, Misreported, Reported, St
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
+from gateway.domain.quorum import can_spare
 from gateway.domain.run import Audit, LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId, is_outside
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
@@ -173,6 +174,7 @@ class Participant:
         def start(local: LocalJob) -> LocalJob:
             left = set(without) - {*local.excluded}
             if left_out := tuple(party.label for party in local.spec.parties if party.label in left):
+                _check_spared(local, left_out)
                 local = replace(local, excluded=(*local.excluded, *left_out))
                 local = local.noted(self._clock(), "continues without", sender, parties=left_out)
             if local.status is JobStatus.RUNNING:
@@ -504,6 +506,14 @@ def _check_attempt(local: LocalJob, task: DagNode, holding: Sequence[str]) -> No
             f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
         )
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
+
+
+def _check_spared(local: LocalJob, left_out: Sequence[str]) -> None:
+    """Raise `NotAllowed` unless a job may run without further parties: as it says, before any task has begun."""
+    gone = {party.node for party in local.spec.parties if party.label in (*local.excluded, *left_out)}
+    if local.runs or local.node in gone or not can_spare(local.spec, gone):
+        names = ", ".join(left_out)
+        raise NotAllowed(f"job {local.id} was agreed to with {names}, and does not run without (min_parties)")
 
 
 class _ChangedTasks(NamedTuple):

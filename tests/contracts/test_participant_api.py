@@ -78,6 +78,27 @@ def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: 
     assert events == ["job READY here", "job RUNNING here"]
 
 
+def test_a_job_runs_without_those_parties_only_that_it_can_spare(
+    api: ParticipantApi, world: World, scratch: list[str]
+):
+    """Attack: who schedules a job leaves out, once it is agreed to, whom the others rely on."""
+    roles = {"arbiter": (PEER,), "guest": (ME,), "host": (THIRD, ME)}
+    needed = replace(a_job_of(scratch), parties=parties(roles))
+    spared = replace(
+        a_job_of(scratch, job_params={"common": {"min_parties": {"host": 1}}}), parties=parties(roles)
+    )
+    for spec in (needed, spared):
+        api.create_job(spec, PEER)
+    for spec, label in ((needed, "arbiter.0"), (needed, "host.0"), (spared, "host.1"), (spared, "guest.0")):
+        assert refusal(api.start_job, spec.job_id, PEER, [label]) == ("NOT_AUTHORISED", 403), label
+        assert world.local(spec.job_id).excluded == ()
+    api.start_job(needed.job_id, PEER)
+    assert refusal(api.start_job, needed.job_id, PEER, ["host.0"]) == ("NOT_AUTHORISED", 403)
+    for _ in range(2):
+        api.start_job(spared.job_id, PEER, ["host.0"])
+    assert world.local(spared.job_id).excluded == ("host.0",)
+
+
 def test_all_problems_are_reported_together(api: ParticipantApi, world: World, scratch: list[str]):
     flow = a_dag("a -> b; c")
     unknown = replace(flow.nodes[2], component=ComponentRef("vendor", "9", "Thing"))
