@@ -36,7 +36,7 @@ _OWN_INTERFACE = ("/v2/provider", "/v2/component")
 _REAL_STATUSES = "/api/"
 _OPERATORS = (_REAL_STATUSES, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
 """paths whose refusals go to people"""
-_KEPT_STATUS = frozenset({404, 405, 413})
+_KEPT_STATUS = frozenset({404, 405, 413, 415})
 _REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
 
 D = TypeVar("D", bound=Data)
@@ -133,6 +133,19 @@ def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
     if scope["path"].startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
     return elsewhere(scope["path"], error, 200) or _answer(Request(scope), 200, error)
+
+
+def refused_body(
+    scope: Scope, error: Invalid, as_200: Callable[[Request], bool], elsewhere: Elsewhere
+) -> Response:
+    """Return the response to a request whose body cannot be decoded."""
+    if scope["path"].startswith(CHANNEL):
+        return responses.refusal(error, responses.form_for(scope["headers"]))
+    request = Request(scope)
+    status = error.code if error.code in _KEPT_STATUS else _decided(request, error.code)
+    if as_200(request):
+        status = 200
+    return elsewhere(scope["path"], error, status) or _answer(request, status, error)
 
 
 def too_large_in_envelope(

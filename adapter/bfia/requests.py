@@ -24,6 +24,7 @@ from gateway.auth import origin
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
 from gateway.errors import MISSING, Invalid, NotAllowed, problems_of
+from gateway.http.encoded_bodies import SENT_DIGEST
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Answer as SignedAnswer
 from gateway.identity.signatures import Signable, Verifier, digest, headers, nonce_of, sign
@@ -279,7 +280,8 @@ def signed(
                 await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
                 origin().node = sender.source  # of which few large bodies are read together
             body = await request.body()
-            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys))
+            sent_digest = _sent_digest(scope)
+            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys, sent_digest))
         except NotAllowed as error:
             raise _refused(error) from None
         origin().key = key
@@ -361,7 +363,8 @@ class SenderSignature:
         key = scope.get(_CHECKED, "")  # by the sender's route, which has taken the nonce
         try:
             if not key:
-                key = self._verifier.check(_signable(self._request), self._body, value, keys)
+                sent_digest = _sent_digest(scope)
+                key = self._verifier.check(_signable(self._request), self._body, value, keys, sent_digest)
             elif key not in (key_pin(public_key(one)) for one in keys):
                 text = f"the request is signed by the key {key}, which is not the one of the contract"
                 raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
@@ -396,6 +399,12 @@ def is_short(request: Request, most: int = _SHORT) -> bool:
 def _may_be_signed(scope: Scope) -> bool:
     path = scope["path"] if scope["type"] == "http" else ""
     return path.startswith(_SIGNED) and not path.startswith(CHANNEL) and path not in NEVER_SIGNED
+
+
+def _sent_digest(scope: Scope) -> str:
+    """Return the digest of a body as it was sent; empty where it was not decoded."""
+    digest_so_far = scope.get(SENT_DIGEST)
+    return digest_so_far() if digest_so_far is not None else ""
 
 
 def _signature(request: Request) -> str:

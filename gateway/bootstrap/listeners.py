@@ -38,6 +38,7 @@ from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import NodeId
 from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, with_head, without_foreign
+from gateway.http.encoded_bodies import decoding_bodies
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
 from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
 from gateway.identity.signatures import Verifier
@@ -124,7 +125,8 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         envelope.install(app, as_200, elsewhere, for_others if name == "peer" else None)
         usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
         control = (one.router for one in routers if one.max_body == body and not one.first)
-        apps[name] = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
+        served = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
+        apps[name] = decoding_bodies(served, partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere))
         for layer in layers[name]:
             apps[name] = layer(apps[name])
     return apps

@@ -1,5 +1,6 @@
 """Requests between nodes are signed: changed, repeated, of another's key, or unsigned they are refused."""
 
+import gzip
 import json
 import time
 from base64 import b64decode
@@ -120,6 +121,16 @@ def test_the_vectors_of_the_rfc_and_the_sample_of_the_sm2_standard_hold():
     key, content = public_key(sample["public_key"]), sample["content"].encode()
     assert verifies(key, b64decode(sample["signature"]), content)
     assert not verifies(key, b64decode(sample["signature"]), content + b".")
+
+
+def test_a_signature_of_a_compressed_body_is_of_what_was_sent(nodes: tuple[Gateway, Gateway]):
+    me, _ = nodes
+    plain = Sent().signed(PAIRS[PEER])
+    encoding = ("content-encoding", "gzip")
+    compressed = Sent(body=gzip.compress(Sent.body), headers=(*Sent().headers, encoding))
+    assert compressed.signed(PAIRS[PEER]).to(me) == plain.to(me)
+    as_if_plain = replace(plain, body=compressed.body, headers=(*Sent().signed(PAIRS[PEER]).headers, encoding))
+    assert reason(as_if_plain.to(me)) == "SIGNATURE_REFUSED"
 
 
 OURS = [*((VECTORS["key"], one) for one in VECTORS["requests"]), *[tuple(VECTORS["sm2"].values())]]

@@ -75,6 +75,10 @@ def _success(form: Form) -> bytes:
     return encode_answer(SUCCESS, "success", form=form)
 
 
+_KEPT_STATUS = (413, 415)
+"""HTTP statuses of refusals of a body that was not read"""
+
+
 def refusal(error: GatewayError, form: Form) -> Response:
     """Return the response to a request that failed."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), _OTHERWISE)
@@ -82,7 +86,7 @@ def refusal(error: GatewayError, form: Form) -> Response:
         code = error.ptp_code
     if code == _OTHERWISE:
         log.error("channel request failed", extra={"error": error.message})
-    return reply(code, error.message, form, 413 if isinstance(error, TooLarge) else 200)
+    return reply(code, error.message, form, error.code if error.code in _KEPT_STATUS else 200)
 
 
 def reply(code: str, message: str, form: Form, status: int = 200) -> Response:
