@@ -75,12 +75,13 @@ def page_of(status: int, headers: Mapping[str, str], content: bytes, request_byt
         location=shorten(headers.get("location", ""), _LONGEST_LOCATION),
         is_html="html" in headers.get("content-type", "").lower() and content.lstrip().startswith(b"<"),
         server=shorten(headers.get("server", ""), 60),
-        words=_first_words(content),
+        words=first_words(content),
         request_bytes=request_bytes,
     )
 
 
-def _first_words(content: bytes) -> str:
+def first_words(content: bytes) -> str:
+    """Return the first words of a page that a person would see; empty for none."""
     text = content[:_READ].decode("utf-8", "replace")
     text = _TAG.sub(" ", _UNSEEN.sub(" ", text))
     text = _SPACE.sub(" ", html.unescape(text)).strip()

@@ -29,7 +29,7 @@ from adapter.bfia.peer import (
     relayed,
 )
 from adapter.bfia.profiles import OTHER_PROTOCOL, profile_named
-from adapter.page import BODY_LIMIT, FILTER, LOGIN
+from adapter.page import BODY_LIMIT, FILTER, LOGIN, first_words
 from gateway.domain.spec import NodeId
 from gateway.errors import GatewayError, Invalid, NotServed, PeerUnreachable
 from gateway.http.peers import QUOTA
@@ -424,7 +424,9 @@ class _Test:
         except PeerUnreachable as error:
             return error.message
         except Invalid:
-            return f"HTTP {status} without a transport's answer"
+            text = f"HTTP {status} without a transport's answer"
+            words = first_words(content)
+            return f"{text}; it says: {words}" if words else text
         return "" if status == 200 and answer.code in _UNDERSTOOD else f"{answer.code} {answer.message}".strip()
 
     def _latency(self) -> Step:

@@ -12,6 +12,7 @@ from adapter.bfia.channel.calls import Calls, by_grpc
 from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
 from adapter.bfia.channel.wire import BadAddress, Wires
 from adapter.bfia.connections import Clients
+from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
 from route_table.model import Identity, Route
 
@@ -132,7 +133,11 @@ def _read(status: int, content: bytes, kind: str) -> Answer:
     try:
         answer = decode_answer(content, kind)
     except Invalid:
-        return Answer(code=UNKNOWN, message=f"the peer answered HTTP {status} without a transport response")
+        text = f"the peer answered HTTP {status} without a transport response"
+        words = first_words(content)
+        if words:
+            text += f"; it says: {words}"
+        return Answer(code=UNKNOWN, message=text)
     if not _CODE.fullmatch(answer.code):
         return Answer(
             code=UNKNOWN,

@@ -5,9 +5,12 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import yaml
 
+from adapter.bfia.channel.codec import INVOKE
+from adapter.bfia.channel.courier import Courier
 from adapter.bfia.connections import Connections
 from adapter.bfia.peer import Peer
 from adapter.bfia.route_test import try_route
@@ -15,6 +18,7 @@ from gateway.domain.states import Outcome
 from gateway.errors import GatewayError
 from gateway.runtime.trials import Result, Step
 from route_table.live import LiveRoutes
+from route_table.model import Route
 from tests.adapter.bfia.scripted import Answer, ScriptedPeer, says, scripted
 from tests.adapter.bfia.site import CONTROL, SPEC, Site, a_job_with, serving_site
 from tests.e2e.nodes import wait_for
@@ -93,6 +97,23 @@ def test_a_creation_names_what_answers_before_the_peer(site: Site, what: str):
     assert refused.value.reason == reason and seen in refused.value.message
     next_step = ask(site.node, "operator", "GET", f"/api/v1/reasons/{reason}").json()["next_step"]
     assert remedy in next_step
+
+
+def test_what_answers_before_the_channel_is_quoted(tmp_path: Path):
+    with scripted() as (peer, url):
+        peer.will(page(200, "<html><title>not allowed here</title></html>"))
+        courier = Courier()
+
+        async def bring() -> str:
+            headers = [(b"content-type", b"application/json"), (b"x-ptp-session-id", b"session_job-1")]
+            try:
+                answer = await courier.invoke(Route(PEER, url), [b"{}"], headers, 1.0, INVOKE)
+            finally:
+                await courier.close()
+            return answer.message
+
+        message = anyio.run(bring)
+    assert message == "the peer answered HTTP 200 without a transport response; it says: not allowed here"
 
 
 # ---------------------------------------------------------------- FATE-Flow behind a route that does not say so
