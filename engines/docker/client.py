@@ -36,6 +36,7 @@ from engines.base import (
     NoSpace,
     PortInUse,
 )
+from engines.docker.logins import Logins, settings_without_logins
 from engines.watch import Follower
 
 SCHEME = "ssh://"
@@ -135,9 +136,25 @@ class Tunnel:
 
 
 class Client(APIClient):
-    """Takes no proxy and no CA certificates from the environment, which would override ours."""
+    """Takes no proxy and no CA certificates from the environment, which would override ours.
+
+    What is wrong with Docker's configuration keeps it from nothing: logins are read when they are needed.
+    """
 
     trust_env = property(lambda self: False, lambda self, value: None)
+    _auth_configs = property(lambda self: Logins(), lambda self, value: None)
+
+    def __init__(self, **options: Any) -> None:
+        self._settings = settings_without_logins()
+        super().__init__(**options)
+
+    @property
+    def _general_configs(self) -> dict[str, Any]:
+        return self._settings
+
+    @_general_configs.setter
+    def _general_configs(self, settings: object) -> None:
+        """Leave aside what the library has read itself."""
 
 
 _TIMEOUT = 60

@@ -43,6 +43,7 @@ from engines.base import (
     home_variables,
 )
 from engines.docker.client import check_answer, translated, words
+from engines.docker.logins import Login, login_for
 from engines.docker.registry import repository_of
 
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -186,14 +187,15 @@ class Images:
         if not image or not self._rules.registries:
             raise ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)
         registry = self._rules.place_of(image)[0]
+        login = login_for(registry)
         api = self._client()
         url = f"{api.base_url}/v{api.api_version}/distribution/{image}/json"
         try:
-            answer = api.get(url, headers=_authorised(api, registry), timeout=seconds)
+            answer = api.get(url, headers=_authorised(login), timeout=seconds)
             check_answer(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except APIError as error:
-            raise refusal(image, words(error)) from error
+            raise refusal(image, words(error), login.remark) from error
         except Timeout as error:
             raise PullTimeout(f"{registry} did not respond about {image} within {seconds:g} s") from error
         except (DockerException, OSError) as error:
@@ -334,14 +336,22 @@ class Images:
         for last in (False, True):
             try:
                 with closing(_Fetch(self._client(), image, registry, self._rules.deadline)) as fetch:
-                    self._follow(image, fetch.events, until, on_progress)
+                    self._follow(image, fetch.events, until, on_progress, fetch.login.remark)
                     return
             except _Stale as error:
                 if last:
                     raise PullTimeout(f"{image} was given up twice: {error}") from error
                 on_progress(f"{error}; starting again")
 
-    def _follow(self, image: str, events: _Events, until: float, on_progress: Callable[[str], None]) -> None:
+    def _follow(
+        self,
+        image: str,
+        events: _Events,
+        until: float,
+        on_progress: Callable[[str], None],
+        remark: str = "",
+    ) -> None:
+        """Report how a pull goes on; ``remark`` goes with a refusal."""
         layers: dict[str, Mapping[str, Any]] = {}
         report_at, last_at = 0.0, time.monotonic()
         while True:
@@ -365,11 +375,11 @@ class Images:
                 on_progress(_progress(layers))
                 return
             if isinstance(event, APIError):
-                raise refusal(image, words(event)) from event
+                raise refusal(image, words(event), remark) from event
             if isinstance(event, BaseException):
                 raise EngineDown(f"the container engine went away while it pulled {image}: {event}") from event
             if "error" in event:
-                raise refusal(image, str(event["error"]))
+                raise refusal(image, str(event["error"]), remark)
             if "id" in event and "progressDetail" in event:
                 layers[event["id"]] = event
 
@@ -388,7 +398,8 @@ class _Fetch:
     """One request to the daemon, read in a thread of its own, because neither side has a deadline."""
 
     def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
-        self._api, self._image, self._registry, self._deadline = api, image, registry, deadline
+        self._api, self._image, self._deadline = api, image, deadline
+        self.login = login_for(registry)
         self.events: _Events = queue.SimpleQueue()
         self._response: Response | None = None
         self._closed = False
@@ -407,7 +418,7 @@ class _Fetch:
             self._response = response = self._api.post(
                 f"{self._api.base_url}/v{self._api.api_version}/images/create",
                 params={"fromImage": name, "tag": tag or "latest"},
-                headers=_authorised(self._api, self._registry),
+                headers=_authorised(self.login),
                 stream=True,
                 timeout=self._deadline + _GRACE,
             )
@@ -422,16 +433,15 @@ class _Fetch:
             self.events.put(error)
 
 
-def _authorised(api: APIClient, registry: str) -> dict[str, str | bytes]:
-    """Return the headers with the credentials that `docker login` has stored for a registry."""
-    header = auth.get_config_header(api, registry)
-    return {"X-Registry-Auth": header} if header else {}
+def _authorised(login: Login) -> dict[str, str | bytes]:
+    """Return the headers with the login at a registry."""
+    return {"X-Registry-Auth": auth.encode_header(dict(login.values))} if login.values else {}
 
 
-def refusal(image: str, text: str) -> EngineError:
-    """Return the error that a message of the daemon, a machine or the registry stands for."""
+def refusal(image: str, text: str, remark: str = "") -> EngineError:
+    """Return the error that a message of the daemon, a machine or a registry stands for, with a remark."""
     found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
-    return next(found, PullFailed)(f"{image} cannot be pulled: {text}")
+    return next(found, PullFailed)(f"{image} cannot be pulled: {text}{remark}")
 
 
 def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -18,7 +18,8 @@ from docker import auth
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 
-from engines.base import EngineError, PullDenied, PullFailed, SignatureMissing, SignatureUnchecked
+from engines.base import PullDenied, PullFailed, SignatureMissing, SignatureUnchecked
+from engines.docker.logins import login_for
 
 _LARGEST = 1024 * 1024
 _READ_TIMEOUT = 10.0
@@ -51,6 +52,7 @@ class Registry:
         local = _is_local(host)
         self._base = f"http{'' if local else 's'}://{host}/v2/{'library/' if official else ''}{repository}"
         self._authorization: dict[str, str] = {}
+        self._remark = ""
         self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not local)
 
     def __enter__(self) -> "Registry":
@@ -72,7 +74,8 @@ class Registry:
             return None
         where = f"{self._repository}/{path}"
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise PullDenied(f"{self._registry} responds with {status} to {where}; log in: docker login")
+            remark = self._remark or "; log in: docker login"
+            raise PullDenied(f"{self._registry} responds with {status} to {where}{remark}")
         if status != httpx.codes.OK:
             raise PullFailed(f"{self._registry} responds with {status} to {where}")
         return body
@@ -97,7 +100,8 @@ class Registry:
         """Answer the registry's challenge; return whether to try again."""
         if self._authorization:
             return False
-        login = login_for(self._registry)
+        stored = login_for(self._registry)
+        login, self._remark = stored.password, stored.remark
         if challenge.lower().startswith("basic"):
             if login is None:
                 return False
@@ -124,16 +128,6 @@ def repository_of(image: str) -> tuple[str, str, str]:
     except DockerException:
         return "", "", ""
     return str(registry), str(repository), tag or "latest"
-
-
-def login_for(registry: str) -> tuple[str, str] | None:
-    """Return user and password that ``docker login`` has stored for a registry. Raises `EngineError`."""
-    try:
-        known = auth.load_config().resolve_authconfig(registry) or {}
-    except (DockerException, OSError, ValueError) as error:
-        raise EngineError(f"the credentials for {registry} cannot be read: {error}") from error
-    user, password = known.get("username"), known.get("password")
-    return (user, password) if user and password else None
 
 
 @dataclass(frozen=True)

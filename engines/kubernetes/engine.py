@@ -38,7 +38,7 @@ from engines.base import (
 )
 from engines.docker.client import not_started
 from engines.docker.images import refusal
-from engines.docker.registry import login_for
+from engines.docker.logins import login_for
 from engines.kubernetes.client import Cluster, PodWatch, translated
 from engines.kubernetes.images import Image, Images
 from engines.kubernetes.jobs import (
@@ -204,14 +204,14 @@ class KubernetesEngine(StreamingEngine):
 
     def _create(self, spec: LaunchSpec, image: Image) -> Any:
         """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
-        pull = login_for(image.registry) is not None
+        pull = login_for(image.registry).password is not None
         created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options))
         if created is None and (created := self._job(spec.name)) is None:
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
         return created
 
     def _set_going(self, spec: LaunchSpec, image: Image, job: Any) -> None:
-        login = login_for(image.registry)
+        login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
             self._cluster.create(secret)  # unless a launch that was cut off has
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})

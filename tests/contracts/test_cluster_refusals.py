@@ -25,7 +25,8 @@ from engines.base import (
 )
 from engines.docker import PullRules
 from engines.docker import registry as registries
-from engines.docker.registry import SignatureMissing, login_for, signatures_of
+from engines.docker.logins import Login
+from engines.docker.registry import SignatureMissing, signatures_of
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
@@ -131,7 +132,7 @@ def test_what_a_registry_forges_or_refuses_is_no_image(pages: Served, kind: type
 
 @pytest.mark.parametrize("name", ["token", "access_token"])
 def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, name: str):
-    monkeypatch.setattr(registries, "login_for", lambda _: None)
+    monkeypatch.setattr(registries, "login_for", lambda _: Login())
     page = json.dumps({name: "t"}).encode()
     with (
         serving({"/token": (200, page), "/1": (401, b"")}) as shop,
@@ -141,15 +142,6 @@ def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, na
             with pytest.raises(PullDenied):
                 there.get("manifests/1", "*/*")
         assert there._authorization == {"authorization": "Bearer t"}
-
-
-def test_credentials_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch):
-    def unreadable() -> Any:
-        raise OSError("denied")
-
-    monkeypatch.setattr(registries.auth, "load_config", unreadable)
-    with pytest.raises(EngineError, match="the credentials for shop cannot be read: denied"):
-        login_for("shop")
 
 
 def test_what_is_no_signature_is_none():

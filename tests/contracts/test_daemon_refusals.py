@@ -171,7 +171,7 @@ def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
 def test_a_container_that_cannot_be_created(monkeypatch: pytest.MonkeyPatch, answers: Any, words: str):
     monkeypatch.setattr(containers, "_NAME_TIMEOUT", -1.0)
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    engine._client = Daemon(create_host_config=[{}], **answers)
+    engine._client = Daemon(info=[{}], create_host_config=[{}], **answers)
     engine._images = SimpleNamespace(find=lambda _: Image("i"))
     engine._gpus = containers.Gpus(engine._client)
     with pytest.raises(CreateFailed, match=words):

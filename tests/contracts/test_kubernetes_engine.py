@@ -47,6 +47,7 @@ from engines.base import (
     Running,
 )
 from engines.docker.images import PullRules
+from engines.docker.logins import Login
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
 from engines.kubernetes.jobs import BEGUN, RUN, PodView, job_of
@@ -234,7 +235,7 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
             engine.launch(denied)
         log_in(tmp_path, closed)
         with monkeypatch.context() as without:
-            without.setattr("engines.kubernetes.engine.login_for", lambda registry: None)
+            without.setattr("engines.kubernetes.engine.login_for", lambda registry: Login())
             with pytest.raises(PullDenied, match="401 Unauthorized"):  # as the machine says
                 engine.launch(denied)
         assert engine.list() == []

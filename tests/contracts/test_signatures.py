@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from engines.base import EngineError, ImageMetadata, PullFailed
 from engines.docker import registry as registries
+from engines.docker.logins import Login
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
@@ -187,7 +188,7 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
 
 
 def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registries, "login_for", lambda _: None)
+    monkeypatch.setattr(registries, "login_for", lambda _: Login())
     monkeypatch.setattr(registries.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
     with registries.Registry("registry.invalid", "acme/algo") as there:
         assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
@@ -201,7 +202,7 @@ def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeyp
 def test_an_answer_to_the_question_for_a_token_is_bounded_too(
     said: bytes, why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(registries, "login_for", lambda _: None)
+    monkeypatch.setattr(registries, "login_for", lambda _: Login())
     with (
         serving({"/token": (200, said), "/x": (401, b"")}) as address,
         registries.Registry(address, "acme/algo") as there,
