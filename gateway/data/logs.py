@@ -17,6 +17,9 @@ is the order for good. The ledger is a text file with one segment per line, only
     <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
 
 A segment that begins where the one above it begins replaces it, grown.
+
+A line ends with a line feed, or before a carriage return by which a progress bar begins it anew. Colours are left
+out.
 """
 
 import fcntl
@@ -55,6 +58,11 @@ LARGEST_SEGMENT = 256 * 1024
 HEAD = LONGEST_LINE + 1024
 """bytes of a line that are read: some beyond those shown, so that what is masked is whole"""
 _CHUNK = 1024 * 1024
+_PART = re.compile(rb"\r*[^\r\n]+(?:\r*\n)?|\r*\n|\r+")
+_COLOURS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
+"""what a program tells a terminal: colours, the place of the cursor, a title"""
+_FORM = b"lines end at carriage returns, too\n"
+"""first in a ledger; one without it counted other lines, and is made anew"""
 
 
 @dataclass(frozen=True)
@@ -256,6 +264,11 @@ class RunLogs:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lines.txt").open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            if file.readline() != _FORM:
+                file.truncate(0)
+                file.write(_FORM)
+                file.flush()
             yield file
 
     def _excerpt(self, log: _Log, level: Level, start: int, length: int | None) -> Excerpt:
@@ -295,8 +308,8 @@ class RunLogs:
 
 
 def _text(line: RawLine, run: Run) -> str:
-    """Return what is shown of a line: without its end, without the run's secrets, and not endlessly."""
-    shown = line.head
+    """Return what is shown of a line: without its end, colours and the run's secrets, and not endlessly."""
+    shown = _COLOURS.sub(b"", line.head)  # first, as they may stand in the middle of a secret
     for id_ in filter(None, (run.run_id, run.token)):
         shown = re.sub(re.escape(id_.encode()) + rb"[0-9a-f]*", lambda found: b"*" * len(found[0]), shown)
     shown = shown.rstrip(b"\r\n")
@@ -422,6 +435,9 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
     segments: list[Segment] = []
     good = file.seek(0)
     for line in file:
+        if line == _FORM:
+            good += len(line)
+            continue
         segment = _parsed(line)
         if segment is None:
             file.truncate(good)
@@ -469,24 +485,48 @@ def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete:
 
 
 def lines(paths: Sequence[Path], start: int, end: int | None) -> Iterator[RawLine]:
-    """Yield the lines between two bytes of the first of the files that is there, in memory one at a time."""
+    """Yield the lines between two bytes of the first of the files that is there, in memory one at a time.
+
+    A line ends with a line feed, or before a carriage return by which a program begins it anew.
+    """
     path = next(filter(Path.exists, paths), None)
     if path is None:
         return
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        end = size if end is None else min(end, size)
+        available = os.fstat(file.fileno()).st_size
+        end = available if end is None else min(end, available)
         file.seek(start)
-        while start < end:
-            head = piece = file.readline(min(HEAD, end - start))
-            at = start + len(piece)
-            while piece and not piece.endswith(b"\n") and at < end:
-                piece = file.readline(min(_CHUNK, end - at))
-                at += len(piece)
-            if not head:
-                return
-            yield RawLine(head, start, at, piece.endswith(b"\n"))
-            start = at
+        head, size = b"", 0
+        for part in _parts(file, end - start):
+            text = part.strip(b"\r\n")
+            if head and text and part.startswith(b"\r"):
+                yield RawLine(head, start, start + size, True)
+                start += size
+                head, size = b"", 0
+            size += len(part)
+            head += part.lstrip(b"\r")[: HEAD - len(head)]
+            if part.endswith(b"\n"):
+                yield RawLine(head, start, start + size, True)
+                start += size
+                head, size = b"", 0
+        if size:
+            yield RawLine(head, start, start + size, False)
+
+
+def _parts(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """Yield so many bytes in parts, each within one line, with the carriage returns before it."""
+    while length > 0:
+        piece = file.readline(min(_CHUNK, length))
+        if not piece:
+            return
+        length -= len(piece)
+        while piece.endswith(b"\r") and length > 0:  # a line feed may follow
+            following = file.read(1)
+            if not following:
+                break
+            length -= 1
+            piece += following
+        yield from _PART.findall(piece)
 
 
 def _parsed(line: bytes) -> Segment | None:

@@ -114,6 +114,45 @@ def node(tmp_path: Path) -> Any:
     node.close()
 
 
+def test_a_progress_bar_is_seen_while_it_grows(node: Node):
+    """As tqdm writes it: a carriage return before each state, a line feed at the end alone."""
+    for percent in range(4):
+        node.write(b"\r%3d%%|#   |" % percent)
+        assert node.all() == [f"{n:3d}%|#   |" for n in range(percent)]
+    node.write(b"\n")
+    assert node.all() == [f"{n:3d}%|#   |" for n in range(4)]
+    node.write(b"done\r")
+    assert len(node.all()) == 4  # a line feed may follow, as it does here
+    node.write(b"\n\r\nnext\r\r\n")
+    assert node.all()[4:] == ["done", "", "next"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 64])
+def test_lines_are_the_same_however_they_come(node: Node, size: int):
+    text = b"a\rb\r\n\r\rc\n\n\rd\r\re\r\n f\r"
+    for at in range(0, len(text), size):
+        node.write(text[at : at + size])
+        node.all()
+    node.exit()
+    node.collect()
+    assert node.all() == ["a", "b", "c", "", "d", "e", " f"]
+
+
+def test_colours_are_left_out_and_hide_no_secret(node: Node):
+    token = node.run().token
+    node.write(b"\x1b[1;32mdone\x1b[0m \x1b[2K\x1b]0;title\x07\xe4\xb8\xad\x1b[?25h\n")
+    node.write(f"{token[:9]}\x1b[31m{token[9:]}\n".encode())
+    assert node.all() == ["done 中", "*" * len(token)]
+
+
+def test_a_log_that_was_counted_by_line_feeds_alone_is_counted_anew(node: Node):
+    node.write(b"1\r2\r3\nend\n")
+    folder = node.workspace.logs(node.run())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lines.txt").write_text(f"{node.run().name} stdout 0 10 0 2 0\n")
+    assert node.all() == ["1", "2", "3", "end"]
+
+
 def test_level_start_and_length_choose_lines(node: Node):
     node.write(b"debug a\ninfo b\nwarn c\nerror d\nunfin")
     assert node.all(DEBUG) == ["debug a", "info b", "warn c", "error d"]
