@@ -195,7 +195,7 @@ class Images:
             check_answer(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except APIError as error:
-            raise refusal(image, words(error), login.remark) from error
+            raise refusal(image, words(error), login.explanation) from error
         except Timeout as error:
             raise PullTimeout(f"{registry} did not respond about {image} within {seconds:g} s") from error
         except (DockerException, OSError) as error:
@@ -336,7 +336,7 @@ class Images:
         for last in (False, True):
             try:
                 with closing(_Fetch(self._client(), image, registry, self._rules.deadline)) as fetch:
-                    self._follow(image, fetch.events, until, on_progress, fetch.login.remark)
+                    self._follow(image, fetch.events, until, on_progress, fetch.login.explanation)
                     return
             except _Stale as error:
                 if last:
@@ -349,9 +349,9 @@ class Images:
         events: _Events,
         until: float,
         on_progress: Callable[[str], None],
-        remark: str = "",
+        explanation: str = "",
     ) -> None:
-        """Report how a pull goes on; ``remark`` goes with a refusal."""
+        """Report how a pull goes on; ``explanation`` goes with a refusal."""
         layers: dict[str, Mapping[str, Any]] = {}
         report_at, last_at = 0.0, time.monotonic()
         while True:
@@ -375,11 +375,11 @@ class Images:
                 on_progress(_progress(layers))
                 return
             if isinstance(event, APIError):
-                raise refusal(image, words(event), remark) from event
+                raise refusal(image, words(event), explanation) from event
             if isinstance(event, BaseException):
                 raise EngineDown(f"the container engine went away while it pulled {image}: {event}") from event
             if "error" in event:
-                raise refusal(image, str(event["error"]), remark)
+                raise refusal(image, str(event["error"]), explanation)
             if "id" in event and "progressDetail" in event:
                 layers[event["id"]] = event
 
@@ -438,10 +438,10 @@ def _authorised(login: Login) -> dict[str, str | bytes]:
     return {"X-Registry-Auth": auth.encode_header(dict(login.values))} if login.values else {}
 
 
-def refusal(image: str, text: str, remark: str = "") -> EngineError:
-    """Return the error that a message of the daemon, a machine or a registry stands for, with a remark."""
+def refusal(image: str, text: str, explanation: str = "") -> EngineError:
+    """Return the error that a message of the daemon, a machine or a registry stands for, with an explanation."""
     found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
-    return next(found, PullFailed)(f"{image} cannot be pulled: {text}{remark}")
+    return next(found, PullFailed)(f"{image} cannot be pulled: {text}{explanation}")
 
 
 def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:

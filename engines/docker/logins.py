@@ -40,7 +40,7 @@ class Login:
         return (user, password) if user and password else None
 
     @property
-    def remark(self) -> str:
+    def explanation(self) -> str:
         """What to add to a registry's refusal: why it was asked without a login."""
         return f"; it was asked without a login, as {self.problem}" if self.problem else ""
 
@@ -98,7 +98,7 @@ def _helper_of(settings: Mapping[str, Any], registry: str, file: str) -> str:
     helpers = _section(settings, "credHelpers", file)
     helper = helpers.get(_address(registry)) or helpers.get(registry) or settings.get("credsStore") or ""
     if not isinstance(helper, str):
-        raise _Unreadable(f"{file} names a credential helper for {registry} that is no text")
+        raise _Unreadable(f"{file} names a credential helper for {registry} that is not text")
     return helper
 
 
@@ -154,7 +154,7 @@ def _from_settings(settings: Mapping[str, Any], registry: str, file: str) -> Map
 def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
-        raise _Unreadable(f"{name} in {file} is no JSON object")
+        raise _Unreadable(f"{name} in {file} is not a JSON object")
     return section
 
 

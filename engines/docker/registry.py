@@ -52,7 +52,7 @@ class Registry:
         local = _is_local(host)
         self._base = f"http{'' if local else 's'}://{host}/v2/{'library/' if official else ''}{repository}"
         self._authorization: dict[str, str] = {}
-        self._remark = ""
+        self._explanation = ""
         self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not local)
 
     def __enter__(self) -> "Registry":
@@ -74,8 +74,8 @@ class Registry:
             return None
         where = f"{self._repository}/{path}"
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            remark = self._remark or "; log in: docker login"
-            raise PullDenied(f"{self._registry} responds with {status} to {where}{remark}")
+            explanation = self._explanation or "; log in: docker login"
+            raise PullDenied(f"{self._registry} responds with {status} to {where}{explanation}")
         if status != httpx.codes.OK:
             raise PullFailed(f"{self._registry} responds with {status} to {where}")
         return body
@@ -101,7 +101,7 @@ class Registry:
         if self._authorization:
             return False
         stored = login_for(self._registry)
-        login, self._remark = stored.password, stored.remark
+        login, self._explanation = stored.password, stored.explanation
         if challenge.lower().startswith("basic"):
             if login is None:
                 return False

@@ -48,9 +48,9 @@ NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/conf
         ({"auths": {SHOP: {"auth": "?"}}}, r"the entry registry\.example of auths in .*/config\.json is not as"),
         ({"auths": {SHOP: "text"}}, r"the entry registry\.example of auths in .*/config\.json is not as"),
         ({"auths": []}, ""),
-        ({"auths": ["text"]}, r"auths in .*/config\.json is no JSON object"),
-        ({"credHelpers": ["text"]}, r"credHelpers in .*/config\.json is no JSON object"),
-        ({"credsStore": ["text"]}, "names a credential helper for registry.example that is no text"),
+        ({"auths": ["text"]}, r"auths in .*/config\.json is not a JSON object"),
+        ({"credHelpers": ["text"]}, r"credHelpers in .*/config\.json is not a JSON object"),
+        ({"credsStore": ["text"]}, "names a credential helper for registry.example that is not text"),
         ([], r".*/config\.json holds no JSON object"),
         ("{", r".*/config\.json is not valid JSON \(.*\)"),
         ("\ufeff\x00", r".*/config\.json is not valid JSON \(.*\)"),
@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_login_is_named(file: Path, content: object, proble
 
 
 def refused(login: Login) -> str:
-    error = refusal("image", "manifest unknown", login.remark)
+    error = refusal("image", "manifest unknown", login.explanation)
     assert isinstance(error, ImageNotFound)  # by the registry's own words
     return error.what
 
