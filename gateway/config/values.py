@@ -25,6 +25,13 @@ DEFAULT_STORAGE = "var/storage"
 """Beside the configuration file."""
 
 
+_MYSQL = "mysql+pymysql"
+_ENCODED = (
+    "must have its user and password percent-encoded: write %40 for @, %3A for :, %2F for /, %3F for ?, "
+    "%23 for #, %5B for [, %5D for ] and %25 for %"
+)
+
+
 def _bind(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -64,14 +71,28 @@ def _database(value: str) -> str:
         if not re.fullmatch(r"sqlite:///[^?]+", value) or value == "sqlite:///:memory:":
             raise ValueError("must name a file: sqlite:///path, without options")
         return value
-    parts = urlsplit(value)
+    scheme, _, rest = value.partition("://")
     try:
-        usable = parts.scheme == "mysql+pymysql" and parts.hostname and parts.path.strip("/") and parts.port != 0
-    except ValueError:  # a port that is none
-        usable = False
-    if not usable:
-        raise ValueError("must read sqlite:///path or mysql+pymysql://user:password@host:port/database")
+        parts = urlsplit(value)
+        is_complete = bool(parts.hostname and parts.path.strip("/") and parts.port != 0)
+    except ValueError:  # a port that is none, or a name that is; its text may have the password
+        is_complete = False
+    before_options = rest.partition("?")[0]
+    if scheme == _MYSQL and (before_options.count("@") > 1 or (not is_complete and rest.count("@") > 1)):
+        raise ValueError(_ENCODED)
+    if scheme == _MYSQL and not is_complete and _has_delimiter_in_password(rest):
+        raise ValueError(_ENCODED)
+    if scheme != _MYSQL or not is_complete:
+        raise ValueError(f"must read sqlite:///path or {_MYSQL}://user:password@host:port/database")
     return value
+
+
+def _has_delimiter_in_password(rest: str) -> bool:
+    """Tell whether what an address has between ``://`` and ``@`` has a sign that may not stand there as it is."""
+    user_and_password, at, _ = rest.rpartition("@")
+    if not at:
+        return False
+    return not user_and_password.isascii() or re.search(r"[/?#\[\]]", user_and_password) is not None
 
 
 def _file_url(value: str) -> str:
@@ -130,7 +151,9 @@ StorageName = Annotated[str, AfterValidator(_storage_name)]
 
 def without_password(url: str) -> str:
     """Return the address without its user, password and options."""
-    return re.sub(r"(?s)\?.*", "?***", re.sub(r"(?s)://.*@", "://***@", url))
+    url = re.sub(r"(?s)(://|^(?!.*://)).*@", r"\1***@", url)
+    url = re.sub(r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", url)  # a password without its @
+    return re.sub(r"(?s)\?.*", "?***", url)
 
 
 _PORTS = {"s3": (80, 443), "hdfs": (8020, 8020)}

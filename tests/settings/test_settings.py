@@ -7,6 +7,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -115,6 +116,52 @@ def test_an_address_of_no_database_is_refused_with_its_path(url: str):
     said = refusal(database={"url": url})
     assert said.startswith("database.url: ") and "sqlite:///path" in said
     assert SECRET not in said
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "p@ss/w#rd%",
+        "hex@adec",
+        "hex/adec",
+        "hex#adec",
+        "hex?adec",
+        "hex[adec",
+        "12@hex/adec",
+        "12/hex@adec",
+        "hex?a@dec",
+        "hex\uff20adec",
+        "12?hexadec",
+    ],
+)
+def test_a_password_that_is_not_percent_encoded_is_refused_unseen(password: str):
+    said = refusal(database={"url": f"mysql+pymysql://gw:{password}@127.0.0.1:21393/gw"})
+    assert said.startswith("database.url: must have its user and password percent-encoded: write %40 for @")
+    assert said.endswith("(got 'mysql+pymysql://***@127.0.0.1:21393/gw')")
+    encoded = f"mysql+pymysql://gw:{quote(password, safe='')}@127.0.0.1:21393/gw"
+    assert loaded(database={"url": encoded}).database.url == encoded
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql+pymysql://gw:100%@127.0.0.1/gw",
+        "mysql+pymysql://gw:a:b@127.0.0.1/gw",
+        "mysql+pymysql://gw@[::1]:3307/gw",
+        "mysql+pymysql://gw:x@127.0.0.1/gw?ssl_ca=/etc/a@b.pem",
+    ],
+)
+def test_addresses_that_worked_go_on_working(url: str):
+    assert loaded(database={"url": url}).database.url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql+pymysql://gw:hexadec/gw", "mysql://gw:hex\uff20adec@host/gw", "gw:hexadec@host/gw"]
+)
+def test_an_address_with_parts_missing_shows_no_password(url: str):
+    said = refusal(database={"url": url})
+    assert "mysql+pymysql://user:password@host:port/database" in said
+    assert "hexadec" not in said and "adec" not in said
 
 
 def test_a_wrong_section_does_not_show_its_secret():
