@@ -48,6 +48,7 @@ from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
 from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
+from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
 from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
@@ -524,7 +525,8 @@ class Gateway:
         self.audit.add(self.clock(), who, action, 200, None, {**detail, **origin().detail()})
 
     def _sign_audit(self, keyring: Keyring, _: str) -> None:
-        self.audit.sign_daily(self.settings.node.id, keyring.signing, self.clock())
+        kept = HeadFile(self.settings.state_dir)
+        self.audit.sign_daily(self.settings.node.id, keyring.signing, self.clock(), kept)
 
     def _check_storages(self, reserve: int) -> None:
         check_storage(self.storage.staging, self.storage.root, reserve)

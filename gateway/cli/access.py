@@ -250,6 +250,7 @@ def verify(
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Find lines of the audit log that were changed, removed, added or moved. Exit code 1: there are some."""
+    from gateway.identity.audit_head import HeadFile
     from gateway.identity.keys import Keyring
     from gateway.identity.statements import verify_log
     from gateway.store.audit import SqlAudit
@@ -261,8 +262,9 @@ def verify(
         else:
             trusted = list(public_keys(keys.read_text(encoding="utf-8")))
         if file is None:
+            kept = HeadFile(settings_of(config).state_dir).read()
             with closing(store_of(config)) as store:
-                found = verify_log(SqlAudit(store).lines(), trusted)
+                found = verify_log(SqlAudit(store).lines(), trusted, kept)
         else:
             found = verify_log(_exported(file), trusted)
     except (OSError, ValueError) as error:

@@ -100,6 +100,7 @@ def restore(
     Where there is no configuration yet, that of the backup is written; one that is there is used as it is, so a
     node can move to another database. Exit code 1: something that the database names is not in the storage.
     """
+    from gateway.identity.audit_head import HeadFile
     from gateway.store.snapshot import fill
 
     new = not config.exists()
@@ -114,6 +115,8 @@ def restore(
             with closing(store_of(source)) as store:
                 counts = fill(store, _tables(archive, about["tables"], files))
                 audit_change(store, "restore", None, {"file": file.name, "made_at": about["made_at"]})
+                HeadFile(settings.state_dir).delete()  # that of the log before
+                sign_audit(store, config)
                 missing = [one for one in _stored(store) if not places.exists(one)]
     except (BadZipFile, KeyError, ValueError) as error:
         raise CallFailed(f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT) from error
@@ -147,13 +150,35 @@ def _usable(config: Path, file: Path | None) -> "tuple[Settings, Storages]":
 
     try:
         settings = settings_of(config)
+        if file:
+            _refuse_outside(settings, config.resolve().parent)
         try:
             return settings, storages(settings)
         except Invalid as error:
             raise invalid_in(config, error) from error
     except CallFailed as error:
         hint = f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
+        if error.reason == "BACKUP_WRITES_ELSEWHERE":
+            hint = f"if it is right, unzip {_CONFIG} from {file}, and restore again"
         raise CallFailed(f"{error}\n{hint}" if file else str(error), EXIT_BAD_INPUT, error.reason) from error
+
+
+def _refuse_outside(settings: "Settings", home: Path) -> None:
+    """Raise `CallFailed` where a configuration of the backup would have files written outside of its folder."""
+    database = settings.database.url
+    places = {
+        "route_table.file": settings.route_table.file,
+        "state_dir": settings.state_dir,
+        "database.url": Path(database.removeprefix("sqlite:///")) if database.startswith("sqlite:///") else None,
+    }
+    outside = [f"{name}: {place}" for name, place in places.items() if place and not _is_below(place, home)]
+    if outside:
+        text = f"the backup's {_CONFIG} has files written outside of {home}: {', '.join(outside)}"
+        raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_WRITES_ELSEWHERE")
+
+
+def _is_below(place: Path, home: Path) -> bool:
+    return place.resolve().is_relative_to(home)
 
 
 def _left_out(settings: "Settings") -> list[str]:

@@ -265,12 +265,13 @@ def _opened(config: Path) -> Any:
 
 def sign_audit(store: "Store", config: Path) -> None:
     """Sign the newest entry of the audit log, where the node has a key pair."""
+    from gateway.identity.audit_head import HeadFile
     from gateway.identity.keys import Keyring
     from gateway.store.audit import SqlAudit
 
     settings = settings_of(config)
     if pair := Keyring(settings.state_dir).signing:
-        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC))
+        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC), HeadFile(settings.state_dir))
 
 
 def audit_change(store: "Store", action: str, before: Any, after: Any) -> None:

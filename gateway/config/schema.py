@@ -285,8 +285,8 @@ class Database(Section):
 
     url: DatabaseUrl = Field(
         default="sqlite:///var/gateway.db",
-        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database, the password "
-        "percent-encoded.",
+        description="SQLAlchemy address: sqlite:///path or mysql+pymysql://user:password@host/database, the "
+        "password percent-encoded.",
     )
 
 

@@ -83,7 +83,7 @@ def _database(value: str) -> str:
     if scheme == _MYSQL and not is_complete and _has_delimiter_in_password(rest):
         raise ValueError(_ENCODED)
     if scheme != _MYSQL or not is_complete:
-        raise ValueError(f"must read sqlite:///path or {_MYSQL}://user:password@host:port/database")
+        raise ValueError("must read sqlite:///path or mysql+pymysql://user:password@host:port/database")
     return value
 
 

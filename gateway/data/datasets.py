@@ -18,7 +18,7 @@ from gateway.data import parquet
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
 from gateway.data.parquet import PARQUET
-from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at
+from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at, overlap, shown_place
 from gateway.data.storage import METADATA, taken
 from gateway.data.table_reader import BLOCK, Findings
 from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
@@ -84,13 +84,23 @@ class Datasets:
             dataset = dataset_at(self._storage, wanted, self._clock())
         with self._changing:
             old = self._refuse_registering(wanted)
-            for one in self.list():
-                if one.place and one.address == dataset.address and one.dataset_id != dataset.dataset_id:
-                    text = f"what lies at {wanted.place} is dataset {one.dataset_id} already"
-                    raise Conflict(text, reason="DATASET_EXISTS")
+            self._refuse_second_name(dataset, wanted.place)
             dataset = _switched_as(old, dataset)
             self._repository.put(dataset)
         return dataset
+
+    def _refuse_second_name(self, dataset: Dataset, place: str) -> None:
+        """Raise `Conflict` where what is to be registered is, or lies in, or holds another dataset.
+
+        By a second name, it would be used although the first is disabled, or granted to nobody.
+        """
+        shown = shown_place(self._storage, dataset.address)
+        for other in self.list():
+            if other.dataset_id == dataset.dataset_id:
+                continue
+            if overlap(shown, shown_place(self._storage, other.address)):
+                text = f"what lies at {place} is dataset {other.dataset_id} already"
+                raise Conflict(text, reason="DATASET_EXISTS")
 
     def _refuse_registering(self, wanted: Registration) -> Dataset | None:
         """Return what was registered under an id, if it is to be replaced. Raises `Conflict`."""

@@ -104,7 +104,7 @@ def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Datas
         checksum="",
         size=sum(part.size for part in parts),
         created_at=now,
-        origin=f"place:{_shown(storages, address)}",
+        origin=f"place:{shown_place(storages, address)}",
         description=wanted.description,
         storage=address.storage,
         place=f"{address.namespace}/{address.name}",
@@ -235,11 +235,19 @@ def _url(remote: Remote) -> str:
     return f"{remote.kind}://{remote.host}:{remote.port}/{remote.folder.strip('/')}"
 
 
-def _shown(storages: Storages, address: Address) -> str:
+def shown_place(storages: Storages, address: Address) -> str:
+    """Return where something lies, whatever the node calls that storage; empty: it is no storage of the node."""
     path = f"{address.namespace}/{address.name}"
-    if address.storage:
-        return f"{_url(storages.remotes[address.storage].remote)}/{path}"
-    return f"file://{storages.root}/{path}"
+    if not address.storage:
+        return f"file://{storages.root}/{path}"
+    if address.storage not in storages.remotes:
+        return ""
+    return f"{_url(storages.remotes[address.storage].remote)}/{path}"
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether two places are the same, or one lies in the other."""
+    return bool(one and other) and (f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"))
 
 
 # ---------------------------------------------------------------- what it is

@@ -210,12 +210,8 @@ class Storage(ABC):
         parts = self.partitions(address)
         if len(parts) == 1 or not self._is_table(address):
             return [_Part(part.name, part.size, part.stamp) for part in parts]
-        header = b""
         with self.open_file(address, parts[0].name) as file:
-            while (line := file.readline(LARGEST_ROW)) and len(header) < LARGEST_ROW:
-                header += line
-                if header.count(b'"') % 2 == 0:  # else the line end is inside a quoted name
-                    break
+            header = _header_line(file)
         found = []
         for number, part in enumerate(parts):
             skipped = 0
@@ -277,6 +273,21 @@ class _Part(NamedTuple):
     """bytes of a header that was given before"""
     ended: bool = False
     """whether a line end is given after it, which it lacks"""
+
+
+def _header_line(file: BufferedReader) -> bytes:
+    """Read the first line of a table; empty where a quote in it never closes."""
+    header = bytearray()
+    quotes = 0
+    while len(header) < LARGEST_ROW:
+        line = file.readline(LARGEST_ROW)
+        header += line
+        quotes += line.count(b'"')
+        if quotes % 2 == 0:  # else the line end is inside a quoted name
+            return bytes(header)
+        if not line:
+            break
+    return b""
 
 
 def number_of(name: str) -> int | None:

@@ -236,7 +236,10 @@ class Lines:
 
 
 def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row with the number of the line it begins at; empty lines are skipped."""
+    """Yield every row with the number of the line it begins at; empty lines are skipped.
+
+    After a cell that is too long there are no more rows.
+    """
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         line = lines.number + 1
@@ -247,6 +250,8 @@ def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int
             return
         except csv.Error as error:
             findings.add("CSV syntax", f"{lines.name}:{line}", f"must be CSV: {_explained(error)}")
+            if "field larger" in str(error):  # a quote that is not closed: what follows cannot be read as rows
+                return
             continue
         if row:
             yield line, row

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gateway.identity.audit_head import Head
 from gateway.identity.keys import KeyPair, verifies
 from route_table.certificates import key_pin, public_key
 
@@ -111,16 +112,21 @@ class Verification:
     problems: list[str] = field(default_factory=list)
 
 
-def verify_log(lines: Iterable[Line], keys: Sequence[str]) -> Verification:
+def verify_log(lines: Iterable[Line], keys: Sequence[str], kept: Head | None = None) -> Verification:
     """Check a log. ``keys``: the node's public keys, of which one has to have signed the newest head.
+
+    ``kept``: the newest head that the node has kept outside of the log, which has to be in it.
 
     That covers earlier heads, whose keys may be gone. Old lines may be gone, too, up to a head.
     """
     found = Verification()
     problem = found.problems.append
     last, previous, trusted = 0, "", False
+    hash_at_kept = None
     for line in lines:
         number = line["id"]
+        if kept is not None and number == kept.line:
+            hash_at_kept = line["hash"]
         found.first = found.first or number
         found.lines += 1
         if number <= last:
@@ -145,6 +151,14 @@ def verify_log(lines: Iterable[Line], keys: Sequence[str]) -> Verification:
             found.head, found.head_at, found.key, found.after_head = number, str(stated.get("at")), signer, 0
             trusted = known
         last, previous = number, line["hash"] or ""
+    if found.lines == 0 and kept is None:
+        problem("there are no lines: nothing was ever changed at this node, or the log was emptied")
+    if kept is not None and last < kept.line:
+        problem(
+            f"lines {last + 1} to {kept.line} are missing at the end: the node signed the last one at {kept.at}"
+        )
+    elif kept is not None and found.first <= kept.line and hash_at_kept != kept.hash:
+        problem(f"line {kept.line} is not the one that the node signed at {kept.at}")
     if found.lines > found.before and found.head is None:
         problem("no line is a signed head: anyone who can write the log could have rewritten all of it")
     elif found.head is not None and not trusted:

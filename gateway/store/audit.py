@@ -4,6 +4,7 @@ A line's number and hash follow from the line before. A gateway remembers the la
 another gateway was faster: of two lines with one number, the table takes the first.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import KeyPair
 from gateway.identity.statements import HEAD, Line, hash_of, signed_head
 from gateway.store import schema
 from gateway.store.database import Database, repeating
 from gateway.store.serialization import as_time, to_plain
+
+log = logging.getLogger(__name__)
 
 _INSERT = schema.audit.insert()
 _PAGE = 1000
@@ -66,8 +70,20 @@ class SqlAudit:
         detail: Mapping[str, Any] | Callable[[int, str], Mapping[str, Any]],
     ) -> None:
         """Write one line; texts are cut to what the columns hold. ``detail`` may be made of the line before."""
+        self._write(at, who, action, status, code, detail)
 
-        def work() -> None:
+    def _write(
+        self,
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        code: int | None,
+        detail: Mapping[str, Any] | Callable[[int, str], Mapping[str, Any]],
+    ) -> tuple[int, str]:
+        """Write one line; return its number and hash."""
+
+        def work() -> tuple[int, str]:
             number, hashed = self._last or self._newest()
             self._last = None
             plain = to_plain(detail(number, hashed) if callable(detail) else detail)
@@ -76,24 +92,51 @@ class SqlAudit:
             made = hash_of(entry.line(), hashed)
             self._database.execute(_INSERT, **vars(entry) | {"hash": made})
             self._last = number + 1, made
+            return self._last
 
         with self._alone:
-            repeating(work, _RACES)
+            return repeating(work, _RACES)
 
-    def sign(self, node: str, pair: KeyPair, at: datetime) -> None:
-        """Write a line that signs the one before."""
-        self.add(at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)})
+    def sign(self, node: str, pair: KeyPair, at: datetime, kept: HeadFile | None = None) -> None:
+        """Write a line that signs the one before, and keep it in a file as well."""
+        number, hashed = self._write(
+            at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)}
+        )
+        if kept is not None:
+            self._keep(kept, Head(number, hashed, at.isoformat()))
 
-    def sign_daily(self, node: str, pair: KeyPair | None, at: datetime) -> None:
+    def sign_daily(self, node: str, pair: KeyPair | None, at: datetime, kept: HeadFile | None = None) -> None:
         """Write such a line where there is none yet, or the newest is a day old and others follow it."""
         t = schema.audit
         if pair is None or (number := self._newest()[0]) == 0:
             return
         newest = self._database.first(
-            sa.select(t.c.id, t.c.at).where(t.c.action == HEAD).order_by(t.c.id.desc()).limit(1)
+            sa.select(t.c.id, t.c.at, t.c.hash).where(t.c.action == HEAD).order_by(t.c.id.desc()).limit(1)
         )
         if newest is None or (newest.id != number and at - newest.at >= _HEAD_EVERY):
-            self.sign(node, pair, at)
+            self.sign(node, pair, at, kept)
+        elif kept is not None:  # an earlier version kept none, or another gateway has signed since
+            self._keep(kept, Head(newest.id, newest.hash or "", newest.at.isoformat()))
+
+    def _keep(self, kept: HeadFile, head: Head) -> None:
+        """Keep a newer head, unless the log lacks the one before: that is what tells that it was cut off."""
+        try:
+            before = kept.read()
+            if before is None or (before.line < head.line and not self._lacks(before)):
+                kept.write(head)
+        except (OSError, ValueError) as error:
+            log.warning("the head of the audit log cannot be kept: %s", error)
+
+    def _lacks(self, head: Head) -> bool:
+        """Tell whether a signed head is gone, but for one that went with the oldest lines; log so."""
+        c = schema.audit.c
+        hashed = self._database.value(sa.select(c.hash).where(c.id == head.line))
+        oldest = self._database.value(sa.select(sa.func.min(c.id)))
+        went_with_oldest = hashed is None and oldest is not None and oldest > head.line
+        if hashed == head.hash or went_with_oldest:
+            return False
+        log.error("the audit log lacks line %d, signed at %s: see bfia-gateway audit verify", head.line, head.at)
+        return True
 
     def _newest(self) -> tuple[int, str]:
         found = self.list(limit=1)

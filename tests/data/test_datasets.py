@@ -554,6 +554,11 @@ def test_a_deleted_dataset_is_gone(site: Site) -> None:
         site.datasets.delete("../..#x")
 
 
+def test_nothing_is_read_as_rows_after_a_quote_that_never_closes(site: Site) -> None:
+    problems = site.problems('id,x\n1,2\n"3,4\n' + "5,6\n" * 100_000)
+    assert [path for path, _ in problems] == ["file:3"] and "a quote is not closed" in problems[0][1]
+
+
 def test_ids_that_repeat_far_apart_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was seen is on disk, in pieces: a repeat may be in the same piece, another one, or not written yet."""
     monkeypatch.setattr(table_reader, "_BUDGET", 50_000)

@@ -94,6 +94,28 @@ def test_a_folder_of_files_is_one_table_and_stays_when_its_entry_goes(site: Site
     assert site.storage.files(where) == before and not site.tables.exists(ID)
 
 
+def test_a_disabled_table_gets_no_second_name(site: Site) -> None:
+    storage = "" if site.kind == "file" else "lake"
+    real.upload(site.tables, "id\n1\n", address=Address("bank", "accounts"), storage=storage)
+    known = site.tables.get("bank#accounts")
+    site.tables.switch(Address("bank", "accounts"), disabled=True)
+    for place in (f"bank/{known.address.name}", f"bank/{known.address.name}/data_0"):
+        with pytest.raises(Conflict, match="is dataset bank#accounts already") as refused:
+            site.register(place)
+        assert refused.value.reason == "DATASET_EXISTS"
+    assert [dataset.dataset_id for dataset in site.tables.list()] == ["bank#accounts"]
+
+
+def test_files_of_a_registered_folder_get_no_second_name(here: Site) -> None:
+    here.write("in/t/a.csv", "id,x\n1,2\n")
+    here.register("in/t")
+    here.tables.switch(ID, disabled=True)
+    with pytest.raises(Conflict, match="is dataset bank#customers already"):
+        here.tables.register(a_registration(Address("bank", "other"), here.place("in/t/a.csv")))
+    here.write("in/t2/a.csv", "id,x\n1,2\n")
+    here.tables.register(a_registration(Address("bank", "other"), here.place("in/t2/a.csv")))
+
+
 def test_a_folder_of_folders_is_no_table(site: Site) -> None:
     site.write("warehouse/t/y=2026/a.csv", "id\n1\n")
     with pytest.raises(Invalid, match="files alone, but has y=2026"):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -108,3 +109,36 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
     restored = call(*restore)
     assert restored.exit_code == 0 and f"storage.url lies outside of {new}: {home}" in restored.stderr
     assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"route_table": {"file": "{outside}/authorized_keys"}},
+        {"route_table": {"file": "../outside/authorized_keys"}},
+        {"route_table": {"file": "link/authorized_keys"}},
+        {"state_dir": "{outside}/state"},
+        {"database": {"url": "sqlite:///{outside}/gateway.db"}},
+    ],
+)
+def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path: Path, elsewhere: dict[str, Any]):
+    home, new, outside = (tmp_path / name for name in ("one", "new", "outside"))
+    outside.mkdir()
+    new.mkdir()
+    (new / "link").symlink_to(outside)
+    assert call("init", "--node", "JG-one", "-o", str(home / "node.yml"), "--engine", "process").exit_code == 0
+    honest, hostile = tmp_path / "honest.zip", tmp_path / "hostile.zip"
+    assert call("backup", str(honest), "--config", str(home / "node.yml")).exit_code == 0
+    named = json.loads(json.dumps(elsewhere).replace("{outside}", str(outside)))
+    settings = yaml.safe_load((home / "node.yml").read_text()) | named
+    with ZipFile(honest) as source, ZipFile(hostile, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, yaml.safe_dump(settings) if name == "node.yml" else content)
+    restore = ("restore", str(hostile), "--json", "--config", str(new / "node.yml"))
+    refused = call(*restore)
+    assert refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
+    assert list(outside.iterdir()) == [] and [path.name for path in new.iterdir()] == ["link"]
+    (new / "node.yml").write_text(yaml.safe_dump(settings))  # an admin has read it
+    assert call(*restore).exit_code == 0
+    assert list(outside.iterdir()) != []

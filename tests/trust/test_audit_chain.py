@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.statements import HEAD, hash_of, signed_head, verify_log
 from gateway.store import schema
@@ -124,6 +125,43 @@ def test_a_head_is_signed_once_a_day_if_lines_follow_it(tmp_path: Path):
         assert verify_log(audit.lines(), [OWN.public]).problems == []
 
 
+@pytest.mark.parametrize("left", [0, 1, 5, 6, 10])
+def test_a_log_that_was_cut_off_at_its_end_is_named(tmp_path: Path, left: int):
+    kept = HeadFile(tmp_path)
+    with a_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
+        audit = SqlAudit(store)
+        for number in range(9):
+            audit.add(at(number), "ann", "PUT /x", 200, None, {})
+            if number == 4:
+                audit.sign(ME, OWN, at(5), kept)
+        audit.sign(ME, OWN, at(9), kept)
+        assert verify_log(audit.lines(), [OWN.public], kept.read()).problems == []
+        with store.write() as connection:
+            connection.execute(schema.audit.delete().where(schema.audit.c.id > left))
+        (found, *_) = verify_log(audit.lines(), [OWN.public], kept.read()).problems
+        assert found.startswith(f"lines {left + 1} to 11 are missing at the end: the node signed the last one at")
+        longer = SqlAudit(store)
+        for number in range(20):
+            longer.add(at(number), "ann", "PUT /x", 200, None, {})
+        longer.sign(ME, OWN, at(30), kept)
+        problems = verify_log(longer.lines(), [OWN.public], kept.read()).problems
+        assert any("line 11 is not the one that the node signed at" in text for text in problems)
+
+
+def test_a_head_may_go_with_the_oldest_lines(tmp_path: Path):
+    kept = HeadFile(tmp_path)
+    with a_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
+        audit = SqlAudit(store)
+        audit.add(at(1), "ann", "PUT /x", 200, None, {})
+        audit.sign(ME, OWN, at(2), kept)
+        audit.sign(ME, OWN, at(3))
+        with store.write() as connection:
+            connection.execute(schema.audit.delete().where(schema.audit.c.id < 3))
+        assert verify_log(audit.lines(), [OWN.public], kept.read()).problems == []
+        audit.sign_daily(ME, OWN, at(4), kept)
+        assert kept.read() == Head(3, audit.list(limit=1)[0].hash or "", at(3).isoformat())
+
+
 def test_several_gateways_write_one_chain(database_url: str):
     with a_store(database_url) as one, a_store(database_url) as other:
         logs = [SqlAudit(one), SqlAudit(other)]
@@ -184,6 +222,13 @@ def test_a_nodes_log_is_exported_signed_and_verified_by_command(tmp_path: Path):
             connection.execute(statement.where(second))
         done = call("audit", "verify", *here)
         assert done.exit_code == 1 and words in done.stdout
+    with a_store(f"sqlite:///{tmp_path / 'var/gateway.db'}") as store, store.write() as connection:
+        connection.execute(schema.audit.delete())
+    done = call("audit", "verify", *here)
+    assert done.exit_code == 1 and "are missing at the end" in done.stdout
+    exported.write_text("")
+    done = call("audit", "verify", str(exported), *here)
+    assert done.exit_code == 1 and "there are no lines" in done.stdout
     exported.write_text("{}\n")
     assert call("audit", "verify", str(exported), *here).exit_code == 2
 
