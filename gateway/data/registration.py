@@ -236,7 +236,7 @@ def _url(remote: Remote) -> str:
 
 
 def shown_place(storages: Storages, address: Address) -> str:
-    """Return where something lies, whatever the node calls that storage; empty: it is no storage of the node."""
+    """Return where something lies, whatever the node calls that storage; empty: not known."""
     path = f"{address.namespace}/{address.name}"
     if not address.storage:
         return f"file://{storages.root}/{path}"
