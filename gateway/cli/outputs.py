@@ -247,7 +247,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: options.AsJson = False,
 ) -> Output:
-    """Delete an ended job with its logs and outputs, at every node of it.
+    """Delete an ended job with its logs and outputs here, and its outputs at every other node of it.
 
     Exit code 1: refused, or a node does not respond (then nothing was deleted here: try again), or one that
     refuses keeps its part while the others delete theirs; the table shows it. A node without this request (it is

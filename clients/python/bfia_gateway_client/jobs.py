@@ -300,7 +300,7 @@ class Jobs(Group[W]):
 
     @call
     async def delete(self, job_id: str, *, here: bool = False, reason: str = "") -> types.Deleted:
-        """Delete an ended job with its logs and outputs, at every node of it or only ``here``."""
+        """Delete an ended job with its logs and outputs here, and unless ``here`` its outputs at other nodes."""
         query = {"here": here, "reason": reason}
         return await self._ask(types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120)
 
