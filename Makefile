@@ -4,7 +4,6 @@ ENGINE ?= process
 DATA ?= breast
 VENV := .venv
 VENDOR := .venv-vendor
-FATE_CLIENT := .venv-fate-client
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
 RUN := $(VENV)/bin/python
@@ -39,11 +38,6 @@ $(VENDOR)/.done: $(VENDOR)/.run examples/reference_vendor/requirements-test.txt
 	$(VENDOR)/bin/python $(PIP_INSTALL) --require-hashes -r examples/reference_vendor/requirements-test.txt
 	@touch $@
 
-$(FATE_CLIENT)/.done: requirements/fate-client.txt # FATE's published client, with which tests drive a node
-	$(PYTHON) -m venv $(FATE_CLIENT)
-	$(FATE_CLIENT)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
-	@touch $@
-
 $(FATE_FLOW)/.done: requirements/fate-flow.txt # FATE's published server, with which tests run jobs
 	$(PYTHON) -m venv $(FATE_FLOW)
 	$(FATE_FLOW)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r $<
@@ -59,7 +53,7 @@ setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
 	$(RUN) -m gateway.cli.main demo --engine $(ENGINE) --data $(DATA) $(ARGS)
 
-test: setup $(FATE_CLIENT)/.done $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
+test: setup $(FATE_FLOW)/.done $(SECRETFLOW)/.done ## the whole suite; without Docker, MariaDB, S3 or HDFS it says what was not shown (ARGS=-k...)
 	$(VENDOR)/bin/python -m pytest examples/reference_vendor/tests -q -p no:cacheprovider -n $(WORKERS) --dist loadfile
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup --durations=40 $(ARGS)
 
@@ -101,8 +95,6 @@ lock: ## renew the hash-pinned requirement files
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header pyproject.toml --extra k8s -o requirements/gateway-k8s.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --override requirements/fate-client-without.txt requirements/fate-client.in -o requirements/fate-client.txt
-	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --override requirements/fate-flow-without.txt requirements/fate-flow.in -o requirements/fate-flow.txt
 	$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header requirements/secretflow.in -o requirements/secretflow.txt
@@ -111,4 +103,4 @@ lock: ## renew the hash-pinned requirement files
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_CLIENT) $(FATE_FLOW) $(SECRETFLOW) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) var

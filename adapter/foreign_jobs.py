@@ -12,7 +12,6 @@ ROOT = "(document)"
 class Form(Enum):
     """A form of jobs that users of this field know."""
 
-    STANDARD = auto()
     FATE_1 = auto()
     FATE_2 = auto()
     KUSCIA = auto()
@@ -27,40 +26,29 @@ _FATE_1 = (
     "job_parameters become config.job_params, component_parameters become config.task_params; "
     "bfia-gateway job draft writes a first one"
 )
+_FATE_2 = (
+    "is a DAG of FATE 2.x, which only FATE-Flow takes (/v2/job/submit). Here its tasks become dag.components, its "
+    "parties become config.role, the parameters of its tasks become config.task_params; "
+    "bfia-gateway job draft writes a first one"
+)
 _KUSCIA = (
     "is a job of Kuscia's own API, which only Kuscia takes. Here its tasks become dag.components, each with the "
     "component of a registered provider, and its parties become config.role; "
     "bfia-gateway job draft writes a first one"
 )
-_FOR_CREATE_ALL: Mapping[Form, str] = {
+_RULES: Mapping[Form | None, str] = {
     Form.FATE_1: _FATE_1,
-    Form.FATE_2: "is a DAG of FATE 2.x: post it to /v2/job/submit, as dag_schema (setting fate.enabled)",
-    Form.KUSCIA: _KUSCIA,
-}
-_FOR_FATES_TOOLS: Mapping[Form, str] = {
-    Form.STANDARD: "is a job in the form of BFIA: post it to /v1/platform/schedule/job/create_all",
-    Form.FATE_1: _FATE_1,
-    Form.FATE_2: "is a DAG without dag_schema around it",
+    Form.FATE_2: _FATE_2,
     Form.KUSCIA: _KUSCIA,
 }
 
 
 def not_for_create_all(body: Any) -> Problem | None:
     """Say whose form a job has that is not the standard's; None for any other body."""
-    return _problem(body, _FOR_CREATE_ALL)
-
-
-def not_for_fates_tools(body: Any) -> Problem | None:
-    """Say whose form a job has that is no ``{"dag_schema": …}``; None for any other body."""
-    if isinstance(body, Mapping) and "dag_schema" in body:
+    rule = _RULES.get(form_of(body))
+    if rule is None:
         return None
-    return _problem(body, _FOR_FATES_TOOLS)
-
-
-def _problem(body: Any, rules: Mapping[Form, str]) -> Problem | None:
-    form = form_of(body)
-    rule = rules.get(form) if form else None
-    return Problem(ROOT, rule) if rule else None
+    return Problem(ROOT, rule)
 
 
 def form_of(body: Any) -> Form | None:
@@ -69,7 +57,7 @@ def form_of(body: Any) -> Form | None:
         return None
     dag = body.get("dag")
     if isinstance(dag, Mapping) and "components" in dag:
-        return Form.STANDARD
+        return None
     if "dag_schema" in body or (isinstance(dag, Mapping) and "tasks" in dag):
         return Form.FATE_2
     if dag is None and not _FATE_1_FIELDS.isdisjoint(body):

@@ -96,10 +96,6 @@ RULES = (
     ("GET", r"/v2/provider/query", _SEES),
     ("POST", r"/v2/provider/.*", (Role.VENDOR,)),
     ("GET POST", r"/v2/component/.*", (Role.PLATFORM,)),
-    ("GET", r"/v2/(job/log/download|output/.*|table/.*|data/.*)", (Role.PLATFORM,)),
-    ("GET", r"/v2/log/.*", (Role.VENDOR, Role.PLATFORM)),
-    ("GET", r"/v2/(job|site|server)/.*", _SEES),
-    ("POST", r"/v2/(job/(submit|stop|rerun|notes/add|log/download)|data/.*|table/delete)", (Role.PLATFORM,)),
 )
 """Methods, a pattern of paths, who may: the first that fits decides.
 

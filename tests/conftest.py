@@ -105,7 +105,6 @@ PROBES: dict[str, Callable[[], object]] = {
     "sshd": partial(usable, *sshd.PROGRAMS),
     "browser": partial(_there, browser.PROGRAM, "Debian has it in chromium"),
     "registry": partial(_there, registry.PROGRAM, "Debian has it in docker-registry"),
-    "fate_client": partial(_there, f".venv-fate-client/{PACKAGES}/fate_client", "make .venv-fate-client/.done"),
     "fate_flow": partial(_there, f".venv-fate-flow/{PACKAGES}/fate_flow", "make .venv-fate-flow/.done"),
     "secretflow": partial(_there, f".venv-secretflow/{PACKAGES}/spu", "make .venv-secretflow/.done"),
 }

@@ -19,14 +19,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from adapter.body import JsonRoute, Words, refusal, words_for
-from adapter.foreign_jobs import not_for_fates_tools
-from gateway.errors import DatabaseAway, GatewayError, Invalid, brief, envelope, release
+from gateway.errors import DatabaseAway, GatewayError, brief, envelope, release
 
 log = structlog.get_logger(__name__)
 
 PARTNER = "/v2/partner"
 SCHEDULER = "/v2/scheduler"
-SUBMIT = "/v2/job/submit"
 
 
 class Code(IntEnum):
@@ -201,8 +199,7 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
             return error
         case RequestValidationError():
             release(error)
-            foreign = not_for_fates_tools(error.body) if request.url.path == SUBMIT else None
-            return Invalid([foreign]) if foreign is not None else refusal(request, error)
+            return refusal(request, error)
         case HTTPException():
             return GatewayError(str(error.detail), reason="INVALID")
         case ClientDisconnect():

@@ -21,11 +21,6 @@ from adapter.bfia.management import client
 from adapter.bfia.management import router as management
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
-from adapter.fate import envelope as fate_envelope
-from adapter.fate import tools as fate_tools
-from adapter.fate.envelope import Envelope
-from adapter.fate.signing import ClientSignatures
-from adapter.fate.tools.outputs import Change, upload_router
 from gateway.admin import about, applications, datasets, jobs, models, outputs, providers, routes, streams
 from gateway.admin import node as admin_node
 from gateway.admin.deps import in_language, only_known
@@ -33,7 +28,6 @@ from gateway.auth import Access
 from gateway.bootstrap.parts import approval_policy
 from gateway.console import session
 from gateway.domain.applications import Application, Kind
-from gateway.domain.datasets import Dataset
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import NodeId
@@ -56,25 +50,6 @@ def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
     scheduler, trace = node.settings.node.scheduler, current_trace() or new_trace_id()
     spec = node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace)
     return node.dry_run.plan(node.offers.expanded(spec))
-
-
-def _of_fate(node: "Gateway", uploads: data.Uploads) -> list[Mounted]:
-    """Return the routers of FATE's paths for operators: none while its protocol is switched off."""
-    if not node.settings.fate.enabled:
-        return []
-    body = node.settings.limits.body_bytes
-
-    async def from_form(request: Request, change: Change) -> Dataset:
-        return await uploads.from_form(requests.incoming(request), request, change)
-
-    return [
-        *(Mounted(router, body, Envelope) for router in fate_tools.routers(node)),
-        Mounted(upload_router(partial(uploads.from_path, _NOBODY), from_form), None, Envelope),
-        Mounted(fate_envelope.router({**fate_tools.NOT_FOR_TOOLS, **fate_envelope.FOR_WORKERS}), body),
-    ]
-
-
-_NOBODY = requests.Incoming("", "", "")
 
 
 _CONTAINER_PATHS = frozenset(
@@ -192,9 +167,8 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         no_browser,
         noting_origin,  # of every request, for whatever is noted further in
     ]
-    guarded, fate = settings.auth.mode == "on", settings.fate
+    guarded = settings.auth.mode == "on"
     access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
-    signer = ClientSignatures(fate.clients if fate.enabled else {}, node.clock, node.fate.used).identify
     operator: list[Layer] = [
         looked_up,
         partial(
@@ -203,8 +177,6 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
             record=node.audit.add,
             clock=node.clock,
             limiter=CapacityLimiter(4),
-            signed=signer,
-            elsewhere=node.fate.elsewhere,
             cookie=cookie_name(here),
         ),
         # Without tokens nothing but the address tells who may.
@@ -324,7 +296,7 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
 
         provider = Provider(settings.auth.oidc, node.clock)
         mounts.append(Mounted(session.oidc_router(sessions, provider), SMALL))
-    return [*mounts, *_of_fate(node, uploads)]
+    return mounts
 
 
 def grpc(node: "Gateway") -> dict[str, Grpc]:

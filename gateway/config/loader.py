@@ -30,6 +30,7 @@ REMOVED: Mapping[str, Any] = {
     "engine.docker.daemons": [],
     "engine.docker.pull_stale_seconds": 120.0,
     "engine.kubernetes.context": "",
+    "fate.clients": {},
     "limits.disk_check_seconds": 10.0,
     "limits.engine_down_seconds": 60.0,
     "limits.files": 250_000,
@@ -84,7 +85,8 @@ def _removed(data: dict[str, Any]) -> Iterator[Problem]:
         for one in sections:
             section = section.get(one) if isinstance(section, dict) else None
         if isinstance(section, dict) and name in section and (value := section.pop(name)) != default:
-            yield Problem(path, "is not a setting of this version any more; delete it", value)
+            rule = "is not a setting of this version any more; delete it"
+            yield Problem(path, rule, _shown((*sections, name), value))
 
 
 def _shown(path: tuple[int | str, ...], value: Any) -> Any:

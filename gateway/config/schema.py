@@ -166,26 +166,16 @@ class FateSite(Section):
     )
 
 
-class FateClient(Section):
-    """An application that FATE's own tools may use where ``auth.mode`` is on."""
-
-    app_token: str = Field(min_length=16, description="Its token, which is not sent.")
-    role: Role = Field(default=Role.PLATFORM, description="What it may do: admin, vendor, platform or viewer.")
-
-
 class FateSettings(Section):
     """FATE-Flow's own protocol, in addition to the standard's."""
 
     enabled: bool = Field(
         default=False,
-        description="Serve /v2/partner and /v2/scheduler to peers and FATE's client API to operators.",
+        description="Serve /v2/partner and /v2/scheduler to peers.",
     )
     sites: dict[str, FateSite] = Field(
         default_factory=dict,
         description="Party id -> what is agreed with the site: {sends: …, expects: …, device: docker}.",
-    )
-    clients: dict[str, FateClient] = Field(
-        default_factory=dict, description="Application id of FATE's tools -> {app_token: …, role: …}."
     )
 
 

@@ -18,7 +18,6 @@ import anyio.to_thread
 import structlog
 from anyio import CapacityLimiter
 from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import Access, Identity, Role, Unauthenticated, allowed, may, origin
@@ -74,10 +73,6 @@ class Guard:
     record: Record
     clock: Clock
     limiter: CapacityLimiter
-    signed: Callable[[Mapping[str, str], str], Identity | None] = lambda *_: None
-    """returns who signed a request without a token, by headers and, of a read, path and query; may block"""
-    elsewhere: Callable[[str, GatewayError, int], JSONResponse | None] = lambda *_: None
-    """words a refusal on another protocol's paths as that does"""
     cookie: str = ""
     """the name of the one in which a browser may send the token"""
     _cache: dict[str, tuple[float, Identity]] = field(default_factory=dict, init=False)
@@ -103,8 +98,7 @@ class Guard:
             if not _only_asks(scope, error):
                 state["refused"] = error
             headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
-            response = self.elsewhere(scope["path"], error, error.code) or refusal(error, scope, headers)
-            await response(scope, receive, send)
+            await refusal(error, scope, headers)(scope, receive, send)
             return
         state["operator"] = identity.name if self.access else ""
         state["role"] = str(identity.role)
@@ -119,12 +113,7 @@ class Guard:
         access = self.access
         if access is None:
             return _LOCAL
-        headers = _texts(scope)
-        token = self._token(scope, headers)
-        if not token:
-            signer = await anyio.to_thread.run_sync(self.signed, headers, _read(scope), limiter=self.limiter)
-            if signer is not None:
-                return signer
+        token = self._token(scope, _texts(scope))
         return await self._identified(access, token, _CACHE_SECONDS)
 
     def _token(self, scope: Scope, headers: Mapping[str, str]) -> str:
@@ -137,7 +126,7 @@ class Guard:
     async def _check_again(self, scope: Scope) -> None:
         """Raise `Unauthenticated` once the token of a request that goes on is revoked or has expired."""
         token = self._token(scope, _texts(scope))
-        if self.access is not None and token:  # who signed a request is in the settings, for as long as it serves
+        if self.access is not None and token:
             await self._identified(self.access, token, _STREAM_SECONDS)
 
     async def _identified(self, access: Access, token: str, cache_seconds: float) -> Identity:
@@ -199,13 +188,6 @@ def _texts(scope: Scope) -> dict[str, str]:
 def _only_asks(scope: Scope, error: GatewayError) -> bool:
     """Tell whether a page asks, without a token, whether its browser has logged in: that is not a trial."""
     return error.reason == "NO_TOKEN" and (scope["method"], scope["path"]) == ("GET", _SESSION)
-
-
-def _read(scope: Scope) -> str:
-    """Return method, path and query of a request that changes nothing; empty for any other."""
-    if scope["method"] not in _READS:
-        return ""
-    return f"{scope['method']} {scope['path']}?{scope.get('query_string', b'').decode('latin-1')}"
 
 
 class Refusals:

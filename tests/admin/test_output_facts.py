@@ -192,26 +192,6 @@ def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
     assert asked(here, job="job-nowhere")["data"]["reason"] == "JOB_UNKNOWN"
 
 
-def test_fates_tools_see_another_partys_tables_by_the_same_grant(nodes: tuple[Gateway, Gateway]):
-    here, there = nodes
-
-    def table(**more: str) -> Any:
-        query = {"job_id": JOB, "role": "guest", "party_id": ME, "task_name": "a", **more}
-        answer = ask(there, "operator", "GET", "/v2/output/data/table", params=query)
-        assert answer.status_code == 200 and SECRET not in answer.text
-        return answer.json()
-
-    refused = table()
-    assert refused["data"]["reason"] == "NOT_AUTHORISED" and "data grant" in refused["message"]
-    granted(here, "out")
-    (one,) = table()["data"]["out"]
-    assert (one["namespace"], one["count"], len(one["columns"])) == (f"{JOB}-guest-0", 2, 2)
-    assert "no party" in table(role="host")["message"]
-    query = {"job_id": JOB, "role": "guest", "party_id": ME, "task_name": "a"}
-    rows = ask(there, "operator", "GET", "/v2/output/data/display", params=query).json()
-    assert rows["code"] != 0 and "its own node" in rows["message"]
-
-
 def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
     said = {"task": "a", "party": "guest.0", "key": "out", "type": "dataset", "namespace": "n", "name": "m"}
     said |= {"there": True, "rows": [[SECRET]], "columns": [{"name": "x", "type": "int", "sample": SECRET}]}

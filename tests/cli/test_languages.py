@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from adapter.bfia import route_test
-from adapter.fate.tools.rows import NOTED
 from engines.base import HOW_TO_HAVE_IT, EngineError
 from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
@@ -711,7 +710,7 @@ def events() -> set[str]:
     """Return the name of each event that the product writes into a timeline, as far as it stands in the code."""
     found = set(NAME_OF)
     found |= {form.format(state) for form, states in _STATES.items() for state in states}
-    found |= {NOTED, "closing failed", "removing failed", "stopping failed"}
+    found |= {"closing failed", "removing failed", "stopping failed"}
     found |= {f"ending as {outcome}" for outcome in Outcome}
     requests = {one.name for one in vars(messages).values() if hasattr(one, "call") and hasattr(one, "name")}
     found |= {f"{name} {word}" for name in requests for word in _REQUESTS}

@@ -289,7 +289,7 @@ def test_bodies_that_never_end_delay_no_other_request(target: Target):
 
 def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog: pytest.LogCaptureFixture):
     with capture_logs() as lines:
-        for listener, head in target.heads("/v2/job/submit", "/api/v1/models"):
+        for listener, head in target.heads("/v2/provider/register", "/api/v1/models"):
             target.raw(listener, f"{head}content-length: 1000\r\n\r\n{{".encode()).close()
             with target.raw(
                 listener, f"{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\nzz\r\n".encode()

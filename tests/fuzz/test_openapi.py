@@ -90,7 +90,6 @@ def test_every_operation_describes_its_request_responses_and_errors(fate: Gatewa
         ("operator", "POST", "/v1/platform/schedule/job/create_all"),
         ("operator", "GET", "/v1/platform/schedule/job/status_all"),
         ("operator", "POST", "/v2/provider/register"),
-        ("operator", "POST", "/v2/job/submit"),
         ("peer", "POST", "/v1/interconn/schedule/task/poll"),
         ("peer", "POST", "/v1/interconn/chan/invoke"),
     ],

@@ -1,4 +1,4 @@
-"""A token of a lesser role asks for every path of the operators' listener, FATE's tools' included.
+"""A token of a lesser role asks for every path of the operators' listener.
 
 Who may is read from docs/endpoints.md, so that roles change nowhere but in a page that is reviewed.
 """
@@ -32,21 +32,6 @@ BESIDES = {
 }
 """what the page has no row for, or no role; another spelling of a path and another method are as the row"""
 
-NOT_SERVED = {
-    "/v2/app": ADMIN,
-    "/v2/permission": ADMIN,
-    "/v2/model": ADMIN,
-    "/v2/table/bind": PLATFORM,
-    "/v2/data/component/dataframe": PLATFORM,
-    "/v2/data/component/download": PLATFORM,
-    "/v2/server/query": ALL,
-    "/v2/server/registry": ALL,
-    "/v2/server/delete": ALL,
-    "/v2/server/service": ALL,
-    "/v2/worker": ADMIN,
-}
-"""paths of FATE's that only say why they are not served, by any method -> who may read that by GET"""
-
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
@@ -64,14 +49,10 @@ def routes(node: Gateway) -> dict[tuple[str, str], str]:
     found = {(m, r.path): "" for r in routes_of(node.apps["operator"]) for m in r.methods if m != "HEAD"}
     table = ROLES | BESIDES
     for method, path in found.keys() - table.keys():
-        base = next((p for p in NOT_SERVED if path == p or path.startswith(f"{p}/")), None)
         described = path.replace("/v2/schedule/", SCHEDULE)
         same = ROLES.get((method, described)) or (described.startswith(SCHEDULE) and ROLES.get(("GET", described)))
         if same:
             table[method, path] = same
-        elif base is not None:
-            also = base.startswith("/v2/data/component") and method == "POST"
-            table[method, path] = NOT_SERVED[base] if method == "GET" or also else ADMIN
     assert found.keys() == table.keys(), sorted(found.keys() ^ table.keys())
     return table
 

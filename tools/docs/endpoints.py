@@ -24,8 +24,8 @@ on each shows bodies, answers and examples, `/docs` on the operators' one does s
 With `auth.mode: on` the operators' listener wants a
 token (`/docs` asks for it in the page); the last column names the roles that may. Lists have pages: send `next` of
 an answer as `after`; `limit` is 100 unless given
-(`/api/v1/events` has pages of 1000 and no `limit`). Paths below `/v2/partner`, `/v2/scheduler` and of FATE's
-client API are served with `fate.enabled` only. Paths of jobs and logs below `/v1/platform/schedule` are
+(`/api/v1/events` has pages of 1000 and no `limit`). Paths below `/v2/partner` and `/v2/scheduler` are
+served with `fate.enabled` only. Paths of jobs and logs below `/v1/platform/schedule` are
 served below `/v2/schedule`, too; `job/status_all`, `task/get_log_line` and `task/get_log` take GET and POST.
 中文版: [endpoints.zh-CN.md](endpoints.zh-CN.md).""",
     "zh": """# 接口
@@ -35,7 +35,7 @@ served below `/v2/schedule`, too; `job/status_all`, `task/get_log_line` and `tas
 `auth.mode: on` 时管理端口要求令牌（`/docs` 页面内输入），最后一列为可用的角色。
 列表分页：把应答中的 `next` 作为 `after` 发送，`limit` 默认 100
 （`/api/v1/events` 每页 1000，不接受 `limit`）。`/v2/partner`、`/v2/scheduler`
-及 FATE 客户端接口仅在 `fate.enabled` 时提供。`/v1/platform/schedule` 下作业与日志的路径
+仅在 `fate.enabled` 时提供。`/v1/platform/schedule` 下作业与日志的路径
 也可写作 `/v2/schedule`；`job/status_all`、`task/get_log_line`、`task/get_log` 同时支持 GET 与 POST。
 English: [endpoints.md](endpoints.md)。""",
 }

@@ -1,4 +1,4 @@
-"""What this gateway runs -> FATE's job description, for FATE's partners and tools; and back.
+"""What this gateway runs -> FATE's job description, for FATE's sites; and back.
 
 Between two gateways of this kind the job also goes along as the standard describes it, under ``conf.extra``:
 FATE's description cannot tell two parties of one role and node apart, and FATE passes on what stands there.
@@ -97,29 +97,6 @@ def parties_of(parties: tuple[Party, ...]) -> list[dict[str, Any]]:
     for party in parties:
         roles.setdefault(party.role, []).append(party.node)
     return [{"role": role, "party_id": nodes} for role, nodes in roles.items()]
-
-
-def dependencies(spec: JobSpec, node_names: set[str]) -> dict[str, Any]:
-    """Return who needs whose output, in the form of FATE's ``dag/dependency``, for these tasks."""
-    shown = [node for node in spec.dag.nodes if node.name in node_names]
-
-    def needed(node: DagNode) -> list[dict[str, Any]]:
-        return [
-            {
-                "type": "task_output_artifact",
-                "model_type": group(i.type),
-                "component_name": i.task,
-                "up_output_info": [i.key],
-            }
-            for i in node.inputs
-        ]
-
-    return {
-        "component_list": [node.name for node in shown],
-        "component_stage": {node.name: "train" for node in shown},
-        "component_module": {node.name: node.component.name for node in shown},
-        "dependencies": {node.name: needed(node) or [{"up_output_info": []}] for node in shown},
-    }
 
 
 def _task(spec: JobSpec, node: DagNode, settings: Any) -> dict[str, Any]:

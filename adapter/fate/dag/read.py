@@ -5,7 +5,6 @@ roles, an order without data) the job is refused rather than run otherwise. Read
 whoever takes a reader's output takes the dataset that the reader names.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -329,29 +328,3 @@ def numbered(players: Iterable[tuple[str, NodeId]]) -> Iterator[Party]:
 
 def _type(alias: str, group: str) -> str:
     return TYPE_OF.get(alias or group, alias)
-
-
-_PARTY = r"([\w-]+\.\d+)"
-_PLACES = (
-    (r"\bdag\.components\.([\w-]+)", rf"{ROOT}.tasks.\1"),
-    (r"config\.role", f"{ROOT}.parties"),
-    (r"config\.task_params\.common\.([\w-]+)", rf"{ROOT}.tasks.\1.parameters"),
-    (rf"config\.task_params\.{_PARTY}\.([\w-]+)\.dataset_id", rf"{ROOT}.tasks.\2.inputs.data"),
-    (rf"config\.task_params\.{_PARTY}\.([\w-]+)", rf"{ROOT}.party_tasks[\1].tasks.\2.parameters"),
-    (r"config\.task_params", f"{ROOT}.tasks"),
-    (r"config\.job_params\.common", f"{ROOT}.conf"),
-    (rf"config\.job_params\.{_PARTY}", rf"{ROOT}.party_tasks[\1].conf"),
-    (r"config\.job_params", f"{ROOT}.party_tasks"),
-    (r"config\.initiator(\.node_id)?", f"{ROOT}.conf.extra.initiator"),
-    (r"(?<![\w.])old_job_id\b", f"{ROOT}.conf.inheritance.job_id"),
-)
-"""a path of a job's description here -> where FATE's has the same"""
-
-
-def in_fates_paths(text: str, spec: JobSpec) -> str:
-    """Return a text with the paths of FATE's description, of which ``spec`` was made."""
-    names = {str(i): node.name for i, node in enumerate(spec.dag.nodes)}
-    text = re.sub(r"dag\.components\[(\d+)\]", lambda m: f"{ROOT}.tasks.{names.get(m[1], m[1])}", text)
-    for pattern, place in _PLACES:
-        text = re.sub(pattern, place, text)
-    return text

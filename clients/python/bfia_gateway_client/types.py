@@ -388,10 +388,10 @@ class DagInput(Response):
 
 
 class DagOutput(Response):
-    """What an output is called by those who take it."""
+    """An output of a task: what kind it is, and the key by which others name it."""
 
-    output_artifact_key_alias: str = ""
-    output_artifact_type_alias: str = ""
+    type: str = ""
+    key: str = ""
 
 
 class DagNode(Response):

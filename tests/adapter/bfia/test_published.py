@@ -12,6 +12,8 @@ import httpx
 import pytest
 import yaml
 
+from adapter.fate.dag.read import job_spec
+from adapter.fate.dag.wire import DagSchema
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address
@@ -208,10 +210,12 @@ def test_a_registration_whose_values_word_is_unknown_is_refused(node: Gateway, w
 
 
 @pytest.mark.parametrize("flow", ["fate_psi_lr.yaml", "unionpay_psi_lr.yaml"])
-def test_flows_published_for_fates_client_run_to_their_end(node: Gateway, flow: str):
-    answer = ask(node, "operator", "POST", "/v2/job/submit", json={"dag_schema": published(flow)}).json()
-    assert answer["code"] == 0, answer
-    job = ended(node, answer["job_id"])
+def test_flows_published_for_fates_sites_run_to_their_end(node: Gateway, flow: str):
+    """As a FATE site describes them in its own protocol."""
+    schema = DagSchema.model_validate(published(flow))
+    job_id = node.coordinator.new_id([])
+    spec, _ = job_spec(schema, node.registry, job_id, ME, ME, "trace")
+    job = ended(node, node.coordinator.submit(spec))
     assert job["outcome"] == "SUCCEEDED"
     assert {run["party"]["role"] for run in job["runs"]} == {"guest", "host", "arbiter"}
 
@@ -261,7 +265,6 @@ def test_a_component_may_have_parameters_called_namespace_and_name(node: Gateway
     assert run["parameters"] == table
 
 
-FATE_TOOLS = "/v2/job/submit"
 KUSCIA_JOB = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "KusciaJob", "spec": {"initiator": "alice"}}
 KUSCIA_REQUEST = {"job_id": "job-a", "initiator": "alice", "tasks": [{"app_image": "secretflow-image"}]}
 FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_version": 2}}
@@ -273,8 +276,8 @@ FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_ve
     [
         (published("fate1_conf.json"), ["FATE 1.x", "/v1/job/submit", "config.task_params", "job draft"]),
         (FATE_1_SUBMISSION, ["FATE 1.x", "/v1/job/submit"]),
-        (published("fate_psi_lr.yaml"), ["FATE 2.x", FATE_TOOLS, "dag_schema"]),
-        ({"dag_schema": published("fate_psi_lr.yaml")}, ["FATE 2.x", FATE_TOOLS]),
+        (published("fate_psi_lr.yaml"), ["FATE 2.x", "/v2/job/submit", "dag.components"]),
+        ({"dag_schema": published("fate_psi_lr.yaml")}, ["FATE 2.x", "dag.components"]),
         (KUSCIA_JOB, ["Kuscia", "dag.components"]),
         (KUSCIA_REQUEST, ["Kuscia", "dag.components"]),
     ],
@@ -286,22 +289,6 @@ def test_a_job_of_another_platform_is_told_where_it_belongs(node: Gateway, path:
     assert (answer["code"], problem["path"]) == (400, "(document)")
     assert [words for words in says if words not in problem["rule"]] == []
     assert queries.statuses(node.store, None) == before
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (published("fate1_conf.json"), "FATE 1.x"),
-        (published("unionpay_psi_lr.json"), CREATE_ALL),
-        (published("fate_psi_lr.yaml"), "dag_schema"),
-        (KUSCIA_JOB, "Kuscia"),
-    ],
-)
-def test_fates_tools_are_told_where_another_platforms_job_belongs(node: Gateway, body: Any, says: str):
-    answer = ask(node, "operator", "POST", FATE_TOOLS, json=body).json()
-    [problem] = answer["data"]["problems"]
-    assert (answer["code"], problem["path"]) == (5001, "(document)")
-    assert says in problem["rule"]
 
 
 def test_node_ids_that_are_numbers_are_refused_at_each_place(node: Gateway):

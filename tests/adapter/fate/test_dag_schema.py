@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapter.fate.dag import description
-from adapter.fate.dag.read import in_fates_paths, job_spec
+from adapter.fate.dag.read import job_spec
 from adapter.fate.dag.wire import DagSchema
 from gateway.domain import dag as flow
 from gateway.domain import validation
@@ -183,7 +183,7 @@ def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine
     ]
     spec = job.read()[0]
     (problem,) = validation.check(spec)[0]
-    assert in_fates_paths(problem.path, spec) == "dag_schema.dag.conf.engine.name" and "Spark" in problem.rule
+    assert problem.path == "config.job_params.common.engine.name" and "Spark" in problem.rule
 
 
 @pytest.mark.parametrize("provider", ["", "unionpay", "unionpai"])
@@ -202,25 +202,3 @@ def test_an_ambiguous_component_lists_its_providers():
     assert "other:2.0.0, unionpay:2.0.0" in job.refused()[f"tasks.{TRAIN}.component_ref"]
     job.dag["conf"]["task"] = {"provider": "other:2.0.0@docker"}
     assert job.read()[0].dag[TRAIN].component.provider == "other"
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        ("dag.components.{ALIGN}.version", "tasks.{ALIGN}.version"),
-        ("dag.components[1].output[0].key", "tasks.{TRAIN}.output[0].key"),
-        ("config.task_params.common.{TRAIN}.num_trees", "tasks.{TRAIN}.parameters.num_trees"),
-        ("config.task_params.host.0.{ALIGN}.dataset_id", "tasks.{ALIGN}.inputs.data"),
-        ("config.task_params.host.0.{ALIGN}.id", "party_tasks[host.0].tasks.{ALIGN}.parameters.id"),
-        ("config.job_params.host.0.resources", "party_tasks[host.0].conf.resources"),
-        ("config.role.host[0]", "parties.host[0]"),
-        ("config.initiator", "conf.extra.initiator"),
-        ("config.job_params.common.priority", "conf.priority"),
-        ("old_job_id", "conf.inheritance.job_id"),
-    ],
-)
-def test_each_path_is_that_of_the_description(job: Described, ours: str, theirs: str):
-    spec, names = job.read()[0], {"ALIGN": ALIGN, "TRAIN": TRAIN}
-    text = f"{HOST}: INVALID {ours.format(**names)}: is wrong"
-    wanted = f"{HOST}: INVALID dag_schema.dag.{theirs.format(**names)}: is wrong"
-    assert in_fates_paths(text, spec) == wanted

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gateway.domain.states import JobStatus
+from gateway.errors import Refused
 from tests.adapter.fate.flowing import FATE, OK, Flow, fate_world, party
 from tests.builders import a_spec
 from tests.contracts.apis import World
 from tests.e2e.recorder import Recorder
-from tests.inprocess import ME, ask
+from tests.inprocess import ME
 
 THEIRS = "202411220101040000000"
 
@@ -48,31 +49,24 @@ def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Worl
         yield world
 
 
-def submitted(world: World) -> dict[str, Any]:
-    job = {
-        "parties": [{"role": "guest", "party_id": [FATE]}, {"role": "host", "party_id": [ME]}],
-        "conf": {"scheduler_party_id": FATE, "initiator_party_id": ME, "extra": {"flow_id": "flow-7"}},
-        "tasks": {"a": {"component_ref": "Thing", "conf": {"provider": "vendor:1.0.0"}, "outputs": {}}},
-    }
-    schema = {"dag": job, "schema_version": "2.2.0", "kind": "fate"}
-    found = ask(world.me, "operator", "POST", "/v2/job/submit", json={"dag_schema": schema}).json()
-    assert isinstance(found, dict)
-    return found
+def submit_to_fate(world: World) -> str:
+    """Submit a job of this node's people that the FATE site schedules; return the id it goes by."""
+    spec = a_spec("a", {"guest": (FATE,), "host": (ME,)})
+    spec = replace(spec, initiator=ME, initiator_role="host", scheduler=FATE)
+    spec = replace(spec, protocol="fate", flow_id="flow-7")
+    return world.me.coordinator.submit(spec)
 
 
 def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
     flow = site.flow = Flow(world)
-    said = submitted(world)
-    assert (said["code"], said["job_id"]) == (0, THEIRS)
-    assert THEIRS in said["data"]["log_url"]
+    assert submit_to_fate(world) == THEIRS
     local = world.local(THEIRS)
     assert (local.spec.scheduler, local.spec.protocol, local.spec.flow_id) == (FATE, "fate", "flow-7")
     assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.READY}  # and no job under another id
     flow.do(THEIRS, "job/start", "task/start")
     world.end(THEIRS, "a", "host.0")
-    [row] = ask(world.me, "operator", "GET", "/v2/job/query", params={"job_id": THEIRS}).json()["data"]
-    assert (row["status"], row["role"], row["party_id"]) == ("running", "host", ME)
-    assert ask(world.me, "operator", "POST", "/v2/job/stop", json={"job_id": THEIRS}).json()["code"] == 0
+    assert world.local(THEIRS).status is JobStatus.RUNNING
+    world.me.coordinator.stop(THEIRS)
     (stop,) = (one for one in site.seen if one.path == "/v2/scheduler/job/stop")  # beside reports of the task
     assert stop.body == {"job_id": THEIRS, "stop_status": "canceled"}
     flow.do(THEIRS, "job/status/update canceled")
@@ -85,7 +79,8 @@ def test_an_id_that_is_another_jobs_is_not_taken_over(world: World, site: Site):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id="own-job")
     world.me.coordinator.submit_job(replace(spec, initiator=ME, scheduler=ME), ME)
     site.flow, site.gives = None, "own-job"
-    said = submitted(world)
-    assert (said["code"], said["data"]["reason"]) == (1002, "JOB_ID_CONFLICT")
+    with pytest.raises(Refused) as refused:
+        submit_to_fate(world)
+    assert refused.value.reason == "JOB_ID_CONFLICT"
     assert world.me.store.scheduler_of("own-job") is None
     world.me.coordinator.stop_job("own-job", "", ME)
