@@ -18,7 +18,7 @@ from docker.utils import config
 _HELPER_TIMEOUT = 30.0
 """seconds; one that waits for a person's password never answers"""
 _PREFIX = "docker-credential-"
-_UNKNOWN = "credentials not found"
+_UNKNOWN = b"credentials not found"
 """what a helper prints that has none"""
 _TOKEN_USER = "<token>"
 _LONGEST_TEXT = 200
@@ -105,10 +105,9 @@ def _helper_of(settings: Mapping[str, Any], registry: str, file: str) -> str:
 def _from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
     """Ask a helper for a login. Raises `_Unreadable`."""
     program = _PREFIX + helper
-    named = f"the credential helper {program}, which {file} names,"
     path = shutil.which(program)
     if path is None:
-        raise _Unreadable(f"{named} is not installed")
+        raise _Unreadable(f"the credential helper {program}, which {file} names, is not installed")
     try:
         answer = subprocess.run(
             [path, "get"],
@@ -118,19 +117,26 @@ def _from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise _Unreadable(f"{named} does not answer within {_HELPER_TIMEOUT:g} s") from error
+        raise _Unreadable(
+            f"the credential helper {program}, which {file} names, does not answer within {_HELPER_TIMEOUT:g} s"
+        ) from error
     except OSError as error:
-        raise _Unreadable(f"{named} cannot be run ({error.strerror})") from error
+        raise _Unreadable(
+            f"the credential helper {program}, which {file} names, cannot be run ({error.strerror})"
+        ) from error
     if answer.returncode != 0:
-        text = (answer.stdout.strip() or answer.stderr.strip()).decode(errors="replace")
-        if _UNKNOWN in text:
+        output = answer.stdout.strip() or answer.stderr.strip()
+        if _UNKNOWN in output:
             return {}
-        raise _Unreadable(f"{named} fails ({text[:_LONGEST_TEXT] or f'exit code {answer.returncode}'})")
+        why = output.decode(errors="replace")[:_LONGEST_TEXT] or f"exit code {answer.returncode}"
+        raise _Unreadable(f"the credential helper {program}, which {file} names, fails ({why})")
     try:
         stored = json.loads(answer.stdout)
         user, secret = str(stored["Username"]), str(stored["Secret"])
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _Unreadable(f"{named} gives no login in the form of Docker's helpers") from error
+        raise _Unreadable(
+            f"the credential helper {program}, which {file} names, gives no login in the form of Docker's helpers"
+        ) from error
     return _values(registry, user, secret) if user or secret else {}
 
 
