@@ -181,6 +181,8 @@ class StorageFailed(GatewayError):
     """A storage elsewhere cannot be used until somebody changes its settings or its policy."""
 
     reason = "STORAGE_DENIED"
+    own_words = ""
+    """code and sentence of the storage itself, for this node's own people"""
 
 
 class StorageAway(StorageFailed, Busy):

@@ -107,6 +107,7 @@ def storages(settings: Settings) -> Storages:
             region=one.region,
             role=one.role,
             datanodes=tuple(one.datanodes),
+            addressing=one.addressing,
         )
         remotes.append(remote)
     if problems:

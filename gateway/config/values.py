@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -201,6 +201,11 @@ class RemoteSettings(Section):
     )
     tls: bool = Field(default=False, description="S3 by https.")
     region: str = Field(default="us-east-1", description="Region of S3; most servers of one's own ignore it.")
+    addressing: Literal["auto", "path", "virtual"] = Field(
+        default="auto",
+        description="Where S3 has the bucket: path: host/bucket, virtual: bucket.host, as OSS, COS and OBS want "
+        "it; auto: path, unless the server says that it takes virtual only.",
+    )
     role: str = Field(
         default="",
         description="Role of S3 that the node assumes for each run, so that the run gets credentials that end and "
@@ -218,7 +223,9 @@ class RemoteSettings(Section):
     def _has_key(self) -> "RemoteSettings":
         if self.kind == "s3" and not (self.username and (self.password or self.password_file)):
             raise ValueError("s3 needs username, and password_file (or password by the environment)")
-        if self.kind == "hdfs" and (self.password or self.password_file or self.role or self.tls):
+        if self.kind == "hdfs" and (
+            self.password or self.password_file or self.role or self.tls or self.addressing != "auto"
+        ):
             raise ValueError("hdfs takes url, username and datanodes only")
         if self.kind == "s3" and self.datanodes:
             raise ValueError("s3 has no datanodes")

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import ipaddress
 import math
 import os
 import re
@@ -36,12 +37,22 @@ S3, HDFS = "s3", "hdfs"
 FILE = "file"
 KINDS = (S3, HDFS)
 _SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
+AUTO, PATH, VIRTUAL = "auto", "path", "virtual"
+_VIRTUAL_ONLY = ("SecondLevelDomainForbidden", "PathStyleDomainForbidden", "VirtualHostDomainRequired")
+"""what OSS, COS and OBS answer to a request of the path style"""
+_OWN_WORDS = (
+    re.compile(r'code: "([^"]*)", message: "([^"]*)"'),
+    re.compile(r"<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>", re.DOTALL),
+)
+"""code and sentence of an error, in the library's text and in the server's"""
+_LONGEST_WORDS = 300
 _CODES = {
     "NoSuchBucket": ("STORAGE_GONE", "has no such bucket"),
     "QuotaExceeded": ("STORAGE_FULL", "is full: its quota is reached"),
     "DSQuotaExceededException": ("STORAGE_FULL", "is full: its quota is reached"),
     "InvalidAccessKeyId": ("STORAGE_DENIED", "does not know the access key"),
     "SignatureDoesNotMatch": ("STORAGE_DENIED", "does not accept the secret key"),
+    **dict.fromkeys(_VIRTUAL_ONLY, ("STORAGE_ADDRESSING", "takes requests of the virtual-hosted style only")),
     "AccessDenied": ("STORAGE_DENIED", "denies access"),
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
@@ -50,7 +61,9 @@ SAMPLE_SECONDS = 10.0
 """seconds within which a storage that works takes a sample and gives it back"""
 _SAMPLE = b"bfia" * 32 * 1024
 _BUSY = (409, 500, 502, 503, 504)
-_LASTING = ("STORAGE_GONE", "STORAGE_DENIED")
+_LASTING = ("STORAGE_GONE", "STORAGE_DENIED", "STORAGE_ADDRESSING")
+_NO_OBJECT = ".addressing"
+"""what is asked for to see which style a server takes"""
 
 PIECE = 5 * 1024 * 1024
 """bytes that are sent in one piece, but for the last: the least that S3 takes, and it takes 10,000 of them"""
@@ -91,6 +104,8 @@ class Remote:
     """S3's role, assumed for each run so that it gets credentials of its own; empty: runs get the node's"""
     datanodes: tuple[str, ...] = ()
     """``address:port`` of the machines from which HDFS serves its blocks"""
+    addressing: str = PATH
+    """where S3 has the bucket: in the path, or before the host (virtual); auto: in the path unless refused"""
 
     def operator(self) -> Operator:
         """Return what reads and writes there."""
@@ -109,6 +124,8 @@ class Remote:
                 "disable_config_load": "true",
                 "disable_ec2_metadata": "true",
             }
+            if self.addressing == VIRTUAL:
+                options["enable_virtual_host_style"] = "true"
             made = Operator("s3", **options, **({"session_token": self.token} if self.token else {}))
         if self.kind == S3:  # the client of HDFS tries again by itself
             made = made.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
@@ -132,7 +149,8 @@ class Remote:
     @property
     def services(self) -> tuple[str, ...]:
         """Return what who works there has to reach, as ``host:port``."""
-        return (f"{self.host}:{self.port}", *self.datanodes)
+        host = f"{self.folder}.{self.host}" if self.addressing == VIRTUAL else self.host
+        return (f"{host}:{self.port}", *self.datanodes)
 
     @property
     def endpoint(self) -> str:
@@ -147,6 +165,8 @@ class Remote:
             given["region"] = self.region
         if self.tls:
             given["scheme"] = "https"
+        if self.addressing == VIRTUAL:
+            given["addressing"] = VIRTUAL
         query = urlencode({name: text for name, text in given.items() if text}, quote_via=quote)
         return f"{self.kind}://{self.host}:{self.port}?{query}"
 
@@ -168,7 +188,7 @@ def _client(remote: Remote, service: str) -> Any:
             read_timeout=20,
             retries={"max_attempts": 2},
             proxies={},
-            s3={"addressing_style": "path"},
+            s3={"addressing_style": VIRTUAL if remote.addressing == VIRTUAL else PATH},
         ),
     )
 
@@ -369,8 +389,27 @@ class RemoteStorage(Storage):
             except OSError as error:
                 raise self._failed(error) from None
         if self._operator is None:
+            if self.remote.addressing == AUTO:
+                self.remote = replace(self.remote, addressing=self._addressing())
             self._operator = self.remote.operator()
         return self._operator
+
+    def _addressing(self) -> str:
+        """Find the style of requests that the server takes. Raises `StorageFailed`."""
+        try:
+            self.remote.operator().read(_NO_OBJECT)
+        except (exceptions.NotFound, exceptions.PermissionDenied) as error:
+            if not any(code in str(error) for code in _VIRTUAL_ONLY):
+                return PATH  # what else is wrong, the next request shows
+            if _is_address(self.remote.host):
+                what = "takes requests of the virtual-hosted style only, for which its url needs a name as host"
+                failed = self._error("STORAGE_ADDRESSING", what)
+                failed.own_words = own_words(str(error))
+                raise failed from None
+            return VIRTUAL
+        except _FAILURES as error:
+            raise self._failed(error) from None
+        return PATH
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -391,6 +430,11 @@ class RemoteStorage(Storage):
             raise self._failed(error) from None  # its text may have more than people should read
 
     def _failed(self, error: Exception) -> StorageFailed:
+        failed = self._explained(error)
+        failed.own_words = own_words(str(error))
+        return failed
+
+    def _explained(self, error: Exception) -> StorageFailed:
         if (meant := self.meaning(str(error))) is not None:
             return meant
         if isinstance(error, exceptions.PermissionDenied):
@@ -502,6 +546,24 @@ def _stored(name: str, about: Any) -> Stored:
 def _code(text: str) -> str:
     """Return the storage's own name of an error, as far as a text has one that is known."""
     return next((code for code in _CODES if re.search(rf"\b{code}\b", text)), "")
+
+
+def own_words(text: str) -> str:
+    """Return the code and the sentence of a server's error; empty where a text has none."""
+    for expression in _OWN_WORDS:
+        if words := expression.search(text):
+            line = f"{words[1]}: {words[2]}"[:_LONGEST_WORDS]
+            return "".join(c if c.isprintable() else " " for c in line)
+    return ""
+
+
+def _is_address(host: str) -> bool:
+    """Tell whether a host is an IP address, before which no bucket's name can stand."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class _Reader(io.RawIOBase):

@@ -163,6 +163,8 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             storage.check()
         except StorageFailed as error:
             failed.append(f"{error.reason}: {error.message}")
+            if error.own_words:
+                failed.append(f"the storage says: {error.own_words}")
             steps.append(known.next_step[ENGLISH].rstrip(".") if (known := reason_of(error.reason)) else _SEE)
         if isinstance(engine, ContainerdEngine) and (why := _no_way(engine, storage.remote)):
             failed.append(why)

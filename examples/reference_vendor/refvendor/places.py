@@ -78,6 +78,8 @@ def _s3(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
     }
     if query.get("token"):
         settings["session_token"] = query["token"]
+    if query.get("addressing") == "virtual":
+        settings["enable_virtual_host_style"] = "true"
     alone = {"disable_config_load": "true", "disable_ec2_metadata": "true"}  # no credentials but these
     return opendal.Operator("s3", **settings, **alone).layer(_RETRY)
 
