@@ -175,6 +175,11 @@ def shown(scope: Scope) -> Bearer | None:
         raise NotAllowed(f"the client certificate {error}", reason="CERTIFICATE_MISMATCH") from error
 
 
+def shows_certificate(scope: Scope) -> bool:
+    """Whether a request's client showed a certificate, which the listener has verified."""
+    return bool(_certificate(scope))
+
+
 def _certificate(scope: Scope) -> str:
     """Return the certificate of a request's connection in PEM form; empty where there is none."""
     extensions: Mapping[str, Any] = scope.get("extensions") or {}

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +78,37 @@ def test_nothing_is_held_after_a_refusal(
     finally:
         for connection in connections:
             connection.close()
+
+
+CLAIMS = dict.fromkeys(("x-ptp-source-node-id", "x-source-node-id"), PEER)
+ABOUT = {"x-ptp-version": "1", "x-ptp-session-id": "s", "x-ptp-topic": "t", "x-ptp-target-node-id": ME}
+OF_ANYBODY = {
+    "a stranger's envelope": {},
+    "a partner's name": ABOUT | CLAIMS,
+    "a gateway of this node": ABOUT | CLAIMS | {"x-handed-on": "1"},
+    "an envelope of a gateway of this node": {"x-handed-on": "1"},
+}
+
+
+def test_few_large_messages_of_unproven_senders_are_in_memory_together(node: Node) -> None:
+    """However they are said to come: of four there is room, of none of the four ways for more."""
+    host = node.peer.removeprefix("http://")
+    body = envelope(PEER)
+    refusals: list[str] = []
+    peak = before = resident(node)
+
+    def send(headers: dict[str, str]) -> None:
+        with closing(http.client.HTTPConnection(host, timeout=120)) as connection:
+            connection.request("POST", INVOKE, body, JSON | headers)
+            refusals.append(json.loads(connection.getresponse().read())["code"])
+
+    senders = [threading.Thread(target=send, args=(headers,)) for headers in OF_ANYBODY.values() for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    while any(sender.is_alive() for sender in senders):
+        peak = max(peak, resident(node))
+    assert len(refusals) == len(senders)
+    assert peak - before < 6 * SIZE  # some of a body that is refused is given back late
 
 
 def test_few_bodies_are_in_memory_together() -> None:

@@ -24,8 +24,10 @@ PART = 1 << 21
 AT_ONCE = {
     "large": 16,
     "to one node": 8,  # one that is away must not keep all the places while it is tried
-    "of anybody": 4,  # only the end of such a body tells whose it is
-    "handed on": 4,  # by another gateway of this node, of each of the two kinds
+    "handed on": 4,  # by another gateway of this node
+    # Whole messages of who shows no certificate: whatever they say of their sender, anybody can say it.
+    "of anybody": 2,
+    "handed on by anybody": 2,
     "relayed": 128,  # these two are of requests, large or not, which one node must not take all
     "relayed of one node": 32,
 }

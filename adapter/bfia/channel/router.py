@@ -34,7 +34,7 @@ from adapter.bfia.profiles import profile_named
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
-from gateway.http.peers import check_claim
+from gateway.http.peers import check_claim, shows_certificate
 from route_table.model import NODE_ID, Route
 
 X = TypeVar("X")
@@ -57,6 +57,8 @@ _CODEC_THREADS = 2
 _READING_THREADS = 8
 HANDED_ON = "x-handed-on"
 """said by a gateway of this node that passes on what was brought to it, so that it goes one step only"""
+_OF_ANYBODY = {"large": "of anybody", "handed on": "handed on by anybody"}
+"""kind of places of proven senders -> of others"""
 _OF_THIS_HOP = (b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding")
 
 
@@ -398,9 +400,13 @@ class _Desk:
         if version == codec.PASS_THROUGH or form is Form.RAW:
             ptp = codec.read_ptp(headers)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
-        places = self._bodies.places("of anybody" if ptp is None else "large")
         if HANDED_ON in request.headers:
-            places = self._bodies.places("handed on", ptp is not None)
+            kind = "handed on"
+        else:
+            kind = "large"
+        if not shows_certificate(request.scope):
+            kind = _OF_ANYBODY[kind]
+        places = self._bodies.places(kind)
         async with self._bodies.pieces(request, places) as pieces:
             inner = None
             if ptp is None:
@@ -432,8 +438,8 @@ class _Desk:
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
             raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
-        kind = ("handed on", True) if HANDED_ON in request.headers else ("large", None)
-        async with self._bodies.pieces(request, self._bodies.places(*kind)) as pieces:
+        kind = "handed on" if HANDED_ON in request.headers else "large"
+        async with self._bodies.pieces(request, self._bodies.places(kind)) as pieces:
             part = codec.read_part(request.headers, pieces, bodies.PART)
             if answer := await self._handed_on(request, ptp, pieces, Form.RAW, PART):
                 return answer
