@@ -29,7 +29,7 @@ BODY_SECONDS = 60.0
 """for a body of JSON to arrive"""
 MOST_FIELDS = 250_000
 """fields and lists of a body; a job of a thousand tasks with the largest parameters has half of that"""
-MOST_NUMBERS = 1_000_000
+MOST_NUMBERS = 250_000
 _VALUE = re.compile(rb'[\[{,:]\s*+(?:"(?:[^"\\]++|\\.)*+")?+', re.DOTALL)
 """where a value begins, and its text, so that nothing in a text counts"""
 _LONG = 64 * 1024

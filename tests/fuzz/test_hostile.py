@@ -252,6 +252,25 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
     assert any("p0" in warning for warning in local.warnings)
 
 
+@pytest.mark.parametrize(
+    ("listener", "path"),
+    [
+        ("operator", SUBMIT),
+        ("peer", f"{CONTROL}/job/create"),
+        ("peer", f"{CONTROL}/job/start"),
+        ("container", f"{PLATFORM}/task/callback"),
+    ],
+)
+def test_numbers_where_an_object_belongs_are_counted_before_they_are_read(
+    target: Target, listener: str, path: str
+) -> None:
+    numbers = "[" + ",".join(["1"] * 900_000) + "]"
+    for body in (numbers, f'{{"job_id": {numbers}}}', f'{{"config": {{"role": {numbers}}}}}'):
+        refusal = target.post(listener, path, body)
+        assert refusal["data"]["reason"] == "INVALID"
+        assert "must not hold more than" in refusal["data"]["problems"][0]["rule"]
+
+
 CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\t", b"x" * 300_000]
 
 
