@@ -212,12 +212,18 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
     found = node.get(_path(dataset))
     yield found
     read_as = f"{found['format']}, where it lies" if found["in_place"] else _read_as(found)
+    count, came_from = found["count"], f"{found['origin']} ({amount(found['size'])}), {t(read_as)}"
+    if count is None:
+        count = "not counted (data register --count)"
+    if not found["origin"]:
+        came_from = f"{t('left in the storage, not uploaded')} ({amount(found['size'])})"
+        count = t("not known") if found["count"] is None else count
     rows = [
-        ["rows", "not counted (data register --count)" if found["count"] is None else found["count"]],
+        ["rows", count],
         ["partitions", found["partitions"]],
         ["state", t("disabled" if found["disabled"] else "enabled")],
         ["description", found["description"]],
-        ["from", f"{found['origin']} ({amount(found['size'])}), {t(read_as)}"],
+        ["from", came_from],
         ["created (UTC)", found["created_at"][:16].replace("T", " ")],
         ["match id", found["match_id_name"]],
         ["label", found["label_name"]],

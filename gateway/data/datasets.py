@@ -262,7 +262,7 @@ class Datasets:
         while True:
             before = self.get(address)
             if not self.uploaded(address):
-                text = f"{before.dataset_id} was left by a job; only the meta of an uploaded table can be changed"
+                text = f"{before.dataset_id} was not uploaded; only the meta of an uploaded table can be changed"
                 raise Conflict(text, reason="DATASET_NOT_UPLOADED")
             after = change.of(before)
             match_id = after.meta.get("match_id_name")
@@ -339,6 +339,10 @@ class Datasets:
         with suppress(GatewayError):
             metadata = self._storage.metadata(place)
         found = replace(dataset_of(address, metadata), storage=place.storage)
+        if not found.origin:  # other programs name no size, and some count no rows
+            is_counted = found.count or found.columns
+            size = sum(file.size for name, file in self._storage.files(place).items() if name != METADATA)
+            found = replace(found, size=size, count=found.count if is_counted else None)
         return found if place.name == address.name else replace(found, place=place.name)
 
 

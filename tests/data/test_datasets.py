@@ -25,7 +25,7 @@ from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import Buckets, FileStorage
 from gateway.data.table_reader import BLOCK, ENCODINGS
-from gateway.data.upload import Upload, write_table
+from gateway.data.upload import Edit, Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
@@ -526,6 +526,19 @@ def test_what_an_algorithm_wrote_is_told_as_far_as_it_says(site: Site) -> None:
     )
     dataset = site.datasets.get("testspace#test_guest")
     assert (dataset.columns, dataset.types, dataset.count) == (("id",), ("string",), 1)
+
+
+def test_a_table_of_another_program_is_described_as_far_as_is_known(site: Site) -> None:
+    path = site.storage.path(HERE)
+    path.mkdir(parents=True)
+    (path / "data_0").write_bytes(b"\x1f\x8b" + bytes(98))
+    (path / "metadata").write_text(
+        '{"count": 0, "column_info": [], "file_type": "csv", "create_time": 1790000000.5}'
+    )
+    dataset = site.datasets.get("testspace#test_guest")
+    assert (dataset.count, dataset.size, dataset.columns, dataset.origin) == (None, 100, (), "")
+    with pytest.raises(Conflict, match="was not uploaded"):
+        site.datasets.edit(HERE, Edit(description="x"))
 
 
 def test_a_disabled_dataset_refuses_and_stays_so_when_replaced(site: Site) -> None:
