@@ -54,9 +54,7 @@ def read_json(text: bytes) -> Any:
         for found in _VALUE.finditer(text):
             left[text[found.start()] == ord(",")] -= 1
             if -1 in left:
-                rule = (
-                    f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers in a list"
-                )
+                rule = f"must not hold more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers in a list"
                 raise Invalid([Problem("body", rule)])
     try:
         return from_json(text.removeprefix(BOM_UTF8), allow_inf_nan=False)
@@ -106,10 +104,16 @@ class JsonRequest(Request):
         """Return the body's JSON, parsed once. Raises `Invalid`."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            self._json = read_json(body) if len(body) < _LONG else await anyio.to_thread.run_sync(read_json, body)
+            self._json = (
+                read_json(body)
+                if len(body) < _LONG
+                else await anyio.to_thread.run_sync(read_json, body)
+            )
             if isinstance(self._json, dict):
                 ids = {name: self._json.get(name) for name in _AUDITED}
-                self.state.asked = {name: value[:200] for name, value in ids.items() if isinstance(value, str)}
+                self.state.asked = {
+                    name: value[:200] for name, value in ids.items() if isinstance(value, str)
+                }
         return self._json
 
 
@@ -127,7 +131,11 @@ class JsonRoute(APIRoute):
             async with AsyncExitStack() as request.held:
                 if before := getattr(request.app.state, "before_body", None):
                     await before(request)
-                if self.body_field is not None and (await request.body()).strip() and is_json(request):
+                if (
+                    self.body_field is not None
+                    and (await request.body()).strip()
+                    and is_json(request)
+                ):
                     await request.json()
                 return await handle(request)
 
@@ -136,7 +144,9 @@ class JsonRoute(APIRoute):
 
 def without_nulls(value: Any) -> Any:
     """Return an object without its members that are null; any other value unchanged."""
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+    return (
+        {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else value
+    )
 
 
 def fit(value: X) -> X:
@@ -152,14 +162,18 @@ def failure_of(value: Any) -> Failure | None:
         found = _FAILURE.validate_python(without_nulls(value))
     except ValidationError:
         return None
-    short: dict[str, Any] = {name: str(getattr(found, name))[:255] for name in ("reason", "node", "role", "task")}
+    short: dict[str, Any] = {
+        name: str(getattr(found, name))[:255] for name in ("reason", "node", "role", "task")
+    }
     return replace(found, **short, message=found.message[:2000]) if found.reason else None
 
 
 def is_json(request: Request) -> bool:
     """Say whether the framework would parse the body: its content type is JSON or missing."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
 
 
 Words = Callable[[str], str]
@@ -168,10 +182,14 @@ Words = Callable[[str], str]
 
 def refusal(request: Request, error: RequestValidationError) -> Invalid:
     """Return what is wrong with a request that does not fit what its path declares."""
-    problems = problems_of([e for e in error.errors() if not _of_bytes(error, e)], model_of(request))
+    problems = problems_of(
+        [e for e in error.errors() if not _of_bytes(error, e)], model_of(request)
+    )
     if len(problems) < len(error.errors()):
         sent = request.headers.get("content-type", "")[:200]
-        problems.insert(0, Problem("content-type", "must be application/json", sent, "application/json"))
+        problems.insert(
+            0, Problem("content-type", "must be application/json", sent, "application/json")
+        )
     return Invalid(problems)
 
 

@@ -68,12 +68,18 @@ class Page:
         return ", ".join(filter(None, (self.server, quoted)))
 
 
-def page_of(status: int, headers: Mapping[str, str], content: bytes, request_bytes: int) -> Page:
+def page_of(
+    status: int,
+    headers: Mapping[str, str],
+    content: bytes,
+    request_bytes: int,
+) -> Page:
     """Return an answer as a page. ``headers`` has lower-case names."""
     return Page(
         status=status,
         location=shorten(headers.get("location", ""), _LONGEST_LOCATION),
-        is_html="html" in headers.get("content-type", "").lower() and content.lstrip().startswith(b"<"),
+        is_html="html" in headers.get("content-type", "").lower()
+        and content.lstrip().startswith(b"<"),
         server=shorten(headers.get("server", ""), 60),
         words=first_words(content),
         request_bytes=request_bytes,

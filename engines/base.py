@@ -354,7 +354,9 @@ class Engine(Protocol):
     def list(self) -> Sequence[Found]:
         """Return the runs of this node and this installation, and of no other."""
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         """Call ``on_exit(name)`` soon after each exit, from any thread.
 
         Runs that had exited before are reported first, and a run may be reported more than once. ``on_away`` is
@@ -392,9 +394,15 @@ def check_launch(spec: LaunchSpec) -> None:
     """Raise `CreateFailed` with every variable that cannot be passed to a program, or every invalid limit."""
     if not is_name(spec.name):
         raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
-    if problems := [text for name, value in spec.environment.items() if (text := _wrong_variable(name, value))]:
+    if problems := [
+        text for name, value in spec.environment.items() if (text := _wrong_variable(name, value))
+    ]:
         raise CreateFailed("environment: " + "; ".join(problems))
-    limits = {"cpu": spec.limits.cpu, "memory": spec.limits.memory, "pids": spec.limits.pids}
+    limits = {
+        "cpu": spec.limits.cpu,
+        "memory": spec.limits.memory,
+        "pids": spec.limits.pids,
+    }
     wrong = [f"{name} {n}" for name, n in limits.items() if n is not None and not 0 < n < math.inf]
     if wrong:
         raise CreateFailed(f"limits: {', '.join(wrong)}: not a number above 0")
@@ -429,7 +437,14 @@ NODE = "bfia.node"
 INSTALLATION = "bfia.installation"
 
 
-def run_name(node: str, job: str, task: str, role: str, index: int, attempt: int) -> str:
+def run_name(
+    node: str,
+    job: str,
+    task: str,
+    role: str,
+    index: int,
+    attempt: int,
+) -> str:
     """Return the name of a run: short, safe for DNS, paths and container engines, and deterministic."""
     identity = json.dumps([node, job, task, role, int(index), int(attempt)], ensure_ascii=True)
     return "bfia-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -441,7 +456,13 @@ def is_name(name: str) -> bool:
 
 
 def labels(
-    node: str, installation: str, job: str, task: str, role: str, index: int, attempt: int
+    node: str,
+    installation: str,
+    job: str,
+    task: str,
+    role: str,
+    index: int,
+    attempt: int,
 ) -> dict[str, str]:
     """Return the labels that identify a run and its node."""
     return {
@@ -455,7 +476,11 @@ def labels(
     }
 
 
-def owned(labels: Mapping[str, str], node: str, installation: str) -> bool:
+def owned(
+    labels: Mapping[str, str],
+    node: str,
+    installation: str,
+) -> bool:
     """Whether a run with these labels belongs to this node of this installation."""
     return labels.get(NODE) == node and labels.get(INSTALLATION) == installation
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 
 def walk(
-    top: Path, most: int | None = None, on_error: Callable[[OSError], None] = lambda error: None
+    top: Path,
+    most: int | None = None,
+    on_error: Callable[[OSError], None] = lambda error: None,
 ) -> Iterator[os.DirEntry[str]]:
     """Yield up to ``most`` entries below a folder, the nearest first, without following links.
 
@@ -43,7 +45,9 @@ def size_below(top: Path, most: int) -> tuple[int, int]:
         count += 1
         try:
             found = entry.stat(follow_symlinks=False)
-            size += max(found.st_blocks * 512, found.st_size)  # a hole takes no room until it is read or copied
+            size += max(
+                found.st_blocks * 512, found.st_size
+            )  # a hole takes no room until it is read or copied
         except OSError as error:
             _raise_if_too_deep(error)
     return size, count
@@ -67,7 +71,12 @@ def remove(top: Path) -> None:
         if not isinstance(error, RecursionError) and error.errno != errno.EMFILE:
             raise
         # nested deeper than `shutil` can follow; rm(1) needs neither a stack nor a descriptor per level
-        done = subprocess.run(["rm", "-rf", "--", str(top)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["rm", "-rf", "--", str(top)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             raise OSError(done.stderr[-500:]) from error
 

@@ -42,7 +42,12 @@ def last(chunks: Iterable[bytes], tail: int | None) -> bytes:
     return bytes(kept if tail is None else kept[max(0, len(kept) - tail) :])
 
 
-def save(directory: Path, stream: str, chunks: Iterable[bytes], most: int | None = None) -> None:
+def save(
+    directory: Path,
+    stream: str,
+    chunks: Iterable[bytes],
+    most: int | None = None,
+) -> None:
     """Write ``<stream>.log`` into the directory, whole or not at all. Raises OSError.
 
     Of more than ``most`` bytes the beginning and the end are kept, with a line between them that counts the rest.
@@ -53,9 +58,18 @@ def save(directory: Path, stream: str, chunks: Iterable[bytes], most: int | None
         shorten(directory / f"{stream}.log", most)
 
 
-def save_file(directory: Path, stream: str, path: Path, most: int) -> None:
+def save_file(
+    directory: Path,
+    stream: str,
+    path: Path,
+    most: int,
+) -> None:
     """Save what is in the file now, nothing if there is no such file, as `save` does. Raises OSError."""
-    with _replacing(directory / f"{stream}.log") as file, suppress(FileNotFoundError), path.open("rb") as source:
+    with (
+        _replacing(directory / f"{stream}.log") as file,
+        suppress(FileNotFoundError),
+        path.open("rb") as source,
+    ):
         _copy_ends(source, file, most)
 
 
@@ -83,7 +97,11 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         new.unlink(missing_ok=True)
 
 
-def _copy_ends(source: BinaryIO, target: BinaryIO, most: int) -> None:
+def _copy_ends(
+    source: BinaryIO,
+    target: BinaryIO,
+    most: int,
+) -> None:
     """Copy a file; of more than ``most`` bytes both ends only, cut between lines unless these are long."""
     size = os.fstat(source.fileno()).st_size
     if size <= most:
@@ -102,7 +120,11 @@ def _copy_ends(source: BinaryIO, target: BinaryIO, most: int) -> None:
     _copy(source, target, size - tail)
 
 
-def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
+def _copy(
+    source: BinaryIO,
+    target: BinaryIO,
+    count: int,
+) -> None:
     while count and (piece := source.read(min(_CHUNK, count))):
         target.write(piece)
         count -= len(piece)

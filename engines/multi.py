@@ -36,7 +36,9 @@ class SeveralEngines:
         """``others``: the further engines by the names under which runs request them."""
         self.main = main
         self.kind = main.kind
-        self.capabilities = main.capabilities.intersection(*(e.capabilities for e in others.values()))
+        self.capabilities = main.capabilities.intersection(
+            *(e.capabilities for e in others.values())
+        )
         self.others = dict(others)
         self._place: dict[str, Engine] = {}
         """the engine of each run, as far as known"""
@@ -77,7 +79,10 @@ class SeveralEngines:
                 one = Isolation(whole.tasks, whole.host, whole.outside, (f"unknown: {error}",))
             gaps = (*whole.gaps, *(f"at {name}: {gap}" for gap in one.gaps))
             whole = Isolation(
-                whole.tasks and one.tasks, whole.host and one.host, whole.outside and one.outside, gaps
+                whole.tasks and one.tasks,
+                whole.host and one.host,
+                whole.outside and one.outside,
+                gaps,
             )
         return whole
 
@@ -118,7 +123,9 @@ class SeveralEngines:
                 found += engine.list()
         return found
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         """Watch all engines; ``on_away`` is called with the name of the one that is away."""
         watches = ExitStack()
         watches.callback(self.main.watch(on_exit, on_away).close)

@@ -38,8 +38,15 @@ def docker_profile() -> dict[str, Any]:
     rules += [{**rule, **without_admin} for rule in _rules_of_clone()]
     for capability, names in data["with a capability"].items():
         rules.append({**_allowed(names.split()), "includes": {"caps": [capability]}})
-    architectures = [{"architecture": name, "subArchitectures": others} for name, others in _ARCHITECTURES.items()]
-    return {**_otherwise_refused(), "archMap": architectures, "syscalls": rules}
+    architectures = [
+        {"architecture": name, "subArchitectures": others}
+        for name, others in _ARCHITECTURES.items()
+    ]
+    return {
+        **_otherwise_refused(),
+        "archMap": architectures,
+        "syscalls": rules,
+    }
 
 
 def cluster_profile() -> dict[str, Any]:
@@ -47,7 +54,11 @@ def cluster_profile() -> dict[str, Any]:
     data = json.loads(_DATA.read_text(encoding="ascii"))
     architectures = [name for main, others in _ARCHITECTURES.items() for name in (main, *others)]
     rules = [*_rules_for_all(data), *_rules_of_clone()]
-    return {**_otherwise_refused(), "architectures": architectures, "syscalls": rules}
+    return {
+        **_otherwise_refused(),
+        "architectures": architectures,
+        "syscalls": rules,
+    }
 
 
 def is_replaceable(security_options: Iterable[str]) -> bool:
@@ -85,7 +96,11 @@ def _rules_of_clone() -> list[dict[str, Any]]:
 
 def _missing(name: str) -> dict[str, Any]:
     """Return a rule by which a call does not exist, so that programs make another one instead."""
-    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": _NO_SUCH_CALL}
+    return {
+        "names": [name],
+        "action": "SCMP_ACT_ERRNO",
+        "errnoRet": _NO_SUCH_CALL,
+    }
 
 
 def _allowed(names: list[str], *arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +111,11 @@ def _allowed(names: list[str], *arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(comparison: str, value: int) -> dict[str, Any]:
-    return {"index": 0, "value": value, "op": comparison}
+    return {
+        "index": 0,
+        "value": value,
+        "op": comparison,
+    }
 
 
 if __name__ == "__main__":

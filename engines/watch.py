@@ -16,7 +16,11 @@ _LONGEST_WAIT = 5.0
 
 
 def until_up(
-    engine: Engine, name: str, begun: Callable[[bool, bool], bool], place_seconds: float, fetch_seconds: float
+    engine: Engine,
+    name: str,
+    begun: Callable[[bool, bool], bool],
+    place_seconds: float,
+    fetch_seconds: float,
 ) -> None:
     """Ask until a run of a cluster has begun, ever less often; remove one that will not.
 
@@ -40,7 +44,12 @@ KILL_SECONDS = 60.0
 """beyond its grace, for a run of a cluster to end; a process may hang in its machine's kernel"""
 
 
-def until_over(engine: Engine, name: str, ask: Callable[[], bool], grace: float) -> None:
+def until_over(
+    engine: Engine,
+    name: str,
+    ask: Callable[[], bool],
+    grace: float,
+) -> None:
     """Ask a cluster, until it has heard, to end a run; return when that has ended. Raises `EngineError`."""
     until, asked = time.monotonic() + grace + KILL_SECONDS, False
     while isinstance(engine.probe(name), Running):
@@ -53,7 +62,9 @@ def until_over(engine: Engine, name: str, ask: Callable[[], bool], grace: float)
 class Subscription:
     """One subscriber, called with one name after the other; one that fails affects no other."""
 
-    def __init__(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> None:
         self._on_exit = on_exit
         self._on_away = on_away
         self._lock = threading.RLock()
@@ -86,12 +97,19 @@ class Follower(Subscription):
     """Looks for exits again and again, in a thread; derive, and say in `_look` how."""
 
     def __init__(
-        self, every: float, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None
+        self,
+        every: float,
+        on_exit: Callable[[str], None],
+        on_away: Callable[[str], None] | None,
     ) -> None:
         """``every``: seconds between two looks, more while the engine is away."""
         super().__init__(on_exit, on_away)
         self._every = every
-        self._thread = threading.Thread(target=self._run, name="engine-follower", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run,
+            name="engine-follower",
+            daemon=True,
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -119,7 +137,9 @@ class Follower(Subscription):
                     return
                 cause = str(error) if isinstance(error, EngineError) else repr(error)
                 if cause != last:
-                    log.warning("no exits are reported until the container engine answers again: %s", cause)
+                    log.warning(
+                        "no exits are reported until the container engine answers again: %s", cause
+                    )
                 last = cause
                 self.away()
                 wait = min(wait * 2, _LONGEST_WAIT)

@@ -27,18 +27,30 @@ def digest(body):
 
 def signature_base(params, values):
     """Return the bytes that are signed."""
-    lines = [f"{name}: {value}" for name, value in zip(params[1:].partition(")")[0].split(), values, strict=True)]
+    lines = [
+        f"{name}: {value}"
+        for name, value in zip(params[1:].partition(")")[0].split(), values, strict=True)
+    ]
     return "\n".join([*lines, f'"@signature-params": {params}']).encode("latin-1")
 
 
-def sign(key, values, nonce, created):
+def sign(
+    key,
+    values,
+    nonce,
+    created,
+):
     """Return the value of x-auth-sign."""
     key_id = "sha256:" + hashlib.sha256(SPKI + key.public_key().public_bytes_raw()).hexdigest()
     params = f'({NAMES});created={created};nonce="{nonce}";keyid="{key_id}";alg="ed25519"'
     return f"input={params}, signature=:{base64.b64encode(key.sign(signature_base(params, values))).decode()}:"
 
 
-def holds(key, values, signed):
+def holds(
+    key,
+    values,
+    signed,
+):
     """Tell whether x-auth-sign fits. A node also checks key id, time and nonce, and that it is the target."""
     params, signature = re.fullmatch(r"input=(.+), signature=:(.+):", signed).groups()
     try:
@@ -51,8 +63,13 @@ def holds(key, values, signed):
 if sys.argv[1] == "sign":
     file, method, url, source, target = sys.argv[2:]
     path, _, query = url.partition("?")
-    private, hashed = load_pem_private_key(Path(file).read_bytes(), None), digest(sys.stdin.buffer.read())
-    signed = sign(private, (method, path, f"?{query}", hashed, source, target), uuid.uuid4(), int(time.time()))
+    private, hashed = (
+        load_pem_private_key(Path(file).read_bytes(), None),
+        digest(sys.stdin.buffer.read()),
+    )
+    signed = sign(
+        private, (method, path, f"?{query}", hashed, source, target), uuid.uuid4(), int(time.time())
+    )
     print(f"x-source-node-id: {source}\nx-target-node-id: {target}")
     print(f"content-digest: {hashed}\nx-auth-sign: {signed}")
 else:
@@ -66,5 +83,7 @@ else:
     for one in vectors["answers"]:
         to, own = vectors["requests"][one["to"]], (one["status"], digest(one["body"].encode()))
         asked = (to["method"], to["path"], "?" + to["query"], to["source"], to["target"])
-        assert holds(public, (*own, *asked), one["x_auth_sign"]) and to["nonce"] in one["x_auth_sign"]
+        assert (
+            holds(public, (*own, *asked), one["x_auth_sign"]) and to["nonce"] in one["x_auth_sign"]
+        )
     print("the requests and the answer hold")

@@ -103,18 +103,29 @@ An admin may do everything; what no row names, an admin alone may do.
 """
 
 
-def may(role: Role, method: str, path: str) -> bool:
+def may(
+    role: Role,
+    method: str,
+    path: str,
+) -> bool:
     """Tell whether a role may make a request."""
     if role is Role.ADMIN:
         return True
     method = "GET" if method == "HEAD" else method
     fits = (
-        roles for methods, pattern, roles in RULES if method in methods.split() and re.fullmatch(pattern, path)
+        roles
+        for methods, pattern, roles in RULES
+        if method in methods.split() and re.fullmatch(pattern, path)
     )
     return role in next(fits, ())
 
 
-def new_token(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, Token]:
+def new_token(
+    name: str,
+    role: Role,
+    now: datetime,
+    expires_at: datetime | None = None,
+) -> tuple[str, Token]:
     """Return a token's text, to be shown once, and what is kept of it. The text holds 256 random bits."""
     text = PREFIX + secrets.token_urlsafe(32)
     return text, Token(secrets.token_hex(6), name, role, digest(text), now, expires_at)
@@ -139,7 +150,10 @@ class Access:
     """Recognises who makes a request."""
 
     def __init__(
-        self, find: Callable[[str], Token | None], clock: Callable[[], datetime], configured: str = ""
+        self,
+        find: Callable[[str], Token | None],
+        clock: Callable[[], datetime],
+        configured: str = "",
     ) -> None:
         """``find`` looks a token up by its digest; ``configured`` is the settings' own token, an admin's."""
         self._find = find
@@ -229,7 +243,9 @@ def with_proof(change: Callable[[X], X]) -> Callable[[X], X]:
         if len(after.notes) <= len(before.notes):
             return cast(X, after)
         added = after.notes[len(before.notes) :]
-        return cast(X, replace(after, notes=(*before.notes, *(proven(note, asked) for note in added))))
+        return cast(
+            X, replace(after, notes=(*before.notes, *(proven(note, asked) for note in added)))
+        )
 
     return proved
 

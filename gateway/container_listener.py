@@ -27,7 +27,11 @@ class ContainerDoor:
     """Knows where containers find this gateway."""
 
     def __init__(
-        self, engine: Engine, listener: Listener, first: socket.socket, arrived: Callable[[socket.socket], None]
+        self,
+        engine: Engine,
+        listener: Listener,
+        first: socket.socket,
+        arrived: Callable[[socket.socket], None],
     ) -> None:
         """``first`` is the listener's socket; ``arrived`` is given every further one that is to be served."""
         self._engine = engine
@@ -55,7 +59,9 @@ class ContainerDoor:
         try:
             self.address()
         except EngineFailed as error:
-            log.warning("containers cannot reach this gateway yet; it is tried again", cause=error.message)
+            log.warning(
+                "containers cannot reach this gateway yet; it is tried again", cause=error.message
+            )
         if not isinstance(self._engine, ContainerdEngine):
             self._tell()
 

@@ -118,7 +118,13 @@ class Refused(GatewayError):
     reason = "REFUSED"
     code = 409
 
-    def __init__(self, message: str, *, reason: str | None = None, problems: Iterable[Problem] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str | None = None,
+        problems: Iterable[Problem] = (),
+    ) -> None:
         """``problems``: those of a job that each node found, where they are known."""
         super().__init__(message, reason=reason)
         self.problems = tuple(islice(problems, MOST_PROBLEMS))
@@ -138,7 +144,13 @@ class PeerUnreachable(GatewayError):
     skew: float | None = None
     """seconds that the peer's clock is ahead, as its answer dates it, where that refuses a signature"""
 
-    def __init__(self, message: str, *, delivered: bool = True, reason: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        delivered: bool = True,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(message, reason=reason)
         self.delivered = delivered
 
@@ -204,11 +216,19 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
         data["job_id"] = error.job_id
     if error.problems:
         data["problems"] = [
-            {"path": shorten(p.path), "rule": words(shorten(p.rule)), "got": shown(p.got)}
+            {
+                "path": shorten(p.path),
+                "rule": words(shorten(p.rule)),
+                "got": shown(p.got),
+            }
             | ({"suggestion": words(shorten(p.suggestion))} if p.suggestion else {})
             for p in error.problems
         ]
-    return {"code": error.code, "msg": shorten(f"{error.reason}: {text}", MOST_TEXT), "data": data}
+    return {
+        "code": error.code,
+        "msg": shorten(f"{error.reason}: {text}", MOST_TEXT),
+        "data": data,
+    }
 
 
 def shown(value: Any, limit: int = 500) -> Any:
@@ -227,7 +247,11 @@ def shorten(value: Any, limit: int = 500) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def counted(count: int, thing: str, things: str = "") -> str:
+def counted(
+    count: int,
+    thing: str,
+    things: str = "",
+) -> str:
     """Return ``1 job``, ``2 jobs``. ``things`` is the plural where it is more than an s."""
     return f"{count} {thing if count == 1 else things or f'{thing}s'}"
 
@@ -310,13 +334,19 @@ def join(parts: Iterable[Any]) -> str:
     return path
 
 
-def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Problem:
+def _problem(
+    error: Mapping[str, Any],
+    where: Sequence[Any],
+    model: Any,
+) -> Problem:
     kind, got, limits = str(error.get("type", "")), error.get("input"), error.get("ctx") or {}
     at = join(where) or "body"
     if kind == "missing":
         name, known = str(where[-1]) if where else "", _keys(model, where[:-1])
         others = (
-            [key for key in got if isinstance(key, str) and key not in known] if isinstance(got, Mapping) else []
+            [key for key in got if isinstance(key, str) and key not in known]
+            if isinstance(got, Mapping)
+            else []
         )
         meant = _other_name(name, others, model, where[:-1]) or near(name, others, _CERTAIN)
         return Problem(at, MISSING, None, f"{name} instead of {meant}" if meant else "")
@@ -328,7 +358,12 @@ def _problem(error: Mapping[str, Any], where: Sequence[Any], model: Any) -> Prob
     return Problem(at, _rule(error, kind, limits), got)
 
 
-def _unknown_key(at: str, where: Sequence[Any], got: Any, model: Any) -> Problem:
+def _unknown_key(
+    at: str,
+    where: Sequence[Any],
+    got: Any,
+    model: Any,
+) -> Problem:
     """Return the problem of a key that a model does not have, with the key that is meant where that is clear."""
     keys = _keys(model, where[:-1])
     shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
@@ -352,13 +387,22 @@ def _other_names(model: Any, where: Sequence[Any]) -> Mapping[str, str]:
     return names
 
 
-def _other_name(key: str, others: Sequence[str], model: Any, where: Sequence[Any]) -> str:
+def _other_name(
+    key: str,
+    others: Sequence[str],
+    model: Any,
+    where: Sequence[Any],
+) -> str:
     """Return which of some unknown keys is another platform's name of a missing one; empty: none is."""
     other_names = _other_names(model, where)
     return next((other for other in others if other_names.get(other) == key), "")
 
 
-def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str:
+def _rule(
+    error: Mapping[str, Any],
+    kind: str,
+    limits: Mapping[str, Any],
+) -> str:
     if kind in _COMPARED:
         name, words = _COMPARED[kind]
         return _PLAINER.get((name, limits.get(name))) or words.format(limits.get(name))
@@ -374,7 +418,9 @@ def _rule(error: Mapping[str, Any], kind: str, limits: Mapping[str, Any]) -> str
 def _keys(model: Any, where: Sequence[Any]) -> list[str]:
     """Return the keys that an object at this place of what was read may have; none where that is not known."""
     inner = _models_at(model, where)
-    return sorted({_written(name, field) for one in inner for name, field in one.model_fields.items()})
+    return sorted(
+        {_written(name, field) for one in inner for name, field in one.model_fields.items()}
+    )
 
 
 def _models_at(model: Any, where: Sequence[Any]) -> "list[type[BaseModel]]":
@@ -397,7 +443,9 @@ def _below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
 
 
 def _written(name: str, field: Any) -> str:
-    return field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
+    return (
+        field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
+    )
 
 
 def _models(annotation: Any) -> "Iterator[type[BaseModel]]":

@@ -118,7 +118,13 @@ class SchedulerApi(Protocol):
         Raises `Refused`, `Invalid`, `Conflict`.
         """
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        sender: NodeId,
+        why: Failure | None = None,
+    ) -> None:
         """Stop the job everywhere (``task_name`` empty), or one task and all that needs its output.
 
         ``why``: what the sender says about it; with another reason than STOPPED the job has failed.
@@ -129,20 +135,37 @@ class SchedulerApi(Protocol):
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         """Tell how a job stands. Raises `NotFound`."""
 
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+    def suspend_job(
+        self,
+        job_id: str,
+        on: bool,
+        sender: NodeId,
+    ) -> None:
         """Start no further task, or (``on`` False) go on. Repeated: no error.
 
         Raises `NotFound`, `NotAllowed`, `Conflict` where the job has ended, `NotServed` by a peer without it.
         """
 
-    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+    def amend_job(
+        self,
+        job_id: str,
+        parameters: Mapping[str, Any],
+        reason: str,
+        sender: NodeId,
+    ) -> int:
         """Give tasks that have not begun new parameters, at every node or at none; return the version.
 
         Raises `NotFound`, `NotAllowed`, `Invalid`, `Conflict` (TASK_BEGUN, JOB_ENDED), what a node answers that
         refuses them, and `NotServed`.
         """
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+    def confirm_job(
+        self,
+        job_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+        audit: str = "",
+    ) -> None:
         """Take in that somebody at a node agreed to the job, or (with a failure) refused it.
 
         ``audit``: the question that this answers, where the job was asked about before it was created.
@@ -176,7 +199,12 @@ class ParticipantApi(Protocol):
         What it decides comes by `SchedulerApi.confirm_job`. Raises as `create_job` does.
         """
 
-    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Take back a question, or what was agreed to. A node that cannot be told waits in vain.
 
         ``ending`` tells how the job ended, and why.
@@ -191,7 +219,12 @@ class ParticipantApi(Protocol):
     def give_back(self, job_id: str, sender: NodeId) -> None:
         """Take back what the job holds here, until it is asked for again; for a job that has not begun."""
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        sender: NodeId,
+        without: Sequence[str] = (),
+    ) -> None:
         """Begin. ``without`` names the parties that are left out; what was not held before is held now.
 
         Raises `Conflict`, `NotAllowed`, `Refused` with RESOURCES_BUSY.
@@ -213,26 +246,53 @@ class ParticipantApi(Protocol):
         """
 
     def start_task(
-        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+        holding: Sequence[str] = (),
     ) -> None:
         """Accept the task's runs; they start afterwards. Raises `Refused` with NO_ROLE_HERE where it has none.
 
         ``holding`` names the offered parameters that hold; a node has agreed to each.
         """
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         """Tell how a task stands at a role, or (empty) at all of the node. Raises `NotFound` with TASK_UNKNOWN."""
 
-    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """End the job here (``task_name`` empty) or one task and what follows it."""
 
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         """End one task and what follows it; one that has succeeded, or never started, is left as it is.
 
         Some peers know it by its id only: then ``job_id`` and ``task_name`` are empty. Raises `NotFound`.
         """
 
-    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+    def delete_job(
+        self,
+        job_id: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
         """Delete an ended job with its logs and outputs; one that is not there is deleted already.
 
         Raises `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE), `NotAllowed`, `NotServed`.
@@ -272,7 +332,12 @@ class ProtocolAdapter(Protocol):
     def participant(self, node: NodeId) -> ParticipantApi:
         """Return a client for a node that takes part."""
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    def environment(
+        self,
+        local: LocalJob,
+        run: Run,
+        site: Site,
+    ) -> dict[str, str]:
         """Return the variables of a run's container."""
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:

@@ -12,7 +12,13 @@ from itertools import chain
 from typing import Any
 
 from provider_registry import foreign, schema
-from provider_registry.lint import contradictions, misspelled_types, of_component, outer_wins, within
+from provider_registry.lint import (
+    contradictions,
+    misspelled_types,
+    of_component,
+    outer_wins,
+    within,
+)
 from provider_registry.model import (
     Component,
     DataSpec,
@@ -65,7 +71,11 @@ def _binding(value: Any) -> tuple[tuple[str, ...] | None, str | None, str]:
             return None, None, "is neither a list nor call_function <name>(); any value is allowed"
     entries = _entries(value)
     values = tuple(entry[0] for entry in entries if entry is not None)
-    return values or None, None, "has entries without a plain value, which are left out" if None in entries else ""
+    return (
+        values or None,
+        None,
+        "has entries without a plain value, which are left out" if None in entries else "",
+    )
 
 
 def labels(value: Any) -> dict[str, str]:
@@ -80,7 +90,9 @@ def _entries(value: Any) -> list[tuple[str, str] | None]:
 
 def _entry(item: Any) -> tuple[str, str] | None:
     """Read one choice: its value as text and its label; None if it has no plain value."""
-    found, label = (item.get("value"), item.get("label")) if isinstance(item, dict) else (item, None)
+    found, label = (
+        (item.get("value"), item.get("label")) if isinstance(item, dict) else (item, None)
+    )
     if not isinstance(found, (str, int, float)) or not encodable(as_text(found)):
         return None
     shown = as_text(label) if isinstance(label, (str, int, float)) else ""
@@ -99,7 +111,11 @@ def _validator(value: Any) -> tuple[Validator | None, str]:
         if pattern.strip() in _PLACEHOLDERS:
             return None, ""
         wrong = flaw(pattern)
-        return (None, f"{wrong}, so nothing is checked") if wrong else (Validator(spelled, pattern=pattern), "")
+        return (
+            (None, f"{wrong}, so nothing is checked")
+            if wrong
+            else (Validator(spelled, pattern=pattern), "")
+        )
     if bounds := _RANGE.fullmatch(spelled.translate(_WIDE)):
         return _range(spelled, bounds)
     return None, "is neither regular:'<expression>' nor (lower,upper), so nothing is checked"
@@ -110,7 +126,10 @@ def _range(spelled: str, found: re.Match[str]) -> tuple[Validator | None, str]:
     belong to it; where a square one is used as well, a round one leaves its bound out."""
     opening, low, high, closing = (part.strip() for part in found.groups())
     lower, upper = number(low), number(high)
-    if any(read is None and bound.lower() not in _UNBOUNDED for bound, read in ((low, lower), (high, upper))):
+    if any(
+        read is None and bound.lower() not in _UNBOUNDED
+        for bound, read in ((low, lower), (high, upper))
+    ):
         return None, "has a bound that is not a number, so nothing is checked"
     if lower is None and upper is None:
         return None, ""
@@ -127,7 +146,11 @@ _RESPELLED = {"editeable": "editable", "redio": "radio"}
 
 
 def component(
-    document: Any, path: str = "", *, provider: str | None = None, version: str | None = None
+    document: Any,
+    path: str = "",
+    *,
+    provider: str | None = None,
+    version: str | None = None,
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Read one description, part of a document within its bounds, and return it with its warnings.
 
@@ -143,11 +166,19 @@ def component(
     if problems:
         vague: list[Problem] = []
         for i, item in enumerate(parameters if isinstance(parameters, list) else ()):
-            if schema.DESCRIPTION.fits(item, "inputParam"):  # what would be a warning is named with the rest
+            if schema.DESCRIPTION.fits(
+                item, "inputParam"
+            ):  # what would be a warning is named with the rest
                 problems += within(_parameter(item, join(at, i), vague), join(at, i))
         wrong, about = {p.path for p in problems}, document if isinstance(document, Mapping) else {}
-        unusual = [*outer_wins(about, path, provider, version), *of_component(about, path, whole=False), *vague]
-        raise InvalidDescription(bounded(problems), bounded(p for p in unusual if p.path not in wrong))
+        unusual = [
+            *outer_wins(about, path, provider, version),
+            *of_component(about, path, whole=False),
+            *vague,
+        ]
+        raise InvalidDescription(
+            bounded(problems), bounded(p for p in unusual if p.path not in wrong)
+        )
     read, unclear = from_valid(document, path, provider=provider, version=version)
     warnings = chain(
         outer_wins(document, path, provider, version),
@@ -159,12 +190,17 @@ def component(
 
 
 def from_valid(
-    document: Mapping[str, Any], path: str = "", *, provider: str | None = None, version: str | None = None
+    document: Mapping[str, Any],
+    path: str = "",
+    *,
+    provider: str | None = None,
+    version: str | None = None,
 ) -> tuple[Component, list[Problem]]:
     """Read a description whose shape is known to be good; returns it and the warnings about its spellings."""
     unclear: list[Problem] = []
     parameters = tuple(
-        _parameter(item, join(path, "inputParam", i), unclear) for i, item in enumerate(document["inputParam"])
+        _parameter(item, join(path, "inputParam", i), unclear)
+        for i, item in enumerate(document["inputParam"])
     )
     read = Component(
         name=document["componentName"],
@@ -177,19 +213,31 @@ def from_valid(
         parameters=parameters,
         inputs=_data(document["inputData"]),
         outputs=_data(document["outputData"]),
-        results={str(r["resultCode"]): text(r.get("resultMessage")) for r in document.get("result") or ()},
+        results={
+            str(r["resultCode"]): text(r.get("resultMessage")) for r in document.get("result") or ()
+        },
         document=dict(document),
     )
     return read, unclear
 
 
-def _parameter(item: Mapping[str, Any], path: str, unclear: list[Problem]) -> Parameter:
+def _parameter(
+    item: Mapping[str, Any],
+    path: str,
+    unclear: list[Problem],
+) -> Parameter:
     """Read one parameter; what its spellings leave unclear is added to ``unclear``."""
     optional, about_optional = _is_optional(item.get("optional"))
     values, function, about_binding = _binding(item.get("bindingData"))
     check, about_check = _validator(item.get("validator"))
-    found = {"optional": about_optional, "bindingData": about_binding, "validator": about_check}
-    unclear += [Problem(join(path, name), rule, item.get(name)) for name, rule in found.items() if rule]
+    found = {
+        "optional": about_optional,
+        "bindingData": about_binding,
+        "validator": about_check,
+    }
+    unclear += [
+        Problem(join(path, name), rule, item.get(name)) for name, rule in found.items() if rule
+    ]
     conditions = item.get("dependsOn")
     default = None if item.get("defaultValue") is None else as_text(item["defaultValue"])
     pattern = text(item.get("UIPattern")) or "editable"
@@ -213,7 +261,8 @@ def _parameter(item: Mapping[str, Any], path: str, unclear: list[Problem]) -> Pa
 
 def _data(items: list[Mapping[str, Any]]) -> tuple[DataSpec, ...]:
     return tuple(
-        DataSpec(d["name"], text(d.get("description")), d["category"], texts(d.get("dataFormat"))) for d in items
+        DataSpec(d["name"], text(d.get("description")), d["category"], texts(d.get("dataFormat")))
+        for d in items
     )
 
 
@@ -225,4 +274,8 @@ def _repeated_names(document: Any, path: str) -> Iterator[Problem]:
         for i, item in enumerate(items if isinstance(items, list) else ()):
             name = item.get("name") if isinstance(item, Mapping) else None
             if isinstance(name, str) and first.setdefault(name, i) != i:
-                yield Problem(join(path, field, i, "name"), f"repeats the name of {field}[{first[name]}]", name)
+                yield Problem(
+                    join(path, field, i, "name"),
+                    f"repeats the name of {field}[{first[name]}]",
+                    name,
+                )

@@ -7,7 +7,9 @@ from provider_registry.model import ROOT, Problem, join, shorten
 
 _ELSEWHERE = "is written otherwise here"
 _NOWHERE = "has no counterpart here: leave it out"
-_REGISTRATION = "{name, version, device, metadata: {image}, components_description: {<component>: {…}}}"
+_REGISTRATION = (
+    "{name, version, device, metadata: {image}, components_description: {<component>: {…}}}"
+)
 _PARAMETERS = "inputParam: [{name, type, optional, defaultValue, bindingData, …}]"
 _INPUTS = "inputData: [{name, category, dataFormat}]"
 _OUTPUTS = "outputData: [{name, category, dataFormat}]"
@@ -23,7 +25,10 @@ _FATE_COMPONENT: Sequence[Row] = (
     ("roles", "roleList"),
     ("parameters", _PARAMETERS),
     ("input_artifacts", f"{_INPUTS}; category dataset for data, model for model"),
-    ("output_artifacts", f"{_OUTPUTS}; category dataset for data, model for model, report for metric"),
+    (
+        "output_artifacts",
+        f"{_OUTPUTS}; category dataset for data, model for model, report for metric",
+    ),
     ("labels", ""),
 )
 _SECRETFLOW_COMPONENT: Sequence[Row] = (
@@ -32,7 +37,10 @@ _SECRETFLOW_COMPONENT: Sequence[Row] = (
     ("version", "version of the registration"),
     ("attrs", f"{_PARAMETERS}; allowedValues are its bindingData"),
     ("inputs", f"{_INPUTS}; category dataset for sf.table, model for sf.model"),
-    ("outputs", f"{_OUTPUTS}; category dataset for sf.table, model for sf.model, report for sf.report"),
+    (
+        "outputs",
+        f"{_OUTPUTS}; category dataset for sf.table, model for sf.model, report for sf.report",
+    ),
     ("domain", ""),
 )
 _APP_IMAGE: Sequence[Row] = (
@@ -90,7 +98,11 @@ def _root(rule: str) -> Problem:
     return Problem(ROOT, rule, None, _REGISTRATION)
 
 
-def _mapped(document: Any, rows: Sequence[Row], path: str) -> Iterator[Problem]:
+def _mapped(
+    document: Any,
+    rows: Sequence[Row],
+    path: str,
+) -> Iterator[Problem]:
     """Yield a problem for each field of the other form that a document has."""
     for field, instead in rows:
         value = _at(document, field)
@@ -116,11 +128,15 @@ def _image_of(body: Mapping[str, Any]) -> Iterator[Problem]:
     image = _at(body, "spec.image")
     if isinstance(image, Mapping) and isinstance(image.get("name"), str):
         tag = f":{image['tag']}" if isinstance(image.get("tag"), str) else ""
-        yield Problem("spec.image", _ELSEWHERE, shorten(image), f"metadata.image: {image['name']}{tag}")
+        yield Problem(
+            "spec.image", _ELSEWHERE, shorten(image), f"metadata.image: {image['name']}{tag}"
+        )
 
 
 def _without_image(platform: str) -> Problem:
-    return Problem("metadata.image", f"is missing: {platform} describes a component without its image")
+    return Problem(
+        "metadata.image", f"is missing: {platform} describes a component without its image"
+    )
 
 
 def _without_roles(path: str) -> Problem:

@@ -41,7 +41,9 @@ def form(component: Component) -> dict[str, Any]:
     if component.description:
         made["description"] = component.description
     choices = {p.name: _by_small_letters(p.binding or ()) for p in component.parameters}
-    shown_if = {p.name: _shown_if(p, declared, choices) for p in component.parameters if not p.optional}
+    shown_if = {
+        p.name: _shown_if(p, declared, choices) for p in component.parameters if not p.optional
+    }
     if always := [name for name, alternatives in shown_if.items() if not alternatives]:
         made["required"] = always
     if len(always) < len(shown_if):
@@ -71,7 +73,9 @@ def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     else:
         readable = all(reads_as(kind, text) for text in parameter.binding)
         if kind is Kind.LIST and not readable:
-            made["items"] = {"enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))}
+            made["items"] = {
+                "enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))
+            }
         else:
             made["enum"] = _once(_value(kind, text) for text in parameter.binding)
         if not readable and kind is not Kind.LIST:
@@ -123,7 +127,9 @@ def _hints(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _shown_if(
-    parameter: Parameter, declared: Mapping[str, Parameter], choices: Mapping[str, Mapping[str, list[str]]]
+    parameter: Parameter,
+    declared: Mapping[str, Parameter],
+    choices: Mapping[str, Mapping[str, list[str]]],
 ) -> Sequence[dict[str, Any]]:
     """Return when a parameter is shown, each alternative as a schema; none where it always is.
 
@@ -138,7 +144,9 @@ def _shown_if(
             return []
         else:
             other, spelled = declared[name], choices[name].get(wanted.lower(), [])
-            values = _once(v for one in (*spelled, wanted) for v in (_value(kind_of(other.type), one), one))
+            values = _once(
+                v for one in (*spelled, wanted) for v in (_value(kind_of(other.type), one), one)
+            )
             given = {} if (other.default or "").lower() == wanted.lower() else {"required": [name]}
             found.append({"properties": {name: {"enum": values}}, **given})
     return found

@@ -30,7 +30,9 @@ class InvalidDescription(Unfit):
 def group_of(category: str) -> str:
     """Return the group that a category or a flow's output type belongs to: data, model or metric."""
     lowered = category.lower()
-    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set", "cache")):
+    if any(
+        word in lowered for word in ("data", "training_set", "test_set", "validate_set", "cache")
+    ):
         return "data"
     return "model" if "model" in lowered else "metric"
 
@@ -53,8 +55,12 @@ class Validator:
 
     def in_range(self, number: float) -> bool:
         """Tell whether a number lies in the range."""
-        below = self.lower is not None and (number < self.lower or (self.lower_open and number == self.lower))
-        above = self.upper is not None and (number > self.upper or (self.upper_open and number == self.upper))
+        below = self.lower is not None and (
+            number < self.lower or (self.lower_open and number == self.lower)
+        )
+        above = self.upper is not None and (
+            number > self.upper or (self.upper_open and number == self.upper)
+        )
         return not (below or above)
 
 
@@ -199,7 +205,9 @@ class Provider:
             "images": dict(self.images),
             **({"digests": dict(self.digests)} if self.digests else {}),
             **({"retired": True} if self.retired else {}),
-            "components_description": {name: dict(c.document) for name, c in self.components.items()},
+            "components_description": {
+                name: dict(c.document) for name, c in self.components.items()
+            },
             "warnings": [list(w) for w in self.warnings],
         }
 
@@ -272,10 +280,16 @@ def shorten(value: Any) -> Any:
         return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
     if not isinstance(value, (Mapping, list, tuple)):
         return f"a {type(value).__name__}"
-    if len(value) <= MAX_QUOTE // 2 and unfit(value) is None and len(text := as_text(value)) <= MAX_QUOTE:
+    if (
+        len(value) <= MAX_QUOTE // 2
+        and unfit(value) is None
+        and len(text := as_text(value)) <= MAX_QUOTE
+    ):
         return json.loads(text)
     return (
-        f"an object with {len(value)} fields" if isinstance(value, Mapping) else f"a list of {len(value)} values"
+        f"an object with {len(value)} fields"
+        if isinstance(value, Mapping)
+        else f"a list of {len(value)} values"
     )
 
 
@@ -312,7 +326,10 @@ def join(path: str, *steps: str | int) -> str:
 
 def bounded(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return the problems with what they found cut short, and at most MAX_PROBLEMS of them."""
-    kept = [Problem(p.path, p.rule, shorten(p.got), p.suggestion) for p in islice(problems, MAX_PROBLEMS + 1)]
+    kept = [
+        Problem(p.path, p.rule, shorten(p.got), p.suggestion)
+        for p in islice(problems, MAX_PROBLEMS + 1)
+    ]
     if len(kept) > MAX_PROBLEMS:
         kept[MAX_PROBLEMS] = MORE
     return tuple(kept)

@@ -60,7 +60,9 @@ def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
         raise _refused(f"must be JSON: {str(error)[:200]}") from None
     provider, single = read_value(body, single)
     if trailing:
-        warning = Problem(ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored")
+        warning = Problem(
+            ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored"
+        )
         provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
     return provider, single
 
@@ -68,7 +70,9 @@ def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
 def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
     """Do as `read` with a body that is parsed already."""
     keys = body.keys() if isinstance(body, Mapping) else frozenset()
-    single = not keys.isdisjoint(("imageUrl", "component_info")) or (single and "metadata" not in keys)
+    single = not keys.isdisjoint(("imageUrl", "component_info")) or (
+        single and "metadata" not in keys
+    )
     return (provider_from_component if single else provider_from_request)(body), single
 
 
@@ -92,13 +96,19 @@ def provider_from_request(body: Any) -> Provider:
     warnings = [] if wrong else [*_request_warnings(body)]
     if isinstance(body, Mapping):
         metadata, described = body.get("metadata"), body.get("components_description")
-        if isinstance(metadata, Mapping) and "image" not in metadata and body.get("device") in DEVICES:
+        if (
+            isinstance(metadata, Mapping)
+            and "image" not in metadata
+            and body.get("device") in DEVICES
+        ):
             problems.append(Problem("metadata.image", "is missing"))
         names = {"provider": body.get("name"), "version": body.get("version")}
         outer = {field: name for field, name in names.items() if isinstance(name, str)}
         few = isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS
         for key, document in (described or {}).items() if few else ():
-            if isinstance(document, Mapping) and len(problems) <= MAX_PROBLEMS:  # no more are reported
+            if (
+                isinstance(document, Mapping) and len(problems) <= MAX_PROBLEMS
+            ):  # no more are reported
                 try:
                     components[key], found = _component(key, document, outer)
                     warnings += found
@@ -119,7 +129,10 @@ def provider_from_component(body: Any) -> Provider:
     if problem := unfit(body):
         raise InvalidDescription((problem,))
     info = body.get("component_info") if isinstance(body, Mapping) else None
-    problems = [*schema.COMPONENT_REGISTRATION.problems(body), *_too_long(info, "component_info.provider")]
+    problems = [
+        *schema.COMPONENT_REGISTRATION.problems(body),
+        *_too_long(info, "component_info.provider"),
+    ]
     if isinstance(info, Mapping):
         try:
             read, warnings = description.component(info, "component_info")
@@ -156,7 +169,9 @@ def from_document(document: Mapping[str, Any]) -> Provider:
             for key, described in document["components_description"].items()
         }
         return replace(
-            _provider(document, components, tuple(Problem(*warning) for warning in document["warnings"])),
+            _provider(
+                document, components, tuple(Problem(*warning) for warning in document["warnings"])
+            ),
             images=dict(document["images"]),
             digests=dict(document.get("digests") or {}),
             retired=bool(document.get("retired")),
@@ -167,7 +182,9 @@ def from_document(document: Mapping[str, Any]) -> Provider:
 
 
 def _provider(
-    body: Mapping[str, Any], components: Mapping[str, Component], warnings: tuple[Problem, ...]
+    body: Mapping[str, Any],
+    components: Mapping[str, Component],
+    warnings: tuple[Problem, ...],
 ) -> Provider:
     metadata = body["metadata"]
     return Provider(
@@ -184,7 +201,9 @@ def _provider(
 
 
 def _component(
-    key: str, document: Mapping[str, Any], outer: Mapping[str, str]
+    key: str,
+    document: Mapping[str, Any],
+    outer: Mapping[str, str],
 ) -> tuple[Component, tuple[Problem, ...]]:
     """Read the description under a key, which has to be its component's name."""
     path = join("components_description", key)
@@ -214,7 +233,11 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
         parts = (body.get(name.rpartition(".")[2]), body.get("version"), body.get("device", DEVICE))
         length = sum(len(part) for part in parts if isinstance(part, str)) + 2
         if length > MAX_KEY:
-            yield Problem(name, f"must not be longer than {MAX_KEY} characters with version and device", length)
+            yield Problem(
+                name,
+                f"must not be longer than {MAX_KEY} characters with version and device",
+                length,
+            )
 
 
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:

@@ -12,7 +12,17 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from provider_registry.model import ANY, DEVICES, Component, Provider, as_text, bounded, join, near, shorten
+from provider_registry.model import (
+    ANY,
+    DEVICES,
+    Component,
+    Provider,
+    as_text,
+    bounded,
+    join,
+    near,
+    shorten,
+)
 from provider_registry.registration import DEVICE
 
 _ALIKE = 0.75
@@ -74,11 +84,17 @@ def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ..
 
     Entries of lists are compared by their names, so that moving one is not a change. Warnings are not compared.
     """
-    old, new = ({**p.document(), "warnings": None} if p else {"warnings": None} for p in (before, after))
+    old, new = (
+        {**p.document(), "warnings": None} if p else {"warnings": None} for p in (before, after)
+    )
     return tuple(islice(_differences("", old, new), MOST_CHANGES))
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+def _differences(
+    path: str,
+    old: Any,
+    new: Any,
+) -> Iterator[Change]:
     if old == new and type(old) is type(new):
         return
     old_parts, new_parts = parts(old), parts(new)
@@ -94,7 +110,11 @@ def parts(value: Any) -> Mapping[str, Any] | None:
     """Return an object, or a list whose entries have names, as parts by name; None for anything else."""
     if isinstance(value, Mapping):
         return value
-    if not isinstance(value, list) or not value or not all(isinstance(entry, Mapping) for entry in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(entry, Mapping) for entry in value)
+    ):
         return None
     for name_field in _NAMES:
         names = [entry.get(name_field) for entry in value]
@@ -144,7 +164,12 @@ class Repository(Protocol):
     def newest(self, key: str) -> int:
         """Return the number of the last revision; 0 if there was never one."""
 
-    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+    def history(
+        self,
+        key: str,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Revision]:
         """Return revisions, newest first; with ``before`` those of lower numbers."""
 
     def since(self, key: str, moment: datetime) -> Revision | None:
@@ -202,7 +227,9 @@ class Registry:
     any part. Names that are not given do not restrict.
     """
 
-    def __init__(self, repository: Repository, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, repository: Repository, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         self.repository = repository
         self._clock = clock
         self._view = threading.local()
@@ -217,7 +244,12 @@ class Registry:
         finally:
             self._view.read = outer
 
-    def register(self, provider: Provider, author: str = "", reason: str = "") -> Written:
+    def register(
+        self,
+        provider: Provider,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Store a provider; one of the same key is replaced. The same once more: no revision.
 
         It stays retired if it was, and an approved image that cannot be inspected now stays approved.
@@ -231,7 +263,12 @@ class Registry:
 
         return self._write(provider.key, replaced, Action.UPDATED, author, reason)
 
-    def register_component(self, provider: Provider, author: str = "", reason: str = "") -> Written:
+    def register_component(
+        self,
+        provider: Provider,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Add the components of ``provider`` to the registered one of its key; ``created`` if any is new there.
 
         A component keeps the image it was registered with, also where that is not the provider's.
@@ -244,24 +281,52 @@ class Registry:
         known = done.before.components.keys() if done.before else frozenset()
         return replace(done, created=not provider.components.keys() <= known)
 
-    def retire(self, key: str, author: str = "", reason: str = "") -> Written:
+    def retire(
+        self,
+        key: str,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Retire a provider: new jobs cannot use it, those under way continue. A repetition makes no revision.
 
         Raises `Unknown`.
         """
         return self._change(key, lambda p: replace(p, retired=True), Action.RETIRED, author, reason)
 
-    def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
+    def unretire(
+        self,
+        key: str,
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
         """Take `retire` back. Raises `Unknown`."""
-        return self._change(key, lambda p: replace(p, retired=False), Action.UNRETIRED, author, reason)
-
-    def approve(self, key: str, digests: dict[str, str], author: str = "", reason: str = "") -> Written:
-        """Have these images, by their digests, be the right ones from now on. Raises `Unknown`."""
         return self._change(
-            key, lambda p: replace(p, digests={**p.digests, **digests}), Action.APPROVED, author, reason
+            key, lambda p: replace(p, retired=False), Action.UNRETIRED, author, reason
         )
 
-    def pin(self, provider: str, version: str, image: str, digest: str) -> str:
+    def approve(
+        self,
+        key: str,
+        digests: dict[str, str],
+        author: str = "",
+        reason: str = "",
+    ) -> Written:
+        """Have these images, by their digests, be the right ones from now on. Raises `Unknown`."""
+        return self._change(
+            key,
+            lambda p: replace(p, digests={**p.digests, **digests}),
+            Action.APPROVED,
+            author,
+            reason,
+        )
+
+    def pin(
+        self,
+        provider: str,
+        version: str,
+        image: str,
+        digest: str,
+    ) -> str:
         """Have an image that has no approved digest be the right one by this digest; return what is approved.
 
         A deleted provider is left alone.
@@ -270,7 +335,11 @@ class Registry:
         try:
             key = self._named(provider, version).key
             done = self._change(
-                key, lambda p: replace(p, digests={**digests, **p.digests}), Action.PINNED, "gateway", why
+                key,
+                lambda p: replace(p, digests={**digests, **p.digests}),
+                Action.PINNED,
+                "gateway",
+                why,
             )
         except Unknown:
             return digest
@@ -280,7 +349,12 @@ class Registry:
         """Remove one provider; its history stays. Raises `Unknown`."""
         return self._change(key, lambda p: p, Action.DELETED, author, "")
 
-    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+    def history(
+        self,
+        key: str,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Revision]:
         """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
         found = self.repository.history(key, before, limit)
         if not found and not self.repository.newest(key):
@@ -313,7 +387,11 @@ class Registry:
         return max(in_use or candidates, key=_newest_on_first_device)
 
     def find(
-        self, provider: str, version: str, name: str, at: datetime | None = None
+        self,
+        provider: str,
+        version: str,
+        name: str,
+        at: datetime | None = None,
     ) -> tuple[Provider, Component]:
         """Return the component and the provider that has it; raises Unknown.
 
@@ -323,7 +401,11 @@ class Registry:
         found = self._named(provider, version, at)
         if found.retired:
             others = [p.version for p in self._of_jobs(provider) if not p.retired]
-            rest = f"versions in use are {_some(others)}" if others else "no other version is registered"
+            rest = (
+                f"versions in use are {_some(others)}"
+                if others
+                else "no other version is registered"
+            )
             until = "until an admin takes it back (bfia-gateway provider unretire)"
             text = f"provider {found.key} is retired: jobs that begin now cannot use it {until}; {rest}"
             raise Unknown("PROVIDER_RETIRED", text)
@@ -343,7 +425,9 @@ class Registry:
         if not known:
             raise self._unknown(provider, ANY, DEVICE)
         if all(p.retired for p in known):
-            raise Unknown("PROVIDER_RETIRED", f"every version of provider {shorten(provider)} is retired")
+            raise Unknown(
+                "PROVIDER_RETIRED", f"every version of provider {shorten(provider)} is retired"
+            )
         in_use = _some(p.version for p in known if not p.retired)
         raise Unknown(
             "COMPONENT_UNKNOWN",
@@ -372,12 +456,21 @@ class Registry:
     def _of_jobs(self, provider: str) -> list[Provider]:
         return [known for known in self.query(name=provider) if known.device in DEVICES]
 
-    def _named(self, provider: str, version: str, at: datetime | None = None) -> Provider:
+    def _named(
+        self,
+        provider: str,
+        version: str,
+        at: datetime | None = None,
+    ) -> Provider:
         """Return what a job means, on the first device that it is registered for. Raises `Unknown`."""
         for device in DEVICES:
             key = f"{provider}:{version}@{device}"
             found = self._once(key, partial(self.repository.get, key))
-            past = self._once((key, at), partial(self.repository.since, key, at)) if at is not None else None
+            past = (
+                self._once((key, at), partial(self.repository.since, key, at))
+                if at is not None
+                else None
+            )
             if past is not None and past.action is not Action.DELETED:
                 now_approved = found.digests if found is not None else {}
                 return replace(past.provider, digests={**past.provider.digests, **now_approved})
@@ -396,7 +489,12 @@ class Registry:
         return found
 
     def _change(
-        self, key: str, change: Callable[[Provider], Provider], action: Action, author: str, reason: str
+        self,
+        key: str,
+        change: Callable[[Provider], Provider],
+        action: Action,
+        author: str,
+        reason: str,
     ) -> Written:
         """Do as `_write` with a provider that is there. Raises `Unknown`."""
 
@@ -408,7 +506,12 @@ class Registry:
         return self._write(key, changed, action, author, reason)
 
     def _write(
-        self, key: str, make: Callable[[Provider | None], Provider], action: Action, author: str, reason: str
+        self,
+        key: str,
+        make: Callable[[Provider | None], Provider],
+        action: Action,
+        author: str,
+        reason: str,
     ) -> Written:
         """Make the next revision of what there is; begin again if another came first."""
         for left in reversed(range(_TRIES)):
@@ -429,7 +532,12 @@ class Registry:
             return Written(revision, before, before is None)
         raise AssertionError("unreachable")
 
-    def _unknown(self, provider: str, version: str, device: str) -> Unknown:
+    def _unknown(
+        self,
+        provider: str,
+        version: str,
+        device: str,
+    ) -> Unknown:
         device = device or DEVICE
         same_name = self.query(name=provider) if provider and provider != "*" else []
         here = [p.version for p in same_name if p.device == device]
@@ -443,7 +551,9 @@ class Registry:
         text = f"no provider {shorten(provider)} is registered"
         text += f" on {device}" if same_name or device != DEVICE else ""
         elsewhere = f"it is registered as {_some(p.key for p in same_name)}"
-        if not same_name and (meant := near(provider, {p.name: None for p in self.repository.list()}, _ALIKE)):
+        if not same_name and (
+            meant := near(provider, {p.name: None for p in self.repository.list()}, _ALIKE)
+        ):
             text += f", but {meant} is: did you mean that?"
         register = "register it with: bfia-gateway provider register FILE"
         return Unknown("PROVIDER_UNKNOWN", f"{text}; {elsewhere if same_name else register}")
@@ -460,7 +570,9 @@ def _merged(known: Provider, added: Provider) -> Provider:
         components={**known.components, **added.components},
         images=images,
         digests={**known.digests, **added.digests},
-        warnings=bounded([w for w in known.warnings if not w.path.startswith(replaced)] + list(added.warnings)),
+        warnings=bounded(
+            [w for w in known.warnings if not w.path.startswith(replaced)] + list(added.warnings)
+        ),
     )
 
 

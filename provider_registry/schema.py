@@ -11,7 +11,12 @@ from jsonschema.exceptions import ValidationError
 
 from provider_registry.model import MAX_PROBLEMS, ROOT, Problem, join, near, shorten
 
-_WORDS = {"object": "an object", "array": "a list", "string": "text", "number": "a number"}
+_WORDS = {
+    "object": "an object",
+    "array": "a list",
+    "string": "text",
+    "number": "a number",
+}
 _WORDS |= {"integer": "a whole number", "boolean": "true or false"}
 _CERTAIN = 0.8
 """how alike an unknown field must be to one that is missing"""
@@ -71,7 +76,11 @@ def _load(name: str, covers: str) -> Schema:
         own = {key: expand(value) for key, value in part.items() if key not in ("$ref", "$defs")}
         if isinstance(own.get("type"), str):
             own["type"] = [own["type"]]
-        return {**expand(definitions[part["$ref"].rpartition("/")[2]]), **own} if "$ref" in part else own
+        return (
+            {**expand(definitions[part["$ref"].rpartition("/")[2]]), **own}
+            if "$ref" in part
+            else own
+        )
 
     return Schema(name, covers, document, Draft202012Validator(expand(document)))
 
@@ -85,18 +94,33 @@ def _translate(error: ValidationError, at: str) -> Iterator[Problem]:
         for name in limit:
             if name not in found:
                 meant = near(name, unknown, _CERTAIN)
-                yield Problem(join(at, name), "is missing", None, meant and f"{name} instead of {meant}")
+                yield Problem(
+                    join(at, name), "is missing", None, meant and f"{name} instead of {meant}"
+                )
     elif error.validator == "type":
         words = " or ".join(_WORDS[kind] for kind in limit if kind != "null")
-        listed = [part.strip() for part in found.split(",")] if "array" in limit and isinstance(found, str) else ()
-        yield Problem(at or ROOT, f"must be {words}", shorten(found), json.dumps(listed)[:200] if listed else "")
+        listed = (
+            [part.strip() for part in found.split(",")]
+            if "array" in limit and isinstance(found, str)
+            else ()
+        )
+        yield Problem(
+            at or ROOT,
+            f"must be {words}",
+            shorten(found),
+            json.dumps(listed)[:200] if listed else "",
+        )
     else:
         own = error.schema.get("x-rule") if isinstance(error.schema, Mapping) else None
-        rule = _LIMITS.get(str(error.validator), own or f"breaks the rule {error.validator!r} of the format")
+        rule = _LIMITS.get(
+            str(error.validator), own or f"breaks the rule {error.validator!r} of the format"
+        )
         yield Problem(at or ROOT, rule.format(limit), shorten(found))
 
 
-DESCRIPTION = _load("description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0")
+DESCRIPTION = _load(
+    "description-1.json", "self-descriptions with desVersion 1.x, such as 1.2.0 and 1.3.0"
+)
 REGISTRATION = _load("registration.json", "the body of POST /v2/provider/register")
 COMPONENT_REGISTRATION = _load(
     "component-registration.json", "the body of POST /v1/platform/schedule/component/register"

@@ -98,7 +98,11 @@ def reads_as(kind: Kind, text: str) -> bool:
             read = None if _INTEGER.fullmatch(text) else number(text)
             return bool(_INTEGER.fullmatch(text)) or (read is not None and read.is_integer())
         case Kind.NUMBER:
-            return bool(_NUMBER.fullmatch(text)) or text.lower().lstrip("+-") in ("inf", "infinity", "nan")
+            return bool(_NUMBER.fullmatch(text)) or text.lower().lstrip("+-") in (
+                "inf",
+                "infinity",
+                "nan",
+            )
         case Kind.BOOLEAN:
             return text.lower() in ("true", "false")
         case Kind.OBJECT:
@@ -121,7 +125,11 @@ def flaw(pattern: str) -> str | None:
     if len(pattern) > MAX_PATTERN:
         return f"is longer than {MAX_PATTERN} characters"
     found = _compiled(pattern)
-    return f"is not a regular expression that RE2 supports ({found})" if isinstance(found, str) else None
+    return (
+        f"is not a regular expression that RE2 supports ({found})"
+        if isinstance(found, str)
+        else None
+    )
 
 
 def full_match(pattern: str, value: str) -> bool | None:
@@ -170,7 +178,13 @@ class Findings(NamedTuple):
     warnings: tuple[Problem, ...]
 
 
-def check(parameters: Mapping[str, Any], component: Component, path: str, *, strict: bool = False) -> Findings:
+def check(
+    parameters: Mapping[str, Any],
+    component: Component,
+    path: str,
+    *,
+    strict: bool = False,
+) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
     ``path`` is that of the parameters in the job. A value of None counts as not given, as it never reaches the
@@ -195,7 +209,9 @@ def check(parameters: Mapping[str, Any], component: Component, path: str, *, str
         if not _is_listed(parameter, value):
             allowed = parameter.binding or ()
             rule, meant = f"is none of {listed(allowed, _SHOWN)}", near(as_text(value), allowed)
-            refuses = strict and not warning  # choices are no statement about values of another type
+            refuses = (
+                strict and not warning
+            )  # choices are no statement about values of another type
             (errors if refuses else warnings).append(Problem(at, rule, value, meant))
         refuses = strict and _range_binds(parameter, value)
         (errors if refuses else warnings).extend(_validator_problem(parameter, value, at))
@@ -203,7 +219,9 @@ def check(parameters: Mapping[str, Any], component: Component, path: str, *, str
         if parameter.name not in given and not parameter.optional:
             at = join(path, parameter.name)
             conditions = parameter.depends_on
-            if not conditions or any(_holds(c, given, declared) for c in conditions):  # a form would show it
+            if not conditions or any(
+                _holds(c, given, declared) for c in conditions
+            ):  # a form would show it
                 errors.append(Problem(at, f"is missing; {component.name} requires it"))
             else:
                 hint = ", ".join(conditions[:_SHOWN])
@@ -226,7 +244,9 @@ def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
             return False, "is text for a boolean, and neither true nor false as spelled in JSON"
         if reads_as(kind, value):
             return False, None
-        return kind in _NUMERIC and value not in _named(parameter), f"cannot be read as {parameter.type}"
+        return kind in _NUMERIC and value not in _named(
+            parameter
+        ), f"cannot be read as {parameter.type}"
     name, kinds = next((name, kinds) for types, name, kinds in _VALUES if isinstance(value, types))
     fits = kind is Kind.OTHER or kind in kinds  # any scalar counts as text
     return False, None if fits else f"is {name} where {parameter.type} is declared"
@@ -270,7 +290,11 @@ def _is_listed(parameter: Parameter, value: Any) -> bool:
     )
 
 
-def _is_one(parameter: Parameter, allowed: Sequence[str], value: Any) -> bool:
+def _is_one(
+    parameter: Parameter,
+    allowed: Sequence[str],
+    value: Any,
+) -> bool:
     """Tell whether a single value is among the allowed ones."""
     text = as_text(value)
     if text in allowed:
@@ -287,7 +311,11 @@ def listed(values: Sequence[str], most: int) -> str:
     return f"{shown}, … ({len(values)})" if len(values) > most else shown
 
 
-def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Problem]:
+def _validator_problem(
+    parameter: Parameter,
+    value: Any,
+    at: str,
+) -> Iterator[Problem]:
     """Check a value against the range or the expression of its parameter. Empty text is not matched."""
     check = parameter.validator
     if check is None or value == "":
@@ -304,7 +332,11 @@ def _validator_problem(parameter: Parameter, value: Any, at: str) -> Iterator[Pr
         yield Problem(at, f"could not be checked against {check.pattern}", value)
 
 
-def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Parameter]) -> bool:
+def _holds(
+    condition: str,
+    given: Mapping[str, Any],
+    declared: Mapping[str, Parameter],
+) -> bool:
     """``name.value`` holds if that parameter has that value, given or by default; ``name`` if it is given."""
     if condition in declared:
         return condition in given
@@ -315,12 +347,16 @@ def _holds(condition: str, given: Mapping[str, Any], declared: Mapping[str, Para
     return as_text(given.get(name, other.default or "")).lower() == wanted.lower()
 
 
-def match_outputs(dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
+def match_outputs(
+    dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
+) -> dict[str, str]:
     """Match a flow's outputs, each (type, key), with a component's: key -> name in the description."""
     return _match([(kind, key, key) for kind, key in dag_outputs], specs)
 
 
-def match_inputs(dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
+def match_inputs(
+    dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
+) -> dict[str, str]:
     """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's; the names compared are the keys.
 
     An input that no upstream task feeds belongs to the first of the component's inputs and is not listed here.
@@ -328,11 +364,19 @@ def match_inputs(dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec
     return _match([(kind, key, key.partition(".")[2] or key) for kind, key in dag_inputs], specs)
 
 
-def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
+def format_problem(
+    format_name: str,
+    spec: DataSpec,
+    path: str,
+) -> Problem | None:
     """Say that an input does not list the format of what would feed it; None if it does, or lists none."""
     if not spec.formats or format_name.lower() in (f.lower() for f in spec.formats):
         return None
-    return Problem(path, f"is {format_name}; input {spec.name} reads {', '.join(spec.formats[:20])}", format_name)
+    return Problem(
+        path,
+        f"is {format_name}; input {spec.name} reads {', '.join(spec.formats[:20])}",
+        format_name,
+    )
 
 
 def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:

@@ -44,7 +44,11 @@ class Expiry(NamedTuple):
     ends: datetime
 
 
-def problems(identity: Identity, at: str, now: datetime) -> Iterator[Problem]:
+def problems(
+    identity: Identity,
+    at: str,
+    now: datetime,
+) -> Iterator[Problem]:
     """Yield what is wrong with the files of an identity; ``at`` is the path of what names them."""
     for key, check in (("ca", _check_authorities), ("certificate", _check_chain)):
         if (file := getattr(identity, key)) is not None:
@@ -100,7 +104,10 @@ def pin(certificate: x509.Certificate) -> str:
 
 def key_pin(key: PublicKeyTypes | sm2.PublicKey) -> str:
     """Return ``sha256:`` and the hexadecimal digest of a public key (SubjectPublicKeyInfo)."""
-    return "sha256:" + sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return (
+        "sha256:"
+        + sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    )
 
 
 def written(key: PublicKeyTypes | sm2.PublicKey) -> str:
@@ -132,7 +139,9 @@ def signature_algorithm(key: object) -> str:
         return "rsa-v1_5-sha256"
     if isinstance(key, sm2.PublicKey):
         return "sm2"
-    raise ValueError("must be a key for Ed25519, SM2, ECDSA on P-256, or RSA with 2048 bits or more")
+    raise ValueError(
+        "must be a key for Ed25519, SM2, ECDSA on P-256, or RSA with 2048 bits or more"
+    )
 
 
 def _names(certificate: x509.Certificate) -> set[str]:
@@ -140,7 +149,10 @@ def _names(certificate: x509.Certificate) -> set[str]:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return set()
-    names = [*found.get_values_for_type(x509.DNSName), *found.get_values_for_type(x509.UniformResourceIdentifier)]
+    names = [
+        *found.get_values_for_type(x509.DNSName),
+        *found.get_values_for_type(x509.UniformResourceIdentifier),
+    ]
     return {name.lower() for name in (*names, *map(str, found.get_values_for_type(x509.IPAddress)))}
 
 
@@ -168,12 +180,17 @@ class RevocationList:
                     self._revoked = self._read()
                     self._stamp = current
                 except Unusable as error:
-                    log.warning("revocation list not accepted", extra={"file": self._file, "cause": str(error)})
+                    log.warning(
+                        "revocation list not accepted",
+                        extra={"file": self._file, "cause": str(error)},
+                    )
         return (certificate.issuer, certificate.serial) in self._revoked
 
     def _read(self) -> frozenset[tuple[bytes, int]]:
         lists = revocation_lists(self._file, self._ca)
-        return frozenset((found.issuer.public_bytes(), entry.serial_number) for found in lists for entry in found)
+        return frozenset(
+            (found.issuer.public_bytes(), entry.serial_number) for found in lists for entry in found
+        )
 
 
 def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]:
@@ -181,7 +198,9 @@ def revocation_lists(file: str, ca: str) -> list[x509.CertificateRevocationList]
     content = read_file(file, MAX_FILE)
     parts = _LIST.findall(content)
     try:
-        lists = [x509.load_pem_x509_crl(part) for part in parts] or [x509.load_der_x509_crl(content)]
+        lists = [x509.load_pem_x509_crl(part) for part in parts] or [
+            x509.load_der_x509_crl(content)
+        ]
     except ValueError as error:
         raise Unusable("holds no certificate revocation list in PEM or DER form") from error
     authorities = {one.subject: one for one in certificates(ca)}
@@ -228,7 +247,9 @@ def _key(file: str) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(content, None)
     except TypeError as error:
-        raise Unusable("is protected by a password; give a key without one, readable by this user only") from error
+        raise Unusable(
+            "is protected by a password; give a key without one, readable by this user only"
+        ) from error
     except Exception as error:  # the library raises many kinds for what is not a key
         raise Unusable("holds no private key in PEM form (-----BEGIN PRIVATE KEY-----)") from error
 

@@ -93,7 +93,10 @@ _COMPONENT = re.compile(r"[^\s,/]{1,200}/[^\s,/]{1,200}|\*")
 _BORNE = re.compile(r"sha256:[0-9a-f]{64}|(?!sha256:)[\x21-\x2b\x2d-\x7e]{1,500}")
 """what a certificate bears: the pin of its key or a name, in lower case"""
 _KEY_ENDS = re.compile(r",|-----(?:BEGIN|END) PUBLIC KEY-----")
-_BOOLEANS = {**dict.fromkeys(("true", "yes", "on"), True), **dict.fromkeys(("false", "no", "off"), False)}
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -126,7 +129,9 @@ def step(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-@lru_cache(maxsize=4)  # an edit needs the same text several times: before, after, and when it takes effect
+@lru_cache(
+    maxsize=4
+)  # an edit needs the same text several times: before, after, and when it takes effect
 def _routes(text: str) -> Mapping[str, Route]:
     root = _tree(text)
     if root is None or _is_null(root):
@@ -142,7 +147,9 @@ def _routes(text: str) -> Mapping[str, Route]:
         if not NODE_ID.fullmatch(node):
             problems.append(Problem(path, f"line {line}: {NODE_RULE}", short(node)))
         elif node in lines:
-            problems.append(Problem(path, f"line {line}: duplicate key; first in line {lines[node]}"))
+            problems.append(
+                Problem(path, f"line {line}: duplicate key; first in line {lines[node]}")
+            )
         lines.setdefault(node, line)
         if isinstance(value, yaml.MappingNode):
             routes[node] = _route(node, _Entry(path, value, problems))
@@ -151,7 +158,9 @@ def _routes(text: str) -> Mapping[str, Route]:
             problems.append(Problem(path, rule, _kind(value)))
     problems += _dead_ends(routes, lines)
     if len(problems) > MAX_PROBLEMS:
-        problems[MAX_PROBLEMS:] = [Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")]
+        problems[MAX_PROBLEMS:] = [
+            Problem(ROOT, f"has more than the {MAX_PROBLEMS} problems listed here")
+        ]
     if problems:
         raise InvalidRoutes(tuple(problems))
     return MappingProxyType(routes)
@@ -168,7 +177,9 @@ def _tree(text: str) -> yaml.Node | None:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
         lines = (line.partition("#")[0].strip() for line in text.splitlines())
-        hint = "; remove the line {}, which stands for a table without routes" if "{}" in lines else ""
+        hint = (
+            "; remove the line {}, which stands for a table without routes" if "{}" in lines else ""
+        )
         raise _refusal(f"{where}is not YAML: {error.problem or error.context}{hint}") from error
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         raise _refusal(f"is not YAML: {str(error).partition(chr(10))[0][:200]}") from error
@@ -183,9 +194,13 @@ def _check_events(text: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             depth += isinstance(event, yaml.CollectionStartEvent)
             if event.anchor is not None or getattr(event, "tag", None) is not None:
-                raise _refusal(f"line {_line(event)}: must not use anchors, aliases or tags; write the entry out")
+                raise _refusal(
+                    f"line {_line(event)}: must not use anchors, aliases or tags; write the entry out"
+                )
             if depth > MAX_DEPTH:
-                raise _refusal(f"line {_line(event)}: must not nest deeper than {MAX_DEPTH} levels", depth)
+                raise _refusal(
+                    f"line {_line(event)}: must not nest deeper than {MAX_DEPTH} levels", depth
+                )
 
 
 def _line(part: Any) -> int:
@@ -216,7 +231,12 @@ def _refusal(rule: str, got: object = None) -> InvalidRoutes:
 class _Entry:
     """One node's entry while it is read: its values by key, and the problems found so far."""
 
-    def __init__(self, path: str, mapping: yaml.MappingNode, problems: list[Problem]) -> None:
+    def __init__(
+        self,
+        path: str,
+        mapping: yaml.MappingNode,
+        problems: list[Problem],
+    ) -> None:
         self.values: dict[str, str] = {}
         self._path = path
         self._line = _line(mapping)
@@ -225,7 +245,12 @@ class _Entry:
         for key, value in mapping.value:
             self._take(_text(key), _line(key), value)
 
-    def _take(self, name: str, line: int, value: yaml.Node) -> None:
+    def _take(
+        self,
+        name: str,
+        line: int,
+        value: yaml.Node,
+    ) -> None:
         first = self._lines.get(name)
         self._lines[name] = line
         if name not in KEYS:
@@ -245,7 +270,12 @@ class _Entry:
         """Tell whether a key is there, with whatever value."""
         return key in self._lines
 
-    def refuse(self, key: str, rule: str, got: str | None = None) -> None:
+    def refuse(
+        self,
+        key: str,
+        rule: str,
+        got: str | None = None,
+    ) -> None:
         """Report what is wrong with a key; by default with its value."""
         line = self._lines.get(key, self._line)
         self._problems.append(Problem(step(self._path, key), f"line {line}: {rule}", got))
@@ -269,7 +299,9 @@ class _Entry:
 def _route(node: str, entry: _Entry) -> Route:
     """Make a route of an entry; a refused value is replaced by a default, and the table is never built."""
     url = _address(entry)
-    transport = _from_url(entry, "transport", _GRPC) if url and "transport" in entry.values else None
+    transport = (
+        _from_url(entry, "transport", _GRPC) if url and "transport" in entry.values else None
+    )
     _check_tls(entry, url, transport)
     if node == DEFAULT_ENTRY:
         for key in ("institution", "components", "peer_certificate", "keys"):
@@ -277,12 +309,19 @@ def _route(node: str, entry: _Entry) -> Route:
                 entry.reject(key, "belongs to one node; the default route serves many")
         for key in ("signing", "bundles"):
             if entry.values.get(key) == "required":
-                entry.reject(key, "needs keys, which belong to one node; the default route serves many")
-    values = {key: entry.values.get(key) for key in TLS_KEYS} | {key: entry.read(key) for key in _OPTIONS}
+                entry.reject(
+                    key, "needs keys, which belong to one node; the default route serves many"
+                )
+    values = {key: entry.values.get(key) for key in TLS_KEYS} | {
+        key: entry.read(key) for key in _OPTIONS
+    }
     if values["profile"] == FATES:
         _check_fates(entry)
     return Route(
-        node, url, transport=transport, **{key: value for key, value in values.items() if value is not None}
+        node,
+        url,
+        transport=transport,
+        **{key: value for key, value in values.items() if value is not None},
     )
 
 
@@ -300,7 +339,9 @@ def _address(entry: _Entry) -> str:
     given = [key for key in ("url", *ADDRESS_KEYS, "transport") if key in entry.values]
     if "via" in entry.values:
         for key in given:
-            entry.reject(key, "must not be given with via: a node is reached directly or through another")
+            entry.reject(
+                key, "must not be given with via: a node is reached directly or through another"
+            )
         return ""
     if "url" in entry.values:
         for key in set(given) & set(ADDRESS_KEYS):
@@ -312,7 +353,11 @@ def _address(entry: _Entry) -> str:
     return _url(entry.read("scheme") or "http", entry.read("host") or "", entry.read("port"), "")
 
 
-def _from_url(entry: _Entry, key: str, more: tuple[str, ...] = ()) -> str:
+def _from_url(
+    entry: _Entry,
+    key: str,
+    more: tuple[str, ...] = (),
+) -> str:
     text, schemes = entry.values[key], (*SCHEMES, *more)
     try:
         split = urlsplit(text)
@@ -322,28 +367,45 @@ def _from_url(entry: _Entry, key: str, more: tuple[str, ...] = ()) -> str:
         return ""
     prefix, scheme = split.path.rstrip("/"), split.scheme.lower()
     for broken, rule in (
-        (text != text.strip() or not text.isprintable(), "must not hold spaces or control characters"),
+        (
+            text != text.strip() or not text.isprintable(),
+            "must not hold spaces or control characters",
+        ),
         (scheme not in schemes, f"must begin with one of {', '.join(f'{s}://' for s in schemes)}"),
-        (scheme in more and (port is None or bool(prefix)), "must have a port and no path, for gRPC"),
+        (
+            scheme in more and (port is None or bool(prefix)),
+            "must have a port and no path, for gRPC",
+        ),
         (host is None, "must name a valid host"),
-        (port == 0 or split.netloc.endswith(":"), "must have a port from 1 to 65535 where it has one"),
+        (
+            port == 0 or split.netloc.endswith(":"),
+            "must have a port from 1 to 65535 where it has one",
+        ),
         ("@" in split.netloc, "must not hold a user name or password"),
         ("?" in text or "#" in text, "must not have a query or fragment"),
         (not _PREFIX.fullmatch(prefix), "must have a plain path, if any"),
     ):
         if broken:  # a password in it is not repeated
-            entry.refuse(key, rule, "a URL with a user name or password" if "@" in text else short(text))
+            entry.refuse(
+                key, rule, "a URL with a user name or password" if "@" in text else short(text)
+            )
             return ""
     return _url(scheme, host or "", port, prefix)
 
 
-def _check_tls(entry: _Entry, url: str, transport: str | None) -> None:
+def _check_tls(
+    entry: _Entry,
+    url: str,
+    transport: str | None,
+) -> None:
     for key in TLS_KEYS:
         if key not in entry.values:
             continue
         if "via" in entry.values:
             entry.reject(key, "belongs to the entry of the node that via names")
-        elif url and not any((address or "").startswith(("https://", "grpcs://")) for address in (url, transport)):
+        elif url and not any(
+            (address or "").startswith(("https://", "grpcs://")) for address in (url, transport)
+        ):
             entry.reject(key, "has no use without https; set scheme: https, or an https:// url")
         else:
             entry.read(key)
@@ -375,8 +437,12 @@ def _checked(reader: Callable[[str], Any], fits: Callable[[str], object]) -> Cal
     return read
 
 
-def _one_of(words: Collection[str], spelled: Callable[[str], str] = str) -> tuple[Callable[[str], Any], str]:
-    return _checked(spelled, lambda text: spelled(text) in words), f"must be one of {', '.join(words)}"
+def _one_of(
+    words: Collection[str], spelled: Callable[[str], str] = str
+) -> tuple[Callable[[str], Any], str]:
+    return _checked(
+        spelled, lambda text: spelled(text) in words
+    ), f"must be one of {', '.join(words)}"
 
 
 def _parts(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
@@ -395,19 +461,27 @@ def public_keys(text: str) -> tuple[str, ...]:
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "host": (_checked(_host, _host), "must be a host name or an address, without scheme, port or path"),
+    "host": (
+        _checked(_host, _host),
+        "must be a host name or an address, without scheme, port or path",
+    ),
     "port": (
         _checked(int, lambda text: re.fullmatch(r"[0-9]{1,5}", text) and 1 <= int(text) <= 65535),
         "must be a whole number from 1 to 65535",
     ),
     "scheme": _one_of(SCHEMES, str.lower),
     "profile": _one_of(PROFILES),
-    "institution": (_checked(str, NODE_ID.fullmatch), "must be an id: letters, digits and . _ : @ - inside"),
+    "institution": (
+        _checked(str, NODE_ID.fullmatch),
+        "must be an id: letters, digits and . _ : @ - inside",
+    ),
     "deadline": (
         _checked(float, lambda text: _NUMBER.fullmatch(text) and 0 < float(text) <= MAX_DEADLINE),
         f"must be a number of seconds above 0, at most {MAX_DEADLINE:g}",
     ),
-    **dict.fromkeys(("enabled", "relay"), (lambda text: _BOOLEANS[text.lower()], "must be true or false")),
+    **dict.fromkeys(
+        ("enabled", "relay"), (lambda text: _BOOLEANS[text.lower()], "must be true or false")
+    ),
     "via": (_checked(str, NODE_ID.fullmatch), "must be the id of the node that passes on"),
     **dict.fromkeys(TLS_KEYS, (_checked(str, _FILE.fullmatch), "must be the path of a PEM file")),
     "server_name": (_checked(str, _host), "must be a host name or an address"),
@@ -427,7 +501,12 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
 """key -> how its text is read, and the rule that it breaks where that fails"""
 
 
-def _url(scheme: str, host: str, port: int | None, prefix: str) -> str:
+def _url(
+    scheme: str,
+    host: str,
+    port: int | None,
+    prefix: str,
+) -> str:
     own = port is None or SCHEMES.get(scheme) == port
     return f"{scheme}://{host}{'' if own else f':{port}'}{prefix}"
 
@@ -461,7 +540,9 @@ def apply(text: str, change: Change) -> str:
     try:
         document: CommentedMap = yaml.load(text)
     except (YAMLError, ValueError) as error:
-        raise InvalidRoutes((Problem(ROOT, f"cannot be edited; correct it in the file: {error}"),)) from error
+        raise InvalidRoutes(
+            (Problem(ROOT, f"cannot be edited; correct it in the file: {error}"),)
+        ) from error
     if change.values is None:
         _remove(document, change.node)
     elif change.node in document:
@@ -519,7 +600,9 @@ def _update(entry: CommentedMap, change: Change) -> None:
         elif given & set(ADDRESS_KEYS):
             values |= dict.fromkeys(("via", "url"))
     entry.update(_texts(values))
-    for key in [key for key in entry if values.get(key) is None and (change.whole or key in values)]:
+    for key in [
+        key for key in entry if values.get(key) is None and (change.whole or key in values)
+    ]:
         del entry[key]
         entry.ca.items.pop(key, None)
 
@@ -558,7 +641,11 @@ def _take_below(document: CommentedMap, node: str) -> str:
     return str(below)
 
 
-def _put_below(document: CommentedMap, node: str, below: str) -> None:
+def _put_below(
+    document: CommentedMap,
+    node: str,
+    below: str,
+) -> None:
     if below:
         holder, key = _last_value(document, node)
         slots = holder.ca.items.setdefault(key, [None, None, None, None])
@@ -578,7 +665,12 @@ def _last_value(document: CommentedMap, node: str) -> tuple[CommentedMap, str]:
 class _Texts(VersionedResolver):
     """Takes every plain value for the text that is written, so that ``0123`` and ``no`` stay what they are."""
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+    def resolve(
+        self,
+        kind: Any,
+        value: Any,
+        implicit: Any,
+    ) -> Any:
         if kind is ScalarNode and implicit[0]:
             return self.DEFAULT_SCALAR_TAG
         return super().resolve(kind, value, implicit)
@@ -590,7 +682,12 @@ def _yaml(text: str) -> YAML:
     yaml.preserve_quotes = True
     yaml.width = 4096
     inner = next(
-        (line for line in text.splitlines() if line.startswith(" ") and line.lstrip()[:1] not in "#"), "  "
+        (
+            line
+            for line in text.splitlines()
+            if line.startswith(" ") and line.lstrip()[:1] not in "#"
+        ),
+        "  ",
     )
     yaml.indent(mapping=max(len(inner) - len(inner.lstrip(" ")), 1))
     return yaml

@@ -26,7 +26,16 @@ from route_table.document import (
     step,
     with_proof_kept,
 )
-from route_table.model import Identity, InvalidRoutes, Problem, Route, RouteTable, UnknownNode, Unusable, read_file
+from route_table.model import (
+    Identity,
+    InvalidRoutes,
+    Problem,
+    Route,
+    RouteTable,
+    UnknownNode,
+    Unusable,
+    read_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +253,12 @@ class LiveRoutes:
             return self._table.version != number and self._table.routes != before
 
     def edit(
-        self, change: Change, author: str, reason: str = "", expected: int | None = None, source: str = "api"
+        self,
+        change: Change,
+        author: str,
+        reason: str = "",
+        expected: int | None = None,
+        source: str = "api",
     ) -> Version:
         """Change one entry; return the version that has the change, or the newest if nothing changed.
 
@@ -259,7 +273,13 @@ class LiveRoutes:
 
         return self._add_between_reloads(changed, author, reason, source, expected)
 
-    def rollback(self, number: int, author: str, reason: str = "", expected: int | None = None) -> Version:
+    def rollback(
+        self,
+        number: int,
+        author: str,
+        reason: str = "",
+        expected: int | None = None,
+    ) -> Version:
         """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
         old = self.version(number)
         reason = reason or f"back to version {number}"
@@ -269,7 +289,9 @@ class LiveRoutes:
         """Return one version. Raises UnknownVersion."""
         found = self._versions.get(number)
         if found is None:
-            raise UnknownVersion(f"the route table has no version {number}; the newest is {self._table.version}")
+            raise UnknownVersion(
+                f"the route table has no version {number}; the newest is {self._table.version}"
+            )
         return found
 
     def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
@@ -277,7 +299,12 @@ class LiveRoutes:
         return self._versions.list(before, limit)
 
     def _add_between_reloads(
-        self, change: Callable[[str], str], author: str, reason: str, source: str, expected: int | None
+        self,
+        change: Callable[[str], str],
+        author: str,
+        reason: str,
+        source: str,
+        expected: int | None,
     ) -> Version:
         """Add a version to what the file says now, and write it to the file, so that its editor sees it."""
         with self._lock:
@@ -287,7 +314,12 @@ class LiveRoutes:
             return version
 
     def _add(
-        self, change: Callable[[str], str], author: str, reason: str, source: str, expected: int | None
+        self,
+        change: Callable[[str], str],
+        author: str,
+        reason: str,
+        source: str,
+        expected: int | None,
     ) -> Version:
         with self._lock:
             while True:
@@ -306,7 +338,12 @@ class LiveRoutes:
                     self._adopt(table)
                     return version
 
-    def _without_weakening(self, text: str, before: str, source: str) -> str:
+    def _without_weakening(
+        self,
+        text: str,
+        before: str,
+        source: str,
+    ) -> str:
         """Return the text of the next version, in which what was left out makes no route weaker.
 
         Raises InvalidRoutes where a file leaves out a list of components.
@@ -337,7 +374,9 @@ class LiveRoutes:
         """Read a table; files that it names are beside the route file, unless their path begins at the root."""
         table = parse(text, number)
         folder = self._path.absolute().parent if self._path else Path.cwd()
-        return replace(table, routes={node: route.beside(folder) for node, route in table.routes.items()})
+        return replace(
+            table, routes={node: route.beside(folder) for node, route in table.routes.items()}
+        )
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
         """Refuse certificates that cannot be used in the routes that change. Raises InvalidRoutes.
@@ -368,7 +407,9 @@ class LiveRoutes:
         changed = table.routes != self._table.routes or not self._table.version
         self._table = table
         if changed:
-            log.info("route table changed", extra={"version": table.version, "routes": len(table.routes)})
+            log.info(
+                "route table changed", extra={"version": table.version, "routes": len(table.routes)}
+            )
 
     def _follow(self, path: Path) -> None:
         """Accept an edit of the file, or write the newest version to it."""
@@ -379,7 +420,9 @@ class LiveRoutes:
                 text = _decoded(content)
                 self.rival = rival(text, self._versions)
                 if self.rival:
-                    raise InvalidRoutes((Problem("route_table.file", other_routes(self.rival), str(path)),))
+                    raise InvalidRoutes(
+                        (Problem("route_table.file", other_routes(self.rival), str(path)),)
+                    )
                 version = self._add(lambda _: text, "file", "", _FILE, None)
                 same = version.text == text
                 exported = Export(version.number if same else version.number - 1, _digest(content))
@@ -388,7 +431,10 @@ class LiveRoutes:
             self._report(error.problems)
             return
         self._problems = ()
-        if exported is None or (exported.number, exported.digest) != (self._table.version, _digest(content)):
+        if exported is None or (exported.number, exported.digest) != (
+            self._table.version,
+            _digest(content),
+        ):
             self._write(path)
 
     def _write(self, path: Path) -> None:
@@ -406,7 +452,9 @@ class LiveRoutes:
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
-            rule = f"cannot be written, so it lacks version {newest.number}: {error.strerror or error}"
+            rule = (
+                f"cannot be written, so it lacks version {newest.number}: {error.strerror or error}"
+            )
             self._report((Problem("route_table.file", rule, str(path)),))
             return
         self._versions.set_exported(Export(newest.number, _digest(content)))
@@ -425,14 +473,20 @@ class LiveRoutes:
                     found = table.resolve(node)
                     break
         if found is not None and newest is not None:
-            last = {name: getattr(newest, name) for name in ("keys", "signing", "bundles", "components")}
+            last = {
+                name: getattr(newest, name) for name in ("keys", "signing", "bundles", "components")
+            }
             found = replace(found, **last)
         self._formers[node] = (self._table.version, found)
         return found
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
         if problems != self._problems and not self._quiet:
-            about = {"file": str(self._path), "version": self._table.version, "problems": list(map(str, problems))}
+            about = {
+                "file": str(self._path),
+                "version": self._table.version,
+                "problems": list(map(str, problems)),
+            }
             log.warning("route table file not accepted", extra=about)
         self._problems = problems
 
@@ -471,7 +525,9 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidRoutes((Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)) from error
+        raise InvalidRoutes(
+            (Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)
+        ) from error
 
 
 def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
@@ -479,13 +535,17 @@ def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
     names = [field.name for field in fields(Route) if field.name != "node"]
     for node in sorted(old.routes.keys() | new.routes.keys()):
         before, after = (
-            {name: getattr(table.routes[node], name) for name in names} if node in table.routes else None
+            {name: getattr(table.routes[node], name) for name in names}
+            if node in table.routes
+            else None
             for table in (old, new)
         )
         if before is None or after is None:
             yield FieldChange(node, "", before, after)
         else:
-            yield from (FieldChange(node, n, before[n], after[n]) for n in names if before[n] != after[n])
+            yield from (
+                FieldChange(node, n, before[n], after[n]) for n in names if before[n] != after[n]
+            )
 
 
 def text_diff(old: Version | None, new: Version) -> str:

@@ -21,7 +21,9 @@ DEFAULT_ENTRY = "default"
 """the entry that serves nodes without one of their own; no node may be called so"""
 MOST_OF_NODE = 100
 NODE_ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._:@-]{{0,{MOST_OF_NODE - 2}}}[A-Za-z0-9])?")
-NODE_RULE = f"must be a node id: letters, digits and . _ : @ - inside, at most {MOST_OF_NODE} characters"
+NODE_RULE = (
+    f"must be a node id: letters, digits and . _ : @ - inside, at most {MOST_OF_NODE} characters"
+)
 
 
 def short(text: str, most: int = 128) -> str:
@@ -37,7 +39,13 @@ class InvalidRoutes(Unfit):
 class UnknownNode(Exception):
     """The table has no route to a node that may be used. The message says how to add one."""
 
-    def __init__(self, node: str, version: int, disabled: bool = False, via: str = "") -> None:
+    def __init__(
+        self,
+        node: str,
+        version: int,
+        disabled: bool = False,
+        via: str = "",
+    ) -> None:
         """``via`` names the next hop whose entry is the one that is disabled."""
         self.node = node
         self.version = version
@@ -46,7 +54,9 @@ class UnknownNode(Exception):
         if via:
             text = f"the route to node {shown!r} goes via {via!r}, whose entry is disabled {table}; enable it"
         elif disabled:
-            text = f"the route to node {shown!r} is disabled {table}; set enabled: true in its entry"
+            text = (
+                f"the route to node {shown!r} is disabled {table}; set enabled: true in its entry"
+            )
         else:
             text = f"node {shown!r} has no route {table}; add an entry under {shown!r} with its host and port"
         super().__init__(text)
@@ -151,7 +161,9 @@ class Route:
 
     def beside(self, folder: Path) -> "Route":
         """Return the route with the whole path of each file that is named from a folder."""
-        files: dict[str, Any] = {key: str(folder / name) for key in _FILES if (name := getattr(self, key))}
+        files: dict[str, Any] = {
+            key: str(folder / name) for key in _FILES if (name := getattr(self, key))
+        }
         return replace(self, **files) if files else self
 
     @property
@@ -165,11 +177,15 @@ class Route:
         It is where it bears one of ``peer_certificate``, a subject alternative name or the pin of its key, or, if
         there are none, the node's id as a subject alternative name.
         """
-        return not certificate.bears.isdisjoint(self.peer_certificate or {(self.via or self.node).lower()})
+        return not certificate.bears.isdisjoint(
+            self.peer_certificate or {(self.via or self.node).lower()}
+        )
 
     def may_run(self, component: str) -> bool:
         """Tell whether the node may have a component, ``provider/name``, run here."""
-        return not self.components or any(fnmatchcase(component, pattern) for pattern in self.components)
+        return not self.components or any(
+            fnmatchcase(component, pattern) for pattern in self.components
+        )
 
     @property
     def identity(self) -> Identity:

@@ -26,7 +26,10 @@ from textwrap import wrap
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 
 _ID = b"1234567812345678"
 _SPKI = bytes.fromhex("3059301306072a8648ce3d020106082a811ccf5501822d034200")
@@ -83,7 +86,10 @@ class PublicKey:
             raise InvalidSignature
         r, s = (int.from_bytes(half, "big") for half in (signature[:_SIZE], signature[_SIZE:]))
         der = encode_dss_signature(r, s)
-        with _read("d2i_PUBKEY", self._spki) as key, _context("EVP_DigestVerifyInit", key) as context:
+        with (
+            _read("d2i_PUBKEY", self._spki) as key,
+            _context("EVP_DigestVerifyInit", key) as context,
+        ):
             try:
                 _called("EVP_DigestVerify", context, der, len(der), content, len(content))
             except ValueError as error:
@@ -124,9 +130,14 @@ class PrivateKey:
     def sign(self, content: bytes) -> bytes:
         """Return both numbers of a signature, one after the other."""
         der, size = create_string_buffer(_LONGEST_SIGNATURE), c_size_t(_LONGEST_SIGNATURE)
-        with _read("d2i_AutoPrivateKey", self._pkcs8) as key, _context("EVP_DigestSignInit", key) as context:
+        with (
+            _read("d2i_AutoPrivateKey", self._pkcs8) as key,
+            _context("EVP_DigestSignInit", key) as context,
+        ):
             _called("EVP_DigestSign", context, der, byref(size), content, len(content))
-        return b"".join(number.to_bytes(_SIZE, "big") for number in decode_dss_signature(der.raw[: size.value]))
+        return b"".join(
+            number.to_bytes(_SIZE, "big") for number in decode_dss_signature(der.raw[: size.value])
+        )
 
 
 def is_public(spki: bytes) -> bool:
@@ -137,9 +148,13 @@ def is_public(spki: bytes) -> bool:
 @cache
 def _library() -> CDLL:
     """Return OpenSSL with its functions declared. Raises `Lacking`."""
-    lacking = Lacking(f"SM2 needs a Python that is linked to OpenSSL 3 with SM2, not to {ssl.OPENSSL_VERSION}")
+    lacking = Lacking(
+        f"SM2 needs a Python that is linked to OpenSSL 3 with SM2, not to {ssl.OPENSSL_VERSION}"
+    )
     try:
-        found = CDLL(getattr(_ssl, "__file__", None))  # names are looked up in the libraries that it is linked to
+        found = CDLL(
+            getattr(_ssl, "__file__", None)
+        )  # names are looked up in the libraries that it is linked to
         for name, (result, *arguments) in _CALLS.items():
             function = getattr(found, name)
             function.restype, function.argtypes = result, arguments

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 
-def watch(patch: pytest.MonkeyPatch, holder: Any, name: str) -> list[bool]:
+def watch(
+    patch: pytest.MonkeyPatch,
+    holder: Any,
+    name: str,
+) -> list[bool]:
     """Have each call of ``holder.name`` note whether it was made on an event loop; return the notes."""
     notes: list[bool] = []
     real: Callable[..., Any] = getattr(holder, name)

@@ -54,7 +54,11 @@ def a_dag(text: str = "a") -> Dag:
     return Dag(tuple(a_node(name, after) for name, after in upstream.items()))
 
 
-def a_node(name: str, after: Iterable[str] = (), outputs: Iterable[str] = ("out",)) -> DagNode:
+def a_node(
+    name: str,
+    after: Iterable[str] = (),
+    outputs: Iterable[str] = ("out",),
+) -> DagNode:
     return DagNode(
         name,
         ComponentRef("vendor", "1.0.0", "Thing"),
@@ -64,10 +68,16 @@ def a_node(name: str, after: Iterable[str] = (), outputs: Iterable[str] = ("out"
 
 
 def parties(roles: Roles = GUEST_AND_HOST) -> tuple[Party, ...]:
-    return tuple(Party(role, i, node) for role, nodes in roles.items() for i, node in enumerate(nodes))
+    return tuple(
+        Party(role, i, node) for role, nodes in roles.items() for i, node in enumerate(nodes)
+    )
 
 
-def a_spec(dag: str | Dag = "a", roles: Roles = GUEST_AND_HOST, **changes: Any) -> JobSpec:
+def a_spec(
+    dag: str | Dag = "a",
+    roles: Roles = GUEST_AND_HOST,
+    **changes: Any,
+) -> JobSpec:
     """Build what was submitted; the first party's node submits and schedules it."""
     who = parties(roles)
     first = who[0] if who else Party("guest", 0, "n1")
@@ -102,7 +112,10 @@ def a_job(
     spec = spec or a_spec(dag, roles)
     begun = status is not JobStatus.PENDING
     started = status in (JobStatus.RUNNING, JobStatus.FINISHED)
-    nodes = {n: NodeJob(n, create=OK if begun else IDLE, start=OK if started else IDLE) for n in spec.nodes}
+    nodes = {
+        n: NodeJob(n, create=OK if begun else IDLE, start=OK if started else IDLE)
+        for n in spec.nodes
+    }
     tasks = {}
     for node in spec.dag.nodes:
         given = statuses.get(node.name, TaskStatus.READY if begun else TaskStatus.PENDING)
@@ -137,7 +150,10 @@ _LAUNCHED = frozenset({RunStatus.RUNNING, RunStatus.STOPPING, RunStatus.SUCCESS,
 
 
 def a_run(
-    task: str = "a", status: RunStatus = RunStatus.WAITING, party: Party | None = None, **changes: Any
+    task: str = "a",
+    status: RunStatus = RunStatus.WAITING,
+    party: Party | None = None,
+    **changes: Any,
 ) -> Run:
     """Build a container run; one that was launched began at `T0` and is looked at again 5 s later."""
     party = party or Party("guest", 0, "n1")
@@ -155,7 +171,12 @@ def a_run(
     if status is RunStatus.LAUNCHING:
         run = replace(run, launch=sent())
     if status in _LAUNCHED:
-        run = replace(run, launch=OK, started_at=T0, probe_at=at(5))
+        run = replace(
+            run,
+            launch=OK,
+            started_at=T0,
+            probe_at=at(5),
+        )
     if status is RunStatus.STOPPING:
         run = replace(run, stop_at=T0)
     if run.over:
@@ -163,7 +184,11 @@ def a_run(
     return replace(run, **changes)
 
 
-def a_local_job(*runs: Run, status: JobStatus = JobStatus.RUNNING, **changes: Any) -> LocalJob:
+def a_local_job(
+    *runs: Run,
+    status: JobStatus = JobStatus.RUNNING,
+    **changes: Any,
+) -> LocalJob:
     """Build a participating node's record of a job with these runs."""
     tasks = "; ".join(dict.fromkeys(run.task_name for run in runs)) or "a"
     local = LocalJob(a_spec(tasks), "n1", status, T0, "digest", tuple(runs))

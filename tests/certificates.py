@@ -26,7 +26,13 @@ class Files:
 class Authority:
     """Signs certificates and lays them into a folder as PEM files."""
 
-    def __init__(self, folder: Path, name: str = "test authority", *, days: float = 30) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "test authority",
+        *,
+        days: float = 30,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -36,7 +42,9 @@ class Authority:
             _builder(self._name, self._name, self._key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.file = str(folder / "ca.pem")
@@ -49,13 +57,21 @@ class Authority:
         made = made.next_update(now + timedelta(days=1))
         for file in files:
             serial = x509.load_pem_x509_certificate(Path(file).read_bytes()).serial_number
-            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            entry = (
+                x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            )
             made = made.add_revoked_certificate(entry)
         found = self._folder / "revoked.pem"
         found.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
         return str(found)
 
-    def sign(self, file: str, *names: str, days: float = 30, password: bytes = b"") -> Files:
+    def sign(
+        self,
+        file: str,
+        *names: str,
+        days: float = 30,
+        password: bytes = b"",
+    ) -> Files:
         """Return the files of a certificate for host names or addresses, ``127.0.0.1`` where none is given."""
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [_alternative(name) for name in names or ("127.0.0.1",)]
@@ -63,7 +79,8 @@ class Authority:
             _builder(_named(file), self._name, key.public_key(), days)
             .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
             )
             .sign(self._key, hashes.SHA256())
         )
@@ -75,7 +92,10 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: float,
 ) -> x509.CertificateBuilder:
     """Begin a certificate of which a month has passed; with negative ``days`` it has ended so long ago."""
     now = datetime.now(UTC)

@@ -37,7 +37,9 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 os.environ.setdefault("PYTHONPATH", str(ROOT / "clients" / "python"))  # as the Makefile does
 made_once.install()
 made_once.when_used()
-os.environ["COLUMNS"] = "400"  # tables are printed so wide that what a test looks for is on one line
+os.environ["COLUMNS"] = (
+    "400"  # tables are printed so wide that what a test looks for is on one line
+)
 
 pytest.register_assert_rewrite(  # no test modules themselves, yet they explain failures
     "tests.contracts.engine_acts", "tests.contracts.engine_contract"
@@ -46,13 +48,18 @@ pytest.register_assert_rewrite(  # no test modules themselves, yet they explain 
 structlog.configure(  # as a node that serves has it; a trace with the values of all variables takes half a minute
     processors=[
         *structlog.get_config()["processors"][:-1],
-        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
     ],
     logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),  # beside a command's output
 )
 
 settings.register_profile(  # a machine that stands still for a second fails no example
-    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
 
@@ -71,11 +78,15 @@ def _s3() -> None:
 
 
 def _hdfs() -> None:
-    httpx.get(f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", timeout=60, trust_env=False).raise_for_status()
+    httpx.get(
+        f"{storages.hdfs()[1]}/webhdfs/v1/?op=LISTSTATUS", timeout=60, trust_env=False
+    ).raise_for_status()
 
 
 def _swarm() -> None:
-    with contextlib.closing(docker.APIClient(f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s", timeout=30)) as client:
+    with contextlib.closing(
+        docker.APIClient(f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s", timeout=30)
+    ) as client:
         states = [node["Status"]["State"] for node in client.nodes()]
     assert states.count("ready") == 3, states
 
@@ -105,8 +116,12 @@ PROBES: dict[str, Callable[[], object]] = {
     "sshd": partial(usable, *sshd.PROGRAMS),
     "browser": partial(_there, browser.PROGRAM, "Debian has it in chromium"),
     "registry": partial(_there, registry.PROGRAM, "Debian has it in docker-registry"),
-    "fate_flow": partial(_there, f".venv-fate-flow/{PACKAGES}/fate_flow", "make .venv-fate-flow/.done"),
-    "secretflow": partial(_there, f".venv-secretflow/{PACKAGES}/spu", "make .venv-secretflow/.done"),
+    "fate_flow": partial(
+        _there, f".venv-fate-flow/{PACKAGES}/fate_flow", "make .venv-fate-flow/.done"
+    ),
+    "secretflow": partial(
+        _there, f".venv-secretflow/{PACKAGES}/spu", "make .venv-secretflow/.done"
+    ),
 }
 
 
@@ -188,7 +203,9 @@ def shares(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> KeptTogether | None:
-    config.option.loadscopereorder = False  # by number of tests, which tells nothing of the time that they take
+    config.option.loadscopereorder = (
+        False  # by number of tests, which tells nothing of the time that they take
+    )
     return KeptTogether(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
@@ -238,7 +255,11 @@ def remove_sandboxes() -> None:
     """Remove what nodes that were killed had prepared for containers."""
     away = contextlib.suppress(docker.errors.DockerException)
     with away, contextlib.closing(own_docker.Daemon(seconds=30)) as client:
-        for sandbox in client.containers.list(all=True, ignore_removed=True, filters={"label": LABEL}):
+        for sandbox in client.containers.list(
+            all=True,
+            ignore_removed=True,
+            filters={"label": LABEL},
+        ):
             sandbox.remove(force=True)
 
 
@@ -257,11 +278,20 @@ def remove_networks() -> None:
 def remove_rules() -> None:
     """Remove the packet filter's rules for bridges of ours that are gone."""
     try:
-        listed = subprocess.run(["iptables", "-w", "-S", "INPUT"], capture_output=True, text=True, check=True)
+        listed = subprocess.run(
+            ["iptables", "-w", "-S", "INPUT"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):  # no right to it: then there are none of ours
         return
     for words in map(str.split, listed.stdout.splitlines()):
-        if words[-1].startswith(PREFIX) and words[2] == "-i" and not Path("/sys/class/net", words[3]).exists():
+        if (
+            words[-1].startswith(PREFIX)
+            and words[2] == "-i"
+            and not Path("/sys/class/net", words[3]).exists()
+        ):
             Firewall(words[3], "", forwarded=True).remove()
 
 
@@ -270,7 +300,12 @@ def mariadb_url(request: pytest.FixtureRequest, worker_id: str) -> Iterator[str]
     """A fresh MariaDB database, dropped afterwards."""
     base = sa.make_url(os.environ["BFIA_TEST_DB_URL"])
     name = f"bfia_test_{os.getpid()}_{worker_id}_{abs(hash(request.node.nodeid)) % 10**8}"
-    with pymysql.connect(host=base.host, port=base.port, user=base.username, password=base.password) as connection:
+    with pymysql.connect(
+        host=base.host,
+        port=base.port,
+        user=base.username,
+        password=base.password,
+    ) as connection:
         with connection.cursor() as cursor:
             cursor.execute(f"create database `{name}`")
         try:

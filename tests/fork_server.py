@@ -80,9 +80,16 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  like those of a new interpreter
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = open(
+        2,
+        "w",
+        encoding="utf-8",
+        errors="backslashreplace",
+        buffering=1,
+        closefd=False,
+    )
 
 
 LATER = (
@@ -104,7 +111,11 @@ def load() -> None:
     for name in LATER:
         importlib.import_module(name)
     made_once.install()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as nothing,
+        redirect_stdout(nothing),
+    ):
         Gateway(settings(Path(folder) / "node")).stop()
     made_once.when_used()
 

@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 class Process:
     """A process of the gateway: what of `subprocess.Popen` the tests need."""
 
-    def __init__(self, pid: int, end: int, words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        pid: int,
+        end: int,
+        words: Sequence[str],
+    ) -> None:
         self.pid = pid
         self.args = ["bfia-gateway", *words]
         self.returncode: int | None = None
@@ -80,7 +85,8 @@ def start(
     """Start the command with these words; ``pace`` is a node's, for ``serve``."""
     with open(os.devnull, "r+b", buffering=0) as nothing:
         files = [
-            nothing.fileno() if file == subprocess.DEVNULL else _number(file) for file in (stdin, stdout, stderr)
+            nothing.fileno() if file == subprocess.DEVNULL else _number(file)
+            for file in (stdin, stdout, stderr)
         ]
         return _server.start(words, files, dict(os.environ if env is None else env), cwd, pace)
 
@@ -94,10 +100,21 @@ def run(
     cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end; return what it said. Raises `subprocess.TimeoutExpired`."""
-    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with (
+        tempfile.TemporaryFile() as stdin,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
         stdin.write(input.encode())
         stdin.seek(0)
-        process = start(words, stdin=stdin, stdout=out, stderr=err, env=env, cwd=cwd)
+        process = start(
+            words,
+            stdin=stdin,
+            stdout=out,
+            stderr=err,
+            env=env,
+            cwd=cwd,
+        )
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -124,7 +141,12 @@ class _Server:
         pace: Mapping[str, float] | None,
     ) -> Process:
         words = [*map(str, words)]
-        request = {"words": words, "environment": environment, "cwd": str(cwd), "pace": dict(pace or {})}
+        request = {
+            "words": words,
+            "environment": environment,
+            "cwd": str(cwd),
+            "pace": dict(pace or {}),
+        }
         ending, told = os.pipe()
         try:
             with self._lock:

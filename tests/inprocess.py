@@ -37,7 +37,11 @@ from tests.plain import NO_TLS
 ME, PEER, STRANGER = "JG0100001100000010", "JG0100002200000020", "JG0000000000000404"
 
 
-def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
+def settings(
+    home: Path,
+    node_id: str = ME,
+    **over: Any,
+) -> Any:
     """Return the settings of a node on free ports below ``home``."""
     home.mkdir(parents=True, exist_ok=True)
     routes = home / "routes.yml"
@@ -47,7 +51,11 @@ def settings(home: Path, node_id: str = ME, **over: Any) -> Any:
     if "database" not in over and not database.exists():
         database.write_bytes(_empty_database())
     any_port = "127.0.0.1:0"
-    listen = {"peer": {"bind": any_port}, "container": {"bind": any_port}, "operator": {"bind": any_port}}
+    listen = {
+        "peer": {"bind": any_port},
+        "container": {"bind": any_port},
+        "operator": {"bind": any_port},
+    }
     return load(
         None,
         {
@@ -133,7 +141,11 @@ def serving(gateway: Gateway) -> Iterator[Gateway]:
 
 
 @contextmanager
-def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int]:
+def listening(
+    app: ASGIApp,
+    tls: Tls | None = None,
+    **more: Any,
+) -> Iterator[int]:
     """Serve the application until the test is over; yield its port. ``more``: what else `serve` is given."""
     sock = bound("127.0.0.1:0")
     up, hold = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
@@ -141,9 +153,20 @@ def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int
     async def main() -> None:
         stopping = asyncio.Event()
         hold.append((asyncio.get_running_loop(), stopping))
-        await serve({"peer": app}, {"peer": [sock]}, up.set, stopping, tls={"peer": tls} if tls else {}, **more)
+        await serve(
+            {"peer": app},
+            {"peer": [sock]},
+            up.set,
+            stopping,
+            tls={"peer": tls} if tls else {},
+            **more,
+        )
 
-    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread = threading.Thread(
+        target=asyncio.run,
+        args=(main(),),
+        daemon=True,
+    )
     thread.start()
     assert up.wait(30)
     try:
@@ -154,23 +177,48 @@ def listening(app: ASGIApp, tls: Tls | None = None, **more: Any) -> Iterator[int
         thread.join(30)
 
 
-def ask(gateway: Gateway, listener: str, method: str, path: str, **kwargs: Any) -> httpx.Response:
+def ask(
+    gateway: Gateway,
+    listener: str,
+    method: str,
+    path: str,
+    **kwargs: Any,
+) -> httpx.Response:
     """Make one request to a listener of the node."""
     return httpx.request(
-        method, gateway.addresses()[listener] + path, timeout=120, trust_env=False, verify=NO_TLS, **kwargs
+        method,
+        gateway.addresses()[listener] + path,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
+        **kwargs,
     )
 
 
-def uploaded(gateway: Gateway, namespace: str, name: str, content: bytes = b"id,x\na,1\nb,2\n") -> None:
+def uploaded(
+    gateway: Gateway,
+    namespace: str,
+    name: str,
+    content: bytes = b"id,x\na,1\nb,2\n",
+) -> None:
     """Upload a table, as a person does."""
-    form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1"}
+    form = {
+        "namespace": namespace,
+        "name": name,
+        "head": "true",
+        "partitions": "1",
+    }
     form["meta"] = '{"delimiter": ",", "match_id_name": "id"}'
     file = {"file": ("t.csv", content, "text/csv")}
     answer = ask(gateway, "operator", "POST", "/v2/component/upload/file", data=form, files=file)
     assert answer.json()["code"] == 0, answer.text
 
 
-def token_of(gateway: Gateway, role: Role, name: str = "") -> str:
+def token_of(
+    gateway: Gateway,
+    role: Role,
+    name: str = "",
+) -> str:
     """Return the text of a new token."""
     text, token = new_token(name or str(role), role, gateway.clock())
     gateway.tokens.add(token)
@@ -178,7 +226,11 @@ def token_of(gateway: Gateway, role: Role, name: str = "") -> str:
 
 
 def containers(
-    gateway: Gateway, job_id: str, roles: Mapping[str, tuple[str, ...]], *, launched: bool = False
+    gateway: Gateway,
+    job_id: str,
+    roles: Mapping[str, tuple[str, ...]],
+    *,
+    launched: bool = False,
 ) -> dict[str, dict[str, str]]:
     """Store a job under way; return by party what this node's containers send with their messages.
 
@@ -205,11 +257,21 @@ def containers(
     }
     for run in runs.values() if launched else ():
         gateway.engine.launch(
-            LaunchSpec(run.name, run.image, {}, {"bfia.node": ME, "bfia.installation": gateway.installation})
+            LaunchSpec(
+                run.name,
+                run.image,
+                {},
+                {"bfia.node": ME, "bfia.installation": gateway.installation},
+            )
         )
-    assert gateway.store.local_jobs.add(a_local_job(*runs.values(), spec=spec, node=spec.scheduler), "flow")
+    assert gateway.store.local_jobs.add(
+        a_local_job(*runs.values(), spec=spec, node=spec.scheduler), "flow"
+    )
     return {
-        label: {"x-ptp-session-id": session_id(job_id), "x-ptp-token": gateway.run_tokens.issue(run.token)}
+        label: {
+            "x-ptp-session-id": session_id(job_id),
+            "x-ptp-token": gateway.run_tokens.issue(run.token),
+        }
         for label, run in runs.items()
     }
 

@@ -45,6 +45,8 @@ def _of_field(field: Any) -> Any:
 def _validator(annotated: Any, config: Any = None) -> TypeAdapter[Any]:
     name, kind = repr((annotated, config)), get_args(annotated)[0]
     found = _made.get(name)
-    if found is None or found[0] != kind:  # a type that each node makes itself has the name of another one's
+    if (
+        found is None or found[0] != kind
+    ):  # a type that each node makes itself has the name of another one's
         found = _made[name] = (kind, TypeAdapter(annotated, config=config))
     return found[1]

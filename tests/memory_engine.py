@@ -109,7 +109,10 @@ class MemoryEngine(StreamingEngine):
     def making(cls, images: Mapping[str, Image], **more: Any) -> Callable[[Any, str], Self]:
         """Return what makes the engine of a node in this process from settings and installation."""
         return lambda settings, installation: cls(
-            node=settings.node.id, installation=installation, images=images, **more
+            node=settings.node.id,
+            installation=installation,
+            images=images,
+            **more,
         )
 
     def __init__(
@@ -165,7 +168,11 @@ class MemoryEngine(StreamingEngine):
 
     def isolation(self) -> Isolation:
         self.check()
-        return Isolation(tasks=True, host=True, outside=True)
+        return Isolation(
+            tasks=True,
+            host=True,
+            outside=True,
+        )
 
     def launch(self, spec: LaunchSpec) -> None:
         self.check()
@@ -183,12 +190,19 @@ class MemoryEngine(StreamingEngine):
             if script.refused is not None:
                 raise script.refused
             run = _Run(
-                spec, script, Running(datetime.now(UTC)), bytearray(script.stdout), bytearray(script.stderr)
+                spec,
+                script,
+                Running(datetime.now(UTC)),
+                bytearray(script.stdout),
+                bytearray(script.stderr),
             )
             self.world.runs[spec.name] = run
             if script.body is not None:
                 threading.Thread(
-                    target=self._act, args=(run, script.body), name=f"memory-{spec.name}", daemon=True
+                    target=self._act,
+                    args=(run, script.body),
+                    name=f"memory-{spec.name}",
+                    daemon=True,
                 ).start()
             elif script.code is not None:
                 self._end(run, script.code)
@@ -242,7 +256,9 @@ class MemoryEngine(StreamingEngine):
                 if owned(run.spec.labels, self._node, self._installation)
             ]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         mine = self._owns
         with self.world.lock:
             watch = Subscription(lambda name: on_exit(name) if mine(name) else None, on_away)
@@ -276,7 +292,11 @@ class MemoryEngine(StreamingEngine):
         self.check()
         with self.world.lock:
             run = self.world.runs.get(name)
-        return run if run is not None and owned(run.spec.labels, self._node, self._installation) else None
+        return (
+            run
+            if run is not None and owned(run.spec.labels, self._node, self._installation)
+            else None
+        )
 
     def _act(self, run: _Run, body: Callable[[LaunchSpec, Inside], int]) -> None:
         try:
@@ -292,7 +312,9 @@ class MemoryEngine(StreamingEngine):
             if run.ended.is_set():
                 return
             started = run.probe.started_at if isinstance(run.probe, Running) else None
-            run.probe = Exited(code, signal_of(code), run.script.oom_killed, started, datetime.now(UTC))
+            run.probe = Exited(
+                code, signal_of(code), run.script.oom_killed, started, datetime.now(UTC)
+            )
             run.ended.set()
             for subscription in self.world.subscriptions:
                 subscription.report(run.spec.name)

@@ -36,7 +36,11 @@ class Place:
 
 
 def upload(
-    tables: Datasets, content: str | bytes, address: Address, name: str = "t.csv", **wanted: Any
+    tables: Datasets,
+    content: str | bytes,
+    address: Address,
+    name: str = "t.csv",
+    **wanted: Any,
 ) -> Dataset:
     """Store a table as one that was sent."""
     with contextlib.closing(tables.receive()) as received:
@@ -77,7 +81,14 @@ def bucket() -> Iterator[Place]:
         access_key_id=key,
         secret_access_key=secret,
     )
-    query = urlencode({"username": key, "password": secret, "bucket": name}, quote_via=quote)
+    query = urlencode(
+        {
+            "username": key,
+            "password": secret,
+            "bucket": name,
+        },
+        quote_via=quote,
+    )
     try:
         yield Place(f"s3://{urlsplit(os.environ['BFIA_TEST_S3']).netloc}?{query}", operator, name)
     finally:
@@ -92,7 +103,11 @@ def empty(s3: Any, name: str) -> None:
         for entry in page.get("Contents", []):
             s3.delete_object(Bucket=name, Key=entry["Key"])
     for upload in s3.list_multipart_uploads(Bucket=name).get("Uploads", []):
-        s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
+        s3.abort_multipart_upload(
+            Bucket=name,
+            Key=upload["Key"],
+            UploadId=upload["UploadId"],
+        )
 
 
 @contextlib.contextmanager
@@ -100,14 +115,26 @@ def folder() -> Iterator[Place]:
     name = f"/test/{uuid.uuid4().hex[:12]}"
     node, web = hdfs()
     url, user = f"{web}/webhdfs/v1{name}", {"user.name": HDFS_USER}
-    patient = {"timeout": 120, "trust_env": False, "verify": NO_TLS}
+    patient = {
+        "timeout": 120,
+        "trust_env": False,
+        "verify": NO_TLS,
+    }
     httpx.put(url, params={"op": "MKDIRS", **user}, **patient).raise_for_status()
     os.environ["HADOOP_USER_NAME"] = HDFS_USER  # the client has no other way to be told
     operator = opendal.Operator("hdfs-native", name_node=node, root=name)
     try:
-        yield Place(f"{node}?{urlencode({'username': HDFS_USER, 'dir': name}, quote_via=quote)}", operator, name)
+        yield Place(
+            f"{node}?{urlencode({'username': HDFS_USER, 'dir': name}, quote_via=quote)}",
+            operator,
+            name,
+        )
     finally:
-        away = {"op": "DELETE", "recursive": "true", **user}
+        away = {
+            "op": "DELETE",
+            "recursive": "true",
+            **user,
+        }
         httpx.delete(url, params=away, **patient).raise_for_status()
 
 
@@ -121,5 +148,11 @@ def data_nodes() -> list[str]:
     """Return the addresses to which the NameNode sends those who read and write."""
     query = {"qry": "Hadoop:service=NameNode,name=NameNodeInfo"}
     url = f"{hdfs()[1]}/jmx"
-    found = httpx.get(url, params=query, timeout=120, trust_env=False, verify=NO_TLS).json()["beans"][0]
+    found = httpx.get(
+        url,
+        params=query,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
+    ).json()["beans"][0]
     return [node["xferaddr"] for node in json.loads(found["LiveNodes"]).values()]

@@ -19,7 +19,10 @@ def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, 
     shown = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
     assert shown is not None
     moves = [
-        f"  {old} --> {new}" for old in table for new in [*type(old), "[*]"] if new in (table[old] or ("[*]",))
+        f"  {old} --> {new}"
+        for old in table
+        for new in [*type(old), "[*]"]
+        if new in (table[old] or ("[*]",))
     ]
     assert shown.group(1).splitlines() == ["stateDiagram-v2", *moves]
 
@@ -27,27 +30,43 @@ def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, 
 def test_what_the_architecture_says_is_where_is_there():
     """A module by its path, and in parentheses behind it names that it defines."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    cells = [line.split(" | ", 1)[1] for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)]
-    named = [one for cell in cells for one in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", cell)]
+    cells = [
+        line.split(" | ", 1)[1] for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)
+    ]
+    named = [
+        one
+        for cell in cells
+        for one in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", cell)
+    ]
     assert len(named) > 60 and sum(bool(names) for _, names in named) > 20
     gone = []
     for path, names in named:
-        place = ROOT / path.replace("domain/", "gateway/domain/").replace("store/m", "gateway/store/m")
+        place = ROOT / path.replace("domain/", "gateway/domain/").replace(
+            "store/m", "gateway/store/m"
+        )
         code = place.with_suffix(".py") if not place.exists() else place
         if not code.exists():
             gone.append(path)
             continue
         written = code.read_text(encoding="utf-8") if code.is_file() else ""
-        there = set(re.findall(r"(?:def|class) (\w+)", written)) | set(re.findall(r"^(\w+) = ", written, re.M))
+        there = set(re.findall(r"(?:def|class) (\w+)", written)) | set(
+            re.findall(r"^(\w+) = ", written, re.M)
+        )
         gone += [f"{path} ({name})" for name in re.findall(r"\w+", names) if name not in there]
     assert gone == []
 
 
 def test_no_file_names_a_package_index_or_a_local_path():
     files = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
-    forbidden = re.compile("|".join(["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"]))
+    forbidden = re.compile(
+        "|".join(["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"])
+    )
     found = []
     for name in files:
         path = ROOT / name
@@ -77,7 +96,10 @@ def test_every_link_between_documents_leads_somewhere():
 
 
 def test_every_attack_in_the_table_has_its_test():
-    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("security.md", "security.zh-CN.md")]
+    pages = [
+        (ROOT / "docs" / name).read_text(encoding="utf-8")
+        for name in ("security.md", "security.zh-CN.md")
+    ]
     rows = [re.findall(r"^\| .* \| .* \| (`.*`) \|$", page, re.MULTILINE) for page in pages]
     assert len(rows[0]) > 30 and rows[0] == rows[1]
     named = {name for row in rows[0] for name in re.findall(r"`([^`]+)`", row)}
@@ -91,4 +113,6 @@ def test_the_reasons_of_an_engine_are_in_the_table_of_both_pages():
             r"^\| (`[A-Z].*`) \|", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE
         )
         reasons = {kind.reason for kind in (EngineError, *EngineError.__subclasses__())}
-        assert reasons - set(re.findall(r"\w+", " ".join(listed))) == set(), f"docs/{name} lacks them: add them"
+        assert reasons - set(re.findall(r"\w+", " ".join(listed))) == set(), (
+            f"docs/{name} lacks them: add them"
+        )

@@ -14,14 +14,22 @@ from tools.docs import __main__ as documents
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("gateway", "adapter", "provider_registry", "route_table", "engines", "clients/python")
 LOOKS_LIKE_ONE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
-TLS = ("ACCESS_DENIED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN")
+TLS = (
+    "ACCESS_DENIED",
+    "BAD_CERTIFICATE",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REQUIRED",
+    "CERTIFICATE_UNKNOWN",
+)
 ELSEWHERE = {
     "ALL_SITES": "a word of a job's document",
     **dict.fromkeys((*TLS, "HANDSHAKE_FAILURE", "UNKNOWN_CA"), "alerts of TLS"),
     "BFIA_GATEWAY_SOURCE_PASSWORD": "the environment",
     "BFIA_GATEWAY_TOKEN": "the environment",
     "BFIA_GATEWAY_URL": "the environment",
-    **dict.fromkeys(("DOCKER_HOST", "HADOOP_USER_NAME", "SSL_CERT_FILE", "XDG_CACHE_HOME"), "the environment"),
+    **dict.fromkeys(
+        ("DOCKER_HOST", "HADOOP_USER_NAME", "SSL_CERT_FILE", "XDG_CACHE_HOME"), "the environment"
+    ),
     **dict.fromkeys(("LC_ALL", "LC_MESSAGES"), "the environment"),
     **dict.fromkeys(_PANELS, "Typer's own texts"),
     "MAX_BYTES": "the name of a constant",
@@ -61,7 +69,9 @@ def test_every_reason_in_the_code_is_explained():
 
 
 def test_no_reason_is_explained_that_is_gone():
-    words = {word for text, _ in texts_in_code() for word in re.findall("[A-Z_]{2,}", text)} | {"EXIT_n"}
+    words = {word for text, _ in texts_in_code() for word in re.findall("[A-Z_]{2,}", text)} | {
+        "EXIT_n"
+    }
     assert reasons().keys() - words == set()
 
 
@@ -83,10 +93,18 @@ def texts_in_code() -> Iterator[tuple[str, str]]:
 def reasons_in_code() -> Iterator[tuple[str, str]]:
     """Yield words that have an underscore, and those without in the places where reasons stand."""
     for where, node in code():
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and LOOKS_LIKE_ONE.fullmatch(node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and LOOKS_LIKE_ONE.fullmatch(node.value)
+        ):
             yield node.value, where
         for value in places(node):
-            if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isupper():
+            if (
+                isinstance(value, ast.Constant)
+                and isinstance(value.value, str)
+                and value.value.isupper()
+            ):
                 yield value.value, where
 
 
@@ -94,7 +112,9 @@ def places(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what stands where a reason stands: ``reason=``, ``reason: …``, the first word of a failure or wait."""
     if isinstance(node, ast.keyword) and node.arg == "reason":
         yield node.value
-    if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "reason" for t in node.targets):
+    if isinstance(node, ast.Assign) and any(
+        isinstance(t, ast.Name) and t.id == "reason" for t in node.targets
+    ):
         yield node.value
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
     if isinstance(node, ast.Call) and named in ("Failure", "Waiting") and node.args:

@@ -25,7 +25,13 @@ with claimed(here, []):
 
 def test_a_node_that_was_not_installed_knows_its_version(tmp_path: Path) -> None:
     command = [sys.executable, "-c", UNINSTALLED, str(tmp_path)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    told = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert told.stdout.strip() == VERSION, told.stderr
 
 

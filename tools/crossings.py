@@ -34,7 +34,8 @@ from tests.memory_engine import MemoryEngine, Script
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(
-    f"{ROOT / room}{os.sep}" for room in ("gateway", "adapter", "engines", "provider_registry", "route_table")
+    f"{ROOT / room}{os.sep}"
+    for room in ("gateway", "adapter", "engines", "provider_registry", "route_table")
 )
 ROUTERS = ("operator_router.<locals>.create_all", "container_router.<locals>.task_callback")
 _CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "PRAGMA")
@@ -86,12 +87,23 @@ class Recorder:
         finally:
             self._next = self._now = None
 
-    def executed(self, _conn: Any, _cursor: Any, text: str, *_: Any) -> None:
+    def executed(
+        self,
+        _conn: Any,
+        _cursor: Any,
+        text: str,
+        *_: Any,
+    ) -> None:
         """Note a statement; a listener of SQLAlchemy's ``before_cursor_execute``."""
         if self._now is not None and _waited_for():
             self._now.statements.append(text)
 
-    def _profile(self, frame: FrameType, event: str, _argument: Any) -> None:
+    def _profile(
+        self,
+        frame: FrameType,
+        event: str,
+        _argument: Any,
+    ) -> None:
         if self._next is not None and event == "call" and frame.f_code.co_qualname in ROUTERS:
             self._now, self._next = self._next, None
         if self._now is None or event not in ("call", "return") or not _waited_for():
@@ -127,16 +139,24 @@ async def _measure(home: Path, recorder: Recorder) -> list[Crossing]:
     try:
         async with _client(node, "operator") as platform, _client(node, "container") as container:
             first = await _submit(platform)
-            await asyncio.to_thread(_launched, node, first)  # which pins the image, and so changes the provider
+            await asyncio.to_thread(
+                _launched, node, first
+            )  # which pins the image, and so changes the provider
             await _submit(platform)  # so that what is made once and kept is there
-            with recorder.recording("create_all until the job is stored", Records.add.__code__) as until_stored:
+            with recorder.recording(
+                "create_all until the job is stored", Records.add.__code__
+            ) as until_stored:
                 await _submit(platform)
             with recorder.recording("create_all until it is answered") as whole:
                 job_id = await _submit(platform)
             run = await asyncio.to_thread(_launched, node, job_id)
             path = f"/v1/platform/schedule/task/callback?run={node.run_tokens.issue(run.run_id)}"
             with recorder.recording("a container's callback") as callback:
-                report = {"status": TaskStatus.SUCCESS, "task_id": run.task_id, "role": run.party.role}
+                report = {
+                    "status": TaskStatus.SUCCESS,
+                    "task_id": run.task_id,
+                    "role": run.party.role,
+                }
                 answer = await container.post(path, json=report)
             assert answer.json()["code"] == 0, answer.text
         return [until_stored, whole, callback]
@@ -148,7 +168,12 @@ def _node(home: Path) -> Gateway:
     images = {IMAGE: Script(code=None)}
     made = settings(home)
     node = Gateway(
-        made, engine=lambda _, installation: MemoryEngine(node=ME, installation=installation, images=images)
+        made,
+        engine=lambda _, installation: MemoryEngine(
+            node=ME,
+            installation=installation,
+            images=images,
+        ),
     )
     node.registry.register(provider_from_request(registration()))
     node.broker.recover()
@@ -157,11 +182,17 @@ def _node(home: Path) -> Gateway:
 
 def _client(node: Gateway, listener: str) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=node.apps[listener], client=("127.0.0.1", 1))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+    return httpx.AsyncClient(
+        transport=transport,
+        base_url="http://localhost",
+        timeout=60,
+    )
 
 
 async def _submit(platform: httpx.AsyncClient) -> str:
-    spec = a_spec("a", {"guest": (ME,)}, initiator=ME, job_params={"common": {"sync_type": "callback"}})
+    spec = a_spec(
+        "a", {"guest": (ME,)}, initiator=ME, job_params={"common": {"sync_type": "callback"}}
+    )
     body = create_body(spec, PROFILES["spec"])
     del body["job_id"]
     answer = await platform.post("/v1/platform/schedule/job/create_all", json=body)
@@ -169,7 +200,11 @@ async def _submit(platform: httpx.AsyncClient) -> str:
     return str(answer.json()["data"]["job_id"])
 
 
-def _launched(node: Gateway, job_id: str, seconds: float = 30.0) -> Any:
+def _launched(
+    node: Gateway,
+    job_id: str,
+    seconds: float = 30.0,
+) -> Any:
     """Return the job's run once its container is up, which has been reported and recorded."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -186,10 +221,15 @@ def main() -> None:
     """Print the figures, and with ``--list`` what they count."""
     with tempfile.TemporaryDirectory() as folder:
         for crossing in measure(Path(folder)):
-            print(f"{crossing.name:40}{len(crossing.files):5} files{crossing.round_trips:5} round trips")
+            print(
+                f"{crossing.name:40}{len(crossing.files):5} files{crossing.round_trips:5} round trips"
+            )
             if "--list" in sys.argv:
                 print(*(f"    {name}" for name in sorted(crossing.files)), sep="\n")
-                print(*("    " + " ".join(text.split())[:150] for text in crossing.statements), sep="\n")
+                print(
+                    *("    " + " ".join(text.split())[:150] for text in crossing.statements),
+                    sep="\n",
+                )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,13 @@ SMALLEST, LARGEST = 40, 600
 
 def listed(*folders: str) -> list[Path]:
     """Return the files below some folders that git tracks."""
-    names = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, check=True, capture_output=True, text=True)
+    names = subprocess.run(
+        ["git", "ls-files", *folders],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return [path for name in names.stdout.splitlines() if (path := ROOT / name).is_file()]
 
 
@@ -45,9 +51,16 @@ def main() -> None:
     found = modules()
     total = [size for sizes in rooms.values() for size in sizes]
     print(f"{'product':32}{len(total):6} modules{sum(total):8} lines")
-    print(f"modules under {SMALLEST} lines: {sum(size < SMALLEST for size in found.values())}, ", end="")
+    print(
+        f"modules under {SMALLEST} lines: {sum(size < SMALLEST for size in found.values())}, ",
+        end="",
+    )
     print(f"over {LARGEST}: {sum(size > LARGEST for size in found.values())}")
-    for name, folders in {"tests": ["tests"], "tools": ["tools"], "examples": ["examples"]}.items():
+    for name, folders in {
+        "tests": ["tests"],
+        "tools": ["tools"],
+        "examples": ["examples"],
+    }.items():
         files = [path for path in listed(*folders) if path.suffix == ".py"]
         print(f"{name:32}{len(files):6} modules{sum(map(lines, files)):8} lines")
     pages = [path for path in listed() if path.suffix == ".md"]

@@ -35,7 +35,15 @@ TESTS = [
     "events",
     "cleaning",
 ]
-FAST = ["-m", "not slow and not docker and not mariadb", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+FAST = [
+    "-m",
+    "not slow and not docker and not mariadb",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:randomly",
+]
 MOST_TESTS = 60
 SECONDS = 120
 SWAPS: dict[type, type] = {
@@ -51,7 +59,10 @@ def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunc
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield (f"{node.name}.{child.name}" if isinstance(node, ast.ClassDef) else child.name), child
+                yield (
+                    (f"{node.name}.{child.name}" if isinstance(node, ast.ClassDef) else child.name),
+                    child,
+                )
 
 
 def mutants(function: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
@@ -80,17 +91,27 @@ def mutants(function: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
         yield node, broken  # type: ignore[misc]
 
 
-def mutate(text: str, node: ast.expr | ast.stmt, broken: ast.AST) -> str:
+def mutate(
+    text: str,
+    node: ast.expr | ast.stmt,
+    broken: ast.AST,
+) -> str:
     """Return a file's text with one piece replaced."""
     rows = text.encode().splitlines(keepends=True)
     start = sum(map(len, rows[: node.lineno - 1])) + node.col_offset
     end = sum(map(len, rows[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
     new = ast.unparse(broken)
     whole = text.encode()
-    return (whole[:start] + (f"({new})" if isinstance(node, ast.expr) else new).encode() + whole[end:]).decode()
+    return (
+        whole[:start] + (f"({new})" if isinstance(node, ast.expr) else new).encode() + whole[end:]
+    ).decode()
 
 
-def covering(database: sqlite3.Connection, path: Path, line: int) -> list[str]:
+def covering(
+    database: sqlite3.Connection,
+    path: Path,
+    line: int,
+) -> list[str]:
     """Return the tests that run a line."""
     query = (
         "select distinct context.context, line_bits.numbits from line_bits join file on file.id = file_id "
@@ -111,7 +132,13 @@ def pytest(*arguments: str, **options: object) -> int:
     """Run pytest; a run that takes too long counts as one that fails."""
     command = [sys.executable, "-m", "pytest", *FAST, *arguments]
     try:
-        return subprocess.run(command, check=False, capture_output=True, timeout=SECONDS, **options).returncode  # type: ignore[call-overload, no-any-return]
+        return subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            timeout=SECONDS,
+            **options,
+        ).returncode  # type: ignore[call-overload, no-any-return]
     except subprocess.TimeoutExpired:
         return 1
 
@@ -122,7 +149,17 @@ def cover() -> None:
     folders = [f"tests/{name}" for name in TESTS if Path("tests", name).is_dir()]
     include = ",".join(f"{room}/*" for room in ROOMS)
     subprocess.run(
-        [sys.executable, "-m", "coverage", "run", f"--include={include}", "-m", "pytest", *FAST, *folders],
+        [
+            sys.executable,
+            "-m",
+            "coverage",
+            "run",
+            f"--include={include}",
+            "-m",
+            "pytest",
+            *FAST,
+            *folders,
+        ],
         check=False,
     )
 
@@ -140,26 +177,48 @@ def run(count: int, seed: str) -> None:
     killed = 0
     for number, (digest, name, path) in enumerate(chosen, 1):
         text = path.read_text(encoding="utf-8")
-        function = next(node for found, node in functions(path) if found == name and any(mutants(node)))
+        function = next(
+            node for found, node in functions(path) if found == name and any(mutants(node))
+        )
         node, broken = random.Random(digest).choice(list(mutants(function)))
         tests = covering(database, path, node.lineno)
         tests = sorted(random.Random(digest).sample(tests, min(len(tests), MOST_TESTS)))
         try:
             path.write_text(mutate(text, node, broken), encoding="utf-8")
             environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-            dead = bool(tests) and pytest("-x", *tests, env=environment) not in (0, 5)  # 5: none was left
+            dead = bool(tests) and pytest("-x", *tests, env=environment) not in (
+                0,
+                5,
+            )  # 5: none was left
         finally:
             path.write_text(text, encoding="utf-8")
         killed += dead
         change = f"{ast.unparse(node)[:80]} -> {ast.unparse(broken)[:80]}"
-        line = {"n": number, "function": name, "file": str(path), "line": node.lineno, "change": change}
-        print(json.dumps({**line, "tests": len(tests), "killed": dead}), flush=True)
+        line = {
+            "n": number,
+            "function": name,
+            "file": str(path),
+            "line": node.lineno,
+            "change": change,
+        }
+        print(
+            json.dumps(
+                {
+                    **line,
+                    "tests": len(tests),
+                    "killed": dead,
+                }
+            ),
+            flush=True,
+        )
     print(json.dumps({"mutants": len(chosen), "killed": killed}))
 
 
 def main() -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["cover", "run"])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", default="1")

@@ -14,7 +14,16 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOTS = ("gateway", "adapter", "engines", "provider_registry", "route_table", "clients", "tools", "examples")
+ROOTS = (
+    "gateway",
+    "adapter",
+    "engines",
+    "provider_registry",
+    "route_table",
+    "clients",
+    "tools",
+    "examples",
+)
 IDENTIFIERS = {
     "fore(tell(ing)?|told|seen)": "dry_run",
     "heard": "received, reported",
@@ -59,7 +68,12 @@ CHINESE_IN = ("*.zh-CN.md", "gateway/language/*.yml", "*/words.js")
 def tracked() -> list[Path]:
     """Return the Python files of the product and its tools, and the files with Chinese texts."""
     line = ["git", "ls-files", *ROOTS, *CHINESE_IN]
-    listed = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+    listed = subprocess.run(
+        line,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
     found = [path for name in listed if (path := Path(name)).is_file()]
     return [path for path in found if path.suffix == ".py" or any(map(path.match, CHINESE_IN))]
 
@@ -114,7 +128,9 @@ def problems(path: Path) -> Iterator[str]:
 
 def main() -> None:
     """Print what was found; exit with 1 if there is anything."""
-    files = [Path(name) for name in sys.argv[1:]] or [path for path in tracked() if path != Path("tools/words.py")]
+    files = [Path(name) for name in sys.argv[1:]] or [
+        path for path in tracked() if path != Path("tools/words.py")
+    ]
     found = [line for path in files for line in problems(path)]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(1 if found else 0)

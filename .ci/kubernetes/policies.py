@@ -25,7 +25,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     with (folder.parent / "policies.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        names = dict(pair.split("=", 1) for pair in os.environ.get("CNI_ARGS", "").split(";") if pair)
+        names = dict(
+            pair.split("=", 1) for pair in os.environ.get("CNI_ARGS", "").split(";") if pair
+        )
         own = folder / os.environ.get("CNI_CONTAINERID", "")
         if os.environ["CNI_COMMAND"] == "ADD":
             address = asked["prevResult"]["ips"][0]["address"].partition("/")[0]
@@ -42,7 +44,10 @@ def main() -> None:
 def enforce(asked: dict, addresses: dict) -> None:
     """Write the rules of every machine; ``addresses`` by the pods' names."""
     ask = cluster(asked)
-    pods = {f"{one['metadata']['namespace']}/{one['metadata']['name']}": one for one in ask("/api/v1/pods")}
+    pods = {
+        f"{one['metadata']['namespace']}/{one['metadata']['name']}": one
+        for one in ask("/api/v1/pods")
+    }
     policies = ask("/apis/networking.k8s.io/v1/networkpolicies")
     known = {at: pods[name] for name, at in addresses.items() if name in pods}
     services = ["*nat", ":BFIA-SERVICES - [0:0]"]
@@ -57,11 +62,22 @@ def enforce(asked: dict, addresses: dict) -> None:
     for machine in asked["machines"]:
         lines = [*services, "COMMIT", "*filter"]
         for chain, way in (("BFIA-OUT", "-s"), ("BFIA-IN", "-d")):
-            lines += [f":{chain} - [0:0]", f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j {OPEN}"]
+            lines += [
+                f":{chain} - [0:0]",
+                f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j {OPEN}",
+            ]
             for at, pod in known.items():
-                lines += [f"-A {chain} {way} {at} {rule}" for rule in rules(way, pod, policies, known)]
+                lines += [
+                    f"-A {chain} {way} {at} {rule}" for rule in rules(way, pod, policies, known)
+                ]
             lines += [f"-A {chain} -j {CLOSED}"]
-        enter = ["nsenter", f"--net=/var/run/netns/{machine}", "iptables-restore", "-w", "--noflush"]
+        enter = [
+            "nsenter",
+            f"--net=/var/run/netns/{machine}",
+            "iptables-restore",
+            "-w",
+            "--noflush",
+        ]
         subprocess.run(enter, input="\n".join([*lines, "COMMIT", ""]), text=True, check=True)
 
 
@@ -80,7 +96,9 @@ def rules(way: str, pod: dict, policies: list, known: dict) -> list:
         peers = [""]
         if side in rule:
             peers = [f"{other} {at} " for peer in rule[side] for at in blocks(peer, pod, known)]
-        ports = [f"-p tcp --dport {number(port['port'], pod)} " for port in rule.get("ports", ())] or [""]
+        ports = [
+            f"-p tcp --dport {number(port['port'], pod)} " for port in rule.get("ports", ())
+        ] or [""]
         found += [f"{peer}{port}-j {OPEN}" for peer in peers for port in ports]
     return [*found, f"-j {CLOSED}"]
 
@@ -99,7 +117,8 @@ def selects(by: dict, selector: dict, pod: dict) -> bool:
         return False
     there = {"Exists": True, "DoesNotExist": False}
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
-        (wanted["key"] in labels) is there[wanted["operator"]] for wanted in selector.get("matchExpressions", ())
+        (wanted["key"] in labels) is there[wanted["operator"]]
+        for wanted in selector.get("matchExpressions", ())
     )
 
 

@@ -23,7 +23,12 @@ from gateway.errors import Invalid
 _Solve = Callable[[JsonRequest, Incoming], Awaitable[Any]]
 
 
-def ahead(app: ASGIApp, within: FastAPI, routers: Iterable[APIRouter], most: int) -> ASGIApp:
+def ahead(
+    app: ASGIApp,
+    within: FastAPI,
+    routers: Iterable[APIRouter],
+    most: int,
+) -> ASGIApp:
     """Serve the plain paths of these routers before the layers of ``app``, of which ``within`` is the innermost.
 
     ``most``: bytes of a body that they take.
@@ -36,7 +41,11 @@ def ahead(app: ASGIApp, within: FastAPI, routers: Iterable[APIRouter], most: int
         for method in route.methods or ()
     }
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         found = plain.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if found is None or not is_short(request := JsonRequest(scope, receive), most):
             await app(scope, receive, send)
@@ -67,7 +76,11 @@ def _takes(route: Route) -> dict[str, _Solve] | None:
     if route.dependencies:
         return None
     found = {name: _solve(one) for name, one in signature(route.endpoint).parameters.items()}
-    return None if None in found.values() else {name: one for name, one in found.items() if one is not None}
+    return (
+        None
+        if None in found.values()
+        else {name: one for name, one in found.items() if one is not None}
+    )
 
 
 def _solve(parameter: Parameter) -> _Solve | None:
@@ -78,10 +91,17 @@ def _solve(parameter: Parameter) -> _Solve | None:
         return _sender
     if kind is Caller:
         return partial(_depending, default.dependency)
-    if isinstance(default, params.Query) and kind is str and default.default == "" and not default.metadata:
+    if (
+        isinstance(default, params.Query)
+        and kind is str
+        and default.default == ""
+        and not default.metadata
+    ):
         return partial(_text, parameter.name, default.default)
     model = next(iter(get_args(kind)), kind)
-    return partial(_body, model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    return (
+        partial(_body, model) if isinstance(model, type) and issubclass(model, BaseModel) else None
+    )
 
 
 async def _request(request: JsonRequest, _: Incoming) -> JsonRequest:
@@ -92,21 +112,40 @@ async def _sender(_: JsonRequest, sender: Incoming) -> Incoming:
     return sender
 
 
-async def _depending(on: Callable[[Incoming], Awaitable[Any]], _: JsonRequest, sender: Incoming) -> Any:
+async def _depending(
+    on: Callable[[Incoming], Awaitable[Any]],
+    _: JsonRequest,
+    sender: Incoming,
+) -> Any:
     return await on(sender)
 
 
-async def _text(name: str, default: str, request: JsonRequest, _: Incoming) -> str:
+async def _text(
+    name: str,
+    default: str,
+    request: JsonRequest,
+    _: Incoming,
+) -> str:
     return request.query_params.get(name, default)
 
 
-async def _body(model: type[BaseModel], request: JsonRequest, _: Incoming) -> BaseModel:
+async def _body(
+    model: type[BaseModel],
+    request: JsonRequest,
+    _: Incoming,
+) -> BaseModel:
     return model.model_validate(await request.json() if is_json(request) else None)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """Return what receives a body that was read once more."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [
+        {
+            "type": "http.request",
+            "body": body,
+            "more_body": False,
+        }
+    ]
 
     async def received() -> Message:
         return messages.pop() if messages else await receive()

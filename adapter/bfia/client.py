@@ -25,7 +25,15 @@ from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import GatewayError, Invalid, NotFound, NotServed, PeerUnreachable, Refused, problems_of
+from gateway.errors import (
+    GatewayError,
+    Invalid,
+    NotFound,
+    NotServed,
+    PeerUnreachable,
+    Refused,
+    problems_of,
+)
 from gateway.identity.keys import KeyPair
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport
 from gateway.runtime.context import Exchange, traced
@@ -98,17 +106,38 @@ class SchedulerClient(_Client):
             ends_no_callback_job=profile.ends_no_callback_job,
         )
 
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+    def suspend_job(
+        self,
+        job_id: str,
+        on: bool,
+        sender: NodeId,
+    ) -> None:
         """Use an extension. Raises `NotServed` by a peer without it."""
         self._peer.ask("/job/suspend" if on else "/job/resume", {"job_id": job_id})
 
-    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+    def amend_job(
+        self,
+        job_id: str,
+        parameters: Mapping[str, Any],
+        reason: str,
+        sender: NodeId,
+    ) -> int:
         """Use an extension. Raises `NotServed` by a peer without it."""
-        body = {"job_id": job_id, "parameters": parameters, "reason": reason}
+        body = {
+            "job_id": job_id,
+            "parameters": parameters,
+            "reason": reason,
+        }
         version = self._peer.ask("/job/parameters", body, timeout_factor=3.0).get("version")
         return version if isinstance(version, int) else 0
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+    def confirm_job(
+        self,
+        job_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+        audit: str = "",
+    ) -> None:
         """Send ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
@@ -127,9 +156,17 @@ class SchedulerClient(_Client):
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        return translate.rerun_answer(wanted, self._peer.ask("/job/rerun", body, timeout_factor=3.0))
+        return translate.rerun_answer(
+            wanted, self._peer.ask("/job/rerun", body, timeout_factor=3.0)
+        )
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        sender: NodeId,
+        why: Failure | None = None,
+    ) -> None:
         """Send ``job/stop_all``, which has no place for a cause; ``task_name`` in it is ours."""
         self._peer.post("/job/stop_all", _of_task(job_id, task_name))
 
@@ -138,7 +175,10 @@ class ParticipantClient(_Client):
     """`ParticipantApi` of a peer."""
 
     def __init__(
-        self, peer: Peer, sign: Sign = lambda spec, nodes: {}, permits: Permits = lambda node, job: ""
+        self,
+        peer: Peer,
+        sign: Sign = lambda spec, nodes: {},
+        permits: Permits = lambda node, job: "",
     ) -> None:
         super().__init__(peer, sign)
         self._permits = permits
@@ -149,11 +189,15 @@ class ParticipantClient(_Client):
         self._peer.check_profile()
         try:
             body = translate.create_body(spec, profile) | self._bundles(spec, [self._peer.node])
-            response = self._peer.post("/job/create", body, permits=self._permits(self._peer.node, spec))
+            response = self._peer.post(
+                "/job/create", body, permits=self._permits(self._peer.node, spec)
+            )
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
-            return Acceptance()  # it has it from an earlier try whose answer was lost: ids are random
+            return (
+                Acceptance()
+            )  # it has it from an earlier try whose answer was lost: ids are random
         return translate.acceptance(response, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
@@ -165,7 +209,12 @@ class ParticipantClient(_Client):
         self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
         return Acceptance(waits=True, asked_only=True)
 
-    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
@@ -174,7 +223,9 @@ class ParticipantClient(_Client):
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = translate.create_body(spec, self._peer.profile)
-        return translate.items(self._peer.ask("/job/plan", body, permits=self._permits(self._peer.node, spec)))
+        return translate.items(
+            self._peer.ask("/job/plan", body, permits=self._permits(self._peer.node, spec))
+        )
 
     def hold(self, job_id: str, sender: NodeId) -> None:
         """Use an extension; a peer without it reserves nothing, which is not an error."""
@@ -186,7 +237,12 @@ class ParticipantClient(_Client):
         with suppress(NotServed):
             self._peer.ask("/job/resource/return", {"job_id": job_id})
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        sender: NodeId,
+        without: Sequence[str] = (),
+    ) -> None:
         """Send ``job/start``; ``without`` in it is ours, and left out where nobody is."""
         body = {"job_id": job_id, **({"without": list(without)} if without else {})}
         self._peer.post("/job/start", body, permits=self._permits(self._peer.node, job_id))
@@ -213,25 +269,47 @@ class ParticipantClient(_Client):
         self._peer.ask("/job/parameters/offer", body)
 
     def start_task(
-        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+        holding: Sequence[str] = (),
     ) -> None:
         """Send ``task/start``; ``amendments`` in it is ours, for a job whose parameters were changed."""
-        body: dict[str, Any] = {"job_id": job_id, "task_id": task_id, "task_name": task_name}
+        body: dict[str, Any] = {
+            "job_id": job_id,
+            "task_id": task_id,
+            "task_name": task_name,
+        }
         self._peer.post("/task/start", body | ({"amendments": list(holding)} if holding else {}))
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         """Send ``task/poll``; peers report an unknown task in different ways."""
         try:
             data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
         except Refused as refused:
-            unknown = refused.reason == Refused.reason and self._peer.profile.poll_error_means_unknown
+            unknown = (
+                refused.reason == Refused.reason and self._peer.profile.poll_error_means_unknown
+            )
             if unknown or refused.reason == "TASK_UNKNOWN":
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
         status = translate.read_status(data.get("status"))
         return TaskNews(status, failure_of(data.get("failed_by")))
 
-    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Send ``job/stop``, or withdraw the question where the job was only asked about."""
         body = _of_task(job_id, task_name) | translate.ending_fields(ending)
         try:
@@ -251,14 +329,25 @@ class ParticipantClient(_Client):
             with suppress(Refused):  # the first was accepted
                 self._peer.post("/job/stop", body)
 
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         """Send ``task/stop``, or ``job/stop`` with the task's name, as the peer's profile says."""
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
-    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+    def delete_job(
+        self,
+        job_id: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
         """Use an extension. Raises `NotServed` by a peer without it."""
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
@@ -283,7 +372,10 @@ class BfiaProtocol:
     numbers_tasks = False
 
     def __init__(
-        self, me: NodeId, routes: LiveRoutes, observe: Callable[[Exchange], None] = lambda _: None
+        self,
+        me: NodeId,
+        routes: LiveRoutes,
+        observe: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         self._me = me
         self._routes = routes
@@ -303,7 +395,12 @@ class BfiaProtocol:
         """Return a client for a node that takes part."""
         return ParticipantClient(self.peer(node), self.bundles, self.permits)
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    def environment(
+        self,
+        local: LocalJob,
+        run: Run,
+        site: Site,
+    ) -> dict[str, str]:
         """Return the variables that the component layer promises a run's container."""
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
 
@@ -329,7 +426,12 @@ class BfiaProtocol:
         """Return the job as ``create_all`` has it, in the standard's own spelling."""
         return create_body(spec, PROFILES["spec"])
 
-    def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
+    def specified(
+        self,
+        request: Mapping[str, Any],
+        scheduler: NodeId,
+        trace_id: str,
+    ) -> JobSpec:
         """Read a job that `request` has written. Raises `Invalid`."""
         try:
             body = wire.CreateJob.model_validate(dict(request))
@@ -338,10 +440,17 @@ class BfiaProtocol:
             if foreign is not None:
                 raise Invalid([foreign]) from None
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
-        return replace(job_spec(body, body.job_id, scheduler, trace_id), unknown_fields=unknown_fields(body))
+        return replace(
+            job_spec(body, body.job_id, scheduler, trace_id), unknown_fields=unknown_fields(body)
+        )
 
     def send(
-        self, node: NodeId, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
+        self,
+        node: NodeId,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        timeout_factor: float,
     ) -> tuple[int, Any]:
         """Post to a path of another protocol at a node; return HTTP status and JSON."""
         return self.peer(node).raw("POST", path, body, timeout_factor=timeout_factor, more=headers)
@@ -357,7 +466,9 @@ class BfiaProtocol:
                 self.peer(node).raw("POST", HELLO, {})
                 return True
             url = urlsplit(route.url)
-            with socket.create_connection((url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0):
+            with socket.create_connection(
+                (url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0
+            ):
                 return True
         except (UnknownNode, OSError, ValueError, KeyError, GatewayError):
             return False

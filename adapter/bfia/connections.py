@@ -141,9 +141,19 @@ def packed(headers: Mapping[str, str]) -> str:
     return coding if _PACKED.search(coding) else ""
 
 
-def head(what: bytes, netloc: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> bytes:
+def head(
+    what: bytes,
+    netloc: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    size: int,
+) -> bytes:
     """Return the head of a request; ``what``: method and path. Raises ValueError for control characters in it."""
-    lines = [what + b" HTTP/1.1", b"host: " + netloc, b"accept-encoding: identity", b"content-length: %d" % size]
+    lines = [
+        what + b" HTTP/1.1",
+        b"host: " + netloc,
+        b"accept-encoding: identity",
+        b"content-length: %d" % size,
+    ]
     lines += [b"%s: %s" % header for header in headers]
     if bad := [line for line in lines if _CONTROL.search(line)]:
         raise ValueError(f"control characters in {bad[0].split(b':')[0].decode('latin-1')!r}")
@@ -153,7 +163,12 @@ def head(what: bytes, netloc: bytes, headers: Iterable[tuple[bytes, bytes]], siz
 class Client:
     """Requests to one address; safe to use from several threads."""
 
-    def __init__(self, url: str, verify: ssl.SSLContext, server_name: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        verify: ssl.SSLContext,
+        server_name: str | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
         self._address = parts.hostname or "", parts.port or (443 if self._tls else 80)
@@ -184,7 +199,9 @@ class Client:
         finally:
             self._turns.release()
         whole = len(response.content) <= LARGEST_ANSWER
-        return Response(response.status, bytes(response.content) if whole else b"", response.headers)
+        return Response(
+            response.status, bytes(response.content) if whole else b"", response.headers
+        )
 
     def close(self) -> None:
         """Close every connection; running requests fail."""
@@ -225,16 +242,28 @@ class Client:
             self._used.add(sock)
         return sock
 
-    def _exchanged(self, sock: socket.socket, request: Request, end: float) -> Reading:
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
+    def _exchanged(
+        self,
+        sock: socket.socket,
+        request: Request,
+        end: float,
+    ) -> Reading:
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in request.headers.items()
+        ]
         what = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
-        sock.sendall(head(what, self._netloc.encode("latin-1"), headers, len(request.body)) + request.body)
+        sock.sendall(
+            head(what, self._netloc.encode("latin-1"), headers, len(request.body)) + request.body
+        )
         response = Reading(LARGEST_ANSWER)
         while not response.over:
             response.feed(sock.recv(65536))
             if time.monotonic() > end:
                 raise TimeoutError("the answer does not end")
-        if not (response.content or response.keep or response.has_length):  # else a head that was cut off would do
+        if not (
+            response.content or response.keep or response.has_length
+        ):  # else a head that was cut off would do
             raise ConnectionResetError("the peer closed the connection without a body")
         return response
 
@@ -268,7 +297,9 @@ class Connections:
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
         """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        return self._clients.get((url, identity), identity if url.startswith("https") else NO_IDENTITY)
+        return self._clients.get(
+            (url, identity), identity if url.startswith("https") else NO_IDENTITY
+        )
 
     def close(self) -> None:
         """Close every client; running calls fail."""

@@ -86,7 +86,9 @@ async def receive(
         raise Invalid([Problem("content-type", "must be multipart/form-data with a boundary", got)])
     if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
-    reader = _Reader(request, options[b"boundary"], write, lambda items: begin(_form(items)), follow)
+    reader = _Reader(
+        request, options[b"boundary"], write, lambda items: begin(_form(items)), follow
+    )
     try:
         received = await reader.parse()
     except MultiPartException as error:
@@ -94,7 +96,9 @@ async def receive(
     except ClientDisconnect:
         raise Invalid([Problem("body", "must be sent to its end")], reason="BROKEN_OFF") from None
     if not reader.ended:
-        raise Invalid([Problem("body", "must end with the form's closing boundary")], reason="BROKEN_OFF")
+        raise Invalid(
+            [Problem("body", "must end with the form's closing boundary")], reason="BROKEN_OFF"
+        )
     return _form(received.multi_items())
 
 
@@ -145,7 +149,12 @@ class _Reader(MultiPartParser):
         upload.file = _Sink(self._write)  # type: ignore[assignment]
         self._begun, self._storing = True, self._begin([*self.items, (FILE, upload)])
 
-    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+    def on_part_data(
+        self,
+        data: bytes,
+        start: int,
+        end: int,
+    ) -> None:
         if self._current_part.file is None:
             self._field_bytes += end - start
             if self._field_bytes > _LARGEST_FIELDS:
@@ -208,7 +217,12 @@ class _Sink:
 class FilePart:
     """What is left of the file in a form, up to the boundary; what is behind its content is ``after``."""
 
-    def __init__(self, rest: Rest, mark: bytes, over: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        rest: Rest,
+        mark: bytes,
+        over: Callable[[], object],
+    ) -> None:
         """``over`` is called when the end is reached."""
         self._rest = rest
         self._mark = mark
@@ -238,9 +252,15 @@ class FilePart:
         try:
             end = begun + self._rest.readinto(memoryview(room)[begun:])
             at = room.find(b"\r", 0, end)
-            at = at if at < 0 else room.find(self._mark, at, end)  # a single byte is found much faster
+            at = (
+                at if at < 0 else room.find(self._mark, at, end)
+            )  # a single byte is found much faster
             over = at >= 0 or end == begun
-            kept = end - at if at >= 0 else _begins(room[max(0, end - len(self._mark)) : end], self._mark)
+            kept = (
+                end - at
+                if at >= 0
+                else _begins(room[max(0, end - len(self._mark)) : end], self._mark)
+            )
             self._held, self._ready = bytes(room[end - kept : end]), memoryview(room)[: end - kept]
             if over:
                 self.after = self._held + self._behind()
@@ -298,9 +318,12 @@ class Meta(BaseModel):
         default="",
         description=f"One of {', '.join(ENCODINGS)}, in the storage UTF-8; recognised if not given.",
     )
-    label_name: str = Field(default="", description="Column that holds the label, where there is one.")
+    label_name: str = Field(
+        default="", description="Column that holds the label, where there is one."
+    )
     match_id_name: str = Field(
-        default="", description="Column with the ids to match with other parties; each once, unless extend_sid."
+        default="",
+        description="Column with the ids to match with other parties; each once, unless extend_sid.",
     )
 
     _nulls = model_validator(mode="before")(without_nulls)
@@ -338,10 +361,14 @@ class UploadKeys(BaseModel):
     """keys of FATE's upload files, 1.x and 2.x, each with the one here"""
 
     head: bool = Field(
-        default=True, description="The first line names the columns. If not, they are called x0, x1, …"
+        default=True,
+        description="The first line names the columns. If not, they are called x0, x1, …",
     )
     partitions: Annotated[int, BeforeValidator(str)] = Field(
-        default=1, ge=1, le=MAX_PARTITIONS, description="Into how many files the table is divided, by match id."
+        default=1,
+        ge=1,
+        le=MAX_PARTITIONS,
+        description="Into how many files the table is divided, by match id.",
     )
     extend_sid: bool = Field(
         default=False, description="Put a column sid first, unique in every row; ids may repeat."
@@ -349,13 +376,20 @@ class UploadKeys(BaseModel):
     meta: Annotated[Meta, BeforeValidator(_read_meta, json_schema_input_type=Meta | str)] = Field(
         default=Meta(), description="What the columns mean; an object or its JSON text."
     )
-    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
-    name: Annotated[str, follows(dataset_rule)] = Field(description="Second part: the id is namespace#name.")
-    overwrite: bool = Field(default=False, description="Replace a dataset of the same namespace and name.")
+    namespace: Annotated[str, follows(namespace_rule)] = Field(
+        description="First part of the dataset's id."
+    )
+    name: Annotated[str, follows(dataset_rule)] = Field(
+        description="Second part: the id is namespace#name."
+    )
+    overwrite: bool = Field(
+        default=False, description="Replace a dataset of the same namespace and name."
+    )
     drop: bool = Field(default=False, description="The same as overwrite.")
     description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
     storage: str = Field(
-        default="", description="Where it is stored: one of `storages`, `file` for the folder; else the first."
+        default="",
+        description="Where it is stored: one of `storages`, `file` for the folder; else the first.",
     )
 
     _nulls = model_validator(mode="before")(without_nulls)
@@ -382,7 +416,8 @@ class UploadBody(UploadKeys):
     """An upload of a file that lies on the server."""
 
     file: str = Field(
-        min_length=1, description="Path on the server, below a folder of the setting data.roots; relative to it."
+        min_length=1,
+        description="Path on the server, below a folder of the setting data.roots; relative to it.",
     )
 
 
@@ -398,7 +433,9 @@ class Stored(BaseModel):
     checksum: str = Field(description="sha256 of the uploaded file, hex.")
     encoding: str = Field(description="In which the file was read.")
     delimiter: str = Field(description="With which the file was read.")
-    warnings: list[str] = Field(default=[], description="What looks odd in it, with line and example.")
+    warnings: list[str] = Field(
+        default=[], description="What looks odd in it, with line and example."
+    )
 
 
 class UploadAnswer(BaseModel):
@@ -431,16 +468,23 @@ class Uploads:
     async def stored(self, sender: Incoming, body: UploadBody) -> Dataset:
         """Take in a file that lies on this server. Raises what `Datasets.upload_from_path` raises."""
         wanted = body.upload()
-        return await on(self._converting, sender, lambda: self._datasets.upload_from_path(wanted, body.file))
+        return await on(
+            self._converting, sender, lambda: self._datasets.upload_from_path(wanted, body.file)
+        )
 
     async def from_form(
-        self, sender: Incoming, request: Request, change: Callable[[dict[str, str]], dict[str, str]] = dict
+        self,
+        sender: Incoming,
+        request: Request,
+        change: Callable[[dict[str, str]], dict[str, str]] = dict,
     ) -> Dataset:
         """Store a file that comes as a form; ``change`` is applied to its fields. Raises `Invalid` and more.
 
         It is stored while it comes where the fields before it say all that is needed.
         """
-        received = await on(self._receiving, sender, lambda: self._datasets.receive(self._max_upload))
+        received = await on(
+            self._receiving, sender, lambda: self._datasets.receive(self._max_upload)
+        )
         begun: list[tuple[Form, Upload]] = []
 
         def wanted(form: Form) -> Upload:
@@ -458,12 +502,19 @@ class Uploads:
         try:
             form = await receive(request, received.write, self._max_upload, begin, received.follow)
             if not begun:
-                store = partial(self._datasets.upload_from_file, wanted(form), received, form.filename or "")
+                store = partial(
+                    self._datasets.upload_from_file, wanted(form), received, form.filename or ""
+                )
                 return await on(self._converting, sender, store)
             early, upload = begun[0]
             if form != early and wanted(form) != upload:
                 late = [name for name in form.fields if name not in early.fields]
-                raise Invalid([Problem(name, f"must come before the part {FILE} of the form") for name in late])
+                raise Invalid(
+                    [
+                        Problem(name, f"must come before the part {FILE} of the form")
+                        for name in late
+                    ]
+                )
             return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
         finally:
             with anyio.CancelScope(shield=True):
@@ -477,9 +528,13 @@ def router(uploads: Uploads) -> APIRouter:
     router = APIRouter(tags=["data"])
 
     @router.post(
-        "/v2/component/upload", summary="Store a table from the server's disk", max_body_size=_LARGEST_BODY
+        "/v2/component/upload",
+        summary="Store a table from the server's disk",
+        max_body_size=_LARGEST_BODY,
     )
-    async def upload(sender: Sender, body: Annotated[UploadBody, Body(examples=[UPLOAD])]) -> UploadAnswer:
+    async def upload(
+        sender: Sender, body: Annotated[UploadBody, Body(examples=[UPLOAD])]
+    ) -> UploadAnswer:
         """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
         return _answer(await uploads.stored(sender, body))
 
@@ -510,8 +565,16 @@ def _upload_of(form: Form) -> Upload:
 
 
 def _answer(dataset: Dataset) -> UploadAnswer:
-    stored = {**vars(dataset), **dataset.meta, "dataset_id": dataset.dataset_id}
-    return UploadAnswer(code=0, message="success", data=Stored.model_validate(stored))
+    stored = {
+        **vars(dataset),
+        **dataset.meta,
+        "dataset_id": dataset.dataset_id,
+    }
+    return UploadAnswer(
+        code=0,
+        message="success",
+        data=Stored.model_validate(stored),
+    )
 
 
 def _form_described() -> dict[str, Any]:
@@ -519,7 +582,18 @@ def _form_described() -> dict[str, Any]:
     schema.pop("$defs")
     properties = schema["properties"]
     properties["meta"] = {"type": "string", "description": properties["meta"]["description"]}
-    properties[FILE] = {"type": "string", "format": "binary", "description": "The table, as CSV."}
+    properties[FILE] = {
+        "type": "string",
+        "format": "binary",
+        "description": "The table, as CSV.",
+    }
     schema["required"] = [*schema["required"], FILE]
-    example = {**UPLOAD, "meta": json.dumps(UPLOAD["meta"]), FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n"}
-    return {"required": True, "content": {"multipart/form-data": {"schema": schema, "example": example}}}
+    example = {
+        **UPLOAD,
+        "meta": json.dumps(UPLOAD["meta"]),
+        FILE: "id,y,x0\n1,0,0.5\n2,1,0.25\n",
+    }
+    return {
+        "required": True,
+        "content": {"multipart/form-data": {"schema": schema, "example": example}},
+    }

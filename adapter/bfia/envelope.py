@@ -27,7 +27,16 @@ from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
 from adapter.foreign_jobs import not_for_create_all
-from gateway.errors import DatabaseAway, GatewayError, Invalid, StorageAway, TooLarge, brief, envelope, release
+from gateway.errors import (
+    DatabaseAway,
+    GatewayError,
+    Invalid,
+    StorageAway,
+    TooLarge,
+    brief,
+    envelope,
+    release,
+)
 from gateway.language.catalogue import ENGLISH, in_language, next_step, of_header
 
 log = structlog.get_logger(__name__)
@@ -37,7 +46,13 @@ _REAL_STATUSES = "/api/"
 _OPERATORS = (_REAL_STATUSES, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
 """paths whose refusals go to people"""
 _KEPT_STATUS = frozenset({404, 405, 413, 415})
-_REASONS = {404: "PATH_UNKNOWN", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "MEDIA_TYPE", 422: "INVALID"}
+_REASONS = {
+    404: "PATH_UNKNOWN",
+    405: "METHOD_NOT_ALLOWED",
+    413: "TOO_LARGE",
+    415: "MEDIA_TYPE",
+    422: "INVALID",
+}
 
 D = TypeVar("D", bound=Data)
 _ANSWER = Answer[Any]  # kept, as pydantic builds a type without a reference anew at every use
@@ -48,7 +63,12 @@ Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
 class Route(JsonRoute):
     """A path of this protocol: its response has the fields that were set, and is not checked again."""
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        **options: Any,
+    ) -> None:
         super().__init__(path, _written(endpoint), **options)
 
 
@@ -64,7 +84,11 @@ def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 
 def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:
     """Return a success, with the code that the peer's profile understands as such."""
-    return _ANSWER(code=profile.answer_code if profile else 0, msg="success", data=data or Empty())
+    return _ANSWER(
+        code=profile.answer_code if profile else 0,
+        msg="success",
+        data=data or Empty(),
+    )
 
 
 def install(
@@ -102,10 +126,17 @@ def install(
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         code, path = error.status_code, request.url.path
         status = code if code in _KEPT_STATUS else _decided(request, code)
-        texts = {404: f"no such path on this listener: {path}", 405: f"{request.method} is not served at {path}"}
-        found = GatewayError(texts.get(code, str(error.detail)), reason=_REASONS.get(code, "BAD_REQUEST"))
+        texts = {
+            404: f"no such path on this listener: {path}",
+            405: f"{request.method} is not served at {path}",
+        }
+        found = GatewayError(
+            texts.get(code, str(error.detail)), reason=_REASONS.get(code, "BAD_REQUEST")
+        )
         found.code = code
-        answer = elsewhere(path, found, status) or _answer(request, status_for(request, status), found)
+        answer = elsewhere(path, found, status) or _answer(
+            request, status_for(request, status), found
+        )
         answer.headers.update(error.headers or {})
         return answer
 
@@ -128,7 +159,11 @@ def _invalid(request: Request, error: RequestValidationError) -> Invalid:
     return Invalid([*refusal(request, error).problems, *translate.faults(error.body, model)])
 
 
-def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
+def denial(
+    scope: Scope,
+    error: GatewayError,
+    elsewhere: Elsewhere,
+) -> Response:
     """Return the response to a request that is denied before any path of this protocol sees it."""
     if scope["path"].startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
@@ -136,7 +171,10 @@ def denial(scope: Scope, error: GatewayError, elsewhere: Elsewhere) -> Response:
 
 
 def refused_body(
-    scope: Scope, error: Invalid, as_200: Callable[[Request], bool], elsewhere: Elsewhere
+    scope: Scope,
+    error: Invalid,
+    as_200: Callable[[Request], bool],
+    elsewhere: Elsewhere,
 ) -> Response:
     """Return the response to a request whose body cannot be decoded."""
     if scope["path"].startswith(CHANNEL):
@@ -155,7 +193,11 @@ def too_large_in_envelope(
 ) -> ASGIApp:
     """Put the refusal of a too large body into the envelope: the framework's limiter sends plain text."""
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         replaced = False
 
         async def pass_on(message: Message) -> None:
@@ -165,7 +207,9 @@ def too_large_in_envelope(
                 if replaced:
                     error = TooLarge("the body is larger than this path takes")
                     status = 200 if as_200(Request(scope)) else 413
-                    answer = elsewhere(scope["path"], error, 413) or _answer(Request(scope), status, error)
+                    answer = elsewhere(scope["path"], error, 413) or _answer(
+                        Request(scope), status, error
+                    )
                     answer.headers["connection"] = "close"
                     await answer(scope, receive, send)
             if not replaced:
@@ -180,7 +224,12 @@ def _decided(request: Request, code: int) -> int:
     return code if request.url.path.startswith(_REAL_STATUSES) else 200
 
 
-def _answer(request: Request, status: int, error: GatewayError, words: Words = str) -> JSONResponse:
+def _answer(
+    request: Request,
+    status: int,
+    error: GatewayError,
+    words: Words = str,
+) -> JSONResponse:
     language = of_header(request.headers.get("accept-language", ""))
     body = envelope(error, words)
     if language != ENGLISH:

@@ -21,12 +21,22 @@ def session_id(job_id: str) -> str:
     return f"session_{job_id}"
 
 
-def session_of(job_id: str, task_id: str, per_task: bool) -> str:
+def session_of(
+    job_id: str,
+    task_id: str,
+    per_task: bool,
+) -> str:
     """Return the session of a task's containers; one peer has one for each task, written in the same way."""
     return session_id(task_id if per_task else job_id)
 
 
-def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False) -> dict[str, str]:
+def environment(
+    local: LocalJob,
+    run: Run,
+    site: Site,
+    *,
+    per_task: bool = False,
+) -> dict[str, str]:
     """Return every variable that the container of this run gets.
 
     ``per_task``: it meets containers of a peer whose sessions are those of tasks.
@@ -50,7 +60,9 @@ def environment(local: LocalJob, run: Run, site: Site, *, per_task: bool = False
     for party in spec.parties:
         if party.label not in local.excluded and (not run.roles or party.role in run.roles):
             variables[f"config.node_id.{party.label}"] = party.node
-            variables[f"config.inst_id.{party.label}"] = site.institution_of.get(party.node) or party.node
+            variables[f"config.inst_id.{party.label}"] = (
+                site.institution_of.get(party.node) or party.node
+            )
     variables["runtime.component.name"] = run.component.name
     for name, value in run.parameters.items():
         if value is not None:
@@ -85,14 +97,24 @@ def container_status(run: Run, address: str) -> TaskStatus | None:
     url = f"http://{address}:{run.declared['control_port']}{QUERY}"
     try:
         timeout = httpx.Timeout(_WITHIN)
-        with httpx.stream("POST", url, json={"task_id": run.task_id}, timeout=timeout, trust_env=False) as answer:
+        with httpx.stream(
+            "POST",
+            url,
+            json={"task_id": run.task_id},
+            timeout=timeout,
+            trust_env=False,
+        ) as answer:
             body, end = b"", time.monotonic() + _WITHIN
             for part in answer.iter_raw():
                 body += part
                 if len(body) > _MOST or time.monotonic() > end:
                     return None
             found = json.loads(body)
-        fits = answer.status_code == httpx.codes.OK and isinstance(found, dict) and found.get("code") in (0, "0")
+        fits = (
+            answer.status_code == httpx.codes.OK
+            and isinstance(found, dict)
+            and found.get("code") in (0, "0")
+        )
         status = TaskStatus(str(found.get("status")).upper()) if fits else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         return None

@@ -34,8 +34,22 @@ _DESCRIPTION: dict[str, Any] = {
     "desVersion": "1.3.0",
     "storageEngine": ["file"],
     "inputParam": [],
-    "inputData": [{"name": "train_data", "description": "table", "category": "dataset", "dataFormat": ["csv"]}],
-    "outputData": [{"name": "train_data", "description": "table", "category": "dataset", "dataFormat": ["csv"]}],
+    "inputData": [
+        {
+            "name": "train_data",
+            "description": "table",
+            "category": "dataset",
+            "dataFormat": ["csv"],
+        }
+    ],
+    "outputData": [
+        {
+            "name": "train_data",
+            "description": "table",
+            "category": "dataset",
+            "dataFormat": ["csv"],
+        }
+    ],
     "result": [{"resultCode": "00000000", "resultMessage": "ok"}],
 }
 
@@ -79,7 +93,9 @@ def _body(summary: str, **value: Any) -> Any:
 
 
 def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
-    fields = {name: {"type": of.get("type", "string")} for name, of in form.document["properties"].items()}
+    fields = {
+        name: {"type": of.get("type", "string")} for name, of in form.document["properties"].items()
+    }
     schema = {
         "type": "object",
         "required": form.document["required"],
@@ -87,7 +103,10 @@ def _unparsed(value: dict[str, Any], form: Schema) -> dict[str, Any]:
         "description": f"{form.title}; in full: GET /api/v1/schemas/{form.name}",
     }
     return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": value}}}
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "example": value}},
+        }
     }
 
 
@@ -99,10 +118,25 @@ SUBMIT_JOB = _body("A job of two parties", **(A_JOB | {"config": _OF_A_PEER}), j
 CREATE_JOB = _body("A job of two parties", **A_JOB, job_id=JOB)
 START_JOB = _body("A job", job_id=JOB)
 DELETE_JOB = _body("A job", job_id=JOB, dry_run=True)
-OUTPUT_METADATA = _body("All outputs of a task at a role", job_id=JOB, task_name=_NAME, role="guest")
-START_TASK = _body("A task of a job", job_id=JOB, task_id=TASK, task_name=_NAME)
+OUTPUT_METADATA = _body(
+    "All outputs of a task at a role",
+    job_id=JOB,
+    task_name=_NAME,
+    role="guest",
+)
+START_TASK = _body(
+    "A task of a job",
+    job_id=JOB,
+    task_id=TASK,
+    task_name=_NAME,
+)
 POLL_TASK = _body("One role of a task", task_id=TASK, role="guest")
-REPORT_TASK = _body("One role of a task", task_id=TASK_HERE, status="RUNNING", role="guest")
+REPORT_TASK = _body(
+    "One role of a task",
+    task_id=TASK_HERE,
+    status="RUNNING",
+    role="guest",
+)
 _JOB_ID = {"schema": wire.JobId.model_json_schema(), "example": {"job_id": JOB_HERE}}
 STATUS_ALL = {"requestBody": {"content": {"application/json": _JOB_ID}}}
 STOP_TASK = _body("A task", task_id=TASK)
@@ -121,14 +155,34 @@ TERMINATE_AUDIT = _body("A question", audit_id=AUDIT)
 SUSPEND_JOB = _body("A job", job_id=JOB_HERE)
 STOP_JOB = _body("A whole job", job_id=JOB, outcome="STOPPED")
 STOP_ALL = _body("A whole job", job_id=JOB_HERE)
-RERUN = _body("From a task", job_id=JOB_HERE, new_job_id="job-again", **{"from": _NAME})
+RERUN = _body(
+    "From a task",
+    job_id=JOB_HERE,
+    new_job_id="job-again",
+    **{"from": _NAME},
+)
 _NEW = {"common": {_NAME: {"epochs": 5}}}
-AMEND = _body("A task to come", job_id=JOB_HERE, parameters=_NEW, reason="too slow")
+AMEND = _body(
+    "A task to come",
+    job_id=JOB_HERE,
+    parameters=_NEW,
+    reason="too slow",
+)
 OFFER = _body(
-    "A task to come", job_id=JOB, parameters=_NEW, reason="too slow", amendment="a1", by="JG0100001100000010"
+    "A task to come",
+    job_id=JOB,
+    parameters=_NEW,
+    reason="too slow",
+    amendment="a1",
+    by="JG0100001100000010",
 )
 STOP_TASK_OF_JOB = _body("A task of a job", job_id=JOB_HERE, task_name=_NAME)
-CALLBACK = _body("A container that has begun", task_id=TASK, status="RUNNING", role="guest")
+CALLBACK = _body(
+    "A container that has begun",
+    task_id=TASK,
+    status="RUNNING",
+    role="guest",
+)
 REGISTER = _unparsed(A_PROVIDER, REGISTRATION)
 REGISTER_COMPONENT = _unparsed(A_COMPONENT, COMPONENT_REGISTRATION)
 CREATE_ALL = _body("One task at a guest and a host", **A_JOB)
@@ -139,7 +193,11 @@ UPLOAD: dict[str, Any] = {
     "head": True,
     "partitions": 16,
     "extend_sid": True,
-    "meta": {"delimiter": ",", "label_name": "y", "match_id_name": "id"},
+    "meta": {
+        "delimiter": ",",
+        "label_name": "y",
+        "match_id_name": "id",
+    },
     "namespace": "experiment",
     "name": "breast_hetero_guest",
 }

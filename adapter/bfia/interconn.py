@@ -33,21 +33,31 @@ OUTPUT_METADATA = "/output/metadata"
 PROTOCOL_VERSION = "1.2.0"
 
 
-def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, peers: Peers) -> APIRouter:
+def router(
+    node: NodeId,
+    scheduler: SchedulerApi,
+    participant: ParticipantApi,
+    peers: Peers,
+) -> APIRouter:
     """Return the paths of the control layer for peers."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
     limiters = peers.limiters
     path = Paths(router, peers, SCHEDULE)
 
     @path("/job/create_all", "An initiator has this node schedule a job (3.1)", limiters.peers)
-    def create_all(body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller) -> wire.JobData:
+    def create_all(
+        body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller
+    ) -> wire.JobData:
         scheduler.submit_job(
-            translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile), caller.node
+            translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile),
+            caller.node,
         )
         return wire.JobData(job_id=body.job_id)
 
     @path("/job/create", "The scheduling node creates a job here (3.2)")
-    def create(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.JobData:
+    def create(
+        body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller
+    ) -> wire.JobData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         accepted = participant.create_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id, **translate.acceptance_body(accepted))
@@ -75,7 +85,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
 
     @path("/task/start", "The scheduling node starts a task (3.4)")
     def start_task(body: Annotated[wire.StartTask, examples.START_TASK], caller: Caller) -> None:
-        participant.start_task(body.job_id, body.task_id, body.task_name, caller.node, body.amendments)
+        participant.start_task(
+            body.job_id, body.task_id, body.task_name, caller.node, body.amendments
+        )
 
     @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
     def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
@@ -85,8 +97,14 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
             why = Failure("STOPPED", text)
         scheduler.stop_job(body.job_id, body.task_name, caller.node, why)
 
-    @path("/job/audit_confirm", "A node says whether it takes part in a job (1.0, 3.10)", limiters.news)
-    def audit_confirm(body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller) -> None:
+    @path(
+        "/job/audit_confirm",
+        "A node says whether it takes part in a job (1.0, 3.10)",
+        limiters.news,
+    )
+    def audit_confirm(
+        body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
+    ) -> None:
         scheduler.confirm_job(body.job_id, translate.refusal(body, caller.node), caller.node)
 
     @path("/job/suspend", "A node of the job has no further task started (extension)")
@@ -110,7 +128,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @path("/job/parameters/offer", "The scheduling node offers them to a party (ours)")
     def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller) -> None:
         bundle = body.signed_bundles.get(node)
-        offered = Amendment(body.amendment, body.parameters, body.by, body.reason, datetime.now(UTC), bundle)
+        offered = Amendment(
+            body.amendment, body.parameters, body.by, body.reason, datetime.now(UTC), bundle
+        )
         participant.offer_parameters(body.job_id, offered, body.holding, caller.node)
 
     @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
@@ -128,7 +148,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
         summary="State of a job that this node schedules, or of its own part (3.7)",
         openapi_extra=examples.STATUS_ALL,
     )
-    async def status_all(request: Request, caller: Caller = peers.party) -> wire.Answer[wire.StatusData]:
+    async def status_all(
+        request: Request, caller: Caller = peers.party
+    ) -> wire.Answer[wire.StatusData]:
         wanted = await read(request, wire.JobQuery)
 
         def asked_status() -> JobView:
@@ -136,7 +158,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
             return scheduler.job_status(wanted.job_id, caller.node)
 
         view = await on(limiters.rest, caller.sender, asked_status)
-        return ok(wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile)
+        return ok(
+            wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile
+        )
 
     @path("/task/poll", "The scheduling node polls a task's state (3.8)", limiters.news)
     def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
@@ -147,7 +171,9 @@ def router(node: NodeId, scheduler: SchedulerApi, participant: ParticipantApi, p
     @path("/task/callback", "A participating node reports a task's state (3.9)", limiters.news)
     def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
         status = translate.task_status(body.status)
-        scheduler.report_task(TaskReport(body.task_id, body.role, status, body.failed_by), caller.node)
+        scheduler.report_task(
+            TaskReport(body.task_id, body.role, status, body.failed_by), caller.node
+        )
 
     @path("/job/delete", "A node of an ended job has it deleted here (ours)")
     def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller) -> None:
@@ -162,7 +188,9 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     path = Paths(router, peers, SCHEDULE)
 
     @path(OUTPUT_METADATA, "A node of a job asks what an output here is like; needs a grant (ours)")
-    def metadata(body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller) -> wire.OutputsData:
+    def metadata(
+        body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller
+    ) -> wire.OutputsData:
         wanted = Wanted(body.job_id, body.task_name, body.role, body.output_key)
         found = facts.for_peer(wanted, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
         return wire.OutputsData(outputs=[one.as_dict() for one in found])
@@ -170,13 +198,22 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     return router
 
 
-def hello_router(node: NodeId, institution: str, peer_of: Callable[[NodeId], Peer], peers: Peers) -> APIRouter:
+def hello_router(
+    node: NodeId,
+    institution: str,
+    peer_of: Callable[[NodeId], Peer],
+    peers: Peers,
+) -> APIRouter:
     """Return the path at which peers test a route."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
 
-    @router.post(f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)")
+    @router.post(
+        f"{SCHEDULE}/node/hello", summary="Who is there, and does it reach me? (extension)"
+    )
     async def hello(
-        body: Annotated[wire.Hello, examples.HELLO], sender: Sender, x_source_node_id: Named = ""
+        body: Annotated[wire.Hello, examples.HELLO],
+        sender: Sender,
+        x_source_node_id: Named = "",
     ) -> wire.Answer[wire.HelloData]:
         known = bool(sender.source) and peers.knows(sender.source)
         back: dict[str, Any] = {}
@@ -204,12 +241,19 @@ _OUTPUTS = TypeAdapter(Annotated[list[OutputMetadata], Field(max_length=1000)])
 
 def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
     """Ask a peer what outputs there are like. Raises what it responds, `NotServed` where it lacks the path."""
-    body = {"job_id": wanted.job_id, "task_name": wanted.task, "role": wanted.role, "output_key": wanted.key}
+    body = {
+        "job_id": wanted.job_id,
+        "task_name": wanted.task,
+        "role": wanted.role,
+        "output_key": wanted.key,
+    }
     try:
         return _OUTPUTS.validate_python(peer.ask(OUTPUT_METADATA, body).get("outputs"))
     except ValidationError as error:
         where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
-        raise Refused(f"the node's description of its outputs is invalid: {where}", reason="NO_ENVELOPE") from None
+        raise Refused(
+            f"the node's description of its outputs is invalid: {where}", reason="NO_ENVELOPE"
+        ) from None
 
 
 def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
@@ -223,13 +267,21 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
         audits.apply(spec, Audit(body.audit_id, body.name, body.project_id), caller.node)
 
-    @path("/confirm", "A node that this one asked says whether it takes part (management 8)", limiters.news)
+    @path(
+        "/confirm",
+        "A node that this one asked says whether it takes part (management 8)",
+        limiters.news,
+    )
     def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller) -> None:
         audits.confirm(body.audit_id, translate.refusal(body, caller.node), caller.node)
 
     @path("/terminate", "A node withdraws its question, or its answer (management 8)")
-    def terminate(body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller) -> None:
-        audits.terminate(body.audit_id, caller.node, translate.ending(body, datetime.now(UTC), caller.node))
+    def terminate(
+        body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller
+    ) -> None:
+        audits.terminate(
+            body.audit_id, caller.node, translate.ending(body, datetime.now(UTC), caller.node)
+        )
 
     @router.get(
         f"{JOB_AUDIT}/query",

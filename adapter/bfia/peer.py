@@ -101,7 +101,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _naming_its_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenate["Peer", P], T]:
+def _naming_its_node(
+    call: Callable[Concatenate["Peer", P], T],
+) -> Callable[Concatenate["Peer", P], T]:
     """Have the errors of a peer's method name its node, for what is advised to do next."""
 
     @wraps(call)
@@ -155,7 +157,12 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(self, path: str, body: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        **more: Any,
+    ) -> Mapping[str, Any]:
         """Post and return ``data``; ``more`` is what `raw` takes."""
         return self._data(path, *self.raw("POST", path, body, **more))
 
@@ -170,10 +177,18 @@ class Peer:
         status, answer = self.raw(method, path, wanted, query=wanted)
         data = self._data(path, status, answer)
         if not data and not isinstance(answer.get("data"), Mapping):
-            raise Refused(f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE")
+            raise Refused(
+                f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE"
+            )
         return data
 
-    def ask(self, path: str, body: Mapping[str, Any], method: str = "POST", **more: Any) -> Mapping[str, Any]:
+    def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        method: str = "POST",
+        **more: Any,
+    ) -> Mapping[str, Any]:
         """Make a request at an `OPTIONAL` path, or of the management layer; ``more`` is what `raw` takes.
 
         Raises `NotServed` where the peer has no such path.
@@ -228,7 +243,11 @@ class Peer:
         request = Request(method, f"{full}?{asked}" if asked else full, headers, content)
         began = time.monotonic()
 
-        def note(http: int | None, code: Any, message: str) -> None:
+        def note(
+            http: int | None,
+            code: Any,
+            message: str,
+        ) -> None:
             lasted = round(time.monotonic() - began, 4)
             trace, short = headers["x-trace-id"], shorten(message, _LONGEST_MESSAGE)
             made = Exchange(self.node, method, full, lasted, trace, http, code, short)
@@ -253,12 +272,18 @@ class Peer:
         page = None
         if not isinstance(answer, Mapping):
             page = page_of(status, response.headers, response.body, len(content))
-        note(status, _code(envelope.get("code")), str(envelope.get("msg") or envelope.get("message") or ""))
+        note(
+            status,
+            _code(envelope.get("code")),
+            str(envelope.get("msg") or envelope.get("message") or ""),
+        )
         beyond = relayed(envelope)
         required = route.signed == "required" and full not in NEVER_SIGNED
         if beyond is not None and beyond.reason == TARGET_UNREACHABLE:
             text = f"next hop {beyond.relay}: {shorten(beyond.message, _LONGEST_REFUSAL)}"
-            raise PeerUnreachable(text, delivered=beyond.delivered or required, reason=beyond.reason)
+            raise PeerUnreachable(
+                text, delivered=beyond.delivered or required, reason=beyond.reason
+            )
         if status in (429, 502, 503, 504):
             cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
             if page is not None:
@@ -271,16 +296,25 @@ class Peer:
                 found = Answer(status, digest(response.body), signable)
                 signatures.check_answer(found, signature, headers["x-nonce"], route.keys)
             except NotAllowed as error:
-                text = shorten(envelope.get("msg") or envelope.get("message") or "nothing", _LONGEST_MESSAGE)
+                text = shorten(
+                    envelope.get("msg") or envelope.get("message") or "nothing", _LONGEST_MESSAGE
+                )
                 text = f"{called} says, unproven: {text}; this answer is not proven to be its own: {error.message}"
-                unproven = PeerUnreachable(text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED")
+                unproven = PeerUnreachable(
+                    text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED"
+                )
                 if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
                     unproven.skew = _skew(response.headers.get("date", ""))
                 raise unproven from error
         return status, answer if page is None else page
 
     @_naming_its_node
-    def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def invoke(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> tuple[int, bytes]:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
         route = self._route.channel
         seconds = min(route.deadline, LONGEST_CALL)
@@ -347,7 +381,12 @@ class Peer:
         code = self.profile.unknown_path_code
         return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
 
-    def _data(self, path: str, status: int, body: Any) -> Mapping[str, Any]:
+    def _data(
+        self,
+        path: str,
+        status: int,
+        body: Any,
+    ) -> Mapping[str, Any]:
         """Read a response: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
         if isinstance(body, Page):
             raise body.refusal(self.node)
@@ -355,13 +394,20 @@ class Peer:
         number = _number(code)
         data = as_mapping(body.get("data"))
         if number in SUCCESS_CODES and 200 <= status < 300:
-            return {**{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")}, **data}
+            return {
+                **{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")},
+                **data,
+            }
         message = shorten(body.get("msg") or body.get("message") or "", _LONGEST_REFUSAL)
         beyond = relayed(body)
-        speaker = f"{beyond.relay}, which answers in the place of {self.node}" if beyond else self.node
+        speaker = (
+            f"{beyond.relay}, which answers in the place of {self.node}" if beyond else self.node
+        )
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
-            raise Refused(f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE")
+            raise Refused(
+                f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE"
+            )
         if other := self.other_profile(status, body):
             self._connections.profile_checked.discard((self.node, self._route.url))
             raise Refused(_other_profile(speaker, other, message), reason=PROFILE_MISMATCH)
@@ -374,12 +420,20 @@ class Peer:
         raise Refused(f"{text}: {message}" if message else text)
 
 
-def _other_profile(speaker: str, profile: str, message: str) -> str:
+def _other_profile(
+    speaker: str,
+    profile: str,
+    message: str,
+) -> str:
     words = shorten(message, _LONGEST_MESSAGE)
     return f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not say so"
 
 
-def request_headers(source: NodeId, target: NodeId, trace_id: str = "") -> dict[str, str]:
+def request_headers(
+    source: NodeId,
+    target: NodeId,
+    trace_id: str = "",
+) -> dict[str, str]:
     """Return all headers of one request; nonce and timestamp (ms) are fresh at every try."""
     return {
         "x-auth-sign": UNSIGNED,
@@ -432,7 +486,9 @@ def _code(code: Any) -> Any:
 def _json(content: bytes) -> Any:
     """Read JSON; None for anything else. Lone surrogates, which no database holds, become ``?``."""
     try:
-        return json.loads(json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace"))
+        return json.loads(
+            json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
+        )
     except (ValueError, RecursionError):
         return None
 
@@ -443,11 +499,17 @@ def _number(code: Any) -> int | None:
     return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
 
 
-def _refusal(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+def _refusal(
+    message: str,
+    code: int | None,
+    data: Mapping[str, Any],
+) -> GatewayError:
     reason = shorten(data["reason"], _LONGEST_REASON)
     found = data.get("problems")
     problems = [
-        Problem(shorten(one.get("path") or ""), shorten(one.get("rule") or ""), shown(one.get("got")))
+        Problem(
+            shorten(one.get("path") or ""), shorten(one.get("rule") or ""), shown(one.get("got"))
+        )
         for one in (found if isinstance(found, list) else [])[: MOST_PROBLEMS + 1]
         if isinstance(one, Mapping)
     ]

@@ -42,14 +42,25 @@ OTHER = "/v2/schedule"
 _FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
 
 
-def _spelled(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
+def _spelled(
+    router: APIRouter,
+    path: str,
+    *methods: str,
+    **options: Any,
+) -> Callable[[E], E]:
     """Serve a path in both spellings; the standard's is described, with the first of the methods."""
 
     def serve(endpoint: E) -> E:
         for at in (SCHEDULE, OTHER):
             for method in methods:
                 shown = (at, method) == (SCHEDULE, methods[0])
-                router.add_api_route(at + path, endpoint, methods=[method], include_in_schema=shown, **options)
+                router.add_api_route(
+                    at + path,
+                    endpoint,
+                    methods=[method],
+                    include_in_schema=shown,
+                    **options,
+                )
         return endpoint
 
     return serve
@@ -75,7 +86,9 @@ def operator_router(
 
     @_spelled(router, "/job/create_all", "POST", summary="Submit a job")
     async def create_all(
-        request: Request, sender: Sender, body: Annotated[wire.CreateAll, examples.CREATE_ALL]
+        request: Request,
+        sender: Sender,
+        body: Annotated[wire.CreateAll, examples.CREATE_ALL],
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
         trace = sender.trace_id or new_trace_id()
@@ -110,9 +123,14 @@ def operator_router(
         return ok()
 
     @_spelled(
-        router, "/job/stop_task", "POST", summary="Stop a task, and all that needs its output, at every node"
+        router,
+        "/job/stop_task",
+        "POST",
+        summary="Stop a task, and all that needs its output, at every node",
     )
-    async def stop_task(body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender) -> Done:
+    async def stop_task(
+        body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender
+    ) -> Done:
         """Stop one task and what follows it. Other branches go on; the job ends when nothing is left to run."""
         await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
         return ok()
@@ -152,13 +170,20 @@ def container_router(
         request: Request,
         body: Annotated[wire.ContainerCallback, examples.CALLBACK],
         sender: Sender,
-        run: str = Query(default="", description="the run's token; part of the address that the container got"),
+        run: str = Query(
+            default="", description="the run's token; part of the address that the container got"
+        ),
     ) -> Done:
         status = next((one for one in _FROM_CONTAINER if one == body.status.upper()), None)
         if not run and not body.task_id:
-            raise Invalid([Problem("task_id", "is required where the address has no ?run=", body.task_id)])
+            raise Invalid(
+                [Problem("task_id", "is required where the address has no ?run=", body.task_id)]
+            )
         if not run and not by_address:
-            raise NotAllowed("report to the whole of system.callback, ?run= included", reason="RUN_TOKEN_REQUIRED")
+            raise NotAllowed(
+                "report to the whole of system.callback, ?run= included",
+                reason="RUN_TOKEN_REQUIRED",
+            )
         run_id = run_of_token(run) if run else ""
         if run_id is None:
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
@@ -189,7 +214,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
     router = APIRouter(tags=["providers"], route_class=Route)
 
-    async def registered(request: Request, sender: Sender, single: bool = False) -> Written:
+    async def registered(
+        request: Request,
+        sender: Sender,
+        single: bool = False,
+    ) -> Written:
         """Register the body, which the registry parses itself: it accepts the standard's trailing commas."""
         text, by = await request.body(), _asking(request)
 
@@ -208,7 +237,9 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     async def register(request: Request, sender: Sender) -> wire.OwnAnswer:
         """Registering the same name, version and device again replaces what was there."""
         done = await registered(request, sender)
-        return wire.OwnAnswer(code=0, message="create success" if done.created else "update success")
+        return wire.OwnAnswer(
+            code=0, message="create success" if done.created else "update success"
+        )
 
     @router.post(
         "/v1/platform/schedule/component/register",
@@ -220,20 +251,35 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         await registered(request, sender, single=True)
         return ok()
 
-    @router.get("/v2/provider/query", summary="Providers by any of name, device, version, provider_name")
+    @router.get(
+        "/v2/provider/query", summary="Providers by any of name, device, version, provider_name"
+    )
     async def query(request: Request, sender: Sender) -> wire.OwnList:
         keys = (await read(request, wire.ProviderKeys)).model_dump(exclude_none=True)
-        found = await on(limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)])
-        return wire.OwnList(code=0, message="success", data=found)
+        found = await on(
+            limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)]
+        )
+        return wire.OwnList(
+            code=0,
+            message="success",
+            data=found,
+        )
 
-    @router.post("/v2/provider/delete", summary="Delete providers by any of name, device, version, provider_name")
+    @router.post(
+        "/v2/provider/delete",
+        summary="Delete providers by any of name, device, version, provider_name",
+    )
     async def delete(
-        request: Request, sender: Sender, body: Annotated[wire.ProviderKeys, examples.DELETE]
+        request: Request,
+        sender: Sender,
+        body: Annotated[wire.ProviderKeys, examples.DELETE],
     ) -> wire.OwnAnswer:
         """What running jobs use is retired instead: no new job gets it."""
         keys = body.model_dump(include=set(KEYS), exclude_none=True)
         if not keys:
-            raise Invalid([Problem("body", f"must hold at least one of {', '.join(KEYS)}", body.model_extra)])
+            raise Invalid(
+                [Problem("body", f"must hold at least one of {', '.join(KEYS)}", body.model_extra)]
+            )
         by = _asking(request)
         gone = await on(limiters.rest, sender, lambda: providers.delete(by, **keys))
         request.state.audit = {"deleted": list(gone.deleted), "retired": list(gone.retired)}
@@ -242,7 +288,13 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         if gone.retired:
             message += f", retired {len(gone.retired)} that jobs still use"
             data["retired"] = list(gone.retired)
-        return wire.OwnAnswer.model_validate({"code": 0, "message": message, "data": data})
+        return wire.OwnAnswer.model_validate(
+            {
+                "code": 0,
+                "message": message,
+                "data": data,
+            }
+        )
 
     return router
 
@@ -259,7 +311,9 @@ def _shown(provider: Any) -> dict[str, Any]:
         "provider_name": provider.key,
         "protocol": provider.protocol,
         "metadata": dict(provider.metadata),
-        "components_description": {name: dict(c.document) for name, c in provider.components.items()},
+        "components_description": {
+            name: dict(c.document) for name, c in provider.components.items()
+        },
         "warnings": [shown_problem(w) for w in provider.warnings],
     }
 
@@ -275,7 +329,9 @@ def _level(value: Any) -> Any:
 
 
 _Number = Annotated[
-    int, Field(ge=0, le=LARGEST_NUMBER), BeforeValidator(lambda value: None if value == "" else str(value))
+    int,
+    Field(ge=0, le=LARGEST_NUMBER),
+    BeforeValidator(lambda value: None if value == "" else str(value)),
 ]
 
 
@@ -284,12 +340,16 @@ class _LineQuery(BaseModel):
     log_level: Annotated[Level, BeforeValidator(_level)] = Field(
         description="debug for all lines, info for info and worse, error for errors alone"
     )
-    role: str = Field(default="", description="guest or guest.0: only that role's lines, numbered separately")
+    role: str = Field(
+        default="", description="guest or guest.0: only that role's lines, numbered separately"
+    )
 
 
 class _LogQuery(_LineQuery):
     start: _Number = Field(description="number of the first line, from 0")
-    length: _Number | None = Field(default=None, description="how many lines at most; without it all to the end")
+    length: _Number | None = Field(
+        default=None, description="how many lines at most; without it all to the end"
+    )
 
 
 def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
@@ -298,7 +358,14 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
     summary = "How many lines a task's log has by now"
 
-    @_spelled(router, "/task/get_log_line", "GET", "POST", summary=summary, openapi_extra=described(_LineQuery))
+    @_spelled(
+        router,
+        "/task/get_log_line",
+        "GET",
+        "POST",
+        summary=summary,
+        openapi_extra=described(_LineQuery),
+    )
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
         query = await read(request, _LineQuery)
@@ -308,7 +375,9 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
     summary = "Lines of a task's log"
 
-    @_spelled(router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=described(_LogQuery))
+    @_spelled(
+        router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=described(_LogQuery)
+    )
     async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
 
@@ -326,7 +395,14 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
             start=found.start,
             next=found.next,
             left_out=found.left_out,
-            parts=[{"role": r, "stream": s, "num": sum(1 for _ in same)} for (r, s), same in whose],
+            parts=[
+                {
+                    "role": r,
+                    "stream": s,
+                    "num": sum(1 for _ in same),
+                }
+                for (r, s), same in whose
+            ],
             **_about(found),
         )
         return ok(data)
@@ -336,4 +412,8 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
 
 def _about(found: Excerpt) -> dict[str, Any]:
     more = {"incomplete": found.incomplete} if found.incomplete else {}
-    return {"roles": list(found.parties), "over": found.over, **more}
+    return {
+        "roles": list(found.parties),
+        "over": found.over,
+        **more,
+    }

@@ -109,7 +109,11 @@ PROFILES: Mapping[str, Profile] = {
 OTHER_PROTOCOL = "fate-partner"
 """name of the profile of routes whose peer speaks FATE's own protocol"""
 _OTHER_PROTOCOL = Profile(
-    "other protocol", unknown_path_code=6000, errors_as_200=True, longest_job_id=25, encapsulates=True
+    "other protocol",
+    unknown_path_code=6000,
+    errors_as_200=True,
+    longest_job_id=25,
+    encapsulates=True,
 )
 """a peer whose route says that it speaks another protocol: what holds for the standard's own paths there"""
 

@@ -57,7 +57,12 @@ Refusal = Callable[[str, str, str, str], None]
 class Refused(Exception):
     """Is not relayed; the reason is one of `RELAY_CODES`."""
 
-    def __init__(self, reason: str, message: str, delivered: bool | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        delivered: bool | None = None,
+    ) -> None:
         """``delivered``: whether a silent target can have got the request; None for other reasons."""
         super().__init__(message)
         self.reason = reason
@@ -89,7 +94,12 @@ class Relay:
         self._refused = refused
         self._bodies = Bodies(max(limits))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Serve what is for this node, pass on what its routes allow, refuse the rest."""
         path = scope.get("path", "")
         if scope["type"] != "http" or not path.startswith(BETWEEN_NODES) or ".." in path.split("/"):
@@ -107,13 +117,21 @@ class Relay:
             route = judge(self._table(), self._node, source, target, _passed(request))
             route = route.channel if channel else route
             if by_grpc(route.url):
-                raise Refused("RELAY_NO_ROUTE", f"{self._node} passes on by HTTP only, and the route says gRPC")
-            places = self._bodies.places("relayed of one node", source), self._bodies.places("relayed")
+                raise Refused(
+                    "RELAY_NO_ROUTE",
+                    f"{self._node} passes on by HTTP only, and the route says gRPC",
+                )
+            places = (
+                self._bodies.places("relayed of one node", source),
+                self._bodies.places("relayed"),
+            )
             async with places[0], places[1]:
                 answer = await self._pass_on(request, route, channel, places)
         except Refused as error:
             if error.delivered is None:
-                await anyio.to_thread.run_sync(self._refused, source, target, error.reason, str(error))
+                await anyio.to_thread.run_sync(
+                    self._refused, source, target, error.reason, str(error)
+                )
             answer = self._refusal(error, request, channel)
         except _TooLarge:
             answer = Response("the body is larger than this node passes on", 413)
@@ -124,7 +142,11 @@ class Relay:
         await answer(scope, receive, send)
 
     async def _pass_on(
-        self, request: Request, route: Route, channel: bool, places: tuple[anyio.Semaphore, ...]
+        self,
+        request: Request,
+        route: Route,
+        channel: bool,
+        places: tuple[anyio.Semaphore, ...],
     ) -> Response:
         seconds = _timeout(request, route, channel)
         limit = self._limits[channel]
@@ -139,7 +161,9 @@ class Relay:
                 async with client.stream(
                     request.method,
                     _url(request, route),
-                    content=_bounded(self._bodies.paced(request, *places), limit) if _has_body(request) else None,
+                    content=_bounded(self._bodies.paced(request, *places), limit)
+                    if _has_body(request)
+                    else None,
                     headers=self._headers(request, seconds, channel),
                     timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
                     extensions=asked_name(route.identity),
@@ -154,31 +178,58 @@ class Relay:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _silent(f"{target} gave no answer: {type(error).__name__} {error}") from error
 
-    def _headers(self, request: Request, seconds: float, channel: bool) -> list[tuple[bytes, bytes]]:
-        kept = [(name, value) for name, value in request.headers.raw if name.lower() not in _NOT_PASSED]
+    def _headers(
+        self,
+        request: Request,
+        seconds: float,
+        channel: bool,
+    ) -> list[tuple[bytes, bytes]]:
+        kept = [
+            (name, value) for name, value in request.headers.raw if name.lower() not in _NOT_PASSED
+        ]
         way = ",".join((*_passed(request), self._node))
         kept.append((PASSED.encode(), way.encode("latin-1", "replace")))
         if not channel:
             kept.append((peer.WITHIN.encode(), str(int(seconds * 1000)).encode()))
         return kept
 
-    def _refusal(self, error: Refused, request: Request, channel: bool) -> Response:
+    def _refusal(
+        self,
+        error: Refused,
+        request: Request,
+        channel: bool,
+    ) -> Response:
         code, ptp_code = peer.RELAY_CODES[error.reason]
         message, node = f"{error.reason}: {error}", self._node
         status = 200 if error.delivered is None else 503
         if channel:
-            return reply(ptp_code, f"{_OWN_WORDS}{node}: {message}", form_for(request.headers.raw), status)
+            return reply(
+                ptp_code, f"{_OWN_WORDS}{node}: {message}", form_for(request.headers.raw), status
+            )
         data: dict[str, Any] = {"reason": error.reason, "relay": node}
         if error.delivered is not None:
             data["delivered"] = error.delivered
-        return JSONResponse({"code": code, "msg": message, "data": data}, status_code=status)
+        return JSONResponse(
+            {
+                "code": code,
+                "msg": message,
+                "data": data,
+            },
+            status_code=status,
+        )
 
 
 def _silent(message: str, delivered: bool = True) -> Refused:
     return Refused(peer.TARGET_UNREACHABLE, message, delivered)
 
 
-def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, ...]) -> Route:
+def judge(
+    table: RouteTable,
+    me: str,
+    source: str,
+    target: str,
+    way: tuple[str, ...],
+) -> Route:
     """Return the route on which a request is passed on; ``way`` are the nodes that have passed it on before.
 
     Raises `Refused`.
@@ -187,19 +238,26 @@ def judge(table: RouteTable, me: str, source: str, target: str, way: tuple[str, 
         shown = " via ".join((source, *way[:MOST_HOPS], me))
         raise Refused(peer.RELAY_LOOP, f"the request for {target} came back to {me}: {shown}")
     if len(way) >= MOST_HOPS:
-        raise Refused("RELAY_TOO_FAR", f"the request for {target} was passed on by {len(way)} nodes already")
+        raise Refused(
+            "RELAY_TOO_FAR", f"the request for {target} was passed on by {len(way)} nodes already"
+        )
     if not table.knows(source) or not table.routes[source].relay:
         name = source or "(none named)"
-        raise Refused(peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}")
+        raise Refused(
+            peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}"
+        )
     try:
         route = table.resolve(target)
     except UnknownNode as error:
         raise Refused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
     if not route.relay:
-        raise Refused(peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node")
+        raise Refused(
+            peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node"
+        )
     if route.via in (source, *way):
         raise Refused(
-            peer.RELAY_LOOP, f"{me} would send the request for {target} back to {route.via}, where it came from"
+            peer.RELAY_LOOP,
+            f"{me} would send the request for {target} back to {route.via}, where it came from",
         )
     return route
 
@@ -209,7 +267,11 @@ def _passed(request: Request) -> tuple[str, ...]:
     return tuple(name for part in path[:4096].split(",") if (name := part.strip()))
 
 
-def _timeout(request: Request, route: Route, channel: bool) -> float:
+def _timeout(
+    request: Request,
+    route: Route,
+    channel: bool,
+) -> float:
     """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
     own = route.deadline if channel else min(route.deadline, peer.LONGEST_CALL)
     within = request.headers.get(peer.WITHIN, "")
@@ -252,7 +314,9 @@ async def _copied(response: httpx.Response, target: str) -> Response:
     if response.status_code >= 500 and not _of_relay(bytes(content)):
         raise _silent(f"{target} answers HTTP {response.status_code}")
     answer = Response(bytes(content), response.status_code, media_type="application/json")
-    answer.headers.update({name: response.headers[name] for name in _ANSWERED if name in response.headers})
+    answer.headers.update(
+        {name: response.headers[name] for name in _ANSWERED if name in response.headers}
+    )
     return answer
 
 

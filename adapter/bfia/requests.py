@@ -46,7 +46,9 @@ _SIGNED = ("/v1/interconn/", "/v2/")
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
 _HELLO = "/v1/interconn/schedule/node/hello"
 """judges an unknown or unnamed sender itself"""
-OPEN = NEVER_SIGNED | {f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")}
+OPEN = NEVER_SIGNED | {
+    f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")
+}
 """paths for nodes without a route; of a contract they need its id, which is a secret of both"""
 
 
@@ -55,7 +57,13 @@ OF_PARTIES = frozenset(
     for name in (
         *("job/create", "job/start", "job/stop", "task/start", "task/stop", "task/poll"),
         *("job/resource/apply", "job/resource/return", "job/parameters/offer"),
-        *("task/callback", "job/audit_confirm", "job/stop_all", "job/status_all", "job/resource/free"),
+        *(
+            "task/callback",
+            "job/audit_confirm",
+            "job/stop_all",
+            "job/status_all",
+            "job/resource/free",
+        ),
     )
 )
 """paths for a node that only takes part in a job under way: as its scheduling node (a new job is refused), or as a
@@ -103,7 +111,9 @@ def _either(headers: Mapping[bytes, bytes], name: bytes) -> str:
 def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
     """Return every node that raw headers name as the sender, in whatever spelling, repeated ones too."""
     found = {
-        value.decode("latin-1").strip() for name, value in headers if name.lower().replace(b"_", b"-") in _CLAIMS
+        value.decode("latin-1").strip()
+        for name, value in headers
+        if name.lower().replace(b"_", b"-") in _CLAIMS
     }
     return frozenset(found - {""})
 
@@ -116,7 +126,9 @@ Sender = Annotated[Incoming, Depends(_sender)]
 """What the request's headers say of its sender."""
 
 
-Named = Annotated[str, Header(description="The node that sends it.", examples=["JG0100001100000011"])]
+Named = Annotated[
+    str, Header(description="The node that sends it.", examples=["JG0100001100000011"])
+]
 """The header that names the sender, for the interface description; `incoming` reads it in every spelling."""
 
 
@@ -194,7 +206,11 @@ class Paths:
     """whether nodes without a route may call"""
 
     def __call__(
-        self, path: str, summary: str, limiter: CapacityLimiter | None = None, method: str = "POST"
+        self,
+        path: str,
+        summary: str,
+        limiter: CapacityLimiter | None = None,
+        method: str = "POST",
     ) -> Callable[[W], W]:
         """``limiter``: the threads, by default those for the rest."""
         threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
@@ -216,8 +232,14 @@ class Paths:
                 return ok(found, caller.profile)
 
             of = signature(work)
-            asked = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in of.parameters.values() if p.name != "caller"]
-            asked.append(Parameter("caller", Parameter.KEYWORD_ONLY, default=who, annotation=Caller))
+            asked = [
+                p.replace(kind=Parameter.KEYWORD_ONLY)
+                for p in of.parameters.values()
+                if p.name != "caller"
+            ]
+            asked.append(
+                Parameter("caller", Parameter.KEYWORD_ONLY, default=who, annotation=Caller)
+            )
             endpoint.__name__ = work.__name__
             answer = envelope[of.return_annotation or Empty]
             endpoint.__signature__ = Signature(asked, return_annotation=answer)  # type: ignore[attr-defined]
@@ -256,7 +278,9 @@ _NOWHERE = (404, 405)
 
 
 def signed(
-    verifier: Verifier, entry_of: Callable[[NodeId], Route | None], limiter: CapacityLimiter
+    verifier: Verifier,
+    entry_of: Callable[[NodeId], Route | None],
+    limiter: CapacityLimiter,
 ) -> Callable[[Request], Awaitable[None]]:
     """Return what refuses a request that is not signed as the route of its node says, before a long body is read.
 
@@ -277,11 +301,17 @@ def signed(
         signable = _signable(request)
         try:
             if not is_short(request):  # else both in one thread, as each costs more than the checks
-                await on(limiter, sender, lambda: verifier.check_headers(signable, value, route.keys))
+                await on(
+                    limiter, sender, lambda: verifier.check_headers(signable, value, route.keys)
+                )
                 origin().node = sender.source  # of which few large bodies are read together
             body = await request.body()
             sent_digest = _sent_digest(scope)
-            key = await on(limiter, sender, lambda: verifier.check(signable, body, value, route.keys, sent_digest))
+            key = await on(
+                limiter,
+                sender,
+                lambda: verifier.check(signable, body, value, route.keys, sent_digest),
+            )
         except NotAllowed as error:
             raise _refused(error) from None
         origin().key = key
@@ -303,7 +333,11 @@ def signing_answers(
     original was not. Unknown paths are answered without a check; that answer is true of every request.
     """
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         request = Request(scope)
         nonce = nonce_of(_signature(request)) if _may_be_signed(scope) else ""
         if not nonce:
@@ -324,10 +358,16 @@ def signing_answers(
             body.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            judged = scope.get("state", {}).get(_ANSWERED) or (start["status"] in _NOWHERE and has_route(request))
+            judged = scope.get("state", {}).get(_ANSWERED) or (
+                start["status"] in _NOWHERE and has_route(request)
+            )
             if judged and (pair := key()) is not None:
                 quick = pair.algorithm == _QUICK
-                made = signature(pair) if quick else await to_thread.run_sync(signature, pair, limiter=limiter)
+                made = (
+                    signature(pair)
+                    if quick
+                    else await to_thread.run_sync(signature, pair, limiter=limiter)
+                )
                 start["headers"] = [
                     *start["headers"],
                     *((n.encode(), v.encode("latin-1")) for n, v in made.items()),
@@ -347,7 +387,12 @@ def signing_answers(
 class SenderSignature:
     """The signature of a request by a node that may not have a route: `gateway.jobs.applications.Signature`."""
 
-    def __init__(self, verifier: Verifier, request: Request, body: bytes) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        request: Request,
+        body: bytes,
+    ) -> None:
         self._verifier = verifier
         self._request = request
         self._body = body
@@ -364,9 +409,13 @@ class SenderSignature:
         try:
             if not key:
                 sent_digest = _sent_digest(scope)
-                key = self._verifier.check(_signable(self._request), self._body, value, keys, sent_digest)
+                key = self._verifier.check(
+                    _signable(self._request), self._body, value, keys, sent_digest
+                )
             elif key not in (key_pin(public_key(one)) for one in keys):
-                text = f"the request is signed by the key {key}, which is not the one of the contract"
+                text = (
+                    f"the request is signed by the key {key}, which is not the one of the contract"
+                )
                 raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
         except NotAllowed as error:
             raise _refused(error) from None
@@ -393,7 +442,9 @@ def _refused(error: NotAllowed) -> NotAllowed:
 
 def is_short(request: Request, most: int = _SHORT) -> bool:
     """Say whether the body of a request is announced as short, and takes no more bytes than ``most``."""
-    return "transfer-encoding" not in request.headers and (announced(request) or 0) <= min(most, _SHORT)
+    return "transfer-encoding" not in request.headers and (announced(request) or 0) <= min(
+        most, _SHORT
+    )
 
 
 def _may_be_signed(scope: Scope) -> bool:
@@ -414,10 +465,16 @@ def _signature(request: Request) -> str:
 def _signable(request: Request) -> Signable:
     path, query = (request.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
     named = ("content-digest", "x-source-node-id", "x-target-node-id")
-    return Signable(request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named))
+    return Signable(
+        request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named)
+    )
 
 
-def known_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
+def known_first(
+    scope: Scope,
+    accepts: Callable[[NodeId], bool],
+    here: NodeId,
+) -> None:
     """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet.
 
     What a sender may do that only takes part in a job is judged by the path, once its signature was checked.
@@ -432,7 +489,11 @@ def known_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -
         known(accepts, sender)
 
 
-async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:
+async def on(
+    limiter: CapacityLimiter,
+    sender: Incoming,
+    work: Callable[[], X],
+) -> X:
     """Run blocking work on the given threads, under the trace id of the request."""
 
     def run() -> X:
@@ -453,7 +514,9 @@ async def read(request: Request, model: type[M]) -> M:
     """
     may_have_body = request.method != "GET" or not _BODY.isdisjoint(request.headers)
     raw = (await request.body()).strip() if may_have_body else b""
-    body = await to_thread.run_sync(read_json, raw) if len(raw) > _SHORT else read_json(raw or b"{}")
+    body = (
+        await to_thread.run_sync(read_json, raw) if len(raw) > _SHORT else read_json(raw or b"{}")
+    )
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
     found = {name: request.query_params.get(name, body.get(name)) for name in model.model_fields}

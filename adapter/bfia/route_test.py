@@ -14,7 +14,14 @@ from urllib.parse import urlsplit
 import structlog
 
 from adapter.bfia.channel.calls import by_grpc
-from adapter.bfia.channel.codec import INVOKE, SUCCESS, Ptp, decode_answer, encode_envelope, invoke_headers
+from adapter.bfia.channel.codec import (
+    INVOKE,
+    SUCCESS,
+    Ptp,
+    decode_answer,
+    encode_envelope,
+    invoke_headers,
+)
 from adapter.bfia.channel.forms import Form
 from adapter.bfia.channel.ptp_pb2 import PopInbound  # type: ignore[attr-defined]
 from adapter.bfia.connections import context
@@ -62,7 +69,9 @@ _PARTNER_HAS, _PARTNER_LACKS = "/v2/partner/task/collect", "/v2/partner/no/such/
 
 _FATE_UNKNOWN = (200, "6000")
 """HTTP status and code of FATE-Flow's answer to a path that it does not have"""
-_PARTNER_PROTOCOL = "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
+_PARTNER_PROTOCOL = (
+    "set profile: fate-partner; FATE-Flow as published serves only its own protocol there"
+)
 
 _BARE = "application/octet-stream"
 _PEEK = "/v1/interconn/chan/peek"
@@ -87,7 +96,13 @@ _VERIFY_CODES = {
 """OpenSSL's code -> what is wrong with a certificate, and the remedy; all others: its authority is not known"""
 _ALERTS = tuple(
     f"ALERT_{name}"
-    for name in ("CERTIFICATE", "BAD_CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "ACCESS_DENIED")
+    for name in (
+        "CERTIFICATE",
+        "BAD_CERTIFICATE",
+        "UNKNOWN_CA",
+        "HANDSHAKE_FAILURE",
+        "ACCESS_DENIED",
+    )
 )
 """beginnings of OpenSSL's names for what a peer reports about this node's certificate"""
 _RENEW = "renew it; the file is read again by itself"
@@ -123,7 +138,12 @@ _REMEDIES = {
 """by the reason for which the peer refuses this node"""
 
 
-def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[Step]:
+def try_route(
+    peer: Peer,
+    table: RouteTable,
+    node: NodeId,
+    me: NodeId,
+) -> list[Step]:
     """Test the route to a node. Raises nothing on account of the peer: every failure is a step's."""
     trial = Trial(STEPS)
     with contextlib.suppress(Stopped):
@@ -132,12 +152,29 @@ def try_route(peer: Peer, table: RouteTable, node: NodeId, me: NodeId) -> list[S
     return trial.finished()
 
 
-def hello(peer: Peer, me: NodeId, padding: int = 0, *, call_back: bool = False) -> Mapping[str, Any]:
+def hello(
+    peer: Peer,
+    me: NodeId,
+    padding: int = 0,
+    *,
+    call_back: bool = False,
+) -> Mapping[str, Any]:
     """Say hello. Raises `NotServed`, `PeerUnreachable`, `Refused`."""
-    return peer.ask(HELLO, {"node_id": me, "padding": "x" * padding, "call_back": call_back})
+    return peer.ask(
+        HELLO,
+        {
+            "node_id": me,
+            "padding": "x" * padding,
+            "call_back": call_back,
+        },
+    )
 
 
-def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> dict[str, Any]:
+def called_back(
+    peer_of: Callable[[NodeId], Peer],
+    me: NodeId,
+    node: NodeId,
+) -> dict[str, Any]:
     """Say hello to the node that asked for it; return how that went.
 
     It learns which step failed and nothing else: it could point its own address at a service inside this network.
@@ -151,7 +188,12 @@ def called_back(peer_of: Callable[[NodeId], Peer], me: NodeId, node: NodeId) -> 
         if greeting.get("node_id") == node:
             return {"ok": True, "ms": round((time.monotonic() - began) * 1000, 1)}
         step, text = "identity", f"at its address there responds {greeting.get('node_id')}"
-    log.warning("a node that wants to be called back is not reached", node=node, step=step, cause=text)
+    log.warning(
+        "a node that wants to be called back is not reached",
+        node=node,
+        step=step,
+        cause=text,
+    )
     return {"ok": False, "step": step}
 
 
@@ -168,8 +210,12 @@ def _route(table: RouteTable, node: NodeId) -> Step:
         route = table.resolve(node)
     except UnknownNode as error:
         remedy = f"accept its invitation (bfia-gateway partner accept), or: bfia-gateway route add {node} --to URL"
-        return trials.failed(str(error), "enable it, or give it another way" if error.disabled else remedy)
-    found = f"{route.url}, profile {route.profile}" + (f", passed on by {route.via}" if route.via else "")
+        return trials.failed(
+            str(error), "enable it, or give it another way" if error.disabled else remedy
+        )
+    found = f"{route.url}, profile {route.profile}" + (
+        f", passed on by {route.via}" if route.via else ""
+    )
     if table.knows(node):
         return trials.ok(found)
     text = f"{node} has no entry of its own: jobs can be sent there, and none of that node is accepted here"
@@ -179,7 +225,13 @@ def _route(table: RouteTable, node: NodeId) -> Step:
 class _Test:
     """The steps behind a route's entry."""
 
-    def __init__(self, trial: Trial, peer: Peer, route: Route, me: NodeId) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        peer: Peer,
+        route: Route,
+        me: NodeId,
+    ) -> None:
         self._trial = trial
         self._peer = peer
         self._route = route
@@ -192,7 +244,12 @@ class _Test:
         """how far its clock is ahead, as it dates its refusal of a signature"""
 
     def run(self) -> None:
-        for name, work in (("dns", self._dns), ("tcp", self._tcp), ("tls", self._tls), ("relay", self._relay)):
+        for name, work in (
+            ("dns", self._dns),
+            ("tcp", self._tcp),
+            ("tls", self._tls),
+            ("relay", self._relay),
+        ):
             self._take(name, work, needed=True)
         answer = self._take("answer", self._answer).result
         if answer is Result.FAILED:
@@ -213,7 +270,13 @@ class _Test:
         ):
             self._take(name, work)
 
-    def _take(self, name: str, work: Callable[[], Step], *, needed: bool = False) -> Step:
+    def _take(
+        self,
+        name: str,
+        work: Callable[[], Step],
+        *,
+        needed: bool = False,
+    ) -> Step:
         """Do a step; it fails where the peer falls silent within it, or refuses what it did not expect."""
 
         def step() -> Step:
@@ -221,7 +284,9 @@ class _Test:
                 found = work()
             except GatewayError as error:
                 found = trials.failed(error.message, _AGAIN)
-            return replace(found, name=name, remedy=_WAIT if f"{QUOTA}: " in found.cause else found.remedy)
+            return replace(
+                found, name=name, remedy=_WAIT if f"{QUOTA}: " in found.cause else found.remedy
+            )
 
         return self._trial.take(name, step, needed=needed)
 
@@ -230,7 +295,9 @@ class _Test:
         try:
             found = socket.getaddrinfo(name, self._port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            return trials.failed(f"the name {name} leads nowhere: {error}", "correct host or url of the entry")
+            return trials.failed(
+                f"the name {name} leads nowhere: {error}", "correct host or url of the entry"
+            )
         return trials.ok(", ".join(sorted({str(address[4][0]) for address in found})))
 
     def _tcp(self) -> Step:
@@ -239,7 +306,9 @@ class _Test:
             with socket.create_connection((self._url.hostname, self._port), _CONNECT_SECONDS):
                 return trials.ok(where)
         except ConnectionRefusedError:
-            return trials.failed(f"nothing listens at {where}", "start the peer's gateway, or correct the port")
+            return trials.failed(
+                f"nothing listens at {where}", "start the peer's gateway, or correct the port"
+            )
         except OSError as error:
             remedy = "open the port in the firewalls between, or correct the entry's address"
             return trials.failed(f"{where} cannot be reached: {error}", remedy)
@@ -278,10 +347,13 @@ class _Test:
         except NotServed:
             return self._other_product()
         except PeerUnreachable as error:
-            remedy = "look at the peer's gateway and at what stands before it (proxy, load balancer)"
+            remedy = (
+                "look at the peer's gateway and at what stands before it (proxy, load balancer)"
+            )
             if self._url.scheme == "http" and speaks_tls(self._url.hostname or "", self._port):
                 return trials.failed(
-                    "https is spoken there, and the entry says http", "begin the entry's url with https"
+                    "https is spoken there, and the entry says http",
+                    "begin the entry's url with https",
                 )
             return trials.failed(error.message, self._unproven(error) or remedy)
         except GatewayError as error:
@@ -289,14 +361,24 @@ class _Test:
                 greeting["node_id"] = self._relay_there() or "another one"
                 return trials.ok(error.message)
             if error.reason == RELAY_LOOP and self._relay_there() == self._me:
-                text = f"this address is this node itself ({self._me}): what is sent there comes back"
-                return trials.failed(text, f"put the address of {route.node} into its entry, not this node's own")
+                text = (
+                    f"this address is this node itself ({self._me}): what is sent there comes back"
+                )
+                return trials.failed(
+                    text, f"put the address of {route.node} into its entry, not this node's own"
+                )
             if error.reason == PROFILE_MISMATCH:
-                return trials.warning("", "", "the peer responds as another product does; see the step profile")
+                return trials.warning(
+                    "", "", "the peer responds as another product does; see the step profile"
+                )
             text = error.message.removeprefix(f"{route.node}: ").removeprefix(f"{error.reason}: ")
-            return trials.failed(f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT))
+            return trials.failed(
+                f"{error.reason}: {text}", _REMEDIES.get(error.reason, _ANOTHER_PORT)
+            )
         greeting["sent"], greeting["received"] = sent, time.time()
-        return trials.ok(f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}")
+        return trials.ok(
+            f"gateway {greeting.get('gateway', '?')}, protocol {greeting.get('protocol', '?')}"
+        )
 
     def _unproven(self, error: PeerUnreachable) -> str:
         """Return what to do about an answer that is not signed; empty where it is another failure."""
@@ -311,7 +393,9 @@ class _Test:
         known, unknown = map(self._status_and_code, (_EVERYBODY_HAS, _NOBODY_HAS))
         if known == unknown and self._route.profile != OTHER_PROTOCOL:
             text = f"nothing between nodes is served at {self._route.url}: HTTP {known[0]} to {_EVERYBODY_HAS}"
-            remedy = "correct host, port and path of the entry: they must lead to the node's peer port"
+            remedy = (
+                "correct host, port and path of the entry: they must lead to the node's peer port"
+            )
             if known == _FATE_UNKNOWN:
                 remedy = _PARTNER_PROTOCOL
             return trials.failed(text, remedy)
@@ -332,7 +416,9 @@ class _Test:
         if found != node:
             remedy = f"correct the address of {node}, or the id of the entry"
             text = (
-                f"the node there says that it is {found}" if found else "the node there does not say which it is"
+                f"the node there says that it is {found}"
+                if found
+                else "the node there does not say which it is"
             )
             return trials.failed(text, remedy)
         return trials.ok(f"{node}, institution {self._greeting.get('institution') or '?'}")
@@ -352,7 +438,9 @@ class _Test:
         if looks == "fate" and profile == "spec":
             return self._fate_unnamed()
         if looks != profile and "fate" in (looks, profile):
-            text = f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
+            text = (
+                f"an unknown path gets HTTP {status}, code {code}: that looks like profile {looks}"
+            )
             return trials.warning(text, f"set profile: {looks}", f"the entry says {profile}")
         return trials.ok(profile)
 
@@ -376,12 +464,17 @@ class _Test:
         greeting, skew = self._greeting, self._off
         try:
             if skew is None:
-                skew = float(greeting["time_ms"]) / 1000 - (greeting["sent"] + greeting["received"]) / 2
+                skew = (
+                    float(greeting["time_ms"]) / 1000
+                    - (greeting["sent"] + greeting["received"]) / 2
+                )
         except (KeyError, TypeError, ValueError):
             return trials.skipped("the peer does not say its time")
         if abs(skew) > _SKEW_SECONDS:
             text = f"the peer's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this node's"
-            return trials.failed(text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s")
+            return trials.failed(
+                text, "let both nodes follow a time server", f"{round(skew, 1) + 0:+.1f} s"
+            )
         return trials.ok(f"{round(skew, 1) + 0:+.1f} s")
 
     def _body(self) -> Step:
@@ -389,7 +482,9 @@ class _Test:
             hello(self._peer, self._me, BODY)
         except GatewayError as error:
             text = f"a request of {BODY} bytes does not pass: {error.message}"
-            return trials.failed(text, "raise the largest body of the peer's gateway or of the proxy before it")
+            return trials.failed(
+                text, "raise the largest body of the peer's gateway or of the proxy before it"
+            )
         return trials.ok(f"{BODY} bytes")
 
     def _channel(self) -> Step:
@@ -406,16 +501,32 @@ class _Test:
         remedy = "set transport in the entry to the address of the peer's transport layer"
         if self._greeting and all(results.values()):
             return trials.failed(found, remedy)
-        remedy = remedy if all(results.values()) else "containers that send this form do not reach that node's"
+        remedy = (
+            remedy
+            if all(results.values())
+            else "containers that send this form do not reach that node's"
+        )
         return trials.warning(found, remedy)
 
     def _peek(self, form: Form, *, encapsulated: bool) -> str:
         """Return what is wrong with the peer's answer to one form; empty for nothing."""
-        ptp = Ptp(session="session_route-test", target=self._route.node, topic=_TOPIC)
-        headers = invoke_headers(
-            ptp, node=self._me, institution="", message_id="", token="", encapsulated=encapsulated
+        ptp = Ptp(
+            session="session_route-test",
+            target=self._route.node,
+            topic=_TOPIC,
         )
-        headers |= {"x-ptp-uri": _PEEK, "content-type": form.value if form is not Form.RAW else _BARE}
+        headers = invoke_headers(
+            ptp,
+            node=self._me,
+            institution="",
+            message_id="",
+            token="",
+            encapsulated=encapsulated,
+        )
+        headers |= {
+            "x-ptp-uri": _PEEK,
+            "content-type": form.value if form is not Form.RAW else _BARE,
+        }
         pieces = [_PROBES[form]]
         body = b"".join(encode_envelope(pieces, headers, form) if encapsulated else pieces)
         try:
@@ -427,7 +538,11 @@ class _Test:
             text = f"HTTP {status} without a transport's answer"
             words = first_words(content)
             return f"{text}; it says: {words}" if words else text
-        return "" if status == 200 and answer.code in _UNDERSTOOD else f"{answer.code} {answer.message}".strip()
+        return (
+            ""
+            if status == 200 and answer.code in _UNDERSTOOD
+            else f"{answer.code} {answer.message}".strip()
+        )
 
     def _latency(self) -> Step:
         taken = []
@@ -450,15 +565,23 @@ class _Test:
         back = as_mapping(hello(self._peer, me, call_back=True).get("back"))
         if back.get("ok"):
             return trials.ok(f"{back.get('ms', '?')} ms")
-        step = back.get("step") or back.get("reason", "?")  # an older gateway says reason and message
+        step = back.get("step") or back.get(
+            "reason", "?"
+        )  # an older gateway says reason and message
         text = f"the peer does not reach this node; the step that fails there: {step}"
         if step == "tls":
-            return trials.failed(text, f"have its admin set ca, certificate and key in the route to {me}")
+            return trials.failed(
+                text, f"have its admin set ca, certificate and key in the route to {me}"
+            )
         remedy = f"correct the address of {me} in the peer's route table, or the firewalls; its log says more"
         return trials.failed(text, remedy)
 
 
-def _tls(host: str, port: int, identity: Identity) -> Step:
+def _tls(
+    host: str,
+    port: int,
+    identity: Identity,
+) -> Step:
     """Shake hands and request a page, as a peer that wants a certificate may say so only then."""
     name = identity.server_name or host
     version = ""
@@ -472,21 +595,31 @@ def _tls(host: str, port: int, identity: Identity) -> Step:
             request = f"GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
             conn.sendall(request.encode("latin-1", "replace"))
             if not conn.recv(1):
-                raise ConnectionError("it ends the connection")  # as a gateway does, without an alert
+                raise ConnectionError(
+                    "it ends the connection"
+                )  # as a gateway does, without an alert
     except PeerUnreachable as error:
         return trials.failed(error.message, "correct ca, certificate and key of the entry")
     except ssl.SSLCertVerificationError as error:
         cause, remedy = _VERIFY_CODES.get(error.verify_code, ("is not trusted", ""))
-        file = "the file that ca names does not have its authority" if identity.ca else "set ca in the entry"
+        file = (
+            "the file that ca names does not have its authority"
+            if identity.ca
+            else "set ca in the entry"
+        )
         remedy = remedy or f"{file}: ask the peer for the certificate of its authority"
-        return trials.failed(f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy)
+        return trials.failed(
+            f"the peer's certificate {cause.format(name=name)}: {error.verify_message}", remedy
+        )
     except OSError as error:
         # TLS 1.3 checks certificates only when its client is done with the handshake
         hung_up = version and isinstance(error, ssl.SSLEOFError | ConnectionError)
         reason = getattr(error, "reason", None) or str(error)
         if hung_up or any(alert in reason for alert in _ALERTS):
             return _without_certificate(reason, identity)
-        return trials.failed(f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}")
+        return trials.failed(
+            f"no TLS there: {reason}", f"use scheme http, or another port, or {_PEERS_TLS}"
+        )
     return _trusted(certificate, version, identity)
 
 
@@ -510,12 +643,18 @@ def _without_certificate(reason: str, identity: Identity) -> Step:
                 text = f"this node's certificate in {found.file} has expired on {found.ends.date()}"
                 return trials.failed(text, _RENEW)
         text = f"the peer does not accept the certificate in {identity.certificate}: {reason}"
-        return trials.failed(text, "have its admin add the authority of it to listen.peer.tls.client_ca")
+        return trials.failed(
+            text, "have its admin add the authority of it to listen.peer.tls.client_ca"
+        )
     remedy = "set certificate and key in the entry to one that the peer's authority has signed"
     return trials.failed(f"the peer wants a certificate of this node: {reason}", remedy)
 
 
-def _trusted(certificate: Mapping[str, object], version: str, identity: Identity) -> Step:
+def _trusted(
+    certificate: Mapping[str, object],
+    version: str,
+    identity: Identity,
+) -> Step:
     now = datetime.now(UTC)
     ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
     all_ends = [("the peer's certificate", ends, "have the peer renew it")]

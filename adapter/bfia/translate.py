@@ -35,7 +35,11 @@ _MOST_ITEMS = 500
 
 
 def job_spec(
-    body: wire.CreateAll, job_id: str, scheduler: NodeId, trace_id: str, profile: Profile = PROFILES["spec"]
+    body: wire.CreateAll,
+    job_id: str,
+    scheduler: NodeId,
+    trace_id: str,
+    profile: Profile = PROFILES["spec"],
 ) -> JobSpec:
     """Return what the body asks for. Rules beyond the shape are the domain's to check."""
     config = body.config
@@ -47,7 +51,11 @@ def job_spec(
         job_id=job_id,
         flow_id=body.flow_id,
         dag=dag(body.dag),
-        parties=tuple(Party(role, i, node) for role, nodes in config.role.items() for i, node in enumerate(nodes)),
+        parties=tuple(
+            Party(role, i, node)
+            for role, nodes in config.role.items()
+            for i, node in enumerate(nodes)
+        ),
         initiator=config.initiator.node_id,
         initiator_role=config.initiator.role,
         scheduler=scheduler,
@@ -77,7 +85,10 @@ def _with_dataset_ids(task_params: Mapping[str, Any], tasks: Collection[str]) ->
 def _own_entry(by_task: Any, tasks: Collection[str]) -> Any:
     if not isinstance(by_task, Mapping):
         return by_task
-    return {task: _with_dataset_id(values) if task in tasks else values for task, values in by_task.items()}
+    return {
+        task: _with_dataset_id(values) if task in tasks else values
+        for task, values in by_task.items()
+    }
 
 
 def _with_dataset_id(values: Any) -> Any:
@@ -97,7 +108,10 @@ def dag(body: wire.DagBody) -> Dag:
             DagNode(
                 c.name,
                 ComponentRef(c.provider, c.version, c.component_name),
-                tuple(DagInput(i.type, i.key.partition(".")[0], i.key.partition(".")[2]) for i in c.input),
+                tuple(
+                    DagInput(i.type, i.key.partition(".")[0], i.key.partition(".")[2])
+                    for i in c.input
+                ),
                 tuple(DagOutput(o.type, o.key) for o in c.output),
             )
             for c in body.components
@@ -110,7 +124,9 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     """Return the body of ``create_all`` and ``create`` between nodes."""
     job_params, task_params = spec.one_by_one(spec.job_params), spec.one_by_one(spec.task_params)
     if profile.needs_common:
-        job_params = {"common": {"sync_type": "callback" if spec.by_callback else "poll"}} | job_params
+        job_params = {
+            "common": {"sync_type": "callback" if spec.by_callback else "poll"}
+        } | job_params
     if profile.reads_task_entries:
         task_params = _entries_for_all(spec, task_params)
     roles: dict[str, list[str]] = {}
@@ -166,7 +182,11 @@ def failed_by(failure: Failure | None) -> dict[str, Any]:
     return {"failed_by": redacted(failure.as_dict())} if failure else {}
 
 
-def ending(body: wire.StopJob | wire.TerminateAudit, at: Any, sender: NodeId) -> Ending | None:
+def ending(
+    body: wire.StopJob | wire.TerminateAudit,
+    at: Any,
+    sender: NodeId,
+) -> Ending | None:
     """Return how the scheduler says the job ended; None where it does not say."""
     try:
         outcome = Outcome(body.outcome)
@@ -185,7 +205,9 @@ def ending_fields(ending: Ending | None) -> dict[str, Any]:
 
 def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
     """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
-    body: dict[str, Any] = {"resources": {"tasks_at_once": acceptance.tasks_at_once}} if acceptance.holds else {}
+    body: dict[str, Any] = (
+        {"resources": {"tasks_at_once": acceptance.tasks_at_once}} if acceptance.holds else {}
+    )
     if acceptance.inherited is not None:
         body["inherited"] = list(acceptance.inherited)
     if acceptance.waits:
@@ -202,7 +224,11 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
     found = data.get("resources")
     most = as_mapping(found).get("tasks_at_once")
     waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
-    names, why, checks = data.get("inherited"), data.get("waits_for"), as_mapping(data.get("checks"))
+    names, why, checks = (
+        data.get("inherited"),
+        data.get("waits_for"),
+        as_mapping(data.get("checks")),
+    )
     return Acceptance(
         isinstance(found, Mapping),
         most if _is_number(most) and most >= 1 else None,
@@ -210,7 +236,9 @@ def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> 
         as_seconds(data.get("approval_within")) if waits else None,
         tuple(map(str, names)) if isinstance(names, list) else None,
         waits_for=why[:_LONGEST_WORD] if waits and isinstance(why, str) else "",
-        checks={str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in checks.items()} if len(checks) <= 20 else {},
+        checks={str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in checks.items()}
+        if len(checks) <= 20
+        else {},
     )
 
 
@@ -233,7 +261,11 @@ def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
 def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
     """Return the body of ``job/audit/confirm``; why it is a refusal is an extension field."""
     status = AuditStatus.REJECTED if why_not else AuditStatus.APPROVED
-    return {"audit_id": audit_id, "status": str(status), **failed_by(why_not)}
+    return {
+        "audit_id": audit_id,
+        "status": str(status),
+        **failed_by(why_not),
+    }
 
 
 def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failure | None:
@@ -242,9 +274,13 @@ def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failur
         case JobStatus.READY | AuditStatus.APPROVED:
             return None
         case JobStatus.REJECTED:
-            return body.failed_by or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+            return body.failed_by or Failure(
+                "APPROVAL_REJECTED", f"{sender} refused the job", sender
+            )
     agreed = AuditStatus.APPROVED if isinstance(body, wire.ConfirmAudit) else JobStatus.READY
-    raise Invalid([Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN")
+    raise Invalid(
+        [Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN"
+    )
 
 
 # ---------------------------------------------------------------- states
@@ -256,7 +292,9 @@ def task_status(text: str) -> TaskStatus:
         return TaskStatus(text.upper())
     except ValueError:
         allowed = ", ".join(TaskStatus)
-        raise Invalid([Problem("status", f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN") from None
+        raise Invalid(
+            [Problem("status", f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN"
+        ) from None
 
 
 def read_status(value: Any) -> TaskStatus:
@@ -279,7 +317,9 @@ def job_status(text: str) -> JobStatus | None:
 
 def wire_status(status: TaskStatus, profile: Profile) -> str:
     """Return the state in the peer's words."""
-    return str(TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status)
+    return str(
+        TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status
+    )
 
 
 def outcome_of(status: JobStatus, states: Sequence[TaskStatus]) -> Outcome | None:
@@ -313,11 +353,23 @@ def status_of(found: set[TaskStatus]) -> JobStatus:
 
 def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
     """Return the data of ``status_all``: the standard's two fields, and ours where the peer accepts them."""
-    states = {t.name if profile.status_by_name else t.task_id: wire_status(t.status, profile) for t in view.tasks}
+    states = {
+        t.name if profile.status_by_name else t.task_id: wire_status(t.status, profile)
+        for t in view.tasks
+    }
     if not profile.reads_job_status:
         return {"status": states}
     of, parties = view.origin, [vars(p) | {"next_try": _iso(p.next_try)} for p in view.parties]
-    rerun = {"job_id": of.job_id, "from": of.start, "by": of.by, "changed": list(of.changed)} if of else None
+    rerun = (
+        {
+            "job_id": of.job_id,
+            "from": of.start,
+            "by": of.by,
+            "changed": list(of.changed),
+        }
+        if of
+        else None
+    )
     return {
         "job_id": view.job_id,
         "job_status": str(view.status),
@@ -371,13 +423,19 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
     found = data.get("status", "")  # null: the job has no tasks yet
     if not data.get("job_status") and not isinstance(found, Mapping | None):
-        raise Refused(f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE")
+        raise Refused(
+            f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE"
+        )
     states = {str(k): read_status(v) for k, v in as_mapping(found).items()}
     every = list(states.values())
     status = job_status(str(data.get("job_status") or "")) or status_of(set(every))
     tasks = {str(t.get("task_id")): t for t in _entries(data.get("tasks"))}
     word = data.get("outcome")
-    outcome = Outcome(word) if isinstance(word, str) and word in Outcome.__members__ else outcome_of(status, every)
+    outcome = (
+        Outcome(word)
+        if isinstance(word, str) and word in Outcome.__members__
+        else outcome_of(status, every)
+    )
     progress = data.get("progress")
     return JobView(
         job_id,
@@ -395,12 +453,18 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
     )
 
 
-def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> TaskView:
+def _task_view(
+    task_id: str,
+    status: TaskStatus,
+    fields: Mapping[str, Any],
+) -> TaskView:
     parties = {
         str(node): {str(role): read_status(state) for role, state in as_mapping(roles).items()}
         for node, roles in as_mapping(fields.get("parties")).items()
     }
-    past = tuple(_attempt(number, one) for number, one in enumerate(_entries(fields.get("attempts"))))
+    past = tuple(
+        _attempt(number, one) for number, one in enumerate(_entries(fields.get("attempts")))
+    )
     of = as_mapping(fields.get("inherited"))
     return TaskView(
         task_id,
@@ -430,7 +494,10 @@ def _origin(fields: Mapping[str, Any]) -> Origin | None:
 
 
 def _party(fields: Mapping[str, Any]) -> PartyDetail:
-    texts = {name: str(fields.get(name) or "") for name in ("party", "node", "state", "reason", "message")}
+    texts = {
+        name: str(fields.get(name) or "")
+        for name in ("party", "node", "state", "reason", "message")
+    }
     tries = fields.get("tries")
     return PartyDetail(
         **texts,
@@ -446,7 +513,10 @@ def _waiting(found: Any) -> Waiting | None:
     if since is None or not fields.get("reason"):
         return None
     return Waiting(
-        str(fields["reason"]), str(fields.get("message") or ""), since, _moment(fields.get("next_check"))
+        str(fields["reason"]),
+        str(fields.get("message") or ""),
+        since,
+        _moment(fields.get("next_check")),
     )
 
 
@@ -455,8 +525,13 @@ def _waiting(found: Any) -> Waiting | None:
 
 def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
     """Read what a peer says of a job that it runs again."""
-    job_id, start = str(fields.get("job_id") or wanted.new_job_id), str(fields.get("from") or wanted.start)
-    return RerunResult(job_id, start, names_of(fields.get("runs")), names_of(fields.get("inherits")))
+    job_id, start = (
+        str(fields.get("job_id") or wanted.new_job_id),
+        str(fields.get("from") or wanted.start),
+    )
+    return RerunResult(
+        job_id, start, names_of(fields.get("runs")), names_of(fields.get("inherits"))
+    )
 
 
 def in_words(items: Sequence[Item]) -> list[Item]:
@@ -476,7 +551,14 @@ def _item(one: Mapping[str, Any]) -> Item:
 
     name = text("standing")
     standing = Standing(name) if name in set(Standing) else Standing.UNKNOWN
-    return Item(text("check") or "reported", standing, text("found"), text("cause"), text("remedy"), text("about"))
+    return Item(
+        text("check") or "reported",
+        standing,
+        text("found"),
+        text("cause"),
+        text("remedy"),
+        text("about"),
+    )
 
 
 # ---------------------------------------------------------------- lenient reading
@@ -487,7 +569,9 @@ def _is_number(value: Any) -> TypeGuard[int]:
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    return (
+        [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+    )
 
 
 def _moment(text: Any) -> datetime | None:

@@ -17,17 +17,30 @@ from gateway.ports import as_mapping
 class Body(BaseModel):
     """A body of the control layer; unknown fields are kept aside."""
 
-    model_config = ConfigDict(extra="allow", populate_by_name=True, coerce_numbers_to_str=False)
+    model_config = ConfigDict(
+        extra="allow",
+        populate_by_name=True,
+        coerce_numbers_to_str=False,
+    )
 
 
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 """A text in which null stands for the empty one, as some peers send it."""
 
-Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
+Id = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[\x21-\x7e]+$",
+    ),
+]
 
 
 Object = Annotated[
-    dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(fit)
+    dict[str, Any],
+    BeforeValidator(lambda value: {} if value is None else value),
+    AfterValidator(fit),
 ]
 """Free content, within the bounds that also hold for descriptions: depth, number of values, amount of text."""
 
@@ -39,7 +52,9 @@ _MOST_ENDS = 100
 
 def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
     if sum(map(len, roles.values())) > MOST_PARTIES:
-        raise PydanticCustomError("parties", "must not name more than {most} parties", {"most": MOST_PARTIES})
+        raise PydanticCustomError(
+            "parties", "must not name more than {most} parties", {"most": MOST_PARTIES}
+        )
     return roles
 
 
@@ -58,10 +73,14 @@ class DagComponent(Body):
     provider: str = Field(validation_alias=AliasChoices("provider", "code"))
     version: str
     input: list[DagIo] = Field(
-        default_factory=list, max_length=_MOST_ENDS, validation_alias=AliasChoices("input", "inputData")
+        default_factory=list,
+        max_length=_MOST_ENDS,
+        validation_alias=AliasChoices("input", "inputData"),
     )
     output: list[DagIo] = Field(
-        default_factory=list, max_length=_MOST_ENDS, validation_alias=AliasChoices("output", "outputData")
+        default_factory=list,
+        max_length=_MOST_ENDS,
+        validation_alias=AliasChoices("output", "outputData"),
     )
 
 
@@ -213,7 +232,11 @@ class OfferParameters(AmendJob):
 
     amendment: Id
     by: Id = Field(description="the node that asked for it")
-    holding: list[Id] = Field(default_factory=list, max_length=1000, description="earlier ones that hold")
+    holding: list[Id] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="earlier ones that hold",
+    )
     signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(fit)] = {}
     """of the job with them, as in `CreateJob`"""
 
@@ -261,18 +284,31 @@ Message = Annotated[Text, AfterValidator(lambda text: text[:1000])]
 class ContainerCallback(Body):
     """``task/callback`` of a container (4.1)."""
 
-    task_id: Annotated[Text, AfterValidator(lambda text: text[:128])] = ""  # the longest that there is
+    task_id: Annotated[Text, AfterValidator(lambda text: text[:128])] = (
+        ""  # the longest that there is
+    )
     status: str
     role: Short = ""
-    result_code: Short = Field(default="", validation_alias=AliasChoices("result_code", "resultCode"))
-    result_message: Message = Field(default="", validation_alias=AliasChoices("result_message", "resultMessage"))
+    result_code: Short = Field(
+        default="", validation_alias=AliasChoices("result_code", "resultCode")
+    )
+    result_message: Message = Field(
+        default="", validation_alias=AliasChoices("result_message", "resultMessage")
+    )
 
 
 class OfOutputs(JobId):
     """``output/metadata``, an extension: the outputs of a task at a role or party, or the one of a key."""
 
     task_name: Annotated[str, Field(min_length=1, max_length=255)]
-    role: Annotated[str, Field(min_length=1, max_length=255, description="as in `host`, or `host.0`")]
+    role: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=255,
+            description="as in `host`, or `host.0`",
+        ),
+    ]
     output_key: Text = Field(default="", description="key in the flow; absent: all of the task")
 
 
@@ -281,7 +317,9 @@ class Hello(Body):
 
     node_id: Text = Field(default="", description="the node that asks")
     padding: Text = Field(default="", description="anything; tests how large a body may be")
-    call_back: bool = Field(default=False, description="true: say hello back, and report how that went")
+    call_back: bool = Field(
+        default=False, description="true: say hello back, and report how that went"
+    )
 
 
 class ProviderKeys(Body):
@@ -309,7 +347,11 @@ D = TypeVar("D", bound=Response)
 class Answer(Response, Generic[D]):
     """The envelope of every response."""
 
-    code: int = Field(default=0, examples=[0], description="0, or why not; to profile kuscia 200 for 0")
+    code: int = Field(
+        default=0,
+        examples=[0],
+        description="0, or why not; to profile kuscia 200 for 0",
+    )
     msg: str = Field(default="success", examples=["success"])
     data: D
 
@@ -330,7 +372,9 @@ class OwnList(OwnAnswer):
 class Reason(Response):
     """Why a request was refused, and every problem of it with its path."""
 
-    reason: str = Field(examples=["JOB_UNKNOWN"], description="stable; docs/reasons.md explains each")
+    reason: str = Field(
+        examples=["JOB_UNKNOWN"], description="stable; docs/reasons.md explains each"
+    )
     problems: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -375,7 +419,9 @@ class StatusData(JobData):
 
     job_id: str = Field(default="", examples=["job-example"])
     job_status: State = ""
-    status: dict[str, str] = Field(examples=[{"task_example": "RUNNING"}], description="task -> state")
+    status: dict[str, str] = Field(
+        examples=[{"task_example": "RUNNING"}], description="task -> state"
+    )
     outcome: str | None = None
     progress: int = Field(default=0, description="percent")
     failed_by: dict[str, Any] | None = Field(
@@ -389,7 +435,9 @@ class StatusData(JobData):
 class JobList(Response):
     """``job/query_job_list``: the jobs that the queried node submitted, schedules or takes part in."""
 
-    job_list: dict[str, str] = Field(examples=[{"job-example": "FINISHED"}], description="job -> state")
+    job_list: dict[str, str] = Field(
+        examples=[{"job-example": "FINISHED"}], description="job -> state"
+    )
 
 
 class LogLines(Response):
@@ -444,4 +492,6 @@ class HelloData(Response):
 class OutputsData(Response):
     """``output/metadata``: what a task's outputs at the queried node are like."""
 
-    outputs: list[dict[str, Any]] = Field(description="columns, count, size and address of each; never rows")
+    outputs: list[dict[str, Any]] = Field(
+        description="columns, count, size and address of each; never rows"
+    )

@@ -43,8 +43,26 @@ from gateway.domain.retries import numbered_id
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
-from gateway.ports import JobView, ParticipantApi, SchedulerApi, Site, TaskNews, TaskReport, as_mapping, as_seconds
+from gateway.errors import (
+    Busy,
+    GatewayError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotServed,
+    PeerUnreachable,
+    Refused,
+)
+from gateway.ports import (
+    JobView,
+    ParticipantApi,
+    SchedulerApi,
+    Site,
+    TaskNews,
+    TaskReport,
+    as_mapping,
+    as_seconds,
+)
 from gateway.runtime.context import traced
 
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
@@ -91,7 +109,12 @@ class Caller:
     sign: Sign
 
     def post(
-        self, path: str, body: Mapping[str, Any], *, initiator: NodeId = "", timeout_factor: float = 1.0
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        initiator: NodeId = "",
+        timeout_factor: float = 1.0,
     ) -> Mapping[str, Any]:
         """Return the whole response of a success. Raises `GatewayError`."""
         for _ in range(_TRIES):
@@ -109,7 +132,9 @@ class Caller:
                 raise NotServed(f"{self.node} does not serve {path}")
             if isinstance(answer, Page):
                 raise answer.refusal(self.node)
-            raise Refused(f"{self.node} answers HTTP {status} without a JSON object", reason="NO_ENVELOPE")
+            raise Refused(
+                f"{self.node} answers HTTP {status} without a JSON object", reason="NO_ENVELOPE"
+            )
         code = answer.get("code")
         if code == Code.SUCCESS and not isinstance(code, bool) and 200 <= status < 300:
             return answer
@@ -127,7 +152,12 @@ def _raced(answer: Any) -> bool:
     )
 
 
-def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> GatewayError:
+def _error(
+    node: NodeId,
+    path: str,
+    status: int,
+    answer: Mapping[str, Any],
+) -> GatewayError:
     code, data = answer.get("code"), as_mapping(answer.get("data"))
     message = str(answer.get("message") or answer.get("msg") or "")
     text = f"{node}: {message or f'code {code}'}"
@@ -138,7 +168,10 @@ def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> G
                 return Invalid(_PROBLEMS.validate_python(data.get("problems")), reason=reason)
         if reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE"):
             return NotServed(text)
-        kinds: dict[Any, type[GatewayError]] = {NotAllowed.code: NotAllowed, NotFound.code: NotFound}
+        kinds: dict[Any, type[GatewayError]] = {
+            NotAllowed.code: NotAllowed,
+            NotFound.code: NotFound,
+        }
         return kinds.get(data.get("status"), Refused)(text, reason=reason)
     if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(message)):
         return NotServed(f"{node} does not serve {path}")
@@ -147,7 +180,11 @@ def _error(node: NodeId, path: str, status: int, answer: Mapping[str, Any]) -> G
     return kind(f"{text}: {message}" if message else text, reason=reason)
 
 
-def task_body(key: Key, role: str, node: NodeId) -> dict[str, Any]:
+def task_body(
+    key: Key,
+    role: str,
+    node: NodeId,
+) -> dict[str, Any]:
     """Return the fields that identify a version of a task at one party."""
     return {
         "job_id": key.job_id,
@@ -191,9 +228,19 @@ class ParticipantClient:
         inherited = names_of(data["inherited"]) if isinstance(data.get("inherited"), list) else None
         waits = data.get("waits") is True
         within = as_seconds(data.get("within")) if waits else None
-        return Acceptance(holds=True, waits=waits, within=within, inherited=inherited)
+        return Acceptance(
+            holds=True,
+            waits=waits,
+            within=within,
+            inherited=inherited,
+        )
 
-    def _report_job(self, job_id: str, role: str, word: JobWord) -> None:
+    def _report_job(
+        self,
+        job_id: str,
+        role: str,
+        word: JobWord,
+    ) -> None:
         try:
             self._job("status/update", job_id, role, status=str(word))
         except Refused as refused:
@@ -207,7 +254,12 @@ class ParticipantClient:
         """Return None: FATE has no audit of jobs."""
         return None
 
-    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Nothing was asked."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
@@ -242,21 +294,54 @@ class ParticipantClient:
                 if refused.reason != BUSY:  # else it held none
                     raise
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        sender: NodeId,
+        without: Sequence[str] = (),
+    ) -> None:
         """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes ignore."""
         more: dict[str, Any] = {"extra_info": {"without": list(without)}} if without else {}
         for role in self._roles_of(job_id):
             self._job("start", job_id, role, **more)
 
-    def _job(self, command: str, job_id: str, role: str, initiator: NodeId = "", **more: Any) -> Mapping[str, Any]:
-        body = {**more, "job_id": job_id, "role": role, "party_id": self.caller.node}
-        return as_mapping(self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator).get("data"))
+    def _job(
+        self,
+        command: str,
+        job_id: str,
+        role: str,
+        initiator: NodeId = "",
+        **more: Any,
+    ) -> Mapping[str, Any]:
+        body = {
+            **more,
+            "job_id": job_id,
+            "role": role,
+            "party_id": self.caller.node,
+        }
+        return as_mapping(
+            self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator).get("data")
+        )
 
-    def _task(self, command: str, body: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
-        return as_mapping(self.caller.post(f"{PARTNER}/task/{command}", {**body, **more}).get("data"))
+    def _task(
+        self,
+        command: str,
+        body: Mapping[str, Any],
+        **more: Any,
+    ) -> Mapping[str, Any]:
+        return as_mapping(
+            self.caller.post(f"{PARTNER}/task/{command}", {**body, **more}).get("data")
+        )
 
-    def _bodies(self, key: Key, roles: Iterable[str], task_name: str) -> list[dict[str, Any]]:
-        return [{**task_body(key, role, self.caller.node), "task_name": task_name} for role in roles]
+    def _bodies(
+        self,
+        key: Key,
+        roles: Iterable[str],
+        task_name: str,
+    ) -> list[dict[str, Any]]:
+        return [
+            {**task_body(key, role, self.caller.node), "task_name": task_name} for role in roles
+        ]
 
     def offer_parameters(
         self,
@@ -272,7 +357,12 @@ class ParticipantClient:
         )
 
     def start_task(
-        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+        holding: Sequence[str] = (),
     ) -> None:
         """Announce a further version, request the task's resources, then start it, role by role.
 
@@ -322,7 +412,13 @@ class ParticipantClient:
         job = self.job_of(job_id)
         return 0 if job is None else job.progress
 
-    def _report_progress(self, job_id: str, roles: Iterable[str], percent: int, **more: Any) -> None:
+    def _report_progress(
+        self,
+        job_id: str,
+        roles: Iterable[str],
+        percent: int,
+        **more: Any,
+    ) -> None:
         for role in roles if percent else ():
             with suppress(Refused, NotFound):
                 self._job("update", job_id, role, **more, progress=float(percent))
@@ -332,20 +428,37 @@ class ParticipantClient:
         with suppress(Refused, NotFound):
             self._task("status/update", body, status=str(word))
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         """Request ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a state that FATE does not have."""
         data = self._task("collect", task_body(key_of(task_id), role, self.caller.node))
         word = data.get("party_status") or data.get("status")
-        if word == TaskWord.WAITING:  # FATE has it since the job's creation; a start makes it running immediately
-            raise NotFound(f"task {task_id} has not been started at {self.caller.node}", reason="TASK_UNKNOWN")
+        if (
+            word == TaskWord.WAITING
+        ):  # FATE has it since the job's creation; a start makes it running immediately
+            raise NotFound(
+                f"task {task_id} has not been started at {self.caller.node}", reason="TASK_UNKNOWN"
+            )
         status = OUR_TASK[word_in(TaskWord, word, "data.party_status")]
         if status is not TaskStatus.FAILED:
             return TaskNews(status)
         at = self.caller.node
-        reason = failure_of(data.get("failed_by")) or Failure(REASONS[str(word)], f"{word} at {at}", at, role)
+        reason = failure_of(data.get("failed_by")) or Failure(
+            REASONS[str(word)], f"{word} at {at}", at, role
+        )
         return TaskNews(status, reason)
 
-    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Report how the tasks and the job ended, then stop it; or stop the newest version of one task."""
         roles = self._roles_of(job_id, task_name)
         if task_name:
@@ -359,7 +472,11 @@ class ParticipantClient:
             more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
             if ending.failure is not None:
                 more["failed_by"] = redacted(ending.failure.as_dict())
-        percent = 100 if ending is not None and ending.outcome is Outcome.SUCCEEDED else self._progress_of(job_id)
+        percent = (
+            100
+            if ending is not None and ending.outcome is Outcome.SUCCEEDED
+            else self._progress_of(job_id)
+        )
         for role in roles:
             self._report_progress(job_id, [role], percent, **more)
             if ending is not None:
@@ -378,12 +495,23 @@ class ParticipantClient:
             for body in self._bodies(key_of(task.task_id, job_id), part.roles, task.name):
                 self._report_task(body, word)
 
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         key = key_of(task_id, job_id)
         for body in self._bodies(key, self._roles_of(job_id or key.job_id, task_name), task_name):
             self._task("stop", body, status=str(TaskWord.CANCELED))
 
-    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+    def delete_job(
+        self,
+        job_id: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
         self.standard.delete_job(job_id, dry_run, sender)
 
     def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
@@ -412,9 +540,7 @@ def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
 _LONGEST_ID = 100
 _NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
 """reasons with which a node refuses a request that it does not know"""
-_OWN_IDS = (
-    "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
-)
+_OWN_IDS = "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
 
 
 @dataclass(frozen=True)
@@ -479,7 +605,9 @@ class SchedulerClient:
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         if self.protocol_of(job_id) == PROTOCOL:
-            raise NotServed(f"{self.caller.node} reports a job's state by itself, and is not asked for it")
+            raise NotServed(
+                f"{self.caller.node} reports a job's state by itself, and is not asked for it"
+            )
         try:
             return self.standard.job_status(job_id, sender)
         except Refused as refused:
@@ -488,7 +616,13 @@ class SchedulerClient:
             text = f"{self.caller.node} does not report the state of job {job_id}: FATE's protocol has no request"
             raise NotServed(f"{text} for it. {_OWN_IDS}") from refused
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        sender: NodeId,
+        why: Failure | None = None,
+    ) -> None:
         """Cancel the job; a single task is stopped in the standard's protocol."""
         if task_name:
             self.standard.stop_job(job_id, task_name, sender)
@@ -504,17 +638,38 @@ class SchedulerClient:
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        data = as_mapping(self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0).get("data"))
+        data = as_mapping(
+            self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0).get("data")
+        )
         job_id, start = str(data.get("job_id") or wanted.job_id), str(data.get("from") or "")
-        return RerunResult(job_id, start, names_of(data.get("runs")), names_of(data.get("inherits")))
+        return RerunResult(
+            job_id, start, names_of(data.get("runs")), names_of(data.get("inherits"))
+        )
 
-    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+    def amend_job(
+        self,
+        job_id: str,
+        parameters: Mapping[str, Any],
+        reason: str,
+        sender: NodeId,
+    ) -> int:
         return self.standard.amend_job(job_id, parameters, reason, sender)
 
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+    def suspend_job(
+        self,
+        job_id: str,
+        on: bool,
+        sender: NodeId,
+    ) -> None:
         self.standard.suspend_job(job_id, on, sender)
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+    def confirm_job(
+        self,
+        job_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+        audit: str = "",
+    ) -> None:
         """Report a rejection by stopping the job; an approval FATE learns when it requests resources again."""
         if self.protocol_of(job_id) != PROTOCOL:
             self.standard.confirm_job(job_id, failure, sender, audit)
@@ -548,14 +703,21 @@ class FateProtocol:
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
         beside = self.standard.scheduler(node)
-        return SchedulerClient(self.me, self._caller(node), self.descriptions, beside, self.protocol_of)
+        return SchedulerClient(
+            self.me, self._caller(node), self.descriptions, beside, self.protocol_of
+        )
 
     def participant(self, node: NodeId) -> ParticipantApi:
         return ParticipantClient(
             self._caller(node), self.descriptions, self.standard.participant(node), self.job_of
         )
 
-    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    def environment(
+        self,
+        local: LocalJob,
+        run: Run,
+        site: Site,
+    ) -> dict[str, str]:
         return self.standard.environment(local, run, site)
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:

@@ -91,7 +91,9 @@ def _job_status(at: Command[wire.JobStatus]) -> None:
         accepted, known = at.here.create_job(spec, at.who), local.approval
         approver = known.by if known is not None and known.decision is JobStatus.READY else None
         if accepted.waits and approver is not None and words.is_retry(local, at.body.job_id):
-            at.parts.agree(spec.job_id, approver, f"as before to job {local.id}, which begins again")
+            at.parts.agree(
+                spec.job_id, approver, f"as before to job {local.id}, which begins again"
+            )
     elif word is JobWord.RUNNING and not at.undecided:
         at.here.start_job(local.id, at.who)
 
@@ -166,7 +168,12 @@ def router(parts: FateParts) -> APIRouter:
     def post(path: str) -> Callable[..., Any]:
         means, codes = PATHS[path]
         tags: list[str | Enum] = [f"FATE: {path.split('/')[2]}"]
-        return router.post(path, summary=f"FATE's: {means}", openapi_extra=coded(codes), tags=tags)
+        return router.post(
+            path,
+            summary=f"FATE's: {means}",
+            openapi_extra=coded(codes),
+            tags=tags,
+        )
 
     for path, (body, work) in _COMMANDS.items():
         post(PARTNER + path)(_endpoint(parts, path, body, work))
@@ -175,7 +182,12 @@ def router(parts: FateParts) -> APIRouter:
     return router
 
 
-def _endpoint(parts: FateParts, path: str, shape: type[wire.Party], work: Work) -> Callable[..., Any]:
+def _endpoint(
+    parts: FateParts,
+    path: str,
+    shape: type[wire.Party],
+    work: Work,
+) -> Callable[..., Any]:
     async def endpoint(body: wire.Party, request: Request) -> Envelope:
         try:
             local, who = await commanded(parts, request, body)
@@ -203,13 +215,13 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
             text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who} may not create the job"
             raise NotAllowed(text)
         if extra.standard and extra.standard.get("job_id") != body.job_id:
-            extra.standard = (
-                None  # FATE gives a job that a gateway submits an id of its own, and passes on the rest
-            )
+            extra.standard = None  # FATE gives a job that a gateway submits an id of its own, and passes on the rest
 
         def work() -> dict[str, Any]:
             spec = parts.descriptions.read(body, lambda: body.job_id, scheduler, trace_of(request))
-            if spec.parties_at(parts.node) and not plays(spec, parts.node, body.role, body.party_id):
+            if spec.parties_at(parts.node) and not plays(
+                spec, parts.node, body.role, body.party_id
+            ):
                 text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
                 raise NotFound(text, reason="ROLE_UNKNOWN")
             found = parts.participant.create_job(words.continued(spec, parts.local_of), who)
@@ -238,8 +250,16 @@ def _of_schedulers(parts: FateParts, post: Post) -> None:
                 return _not_started(local, body, error)
 
         news = await on(parts.limiters.news, request, work)
-        word = TaskWord.RUNNING if news.status is TaskStatus.READY else task_word(news.status, news.failure)
-        if word is not TaskWord.WAITING and not source_of(request) and not _ran(parts.running, task_id, body.role):
+        word = (
+            TaskWord.RUNNING
+            if news.status is TaskStatus.READY
+            else task_word(news.status, news.failure)
+        )
+        if (
+            word is not TaskWord.WAITING
+            and not source_of(request)
+            and not _ran(parts.running, task_id, body.role)
+        ):
             word = TaskWord.RUNNING
         return ok(collected(body, word, news, local, task_id))
 
@@ -265,7 +285,11 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         """Return a job that is scheduled here, and the caller."""
         refuse_unknown(parts, request)
         job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
-        who = await asker(parts, request, job.spec.initiator, *job.spec.nodes) if job is not None else ""
+        who = (
+            await asker(parts, request, job.spec.initiator, *job.spec.nodes)
+            if job is not None
+            else ""
+        )
         if job is None or is_outside(job.spec, who):
             raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
         return job, who
@@ -284,7 +308,11 @@ def _of_parties(parts: FateParts, post: Post) -> None:
                 raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])
             parts.scheduler.submit_job(spec, who)
             common = as_mapping(spec.job_params.get("common"))
-            model = {name: str(common[name]) for name in ("model_id", "model_version") if common.get(name)}
+            model = {
+                name: str(common[name])
+                for name in ("model_id", "model_version")
+                if common.get(name)
+            }
             return ok({"model_id": spec.job_id, "model_version": "0"} | model, job_id=spec.job_id)
 
         return await on(parts.limiters.peers, request, work)
@@ -296,15 +324,24 @@ def _of_parties(parts: FateParts, post: Post) -> None:
         if (reason := REASONS.get(body.stop_status, "STOPPED")) != "STOPPED":
             text = f"{who} says that its part has {body.stop_status}, and had the job stopped"
             why = Failure(reason, text, who)
-        await on(parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who, why))
+        await on(
+            parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who, why)
+        )
         return ok()
 
     @post(f"{SCHEDULER}/job/rerun")
     async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
         job, who = await scheduled(request, body.job_id)
         wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
-        made = await on(parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who))
-        data = {"job_id": made.job_id, "from": made.start, "runs": made.runs, "inherits": made.inherits}
+        made = await on(
+            parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who)
+        )
+        data = {
+            "job_id": made.job_id,
+            "from": made.start,
+            "runs": made.runs,
+            "inherits": made.inherits,
+        }
         return ok(data, job_id=made.job_id)
 
     @post(f"{SCHEDULER}/task/report")
@@ -328,23 +365,37 @@ def _known_name(local: LocalJob, body: wire.Task) -> str:
 
 def _has_ended(local: LocalJob) -> Refused:
     ending = local.ending
-    word = words.job_word(local.status, ending.outcome if ending else None, ending.failure if ending else None)
+    word = words.job_word(
+        local.status, ending.outcome if ending else None, ending.failure if ending else None
+    )
     return Refused(f"job {local.id} has ended here: it is {word}", reason="JOB_ENDED")
 
 
-def _not_started(local: LocalJob, body: wire.Task, error: GatewayError) -> TaskNews:
+def _not_started(
+    local: LocalJob,
+    body: wire.Task,
+    error: GatewayError,
+) -> TaskNews:
     """Report a version of a task that was not started here: it waits, or was inherited; else raise."""
     name = _known_name(local, body)
     if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
     ids = {run.task_id for run in local.runs if run.task_name == name}
     last = max((key_of(found).version for found in ids), default=-1)
-    if not last < body.task_version <= max(last, _TRIES * words.number_of(local, body.job_id)) + _TRIES:
+    if (
+        not last
+        < body.task_version
+        <= max(last, _TRIES * words.number_of(local, body.job_id)) + _TRIES
+    ):
         raise error
     return TaskNews(TaskStatus.PENDING)
 
 
-def _ran(running: dict[tuple[str, str], None], task_id: str, role: str) -> bool:
+def _ran(
+    running: dict[tuple[str, str], None],
+    task_id: str,
+    role: str,
+) -> bool:
     """Record that a task is reported as running; return whether it was before."""
     before = (task_id, role) in running
     running[task_id, role] = None
@@ -354,7 +405,11 @@ def _ran(running: dict[tuple[str, str], None], task_id: str, role: str) -> bool:
 
 
 def collected(
-    body: wire.Task, word: TaskWord, news: TaskNews, local: LocalJob | None, task_id: str
+    body: wire.Task,
+    word: TaskWord,
+    news: TaskNews,
+    local: LocalJob | None,
+    task_id: str,
 ) -> dict[str, Any]:
     """Return the state of a task at one party, with times in milliseconds, as FATE collects it."""
     runs = local.runs_of(task_id, body.role.partition(".")[0]) if local is not None else ()

@@ -91,7 +91,10 @@ NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
 
 _NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
 PATHS: Mapping[str, tuple[str, Codes]] = {
-    f"{PARTNER}/job/create": ("create_job, once for all roles of the node", {ANY: Code.CREATE_JOB_FAILED}),
+    f"{PARTNER}/job/create": (
+        "create_job, once for all roles of the node",
+        {ANY: Code.CREATE_JOB_FAILED},
+    ),
     f"{PARTNER}/job/status/update": (
         "an end: stop_job with it; `running`: start_job; `waiting` after an end: create_job again",
         {**NO_JOB, "": Code.UPDATE_JOB_FAILED},
@@ -122,7 +125,10 @@ PATHS: Mapping[str, tuple[str, Codes]] = {
         {**NO_TASK, "": Code.UPDATE_TASK_FAILED},
     ),
     f"{PARTNER}/task/stop": ("stop_task", {**_NO_JOB_OR_TASK, "": Code.KILL_TASK_FAILED}),
-    f"{PARTNER}/task/rerun": ("nothing: the next version begins when it is started", _NO_JOB_OR_TASK),
+    f"{PARTNER}/task/rerun": (
+        "nothing: the next version begins when it is started",
+        _NO_JOB_OR_TASK,
+    ),
     f"{SCHEDULER}/job/create": ("submit_job, under an id made here", {ANY: Code.CREATE_JOB_FAILED}),
     f"{SCHEDULER}/job/stop": ("stop_job", {"": Code.KILL_JOB_FAILED}),
     f"{SCHEDULER}/job/rerun": ("rerun_job: a new job that takes over what had succeeded", NO_JOB),
@@ -141,9 +147,18 @@ class Envelope(BaseModel):
     data: Any = Field(default=None, description="as in FATE-Flow; absent where there is none")
 
 
-def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = MappingProxyType({})) -> Envelope:
+def ok(
+    data: Any = None,
+    *,
+    job_id: str = "",
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> Envelope:
     """Return a success without empty fields; ``extra`` fields stand beside ``data``."""
-    body = {**extra, "code": int(Code.SUCCESS), "message": "success"}
+    body = {
+        **extra,
+        "code": int(Code.SUCCESS),
+        "message": "success",
+    }
     if data is not None:
         body["data"] = data
     if job_id:
@@ -151,13 +166,21 @@ def ok(data: Any = None, *, job_id: str = "", extra: Mapping[str, Any] = Mapping
     return Envelope.model_construct(**body)
 
 
-def fault(error: GatewayError, codes: Codes | None = None, words: Words = str) -> dict[str, Any]:
+def fault(
+    error: GatewayError,
+    codes: Codes | None = None,
+    words: Words = str,
+) -> dict[str, Any]:
     """Return an error in FATE's envelope."""
     codes = codes or {}
     found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
     code = next((code for code in found if code), Code.EXCEPTION)
     body = envelope(error, words)
-    return {"code": int(code), "message": body["msg"], "data": {**body["data"], "status": error.code}}
+    return {
+        "code": int(code),
+        "message": body["msg"],
+        "data": {**body["data"], "status": error.code},
+    }
 
 
 class NotServedHere(GatewayError):
@@ -170,7 +193,12 @@ class NotServedHere(GatewayError):
 class FateRoute(JsonRoute):
     """A path that responds with FATE's envelope, also to errors; its codes are declared as ``x-codes``."""
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        **options: Any,
+    ) -> None:
         super().__init__(path, endpoint, **{**options, "response_model_exclude_unset": True})
         declared = (self.openapi_extra or {}).get("x-codes", {})
         self.codes: Codes = {str(reason): Code(code) for reason, code in declared.items()}
@@ -185,8 +213,12 @@ class FateRoute(JsonRoute):
             except Exception as error:
                 found = _as_gateway_error(request, error)
                 request.state.refused = brief(found)
-                codes = self.codes if found is error else None  # FATE's check of a body has one code everywhere
-                status = 503 if isinstance(found, DatabaseAway) else 413 if found.code == 413 else 200
+                codes = (
+                    self.codes if found is error else None
+                )  # FATE's check of a body has one code everywhere
+                status = (
+                    503 if isinstance(found, DatabaseAway) else 413 if found.code == 413 else 200
+                )
                 return JSONResponse(fault(found, codes, words_for(request.app)), status_code=status)
 
         return handle_errors
@@ -240,12 +272,18 @@ _NOT_FATES = ("/v2/schedule", "/v2/provider", "/v2/component")
 """the standard's own below ``/v2``, and the users' interface"""
 
 
-def in_fates_words(path: str, error: GatewayError, status: int) -> JSONResponse | None:
+def in_fates_words(
+    path: str,
+    error: GatewayError,
+    status: int,
+) -> JSONResponse | None:
     """Return FATE's response to a request that no path of FATE's has taken; None where the path is none of FATE's.
 
     FATE's own nodes and tools read FATE's envelope only, and its nodes repeat a request where the HTTP status is
     not 200.
     """
-    if not path.startswith("/v2/") or any(path == p or path.startswith(p + "/") for p in _NOT_FATES):
+    if not path.startswith("/v2/") or any(
+        path == p or path.startswith(p + "/") for p in _NOT_FATES
+    ):
         return None
     return JSONResponse(fault(error), status_code=200 if status in (404, 405, 413) else status)

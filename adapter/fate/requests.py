@@ -69,11 +69,17 @@ def refuse_unknown(parts: FateParts, request: Request) -> str:
     """Return how the caller names itself, empty where it does not. Raises `NotAllowed` for an unknown node."""
     source = source_of(request)
     if source == parts.node or (source and not parts.knows(source)):
-        raise NotAllowed(f"node {source} has no enabled route here: ask the admin of this node for one")
+        raise NotAllowed(
+            f"node {source} has no enabled route here: ask the admin of this node for one"
+        )
     return source
 
 
-async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> NodeId:
+async def asker(
+    parts: FateParts,
+    request: Request,
+    *claimed: NodeId,
+) -> NodeId:
     """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
 
     FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
@@ -81,7 +87,9 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> NodeId:
     """
     source = refuse_unknown(parts, request)
     others = (node for node in claimed if node not in ("", parts.node))
-    found = source or next((node for node in others if parts.speaks(node) and parts.knows(node)), "")
+    found = source or next(
+        (node for node in others if parts.speaks(node) and parts.knows(node)), ""
+    )
     if not found:
         text = "name the calling node in the header x-source-node-id: no node that may call has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
@@ -91,7 +99,12 @@ async def asker(parts: FateParts, request: Request, *claimed: NodeId) -> NodeId:
     return found
 
 
-async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, request: Request) -> None:
+async def signed(
+    signatures: Signatures,
+    limiters: Limiters,
+    node: NodeId,
+    request: Request,
+) -> None:
     """Check the signature of a request if its node has to sign. Raises `NotAllowed`."""
     if not signatures.asks(node):
         return
@@ -101,7 +114,11 @@ async def signed(signatures: Signatures, limiters: Limiters, node: NodeId, reque
     origin().key = request.headers.get("appId", "")
 
 
-async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[LocalJob, NodeId]:
+async def commanded(
+    parts: FateParts,
+    request: Request,
+    body: "Party",
+) -> tuple[LocalJob, NodeId]:
     """Return the newest job of an id in which this node plays the role, and the caller, its scheduling node.
 
     FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
@@ -113,18 +130,34 @@ async def commanded(parts: FateParts, request: Request, body: "Party") -> tuple[
     if local is None or is_outside(local.spec, who):
         raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
     if who != local.spec.scheduler:
-        raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that")
+        raise NotAllowed(
+            f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that"
+        )
     if not plays(local.spec, parts.node, body.role, body.party_id):
-        raise NotFound(f"job {body.job_id} has no party {body.role} of {body.party_id} here", reason="JOB_UNKNOWN")
+        raise NotFound(
+            f"job {body.job_id} has no party {body.role} of {body.party_id} here",
+            reason="JOB_UNKNOWN",
+        )
     return local, who
 
 
-def plays(spec: JobSpec, node: NodeId, role: str, party_id: str) -> bool:
+def plays(
+    spec: JobSpec,
+    node: NodeId,
+    role: str,
+    party_id: str,
+) -> bool:
     """Whether a node is that party of a job; a gateway like this one need not name the role."""
-    return party_id in ("", node) and (not role or any(role in (p.role, p.label) for p in spec.parties_at(node)))
+    return party_id in ("", node) and (
+        not role or any(role in (p.role, p.label) for p in spec.parties_at(node))
+    )
 
 
-async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) -> X:
+async def on(
+    limiter: CapacityLimiter,
+    request: Request,
+    work: Callable[[], X],
+) -> X:
     """Run blocking work on the given threads, under the trace id of the request."""
 
     def run() -> X:
@@ -136,10 +169,19 @@ async def on(limiter: CapacityLimiter, request: Request, work: Callable[[], X]) 
 
 Object = Annotated[dict[str, Any], BeforeValidator(fit)]
 Text = Annotated[str, Field(max_length=255)]
-Id = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
+Id = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[\x21-\x7e]+$",
+    ),
+]
 Version = Annotated[int, Field(ge=0, le=999_999)]
 Failed = Annotated[
-    Failure | None, BeforeValidator(failure_of), Field(description="ours: why; FATE has no such field")
+    Failure | None,
+    BeforeValidator(failure_of),
+    Field(description="ours: why; FATE has no such field"),
 ]
 
 

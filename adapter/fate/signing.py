@@ -34,9 +34,18 @@ class SignedHeaders:
         self._initiator = known.get("initiatorpartyid", "")
         self.missing = [name for name, value in zip(_NAMES, values, strict=True) if not value]
 
-    def check(self, app: FateApp, now_ms: int, used: UsedSignatures, request: str) -> None:
+    def check(
+        self,
+        app: FateApp,
+        now_ms: int,
+        used: UsedSignatures,
+        request: str,
+    ) -> None:
         """Raise `NotAllowed` unless the application has signed, in time, and this request only."""
-        if not (self.timestamp.isascii() and self.timestamp.isdecimal()) or len(self.timestamp) > 15:
+        if (
+            not (self.timestamp.isascii() and self.timestamp.isdecimal())
+            or len(self.timestamp) > 15
+        ):
             raise NotAllowed("Timestamp must be milliseconds since 1970", reason="SIGNATURE_WRONG")
         age = now_ms - int(self.timestamp)
         if abs(age) > VALID_MS:
@@ -54,7 +63,9 @@ class SignedHeaders:
 class Signatures:
     """Signs outgoing requests and checks incoming ones."""
 
-    def __init__(self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None) -> None:
+    def __init__(
+        self, sites: Mapping[NodeId, FateSite], used: UsedSignatures | None = None
+    ) -> None:
         self._sites = sites
         self._used = used or UsedSignatures(REMEMBERED)
 
@@ -72,7 +83,13 @@ class Signatures:
         values = (app.app_id, timestamp, nonce, signature(app, initiator, nonce, timestamp))
         return {**dict(zip(_NAMES, values, strict=True)), "initiatorPartyId": initiator}
 
-    def check(self, node: NodeId, headers: Mapping[str, str], path: str = "", body: bytes = b"") -> None:
+    def check(
+        self,
+        node: NodeId,
+        headers: Mapping[str, str],
+        path: str = "",
+        body: bytes = b"",
+    ) -> None:
         """Raise `NotAllowed` if a node that has to sign has not, or wrongly, or for another request."""
         app = self._sites.get(node, FateSite()).expects
         if app is None:
@@ -82,12 +99,19 @@ class Signatures:
             text = f"requests of {node} have to be signed: {', '.join(signed.missing)} is missing"
             raise NotAllowed(text, reason="SIGNATURE_MISSING")
         if signed.app_id != app.app_id:
-            raise NotAllowed(f"{node} has no application {signed.app_id[:40]!r} here", reason="APP_UNKNOWN")
+            raise NotAllowed(
+                f"{node} has no application {signed.app_id[:40]!r} here", reason="APP_UNKNOWN"
+            )
         request = hashlib.sha256(path.encode() + b"\0" + body).hexdigest()
         signed.check(app, time.time_ns() // 1_000_000, self._used, request)
 
 
-def signature(app: FateApp, initiator: str, nonce: str, timestamp: str) -> str:
+def signature(
+    app: FateApp,
+    initiator: str,
+    nonce: str,
+    timestamp: str,
+) -> str:
     """Return the signature of one request."""
     return _md5(_md5(app.app_id + initiator + nonce + timestamp) + app.app_token)
 

@@ -77,7 +77,11 @@ OUR_OUTCOME: Mapping[JobWord, Outcome] = {
     JobWord.CANCELED: Outcome.STOPPED,
 }
 """The ends of a job; the other words say that it has not ended."""
-REASONS: Mapping[str, str] = {"canceled": "STOPPED", "timeout": "TIMEOUT", "failed": "FAILED"}
+REASONS: Mapping[str, str] = {
+    "canceled": "STOPPED",
+    "timeout": "TIMEOUT",
+    "failed": "FAILED",
+}
 """FATE's word for an end -> our reason where it gives none."""
 
 _WORDS_OF_REASONS = {reason: word for word, reason in REASONS.items()}
@@ -103,7 +107,11 @@ _JOB_WORDS: Mapping[JobStatus | Outcome, JobWord] = {
 W = TypeVar("W", JobWord, TaskWord)
 
 
-def word_in(words: type[W], value: Any, path: str = "status") -> W:
+def word_in(
+    words: type[W],
+    value: Any,
+    path: str = "status",
+) -> W:
     """Read a state. Raises `Invalid` (STATUS_UNKNOWN) with the words there are."""
     try:
         return words(str(value))
@@ -119,10 +127,19 @@ def task_word(status: TaskStatus, failure: Failure | None = None) -> TaskWord:
     return _TASK_WORDS[status]
 
 
-def job_word(status: JobStatus, outcome: Outcome | None = None, failure: Failure | None = None) -> JobWord:
+def job_word(
+    status: JobStatus,
+    outcome: Outcome | None = None,
+    failure: Failure | None = None,
+) -> JobWord:
     """Return a job's state in FATE's words; an ended one by how and why it ended."""
     word = _JOB_WORDS[outcome or status]
-    if outcome and word is JobWord.FAILED and failure is not None and failure.reason == REASONS["timeout"]:
+    if (
+        outcome
+        and word is JobWord.FAILED
+        and failure is not None
+        and failure.reason == REASONS["timeout"]
+    ):
         return JobWord.TIMEOUT
     return word
 
@@ -142,7 +159,11 @@ class Key(NamedTuple):
     def name(self) -> str:
         """The task's name in the flow; empty if FATE's id does not contain it."""
         prefix = f"{self.job_id}_"
-        return self.task_id.removeprefix(prefix) if self.job_id and self.task_id.startswith(prefix) else ""
+        return (
+            self.task_id.removeprefix(prefix)
+            if self.job_id and self.task_id.startswith(prefix)
+            else ""
+        )
 
     @property
     def here(self) -> str:
@@ -192,7 +213,13 @@ def begun_again(local: LocalJob, job_id: str) -> JobSpec:
     if isinstance(common := params.get("common"), dict):
         params["common"] = {key: value for key, value in common.items() if key != "inherit"}
     again = f"{job_id}-r{number_of(local, job_id) + 1}"
-    return replace(local.spec, job_id=again, old_job_id=local.id, job_params=params, flow_id=job_id)
+    return replace(
+        local.spec,
+        job_id=again,
+        old_job_id=local.id,
+        job_params=params,
+        flow_id=job_id,
+    )
 
 
 def continued(spec: JobSpec, local_of: LocalOf) -> JobSpec:

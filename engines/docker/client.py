@@ -67,7 +67,8 @@ _PARTS_AWAY = re.compile(
 )
 """messages of a daemon (500) one of whose own processes is away, which it restarts"""
 _NO_NETWORK = re.compile(
-    r"network \S+ not found|cannot join network of a non running container|no such container", re.IGNORECASE
+    r"network \S+ not found|cannot join network of a non running container|no such container",
+    re.IGNORECASE,
 )
 """the latter two of a container whose sandbox is gone"""
 
@@ -93,7 +94,11 @@ class Tunnel:
         with (self._folder / "output").open("wb") as output:
             command = [program, *self._arguments(self._folder / "s")]
             self._client = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
         self._wait(self._folder, self._client)
         return self._folder / "s"
@@ -179,17 +184,31 @@ class Connection:
         """Return the client. Raises `EngineDown`."""
         with self._lock, translated(EngineDown):
             base_url = self._base_url
-            if self._tunnel is not None and (base_url := f"unix://{self._tunnel.open()}") != self._tunnelled:
+            if (
+                self._tunnel is not None
+                and (base_url := f"unix://{self._tunnel.open()}") != self._tunnelled
+            ):
                 self._drop()  # it was created again, elsewhere
                 self._tunnelled = base_url
             if self._api is None:
-                options: dict[str, Any] = {"base_url": base_url} if base_url else {**kwargs_from_env()}
+                options: dict[str, Any] = (
+                    {"base_url": base_url} if base_url else {**kwargs_from_env()}
+                )
                 if self._tls:
                     pair = (self._tls["cert"], self._tls["key"]) if "cert" in self._tls else None
-                    options["tls"] = TLSConfig(client_cert=pair, ca_cert=self._tls["ca"], verify=True)
+                    options["tls"] = TLSConfig(
+                        client_cert=pair,
+                        ca_cert=self._tls["ca"],
+                        verify=True,
+                    )
                 host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
                 self._here = str(host).startswith("http+unix://")
-                self._api = Client(version="auto", timeout=_TIMEOUT, max_pool_size=_POOL, **options)
+                self._api = Client(
+                    version="auto",
+                    timeout=_TIMEOUT,
+                    max_pool_size=_POOL,
+                    **options,
+                )
             return self._api
 
     def is_here(self) -> bool:
@@ -217,7 +236,11 @@ def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
         yield
     except APIError as error:
         raise _refusal(error, otherwise) from error
-    except (DockerException, HTTPError, OSError) as error:  # OSError: every failure of a request is one
+    except (
+        DockerException,
+        HTTPError,
+        OSError,
+    ) as error:  # OSError: every failure of a request is one
         raise EngineDown(f"the container engine does not answer: {_cause(error)}") from error
 
 
@@ -240,15 +263,31 @@ def check_answer(answer: requests.Response) -> None:
 
 
 @contextmanager
-def asked(api: APIClient, place: str, what: str, **params: str) -> Iterator[Any]:
+def asked(
+    api: APIClient,
+    place: str,
+    what: str,
+    **params: str,
+) -> Iterator[Any]:
     """Give the stream in which the daemon responds. Raises APIError, OSError."""
     url = f"{api.base_url}/v{api.api_version}/{place}/{what}"
-    with closing(api.get(url, params=params, stream=True, timeout=api.timeout)) as answer:
+    with closing(
+        api.get(
+            url,
+            params=params,
+            stream=True,
+            timeout=api.timeout,
+        )
+    ) as answer:
         check_answer(answer)
         yield answer.raw
 
 
-def log_of(api: APIClient, place: str, stream: str) -> Iterator[bytes]:
+def log_of(
+    api: APIClient,
+    place: str,
+    stream: str,
+) -> Iterator[bytes]:
     """Yield what ``containers/…`` or ``tasks/…`` wrote to a stream, piece by piece. Raises APIError, OSError."""
     with asked(api, place, "logs", tail="all", **{stream: "1"}) as raw:
         while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
@@ -290,7 +329,9 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
     if "no space left on device" in text.lower():
         return NoSpace(text)
     if otherwise is CreateFailed:
-        if error.status_code == 404 and "no such image" in text.lower():  # removed since it was found
+        if (
+            error.status_code == 404 and "no such image" in text.lower()
+        ):  # removed since it was found
             return ImageNotFound(text, HOW_TO_HAVE_IT)
         return not_started(text)
     return otherwise(text)
@@ -315,7 +356,11 @@ class EventWatch(Follower):
         on_away: Callable[[str], None] | None = None,
     ) -> None:
         self._client = client
-        self._filters = {**filters, "type": "container", "event": "die"}
+        self._filters = {
+            **filters,
+            "type": "container",
+            "event": "die",
+        }
         self._over = over
         self._stream: CancellableStream[Any] | None = None
         super().__init__(_FIRST_WAIT, on_exit, on_away)
@@ -324,8 +369,14 @@ class EventWatch(Follower):
         """Report the runs that have exited, then those that exit, until the stream ends."""
         try:
             client = self._client()
-            now = datetime.fromisoformat(client.info()["SystemTime"])  # in the time zone of the daemon
-            self._stream = stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
+            now = datetime.fromisoformat(
+                client.info()["SystemTime"]
+            )  # in the time zone of the daemon
+            self._stream = stream = client.events(
+                decode=True,
+                since=int(now.timestamp()),
+                filters=self._filters,
+            )
             if self._closed.is_set():  # closed before there was a stream to close
                 return
             for name in self._over():

@@ -9,7 +9,16 @@ from typing import Any
 from docker.errors import NotFound
 from docker.types import Mount as DockerMount
 
-from engines.base import INSTALLATION, NODE, CreateFailed, ImageMetadata, Mount, Watch, is_name, owned
+from engines.base import (
+    INSTALLATION,
+    NODE,
+    CreateFailed,
+    ImageMetadata,
+    Mount,
+    Watch,
+    is_name,
+    owned,
+)
 from engines.docker.client import Connection, log_of, translated
 from engines.docker.images import Images, PullRules
 from engines.logs import STREAMS, StreamingEngine
@@ -43,7 +52,12 @@ class DaemonOptions:
 class DaemonEngine(StreamingEngine):
     """Runs of one installation at a daemon; see `engines.base.Engine` for what each method promises."""
 
-    def __init__(self, node: str, installation: str, options: DaemonOptions) -> None:
+    def __init__(
+        self,
+        node: str,
+        installation: str,
+        options: DaemonOptions,
+    ) -> None:
         """Connects only when first used."""
         self._node = node
         self._installation = installation
@@ -67,7 +81,12 @@ class DaemonEngine(StreamingEngine):
             watch.close()
         self._client.close()
 
-    def _ours(self, name: str, inspect: Callable[[str], Any], part: str) -> Mapping[str, Any] | None:
+    def _ours(
+        self,
+        name: str,
+        inspect: Callable[[str], Any],
+        part: str,
+    ) -> Mapping[str, Any] | None:
         """Return the daemon's record of a run of ours, which has its labels in this part of it."""
         if not is_name(name):
             return None
@@ -95,7 +114,11 @@ class DaemonEngine(StreamingEngine):
         return {"label": [f"{name}={value}" for name, value in self._labels.items()]}
 
 
-def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Callable[[str], str]) -> DockerMount:
+def as_the_daemon_sees(
+    mount: Mount,
+    sources: tuple[Source, ...],
+    mountpoint: Callable[[str], str],
+) -> DockerMount:
     """Return the mount in the daemon's view; ``mountpoint`` returns a volume's path. Raises `CreateFailed`."""
     if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
         raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
@@ -106,4 +129,9 @@ def as_the_daemon_sees(mount: Mount, sources: tuple[Source, ...], mountpoint: Ca
             root = source.bind or mountpoint(source.volume)
             seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
             break
-    return DockerMount(target=mount.target, source=seen, type="bind", read_only=mount.read_only)
+    return DockerMount(
+        target=mount.target,
+        source=seen,
+        type="bind",
+        read_only=mount.read_only,
+    )

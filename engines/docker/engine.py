@@ -115,7 +115,12 @@ class ContainerdEngine(DaemonEngine):
     kind = "docker"
     capabilities = CAPABILITIES
 
-    def __init__(self, node: str, installation: str, options: DockerOptions = DockerOptions()) -> None:
+    def __init__(
+        self,
+        node: str,
+        installation: str,
+        options: DockerOptions = DockerOptions(),
+    ) -> None:
         """Connects only when first used."""
         super().__init__(node, installation, options)
         self._options = options
@@ -124,7 +129,9 @@ class ContainerdEngine(DaemonEngine):
         if options.network_mode == "bridge":
             name = options.network or safe_name("bfia", node)
             owner = installation + options.instance
-            self._network = NodeNetwork(self._client, name, self._labels, outside=options.outside, owner=owner)
+            self._network = NodeNetwork(
+                self._client, name, self._labels, outside=options.outside, owner=owner
+            )
             self._services = ServiceNetworks(self._client, name, self._labels, owner)
         most = options.sandboxes if self._network else 0
         self._kept = most * MEMORY
@@ -156,13 +163,18 @@ class ContainerdEngine(DaemonEngine):
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
         with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
-            mounts = [as_the_daemon_sees(mount, self._options.sources, self._mountpoint) for mount in spec.mounts]
+            mounts = [
+                as_the_daemon_sees(mount, self._options.sources, self._mountpoint)
+                for mount in spec.mounts
+            ]
             until = time.monotonic() + _NAME_TIMEOUT
             network_was_gone = False
             while True:
                 network, hosts = self._network_of(spec)
                 try:
-                    with self.sandboxes.start("" if network_was_gone or spec.reach else network) as sandbox:
+                    with self.sandboxes.start(
+                        "" if network_was_gone or spec.reach else network
+                    ) as sandbox:
                         place = joined(sandbox) if sandbox else network
                         if self._create_and_start(spec, image, mounts, place, hosts):
                             return
@@ -173,7 +185,9 @@ class ContainerdEngine(DaemonEngine):
                     self._services.forget()
                     network_was_gone = True
                 if time.monotonic() > until:
-                    raise CreateFailed(f"the name {spec.name} is taken by a container that the daemon hides")
+                    raise CreateFailed(
+                        f"the name {spec.name} is taken by a container that the daemon hides"
+                    )
                 time.sleep(_PAUSE)
 
     def probe(self, name: str) -> Probe:
@@ -198,7 +212,11 @@ class ContainerdEngine(DaemonEngine):
             return Written()
         with translated(), suppress(NotFound):
             api = self._client()
-            found = api.containers(all=True, size=True, filters={"name": f"^/{name}$"})
+            found = api.containers(
+                all=True,
+                size=True,
+                filters={"name": f"^/{name}$"},
+            )
             size = sum(int(c.get("SizeRw") or 0) for c in found)
             return Written(size, changes_of(api, name, most))
         return Written()
@@ -219,10 +237,14 @@ class ContainerdEngine(DaemonEngine):
     def list(self) -> Sequence[Found]:
         seen = [(name, self._inspect(name)) for name in self._names()]
         return [
-            Found(name, of_run(labels_of(one)), probe_of(one["State"])) for name, one in seen if one is not None
+            Found(name, of_run(labels_of(one)), probe_of(one["State"]))
+            for name, one in seen
+            if one is not None
         ]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
         watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
         self._watches.append(watch)
@@ -295,7 +317,12 @@ class ContainerdEngine(DaemonEngine):
         return self._services.ensure(spec.reach, self._doors)
 
     def _create_and_start(
-        self, spec: LaunchSpec, image: Image, mounts: Sequence[DockerMount], network: str, hosts: Mapping[str, str]
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
     ) -> bool:
         """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
         api = self._client()
@@ -310,7 +337,9 @@ class ContainerdEngine(DaemonEngine):
             except NotFound:
                 return False
             if not owned(labels_of(found), self._node, self._installation):
-                raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
+                raise CreateFailed(
+                    f"the name {spec.name} is taken by another installation"
+                ) from error
             self.sandboxes.discard(sandbox_of(network))
             if found["State"]["Status"] != "created":
                 return True
@@ -352,7 +381,9 @@ class ContainerdEngine(DaemonEngine):
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            device_requests=[DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]])] if gpus else [],
+            device_requests=[DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]])]
+            if gpus
+            else [],
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
@@ -459,11 +490,17 @@ def probe_of(state: Mapping[str, Any]) -> Probe:
             killed = bool(state.get("OOMKilled"))
             finished = _moment(state.get("FinishedAt"))
             if started is not None and finished is not None and finished < started:
-                started = finished  # the daemon records the start of a very short run after its exit
+                started = (
+                    finished  # the daemon records the start of a very short run after its exit
+                )
             return Exited(code, signal_of(code), killed, started, finished)
 
 
-def changes_of(api: APIClient, container: str, most: int) -> int:
+def changes_of(
+    api: APIClient,
+    container: str,
+    most: int,
+) -> int:
     """Count what a container created, changed or deleted in its own layer; stop soon after ``most``.
 
     The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
@@ -510,7 +547,9 @@ class Gpus:
             free = [one for one in devices if not any(one in held for held in holders.values())]
             if len(free) < count:
                 by = f", held by {', '.join(sorted(holders))}" if holders else ""
-                raise CreateFailed(f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{by}")
+                raise CreateFailed(
+                    f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{by}"
+                )
             yield free[:count]
 
     def contested(self, run: str) -> bool:
@@ -525,4 +564,8 @@ class Gpus:
     def _holders(self) -> dict[str, set[str]]:
         """Return the containers that hold devices, each with theirs."""
         found = self._client().containers(all=True, filters={"label": [GPUS], "status": _HOLDING})
-        return {one["Names"][0].lstrip("/"): {*one["Labels"][GPUS].split(",")} for one in found if one["Names"]}
+        return {
+            one["Names"][0].lstrip("/"): {*one["Labels"][GPUS].split(",")}
+            for one in found
+            if one["Names"]
+        }

@@ -59,7 +59,14 @@ _REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
     (("no space left",), NoSpace),
     (("denied", "authoriz", "authentication required", "no basic auth", "forbidden"), PullDenied),
     (
-        ("manifest unknown", "not found", "name unknown", "does not exist", "invalid reference", "name must"),
+        (
+            "manifest unknown",
+            "not found",
+            "name unknown",
+            "does not exist",
+            "invalid reference",
+            "name must",
+        ),
         lambda text: ImageNotFound(text, "push it there, or correct its name in the registration"),
     ),
     (("timeout", "deadline exceeded", "timed out", "client.timeout"), PullTimeout),
@@ -159,18 +166,24 @@ class Images:
     def find(self, name: str) -> Image:
         """Return an image that is here. Raises `ImageNotFound`: nothing is fetched."""
         if not name:
-            raise ImageNotFound("the image has no name", "name one in the registration: metadata.image")
+            raise ImageNotFound(
+                "the image has no name", "name one in the registration: metadata.image"
+            )
         with translated():
             try:
                 found = self._client().inspect_image(name)  # type: ignore[no-untyped-call]
             except NotFound as error:
-                raise ImageNotFound(f"the container engine has no image {name}", HOW_TO_HAVE_IT) from error
+                raise ImageNotFound(
+                    f"the container engine has no image {name}", HOW_TO_HAVE_IT
+                ) from error
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
                 raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _FORM) from error
         config = found.get("Config") or {}
-        return Image(found["Id"], config.get("Labels") or {}, tuple(found.get("RepoDigests") or ()), config)
+        return Image(
+            found["Id"], config.get("Labels") or {}, tuple(found.get("RepoDigests") or ()), config
+        )
 
     def ensure(self, name: str, on_progress: Callable[[str], None]) -> Image:
         """Return the image; fetch it if it is not here and that is allowed."""
@@ -197,9 +210,13 @@ class Images:
         except APIError as error:
             raise refusal(image, words(error), login.explanation) from error
         except Timeout as error:
-            raise PullTimeout(f"{registry} did not respond about {image} within {seconds:g} s") from error
+            raise PullTimeout(
+                f"{registry} did not respond about {image} within {seconds:g} s"
+            ) from error
         except (DockerException, OSError) as error:
-            raise EngineDown(f"the container engine went away during the request for {image}: {error}") from error
+            raise EngineDown(
+                f"the container engine went away during the request for {image}: {error}"
+            ) from error
 
     def check_executable(
         self,
@@ -215,14 +232,21 @@ class Images:
         content never changes.
         """
         config = image.config
-        words = [*(config.get("Entrypoint") or ()), *((config.get("Cmd") or ()) if command is None else command)]
+        words = [
+            *(config.get("Entrypoint") or ()),
+            *((config.get("Cmd") or ()) if command is None else command),
+        ]
         if not words or not (first := words[0]):
             raise CommandNotFound("the image has no command")
         if "/" in first:
             places = [posixpath.join(image.working_directory(TEMPORARY), first)]
         else:
             own = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
-            search = {"PATH": _SEARCH_PATH, **own, **environment}["PATH"].split(":")
+            search = {
+                "PATH": _SEARCH_PATH,
+                **own,
+                **environment,
+            }["PATH"].split(":")
             places = [posixpath.join(folder, first) for folder in search if folder]
         for place in places:
             mounts = any(PurePosixPath(place).is_relative_to(folder) for folder in mounted)
@@ -254,14 +278,27 @@ class Images:
                 raise CreateFailed(f"{_USERS} of the image has more than {_LARGEST_USERS} bytes")
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             file = files.extractfile(files.getmembers()[0])
-            lines = file.read().decode(errors="replace").split("\n") if file and not path else [user]
+            lines = (
+                file.read().decode(errors="replace").split("\n") if file and not path else [user]
+            )
         # as a daemon reads them: without spaces around, and of a line that is too short the uid is 0
-        named = [fields for line in lines if (fields := line.strip().split(":"))[0].strip() == user.strip()]
+        named = [
+            fields
+            for line in lines
+            if (fields := line.strip().split(":"))[0].strip() == user.strip()
+        ]
         if not all(_OTHER.fullmatch("".join(fields[2:3])) for fields in named):
-            raise CreateFailed(f"the image's user {user} is root by its {_USERS}: name another, or none")
+            raise CreateFailed(
+                f"the image's user {user} is root by its {_USERS}: name another, or none"
+            )
         self._known.add(known)
 
-    def open_directories(self, container: str, image: Image, mounted: Sequence[str]) -> None:
+    def open_directories(
+        self,
+        container: str,
+        image: Image,
+        mounted: Sequence[str],
+    ) -> None:
         """Let a container, which has not started, write to its working directory and to ``/tmp``.
 
         Only the container's own layer changes: a directory in a mount, or behind a link, stays as it is.
@@ -272,7 +309,9 @@ class Images:
         closed = [
             directory
             for directory in self._opening[image.digest]
-            if not any(PurePosixPath("/", directory.name).is_relative_to(folder) for folder in mounted)
+            if not any(
+                PurePosixPath("/", directory.name).is_relative_to(folder) for folder in mounted
+            )
         ]
         if not closed:
             return
@@ -313,7 +352,13 @@ class Images:
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
         plain = {"Accept-Encoding": "identity"}
         with closing(
-            api.get(url, params={"path": path}, headers=plain, stream=True, timeout=api.timeout)
+            api.get(
+                url,
+                params={"path": path},
+                headers=plain,
+                stream=True,
+                timeout=api.timeout,
+            )
         ) as answer:
             check_answer(answer)
             with tarfile.open(fileobj=answer.raw, mode="r|") as files:
@@ -335,7 +380,9 @@ class Images:
         until = time.monotonic() + self._rules.deadline
         for last in (False, True):
             try:
-                with closing(_Fetch(self._client(), image, registry, self._rules.deadline)) as fetch:
+                with closing(
+                    _Fetch(self._client(), image, registry, self._rules.deadline)
+                ) as fetch:
                     self._follow(image, fetch.events, until, on_progress, fetch.login.explanation)
                     return
             except _Stale as error:
@@ -377,7 +424,9 @@ class Images:
             if isinstance(event, APIError):
                 raise refusal(image, words(event), explanation) from event
             if isinstance(event, BaseException):
-                raise EngineDown(f"the container engine went away while it pulled {image}: {event}") from event
+                raise EngineDown(
+                    f"the container engine went away while it pulled {image}: {event}"
+                ) from event
             if "error" in event:
                 raise refusal(image, str(event["error"]), explanation)
             if "id" in event and "progressDetail" in event:
@@ -391,24 +440,38 @@ class Images:
         if (described := answer.headers.get(_STAT)) is None:
             return bool(answer.status_code != 404)
         stat = json.loads(b64decode(described))
-        return bool(stat["linkTarget"]) or (bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY)
+        return bool(stat["linkTarget"]) or (
+            bool(stat["mode"] & 0o111) and not stat["mode"] & _DIRECTORY
+        )
 
 
 class _Fetch:
     """One request to the daemon, read in a thread of its own, because neither side has a deadline."""
 
-    def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
+    def __init__(
+        self,
+        api: APIClient,
+        image: str,
+        registry: str,
+        deadline: float,
+    ) -> None:
         self._api, self._image, self._deadline = api, image, deadline
         self.login = login_for(registry)
         self.events: _Events = queue.SimpleQueue()
         self._response: Response | None = None
         self._closed = False
-        threading.Thread(target=self._run, name="engine-pull", daemon=True).start()
+        threading.Thread(
+            target=self._run,
+            name="engine-pull",
+            daemon=True,
+        ).start()
 
     def close(self) -> None:
         """Give up: the daemon stops when its caller is gone."""
         self._closed = True
-        if self._response is not None:  # its reader closes it; closing it here would wait for the reader
+        if (
+            self._response is not None
+        ):  # its reader closes it; closing it here would wait for the reader
             with suppress(ValueError, RuntimeError, OSError):  # it is over already
                 self._response.raw.shutdown()
 
@@ -429,7 +492,12 @@ class _Fetch:
                 for line in filter(None, response.iter_lines()):
                     self.events.put(json.loads(line))
             self.events.put(None)
-        except (DockerException, OSError, ValueError, AttributeError) as error:  # the last: closed meanwhile
+        except (
+            DockerException,
+            OSError,
+            ValueError,
+            AttributeError,
+        ) as error:  # the last: closed meanwhile
             self.events.put(error)
 
 
@@ -438,7 +506,11 @@ def _authorised(login: Login) -> dict[str, str | bytes]:
     return {"X-Registry-Auth": auth.encode_header(dict(login.values))} if login.values else {}
 
 
-def refusal(image: str, text: str, explanation: str = "") -> EngineError:
+def refusal(
+    image: str,
+    text: str,
+    explanation: str = "",
+) -> EngineError:
     """Return the error that a message of the daemon, a machine or a registry stands for, with an explanation."""
     found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
     return next(found, PullFailed)(f"{image} cannot be pulled: {text}{explanation}")

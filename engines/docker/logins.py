@@ -82,7 +82,9 @@ def read_settings(file: str) -> Mapping[str, Any]:
     except OSError as error:
         raise _Unreadable(f"{file} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        legacy = auth.load_config(file) if file.endswith(config.LEGACY_DOCKER_CONFIG_FILENAME) else None
+        legacy = (
+            auth.load_config(file) if file.endswith(config.LEGACY_DOCKER_CONFIG_FILENAME) else None
+        )
         if legacy:
             return legacy
         raise _Unreadable(f"{file} is not valid JSON ({error})") from error
@@ -93,16 +95,26 @@ def read_settings(file: str) -> Mapping[str, Any]:
     return settings
 
 
-def _helper_of(settings: Mapping[str, Any], registry: str, file: str) -> str:
+def _helper_of(
+    settings: Mapping[str, Any],
+    registry: str,
+    file: str,
+) -> str:
     """Return the name of the helper that has a registry's login; empty without. Raises `_Unreadable`."""
     helpers = _section(settings, "credHelpers", file)
-    helper = helpers.get(_address(registry)) or helpers.get(registry) or settings.get("credsStore") or ""
+    helper = (
+        helpers.get(_address(registry)) or helpers.get(registry) or settings.get("credsStore") or ""
+    )
     if not isinstance(helper, str):
         raise _Unreadable(f"{file} names a credential helper for {registry} that is not text")
     return helper
 
 
-def _from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
+def _from_helper(
+    helper: str,
+    registry: str,
+    file: str,
+) -> Mapping[str, str]:
     """Ask a helper for a login. Raises `_Unreadable`."""
     program = _PREFIX + helper
     path = shutil.which(program)
@@ -140,7 +152,11 @@ def _from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
     return _values(registry, user, secret) if user or secret else {}
 
 
-def _from_settings(settings: Mapping[str, Any], registry: str, file: str) -> Mapping[str, str]:
+def _from_settings(
+    settings: Mapping[str, Any],
+    registry: str,
+    file: str,
+) -> Mapping[str, str]:
     """Return the login that the configuration itself holds. Raises `_Unreadable`."""
     wanted = auth.resolve_index_name(registry)
     for name, entry in _section(settings, "auths", file).items():
@@ -149,7 +165,9 @@ def _from_settings(settings: Mapping[str, Any], registry: str, file: str) -> Map
         try:
             stored = auth.AuthConfig.parse_auth({name: entry}, raise_on_error=True)[name]
         except (DockerException, ValueError, TypeError, AttributeError) as error:
-            raise _Unreadable(f"the entry {name} of auths in {file} is not as docker login writes it") from error
+            raise _Unreadable(
+                f"the entry {name} of auths in {file} is not as docker login writes it"
+            ) from error
         if "IdentityToken" in stored:
             return _values(registry, _TOKEN_USER, str(stored["IdentityToken"]))
         if stored.get("username"):
@@ -157,17 +175,29 @@ def _from_settings(settings: Mapping[str, Any], registry: str, file: str) -> Map
     return {}
 
 
-def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, Any]:
+def _section(
+    settings: Mapping[str, Any],
+    name: str,
+    file: str,
+) -> Mapping[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
         raise _Unreadable(f"{name} in {file} is not a JSON object")
     return section
 
 
-def _values(registry: str, user: str, secret: str) -> Mapping[str, str]:
+def _values(
+    registry: str,
+    user: str,
+    secret: str,
+) -> Mapping[str, str]:
     if user == _TOKEN_USER:
         return {"serveraddress": _address(registry), "identitytoken": secret}
-    return {"serveraddress": _address(registry), "username": user, "password": secret}
+    return {
+        "serveraddress": _address(registry),
+        "username": user,
+        "password": secret,
+    }
 
 
 def _address(registry: str) -> str:
@@ -200,7 +230,11 @@ def settings_without_logins() -> dict[str, Any]:
     headers = settings.get("HttpHeaders")
     kept: dict[str, Any] = {"auths": {}}  # of an empty one the library would read the file again
     if isinstance(proxies, dict):
-        kept["proxies"] = {name: entry for name, entry in proxies.items() if isinstance(entry, dict)}
+        kept["proxies"] = {
+            name: entry for name, entry in proxies.items() if isinstance(entry, dict)
+        }
     if isinstance(headers, dict):
-        kept["HttpHeaders"] = {name: text for name, text in headers.items() if isinstance(text, str)}
+        kept["HttpHeaders"] = {
+            name: text for name, text in headers.items() if isinstance(text, str)
+        }
     return kept

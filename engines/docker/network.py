@@ -49,7 +49,13 @@ class NodeNetwork:
     """
 
     def __init__(
-        self, client: Connection, name: str, labels: Mapping[str, str], *, outside: bool = False, owner: str = ""
+        self,
+        client: Connection,
+        name: str,
+        labels: Mapping[str, str],
+        *,
+        outside: bool = False,
+        owner: str = "",
     ) -> None:
         """``owner``: the gateway, of several that may share the network."""
         self.name = name
@@ -142,7 +148,11 @@ class NodeNetwork:
     def isolation(self) -> Isolation:
         """Check what holds. Raises `EngineError`."""
         self.look()
-        ours, apart, inside = self.ours, _option(self._seen, _BETWEEN) == "false", bool(self._seen["Internal"])
+        ours, apart, inside = (
+            self.ours,
+            _option(self._seen, _BETWEEN) == "false",
+            bool(self._seen["Internal"]),
+        )
         why = (
             "it was made with other settings and is in use; it is made anew once no container is in it"
             if ours
@@ -160,8 +170,15 @@ class NodeNetwork:
         else:
             opening = self._refused or self._firewall.gap() or ""
         if opening:
-            gaps.append(f"what listens on all addresses of the engine's host can be reached: {opening}")
-        return Isolation(tasks=apart, host=not opening, outside=inside, gaps=tuple(gaps))
+            gaps.append(
+                f"what listens on all addresses of the engine's host can be reached: {opening}"
+            )
+        return Isolation(
+            tasks=apart,
+            host=not opening,
+            outside=inside,
+            gaps=tuple(gaps),
+        )
 
     def remove(self) -> None:
         """Remove the network, if there is one, and its rules. Raises `EngineError` while it is in use."""
@@ -183,8 +200,12 @@ class NodeNetwork:
         if self._id is None:
             if (found := self._find()) is not None:
                 self._seen = found
-                right = _option(found, _BETWEEN) == "false" and found["Internal"] is not self._outside
-                if not right and self.ours and self._unless_used(found["Id"]):  # else `isolation` reports it
+                right = (
+                    _option(found, _BETWEEN) == "false" and found["Internal"] is not self._outside
+                )
+                if (
+                    not right and self.ours and self._unless_used(found["Id"])
+                ):  # else `isolation` reports it
                     found = None
             self._seen = found or self._make()
             self._id = str(self._seen["Id"])
@@ -250,7 +271,9 @@ class NodeNetwork:
         return next(iter(self._all()), None)
 
     def _all(self) -> list[dict[str, Any]]:
-        found = self._client().networks(names=[self.name])  # the daemon also finds names that contain this one
+        found = self._client().networks(
+            names=[self.name]
+        )  # the daemon also finds names that contain this one
         return [network for network in found if network["Name"] == self.name]
 
     def _remove(self, network: str) -> None:
@@ -266,7 +289,14 @@ def _option(network: Mapping[str, Any], name: str) -> str | None:
 class Firewall:
     """The rules for one bridge."""
 
-    def __init__(self, bridge: str, owner: str, *, forwarded: bool = False, internal: bool = False) -> None:
+    def __init__(
+        self,
+        bridge: str,
+        owner: str,
+        *,
+        forwarded: bool = False,
+        internal: bool = False,
+    ) -> None:
         """``forwarded``: they also hold for what goes to other machines and bridges; ``internal``: nothing goes.
 
         They then stand in the table mangle, too: Docker takes its own jumps away while it makes a network.
@@ -276,7 +306,10 @@ class Firewall:
         self._jumps: list[tuple[str, ...]] = [("INPUT", "-i", bridge, "-j", self.chain)]
         if forwarded:
             answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
-            self._jumps += [(_FORWARDED, "-i", bridge, "-j", self.chain), (_FORWARDED, "-o", bridge, *answers)]
+            self._jumps += [
+                (_FORWARDED, "-i", bridge, "-j", self.chain),
+                (_FORWARDED, "-o", bridge, *answers),
+            ]
         self._tables: tuple[tuple[str, ...], ...] = ((),)
         if forwarded or internal:
             self._jumps.append(("FORWARD", "-i", bridge, "-j", self.chain, *_MANGLE))
@@ -292,7 +325,9 @@ class Firewall:
         """Let containers reach only these ports of this host. Raises `EngineError`."""
         for table, drop in zip(self._tables, self._drops, strict=True):
             made = _iptables("-N", self.chain, *table)
-            if made.returncode and _iptables("-n", "-L", self.chain, *table).returncode:  # nor did it exist before
+            if (
+                made.returncode and _iptables("-n", "-L", self.chain, *table).returncode
+            ):  # nor did it exist before
                 raise EngineError(made.stderr.strip() or "refused")
             if _iptables("-C", *drop).returncode:
                 _iptables("-A", *drop, must=True)
@@ -353,7 +388,13 @@ def _iptables(*arguments: str, must: bool = False) -> subprocess.CompletedProces
         raise EngineError("there is no iptables here")
     command = [path, "-w", "10", *arguments]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"iptables cannot be used: {error}") from error
     if must and answer.returncode != 0:

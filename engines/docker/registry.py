@@ -29,9 +29,7 @@ _LONGEST = 120.0
 _CHALLENGE = re.compile(r'(realm|service|scope)="([^"]*)"')
 _SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 _SIGNATURE = "dev.cosignproject.cosign/signature"
-_MANIFESTS = (
-    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json;q=0.9"
-)
+_MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json;q=0.9"
 _MOST = 32
 """signatures of one image that are read"""
 _HUB, _HUBS_ADDRESS = "docker.io", "registry-1.docker.io"
@@ -50,10 +48,16 @@ class Registry:
         host = _HUBS_ADDRESS if registry == _HUB else registry
         official = registry == _HUB and "/" not in repository
         local = _is_local(host)
-        self._base = f"http{'' if local else 's'}://{host}/v2/{'library/' if official else ''}{repository}"
+        self._base = (
+            f"http{'' if local else 's'}://{host}/v2/{'library/' if official else ''}{repository}"
+        )
         self._authorization: dict[str, str] = {}
         self._explanation = ""
-        self._http = httpx.Client(timeout=_READ_TIMEOUT, follow_redirects=True, trust_env=not local)
+        self._http = httpx.Client(
+            timeout=_READ_TIMEOUT,
+            follow_redirects=True,
+            trust_env=not local,
+        )
 
     def __enter__(self) -> "Registry":
         return self
@@ -69,7 +73,9 @@ class Registry:
             if status == httpx.codes.UNAUTHORIZED and self._log_in(challenge):
                 status, body, challenge = self._request(url, accept)
         except (httpx.HTTPError, httpx.InvalidURL, *NOT_VALID) as error:
-            raise PullFailed(f"{self._registry} does not respond: {type(error).__name__} {error}") from error
+            raise PullFailed(
+                f"{self._registry} does not respond: {type(error).__name__} {error}"
+            ) from error
         if status == httpx.codes.NOT_FOUND:
             return None
         where = f"{self._repository}/{path}"
@@ -83,7 +89,11 @@ class Registry:
     def _request(self, url: str, accept: str) -> tuple[int, bytes, str]:
         headers = {"accept": accept, **self._authorization}
         with self._http.stream("GET", url, headers=headers) as answer:
-            return answer.status_code, self._whole(answer), answer.headers.get("www-authenticate", "")
+            return (
+                answer.status_code,
+                self._whole(answer),
+                answer.headers.get("www-authenticate", ""),
+            )
 
     def _whole(self, answer: httpx.Response) -> bytes:
         """Return the body of a response. Raises ValueError for one that is too long or too slow."""
@@ -105,7 +115,9 @@ class Registry:
         if challenge.lower().startswith("basic"):
             if login is None:
                 return False
-            self._authorization = {"authorization": f"Basic {b64encode(':'.join(login).encode()).decode()}"}
+            self._authorization = {
+                "authorization": f"Basic {b64encode(':'.join(login).encode()).decode()}"
+            }
             return True
         challenged = dict(_CHALLENGE.findall(challenge))
         realm = challenged.pop("realm", "")
@@ -116,7 +128,9 @@ class Registry:
             body = self._whole(answer)
         if answer.status_code == httpx.codes.OK:
             found = json.loads(body)
-            self._authorization = {"authorization": f"Bearer {found.get('token') or found['access_token']}"}
+            self._authorization = {
+                "authorization": f"Bearer {found.get('token') or found['access_token']}"
+            }
         return bool(self._authorization)
 
 
@@ -158,7 +172,9 @@ def signatures_of(image: str, repo_digests: Sequence[str]) -> tuple[Signed, ...]
         found = [one for digest in digests for one in _signatures(there, digest)]
     if not found:
         names = ", ".join(digests)
-        raise SignatureMissing(f"{image} has no signature ({names}) in {registry}: cosign sign --key … {image}")
+        raise SignatureMissing(
+            f"{image} has no signature ({names}) in {registry}: cosign sign --key … {image}"
+        )
     return tuple(found[:_MOST])
 
 
@@ -170,7 +186,8 @@ def _signatures(there: Registry, digest: str) -> Iterator[Signed]:
         signed = [
             (layer["digest"], str(layer["annotations"][_SIGNATURE]))
             for layer in layers[:_MOST]
-            if layer["mediaType"] == _SIMPLE and re.fullmatch("sha256:[0-9a-f]{64}", layer["digest"])
+            if layer["mediaType"] == _SIMPLE
+            and re.fullmatch("sha256:[0-9a-f]{64}", layer["digest"])
         ]
     except NOT_VALID:
         return
@@ -180,7 +197,11 @@ def _signatures(there: Registry, digest: str) -> Iterator[Signed]:
             yield Signed(payload, signature, digest)
 
 
-def _ask(there: Registry, path: str, accept: str) -> bytes | None:
+def _ask(
+    there: Registry,
+    path: str,
+    accept: str,
+) -> bytes | None:
     try:
         return there.get(path, accept)
     except (PullDenied, PullFailed) as error:

@@ -45,7 +45,10 @@ _AT_ONCE = 4
 
 _WAITS = {
     "amd64": (62, bytes.fromhex("b822000000 0f05 ebf7")),  # pause(), again and again
-    "arm64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),  # ppoll()
+    "arm64": (
+        183,
+        bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17"),
+    ),  # ppoll()
 }
 """the machine's number in ELF files, and a program for it, by the daemon's architecture"""
 
@@ -88,7 +91,11 @@ class Sandboxes:
         """Remove those that an earlier process left, then prepare as many as are needed."""
         with self._condition:
             if self._thread is None and self._starts.maxlen and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="engine-sandboxes", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run,
+                    name="engine-sandboxes",
+                    daemon=True,
+                )
                 self._thread.start()
 
     def prepare(self, network: str) -> None:
@@ -180,7 +187,9 @@ class Sandboxes:
             try:
                 due()
             except (EngineError, OSError) as error:
-                log.warning("no sandbox for containers is prepared, which only costs them time: %s", error)
+                log.warning(
+                    "no sandbox for containers is prepared, which only costs them time: %s", error
+                )
                 with self._condition:
                     self._quiet_at = time.monotonic() + _PAUSE
         self._end()
@@ -215,7 +224,9 @@ class Sandboxes:
     def _sweep(self) -> None:
         with translated():
             runs = self._client().containers(all=True, filters=dict(self._runs))
-            found = self._client().containers(all=True, filters={"label": f"{LABEL}={self._labels[LABEL]}"})
+            found = self._client().containers(
+                all=True, filters={"label": f"{LABEL}={self._labels[LABEL]}"}
+            )
         used = {sandbox_of(run["HostConfig"]["NetworkMode"]) for run in runs}
         with self._condition:
             self._left += (c["Id"] for c in found if c["Id"] not in used)
@@ -232,7 +243,12 @@ class Sandboxes:
         if architecture not in _WAITS:
             raise EngineError(f"sandboxes are not available for the architecture {architecture}")
         entry = 'ENTRYPOINT ["/wait"]'
-        api.import_image_from_data(archive(architecture), repository=_IMAGE, tag=_TAG, changes=[entry])
+        api.import_image_from_data(
+            archive(architecture),
+            repository=_IMAGE,
+            tag=_TAG,
+            changes=[entry],
+        )
         return f"{_IMAGE}:{_TAG}"
 
     def _remove(self, sandbox: str) -> None:
@@ -269,5 +285,9 @@ def _elf(machine: int, code: bytes) -> bytes:
     """Return a static 64-bit program of one segment."""
     size = _HEADS + len(code)
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head = struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, _BASE + _HEADS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    return ident + head + struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x10000) + code
+    head = struct.pack(
+        "<HHIQQQIHHHHHH", 2, machine, 1, _BASE + _HEADS, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    return (
+        ident + head + struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x10000) + code
+    )

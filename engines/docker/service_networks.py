@@ -22,7 +22,13 @@ _OTHERWISE = "else name a network of yours in engine.docker.network, or let cont
 class ServiceNetworks:
     """Makes each network when it is first needed."""
 
-    def __init__(self, client: Connection, name: str, labels: Mapping[str, str], owner: str) -> None:
+    def __init__(
+        self,
+        client: Connection,
+        name: str,
+        labels: Mapping[str, str],
+        owner: str,
+    ) -> None:
         """``name`` is the node's own network's; ``owner``: the gateway, of several that may share these."""
         self._client = client
         self._name = name
@@ -54,7 +60,9 @@ class ServiceNetworks:
     def lacks(self) -> str:
         """Return why containers can be given no way to services; empty if they can. Raises `EngineError`."""
         if not self._client.is_here():
-            return f"the daemon's host has a packet filter that the gateway cannot use; {_OTHERWISE}"
+            return (
+                f"the daemon's host has a packet filter that the gateway cannot use; {_OTHERWISE}"
+            )
         try:
             Firewall.check()
         except EngineError as error:
@@ -65,7 +73,11 @@ class ServiceNetworks:
         """Return what of the rules does not hold at present."""
         with self._lock:
             found = [(network.name, firewall.gap()) for network, firewall in self._known.values()]
-        return [f"containers in the network {name} reach other machines: {gap}" for name, gap in found if gap]
+        return [
+            f"containers in the network {name} reach other machines: {gap}"
+            for name, gap in found
+            if gap
+        ]
 
     def forget(self) -> None:
         """Check whether they exist before the next use."""
@@ -96,5 +108,7 @@ def addresses(services: Services) -> dict[str, str]:
         except OSError as error:
             raise CreateFailed(f"{host} cannot be resolved: {error.strerror}") from error
         if ipaddress.ip_network(found[host], strict=False).is_loopback:
-            raise CreateFailed(f"{host} is a loopback address, which is each container's own; name another one")
+            raise CreateFailed(
+                f"{host} is a loopback address, which is each container's own; name another one"
+            )
     return found

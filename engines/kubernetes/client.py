@@ -61,23 +61,49 @@ class Cluster:
         """Create an object and return it, None if there is one of its name."""
         return self._request(CONFLICT, "post", obj=what)
 
-    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
+    def patch(
+        self,
+        kind: type[Any],
+        name: str,
+        change: Mapping[str, Any],
+    ) -> None:
         """Change an object, which may be gone."""
         headers = {"Content-Type": PatchType.MERGE.value}
-        self._request(MISSING, "patch", kind, obj=change, name=name, headers=headers)
+        self._request(
+            MISSING,
+            "patch",
+            kind,
+            obj=change,
+            name=name,
+            headers=headers,
+        )
 
-    def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
+    def delete(
+        self,
+        kind: type[Any],
+        name: str,
+        grace: int | None = None,
+    ) -> None:
         """Delete an object with what it owns, which may be gone."""
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
         self._request(MISSING, "delete", kind, name=name, params=params)
 
-    def _request(self, borne: int, *what: Any, **more: Any) -> Any:
+    def _request(
+        self,
+        borne: int,
+        *what: Any,
+        **more: Any,
+    ) -> Any:
         """Return an object; None where the answer has the status that is borne."""
         with _borne(borne):
             return self._api().request(*what, **more)
 
     def list(
-        self, kind: type[Any], labels: str = "", fields: str = "", namespace: str | None = None
+        self,
+        kind: type[Any],
+        labels: str = "",
+        fields: str = "",
+        namespace: str | None = None,
     ) -> Sequence[Any]:
         """Return the objects of a kind, in another namespace or in `ALL_NS`."""
         return self.versioned(kind, labels, fields, namespace)[0]
@@ -89,7 +115,11 @@ class Cluster:
         return None
 
     def versioned(
-        self, kind: type[Any], labels: str = "", fields: str = "", namespace: str | None = None
+        self,
+        kind: type[Any],
+        labels: str = "",
+        fields: str = "",
+        namespace: str | None = None,
     ) -> tuple[Sequence[Any], str]:
         """Return the objects of a kind, and the version from which a watch goes on."""
         api = self._api()
@@ -114,7 +144,9 @@ class Cluster:
 
     def log(self, pod: str, container: str) -> Iterator[bytes]:
         """Yield what a container has written, piece by piece; nothing for one that is gone."""
-        request = self._api().prepare_request("get", PodLog, name=pod, params={"container": container})
+        request = self._api().prepare_request(
+            "get", PodLog, name=pod, params={"container": container}
+        )
         with _borne(MISSING), self._answer(request) as answer:
             yield from answer.iter_bytes()
 
@@ -143,7 +175,11 @@ class Cluster:
         """Return the client, half of which has no types."""
         with self._lock:
             if self._made is None:
-                known = KubeConfig.from_file(self._kubeconfig) if self._kubeconfig else KubeConfig.from_env()
+                known = (
+                    KubeConfig.from_file(self._kubeconfig)
+                    if self._kubeconfig
+                    else KubeConfig.from_env()
+                )
                 params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)
                 try:
                     self._made = GenericSyncClient(params, known, namespace=self._namespace or None)

@@ -69,7 +69,13 @@ _ISOLATION = Isolation(
     ),
 )
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"
-_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+)
 _NOT_STARTED = ("CreateContainerError", "RunContainerError")
 
 
@@ -83,7 +89,12 @@ class KubernetesEngine(StreamingEngine):
     kind = "kubernetes"
     capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
 
-    def __init__(self, node: str, installation: str, options: KubernetesOptions = KubernetesOptions()) -> None:
+    def __init__(
+        self,
+        node: str,
+        installation: str,
+        options: KubernetesOptions = KubernetesOptions(),
+    ) -> None:
         """Connects only when first used."""
         self._node = node
         self._installation = installation
@@ -111,9 +122,16 @@ class KubernetesEngine(StreamingEngine):
         def bounds(kind: str) -> Iterator[tuple[float, float]]:
             for hard in quotas:
                 names = (f"limits.{kind}", f"requests.{kind}", kind)
-                yield from ((_number(hard[name]), _asked(beside, kind, name)) for name in names if name in hard)
+                yield from (
+                    (_number(hard[name]), _asked(beside, kind, name))
+                    for name in names
+                    if name in hard
+                )
             if machines is not None:
-                yield sum(_number(has.get(kind, "0")) for has in machines.values()), _asked(there, kind)
+                yield (
+                    sum(_number(has.get(kind, "0")) for has in machines.values()),
+                    _asked(there, kind),
+                )
 
         cpu, memory, gpus = ([*bounds(kind)] for kind in ("cpu", "memory", gpu))
         if not cpu or not memory:
@@ -122,7 +140,9 @@ class KubernetesEngine(StreamingEngine):
                 "quota of cpu and memory"
             )
         (cores, of_cores), (size, of_size), (devices, of_devices) = map(_least, (cpu, memory, gpus))
-        return Capacity(cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices)))
+        return Capacity(
+            cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices))
+        )
 
     def image_facts(self, image: str) -> ImageMetadata:
         self.check()  # of a cluster that is away, nothing is known
@@ -164,7 +184,9 @@ class KubernetesEngine(StreamingEngine):
         """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""
 
         def ask() -> bool:
-            if pod := self._pod(self._job(name)):  # unlike deletion, a deadline keeps exit code and logs
+            if pod := self._pod(
+                self._job(name)
+            ):  # unlike deletion, a deadline keeps exit code and logs
                 self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
             return True
 
@@ -186,11 +208,17 @@ class KubernetesEngine(StreamingEngine):
         with translated():
             seen = [*self._all()]
         return [
-            Found(str(job.metadata.name), of_run(job.metadata.annotations), pod.probe() if pod else Missing())
+            Found(
+                str(job.metadata.name),
+                of_run(job.metadata.annotations),
+                pod.probe() if pod else Missing(),
+            )
             for job, pod in seen
         ]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         watch = PodWatch(self._cluster, f"{OWNER}={self._owner}", self._take_up, on_exit, on_away)
         self._watches.append(watch)
         return watch
@@ -210,7 +238,12 @@ class KubernetesEngine(StreamingEngine):
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
         return created
 
-    def _set_going(self, spec: LaunchSpec, image: Image, job: Any) -> None:
+    def _set_going(
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        job: Any,
+    ) -> None:
         login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
             self._cluster.create(secret)  # unless a launch that was cut off has
@@ -228,14 +261,26 @@ class KubernetesEngine(StreamingEngine):
                 raise CreateFailed("it was removed before it had begun")
             own.update([] if pod is None else [pod.name])
             # it may have begun unseen: the one in its place must not
-            replaced = own - {pod.name if pod is not None else ""} or (pod is not None and pod.deleted)
-            if why := CreateFailed(_REPLACED) if replaced else self._hindrance(job, pod, unplaced, late):
+            replaced = own - {pod.name if pod is not None else ""} or (
+                pod is not None and pod.deleted
+            )
+            if (
+                why := CreateFailed(_REPLACED)
+                if replaced
+                else self._hindrance(job, pod, unplaced, late)
+            ):
                 raise why
             return False
 
         until_up(self, name, begun, self._options.place_seconds, self._options.pull.deadline)
 
-    def _hindrance(self, job: Any, pod: PodView | None, unplaced: bool, late: bool) -> EngineError | None:
+    def _hindrance(
+        self,
+        job: Any,
+        pod: PodView | None,
+        unplaced: bool,
+        late: bool,
+    ) -> EngineError | None:
         """Return why a run will not begin; None while it may."""
         if pod is not None and pod.failed:
             return not_started(pod.failed)
@@ -244,7 +289,9 @@ class KubernetesEngine(StreamingEngine):
         if reason in _NOT_STARTED:
             return not_started(text)
         image_error = refusal(str(job.metadata.annotations["bfia.image"]), text)
-        if reason in _IMAGE and isinstance(image_error, PullDenied | ImageNotFound):  # else it tries again
+        if reason in _IMAGE and isinstance(
+            image_error, PullDenied | ImageNotFound
+        ):  # else it tries again
             return image_error
         if unplaced and (pod is None or not pod.taken_up):
             if pod is not None and pod.machine:
@@ -259,13 +306,17 @@ class KubernetesEngine(StreamingEngine):
 
     def _event_about(self, kind: str, name: str) -> str:
         """Return what the cluster last said of a Job without a pod, such as about a quota, or of a pod."""
-        events = self._cluster.list(Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}")
+        events = self._cluster.list(
+            Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}"
+        )
         warnings = [event for event in events if event.type == "Warning"]
         return str(warnings[-1].message) if warnings else ""
 
     def _mark_begun(self, job: Any) -> None:
         """Keep a run from being started a second time, by whatever removes its pod."""
-        self._cluster.patch(Job, str(job.metadata.name), {"metadata": {"annotations": {BEGUN: "true"}}})
+        self._cluster.patch(
+            Job, str(job.metadata.name), {"metadata": {"annotations": {BEGUN: "true"}}}
+        )
         self._forget_secrets(job)
 
     def _forget_secrets(self, job: Any) -> None:
@@ -275,7 +326,9 @@ class KubernetesEngine(StreamingEngine):
     def _was_replaced(self, job: Any) -> bool:
         """Return whether a Job has had another pod, which may have begun while no gateway saw it."""
         of_job = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
-        made = {str(event.message).split()[-1] for event in self._cluster.list(Event, fields=of_job)}
+        made = {
+            str(event.message).split()[-1] for event in self._cluster.list(Event, fields=of_job)
+        }
         left = {pod.name for pod in self._pods(job)}  # listed later: what is not among them is gone
         return len(left) > 1 or not made <= left
 
@@ -310,7 +363,9 @@ class KubernetesEngine(StreamingEngine):
         if not is_name(name):
             return None
         job = self._cluster.get(Job, name)
-        ours = job is not None and owned(job.metadata.annotations or {}, self._node, self._installation)
+        ours = job is not None and owned(
+            job.metadata.annotations or {}, self._node, self._installation
+        )
         return job if ours else None
 
     def _pod(self, job: Any) -> PodView | None:
@@ -323,7 +378,10 @@ class KubernetesEngine(StreamingEngine):
     def _all(self) -> Iterator[tuple[Any, PodView | None]]:
         """Yield each Job of ours with its own pod."""
         label = f"{OWNER}={self._owner}"
-        jobs, pods = self._cluster.list(Job, label), [PodView(pod) for pod in self._cluster.list(Pod, label)]
+        jobs, pods = (
+            self._cluster.list(Job, label),
+            [PodView(pod) for pod in self._cluster.list(Pod, label)],
+        )
         for job in jobs:
             yield job, first(pod for pod in pods if pod.job == job.metadata.uid)
 
@@ -340,7 +398,9 @@ class KubernetesEngine(StreamingEngine):
     def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
         """Return what each machine has that may take runs, None if we may not know."""
         wanted = self._options.node_selector or {}
-        nodes = self._cluster.allowed(Node, labels=",".join(f"{name}={value}" for name, value in wanted.items()))
+        nodes = self._cluster.allowed(
+            Node, labels=",".join(f"{name}={value}" for name, value in wanted.items())
+        )
         if nodes is None:
             return None
         return {
@@ -357,7 +417,9 @@ class KubernetesEngine(StreamingEngine):
             "fields": "status.phase!=Succeeded,status.phase!=Failed",
         }
         beside = self._cluster.list(Pod, **which)
-        anywhere = (self._cluster.allowed(Pod, **which, namespace=ALL_NS) if machines else None) or beside
+        anywhere = (
+            self._cluster.allowed(Pod, **which, namespace=ALL_NS) if machines else None
+        ) or beside
         return beside, [pod for pod in anywhere if pod.spec.nodeName in machines]
 
 
@@ -369,10 +431,16 @@ def _number(quantity: str) -> float:
     return float(parse_quantity(quantity) or 0)
 
 
-def _asked(pods: Sequence[Any], kind: str, name: str = "") -> float:
+def _asked(
+    pods: Sequence[Any],
+    kind: str,
+    name: str = "",
+) -> float:
     """Return what pods request, or for a quota of that name have as limits."""
     which = "limits" if name.startswith("limits.") else "requests"
-    asked = (getattr(one.resources, which, None) or {} for pod in pods for one in pod.spec.containers)
+    asked = (
+        getattr(one.resources, which, None) or {} for pod in pods for one in pod.spec.containers
+    )
     return sum(_number(amounts.get(kind, "0")) for amounts in asked)
 
 

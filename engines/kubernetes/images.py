@@ -54,7 +54,12 @@ class Images:
             raise PullFailed(f"{registry} gave no valid response about {name}") from error
 
 
-def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
+def _read(
+    there: Registry,
+    name: str,
+    registry: str,
+    reference: str,
+) -> Image:
     body = _get(there, "manifests", reference, name)
     whole = f"sha256:{hashlib.sha256(body).hexdigest()}"
     manifest: Mapping[str, Any] = json.loads(body)
@@ -66,21 +71,38 @@ def _read(there: Registry, name: str, registry: str, reference: str) -> Image:
     bare = name.partition("@")[0]
     bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
     # machines of other kinds may run more than the configuration read here
-    return Image(whole if indexed else about, config.get("Labels") or {}, (f"{bare}@{whole}",), config, registry)
+    return Image(
+        whole if indexed else about,
+        config.get("Labels") or {},
+        (f"{bare}@{whole}",),
+        config,
+        registry,
+    )
 
 
 def _of_this_kind(index: Mapping[str, Any]) -> str:
     """Return the digest of an index's manifest for machines like this one, else of the first for Linux."""
     wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
     linux = [one for one in index["manifests"] if one["platform"]["os"] == "linux"]
-    return str(next((one for one in linux if one["platform"]["architecture"] == wanted), linux[0])["digest"])
+    return str(
+        next((one for one in linux if one["platform"]["architecture"] == wanted), linux[0])[
+            "digest"
+        ]
+    )
 
 
-def _get(there: Registry, kind: str, reference: str, name: str) -> bytes:
+def _get(
+    there: Registry,
+    kind: str,
+    reference: str,
+    name: str,
+) -> bytes:
     """Return what has a tag or digest. Raises `PullFailed` for something else than what the digest stands for."""
     body = there.get(f"{kind}/{reference}", _MANIFESTS if kind == "manifests" else "*/*")
     if body is None:
-        raise ImageNotFound(f"the registry has no image {name}", "push it there, or correct its registration")
+        raise ImageNotFound(
+            f"the registry has no image {name}", "push it there, or correct its registration"
+        )
     if ":" in reference and reference != f"sha256:{hashlib.sha256(body).hexdigest()}":
         raise PullFailed(f"the registry sent something else than {kind}/{reference} of {name}")
     return body

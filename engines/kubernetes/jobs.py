@@ -57,7 +57,9 @@ OWNER, RUN = "bfia-owner", "bfia-run"
 """labels: of which node and installation, and which run; their values are hashed where they have to be"""
 
 _NEVER_BEGAN = frozenset({"StartError", "ContainerCannotRun"})
-_TAKEN_AWAY = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"})
+_TAKEN_AWAY = frozenset(
+    {"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "NodeLost"}
+)
 _WEEK = 7 * 24 * 3600
 """seconds after which the cluster ends a run, and then removes it, should no gateway be there"""
 
@@ -127,7 +129,9 @@ class PodView:
     def waits_for(self) -> tuple[str, str]:
         """Return why its program was not started yet, as the cluster names it, and the cluster's sentence."""
         if self._waiting is not None and self._waiting.reason != "ContainerCreating":
-            return str(self._waiting.reason or ""), str(self._waiting.message or self._waiting.reason or "")
+            return str(self._waiting.reason or ""), str(
+                self._waiting.message or self._waiting.reason or ""
+            )
         scheduled = self._conditions.get("PodScheduled")
         if scheduled is not None and scheduled.status == "False":
             return str(scheduled.reason or ""), str(scheduled.message or "")
@@ -168,7 +172,13 @@ def owner_of(node: str, installation: str) -> str:
     return hashlib.sha256(json.dumps([node, installation]).encode()).hexdigest()[:32]
 
 
-def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: KubernetesOptions) -> Job:
+def job_of(
+    spec: LaunchSpec,
+    image: Image,
+    owner: str,
+    pull: bool,
+    options: KubernetesOptions,
+) -> Job:
     """Return a run's Job, which starts nothing before its ``parallelism`` is 1."""
     ids = {OWNER: owner, RUN: spec.name}
     grace = max(1, round(options.grace))
@@ -188,7 +198,11 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
         # a machine that is gone would have its pods deleted, and another pod started
         tolerations=[
             *(
-                Toleration(key=f"node.kubernetes.io/{why}", operator="Exists", effect="NoExecute")
+                Toleration(
+                    key=f"node.kubernetes.io/{why}",
+                    operator="Exists",
+                    effect="NoExecute",
+                )
                 for why in ("not-ready", "unreachable")
             ),
             *(Toleration(**one) for one in options.tolerations),
@@ -198,7 +212,13 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
     )
     return Job(
         metadata=ObjectMeta(
-            name=spec.name, labels=ids, annotations={**spec.labels, "bfia.image": spec.image, BEGUN: ""}
+            name=spec.name,
+            labels=ids,
+            annotations={
+                **spec.labels,
+                "bfia.image": spec.image,
+                BEGUN: "",
+            },
         ),
         spec=JobSpec(
             template=PodTemplateSpec(metadata=ObjectMeta(labels=ids), spec=pod),
@@ -213,18 +233,38 @@ def job_of(spec: LaunchSpec, image: Image, owner: str, pull: bool, options: Kube
 
 
 def secrets_of(
-    spec: LaunchSpec, image: Image, job: Job, owner: str, login: tuple[str, str] | None
+    spec: LaunchSpec,
+    image: Image,
+    job: Job,
+    owner: str,
+    login: tuple[str, str] | None,
 ) -> list[Secret]:
     """Return the Secrets of a run's Job: its variables, and the login at its image's registry."""
     assert job.metadata is not None
     owned_by = OwnerReference(
-        apiVersion="batch/v1", kind="Job", name=spec.name, uid=str(job.metadata.uid), controller=True
+        apiVersion="batch/v1",
+        kind="Job",
+        name=spec.name,
+        uid=str(job.metadata.uid),
+        controller=True,
     )
 
-    def secret(name: str, data: Mapping[str, bytes], kind: str) -> Secret:
-        about = ObjectMeta(name=name, labels={OWNER: owner, RUN: spec.name}, ownerReferences=[owned_by])
+    def secret(
+        name: str,
+        data: Mapping[str, bytes],
+        kind: str,
+    ) -> Secret:
+        about = ObjectMeta(
+            name=name,
+            labels={OWNER: owner, RUN: spec.name},
+            ownerReferences=[owned_by],
+        )
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        return Secret(metadata=about, data=encoded, type=kind)
+        return Secret(
+            metadata=about,
+            data=encoded,
+            type=kind,
+        )
 
     variables = image.variables_for(spec, HOME)
     values = {f"v{n}": value.encode() for n, value in enumerate(variables.values())}
@@ -242,7 +282,11 @@ def pull_name(run: str) -> str:
     return f"{run}-pull"
 
 
-def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Container:
+def _container(
+    spec: LaunchSpec,
+    image: Image,
+    options: KubernetesOptions,
+) -> Container:
     user, _, group = options.user.partition(":")
     ours = image.runs_as_root
     gpus = {options.gpu: str(spec.limits.gpu)} if spec.limits.gpu else {}
@@ -261,7 +305,12 @@ def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Co
         ],
         resources=ResourceRequirements(
             limits={**_amounts(spec.limits), **gpus},
-            requests={"cpu": "0", "memory": "0", **_amounts(spec.reserved), **gpus},  # left out: as the limits
+            requests={
+                "cpu": "0",
+                "memory": "0",
+                **_amounts(spec.reserved),
+                **gpus,
+            },  # left out: as the limits
         ),
         securityContext=SecurityContext(
             allowPrivilegeEscalation=False,
@@ -273,7 +322,9 @@ def _container(spec: LaunchSpec, image: Image, options: KubernetesOptions) -> Co
             # of a user with a name, machines cannot tell
             runAsNonRoot=True if (ours and user != "0") or image.user.isdecimal() else None,
         ),
-        volumeMounts=[VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, options).items()],
+        volumeMounts=[
+            VolumeMount(name=name, mountPath=path) for name, path in _folders(spec, options).items()
+        ],
         terminationMessagePolicy="File",
     )
 
@@ -288,7 +339,11 @@ def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
     """Return the folders that a run has for itself, by the names of their volumes."""
     paths = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
     own = {f"own-{n}": path for n, path in enumerate(paths)}
-    return {**own, "home": HOME, "shm": SHARED_MEMORY}
+    return {
+        **own,
+        "home": HOME,
+        "shm": SHARED_MEMORY,
+    }
 
 
 def _volumes(spec: LaunchSpec, options: KubernetesOptions) -> list[Volume]:
@@ -307,7 +362,10 @@ def _volumes(spec: LaunchSpec, options: KubernetesOptions) -> list[Volume]:
 
 def _amounts(limits: Limits) -> dict[str, str]:
     """Return cores and memory; processes are limited by each machine's kubelet alone."""
-    most = {"cpu": None if limits.cpu is None else f"{max(1, round(limits.cpu * 1000))}m", "memory": limits.memory}
+    most = {
+        "cpu": None if limits.cpu is None else f"{max(1, round(limits.cpu * 1000))}m",
+        "memory": limits.memory,
+    }
     return {name: str(value) for name, value in most.items() if value is not None}
 
 

@@ -101,7 +101,11 @@ class ProcessEngine(Engine):
 
     def check(self) -> None:
         try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._root.mkdir(
+                parents=True,
+                exist_ok=True,
+                mode=0o700,
+            )
             supervisor.boot_id()
         except OSError as error:
             raise EngineDown(f"local processes cannot be run: {error}") from error
@@ -123,7 +127,12 @@ class ProcessEngine(Engine):
 
     def isolation(self) -> Isolation:
         text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
-        return Isolation(tasks=False, host=False, outside=False, gaps=(text,))
+        return Isolation(
+            tasks=False,
+            host=False,
+            outside=False,
+            gaps=(text,),
+        )
 
     def launch(self, spec: LaunchSpec) -> None:
         """Start the run. A mount or a part of a core is refused; ``pids`` is not applied."""
@@ -131,26 +140,42 @@ class ProcessEngine(Engine):
         if spec.mounts:
             raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
         if spec.capabilities:
-            raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
+            raise NotSupported(
+                "this engine cannot grant capabilities: its runs have the gateway's own"
+            )
         if spec.limits.gpu:
-            raise NotSupported("this engine cannot set GPUs aside: its runs see all that the machine has")
+            raise NotSupported(
+                "this engine cannot set GPUs aside: its runs see all that the machine has"
+            )
         check_digest(spec, self._digest(spec.image))
         cores = self._cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
         home = home_variables(str(run.work), str(run.work))
-        environment = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", **home, **spec.environment}
+        environment = {
+            "PATH": SEARCH_PATH,
+            "LANG": "C.UTF-8",
+            **home,
+            **spec.environment,
+        }
         command = self._resolved(spec, environment)
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if run.claimed:
                 if not owned(run.labels() or {}, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
-            given = {"command": command, "environment": environment, "memory": spec.limits.memory, "cores": cores}
+            given = {
+                "command": command,
+                "environment": environment,
+                "memory": spec.limits.memory,
+                "cores": cores,
+            }
             try:
                 run.create(spec.labels)
                 self._start(spec.name, run, given)
             except BaseException as error:
-                if isinstance(error, EngineError) or not run.claimed:  # our own supervisor could not start it
+                if (
+                    isinstance(error, EngineError) or not run.claimed
+                ):  # our own supervisor could not start it
                     run.delete()
                 raise
 
@@ -165,7 +190,9 @@ class ProcessEngine(Engine):
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
         run = self._run(name)
-        return Logs(*(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS))
+        return Logs(
+            *(engines_logs.read_tail(run.log(stream), tail) for stream in engines_logs.STREAMS)
+        )
 
     def save_logs(self, name: str, directory: Path) -> None:
         run = self._run(name)
@@ -176,13 +203,17 @@ class ProcessEngine(Engine):
     def remove(self, name: str) -> None:
         gone = self._root / f"{_GONE}{name}-{os.urandom(4).hex()}"
         with self._lock(name), suppress(FileNotFoundError):
-            self._run(name).path.rename(gone)  # a supervisor that is still to claim the run finds nothing
+            self._run(name).path.rename(
+                gone
+            )  # a supervisor that is still to claim the run finds nothing
             _bury(gone)
 
     def list(self) -> Sequence[Found]:
         return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
         for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
             _bury(left)
@@ -213,7 +244,12 @@ class ProcessEngine(Engine):
     def _digest(self, image: str) -> str:
         return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
 
-    def _program(self, image: str, command: Sequence[str], path: str) -> str:
+    def _program(
+        self,
+        image: str,
+        command: Sequence[str],
+        path: str,
+    ) -> str:
         """Return the path of a command's executable; what ``env NAME=value …`` runs has to be there, too."""
         first = os.path.join(self._home, command[0]) if "/" in command[0] else command[0]
         if (found := shutil.which(first, path=path)) is None:
@@ -221,7 +257,11 @@ class ProcessEngine(Engine):
             raise CommandNotFound(text)
         if os.path.basename(first) == "env":
             rest = list(itertools.dropwhile(lambda word: "=" in word, command[1:]))
-            paths = [word[5:] for word in command[1 : len(command) - len(rest)] if word.startswith("PATH=")]
+            paths = [
+                word[5:]
+                for word in command[1 : len(command) - len(rest)]
+                if word.startswith("PATH=")
+            ]
             if rest and not rest[0].startswith("-"):  # options of env may change what it runs
                 self._program(image, rest, paths[-1] if paths else path)
         return found
@@ -235,7 +275,12 @@ class ProcessEngine(Engine):
         present = sorted(os.sched_getaffinity(0))
         return tuple(present[next(self._turn) % len(present)] for _ in range(int(cpu)))
 
-    def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
+    def _start(
+        self,
+        name: str,
+        run: RunDirectory,
+        command: Mapping[str, object],
+    ) -> None:
         """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
         descriptor, report = self._spawner.start(run.path, command)
         word, _, details = report.partition(" ")
@@ -257,8 +302,12 @@ class ProcessEngine(Engine):
             case supervisor.FAILED:
                 raise _REASONS.get(int(number), CreateFailed)(text)
             case _:
-                output = engines_logs.read_tail(run.path / supervisor.OWN_LOG, 2000).decode(errors="replace")
-                raise CreateFailed(f"the run's supervisor did not start it: {output or 'no output'}")
+                output = engines_logs.read_tail(run.path / supervisor.OWN_LOG, 2000).decode(
+                    errors="replace"
+                )
+                raise CreateFailed(
+                    f"the run's supervisor did not start it: {output or 'no output'}"
+                )
 
     def _run(self, name: str) -> RunDirectory:
         """Return the run if it is one of ours, else one that was never started."""
@@ -340,7 +389,11 @@ class Spawner:
             with theirs:
                 command = [sys.executable, "-I", "-S", supervisor.__file__]
                 self._server = subprocess.Popen(
-                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, start_new_session=True
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env={},
+                    start_new_session=True,
                 )
         return self._control
 

@@ -37,7 +37,11 @@ class RunDirectory:
 
     def create(self, labels: Mapping[str, str]) -> None:
         """Create the directory. Raises OSError."""
-        self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.work.mkdir(
+            parents=True,
+            exist_ok=True,
+            mode=0o700,
+        )
         supervisor.write(self._file(supervisor.SPEC), json.dumps({"labels": dict(labels)}))
 
     @property
@@ -117,7 +121,11 @@ class RunDirectory:
     def _record_exit(self) -> Probe:
         """Record the exit of a run whose supervisor is gone, unless it has just recorded that itself."""
         kill_session(self._read(supervisor.CHILD))
-        end = {"code": FIRST_SIGNAL_CODE + KILLED, "signal": KILLED, "started": self._started()}
+        end = {
+            "code": FIRST_SIGNAL_CODE + KILLED,
+            "signal": KILLED,
+            "started": self._started(),
+        }
         with suppress(OSError):  # the run is removed, or the disk is full
             text = json.dumps({**end, "finished": time.time()})
             supervisor.write(self._file(supervisor.EXIT), text, exclusive=True)
@@ -172,7 +180,9 @@ def open_process(identity: dict[str, Any] | None) -> int | None:
         descriptor = os.pidfd_open(identity["pid"])
     except ProcessLookupError:
         return None
-    if start_time(identity["pid"]) == identity["start"]:  # the number cannot be reused once the descriptor is open
+    if (
+        start_time(identity["pid"]) == identity["start"]
+    ):  # the number cannot be reused once the descriptor is open
         return descriptor
     os.close(descriptor)
     return None
@@ -201,7 +211,13 @@ def kill_session(leader: dict[str, Any] | None) -> None:
     for member in processes():
         since = start_time(member)
         if _session_of(member) == pid and since is not None and since >= start:
-            with opened({**leader, "pid": member, "start": since}) as descriptor:
+            with opened(
+                {
+                    **leader,
+                    "pid": member,
+                    "start": since,
+                }
+            ) as descriptor:
                 if descriptor is not None and _session_of(member) == pid:
                     send(descriptor, signal.SIGKILL)
                     exits_within(descriptor, 2.0)

@@ -89,8 +89,17 @@ def supervise(directory: str, connection: socket.socket) -> None:
     with connection, connection.makefile("rb") as request:
         command = json.load(request)
         try:
-            os.dup2(os.open(os.path.join(directory, OWN_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-            if not write(os.path.join(directory, SUPERVISOR), json.dumps(identity(os.getpid())), exclusive=True):
+            os.dup2(
+                os.open(
+                    os.path.join(directory, OWN_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+                ),
+                2,
+            )
+            if not write(
+                os.path.join(directory, SUPERVISOR),
+                json.dumps(identity(os.getpid())),
+                exclusive=True,
+            ):
                 _report(connection, TAKEN)
                 return
         except OSError as error:
@@ -99,7 +108,9 @@ def supervise(directory: str, connection: socket.socket) -> None:
         started = time.time()
         try:
             child = _start(directory, **command)
-            write(os.path.join(directory, CHILD), json.dumps({**identity(child), "started": started}))
+            write(
+                os.path.join(directory, CHILD), json.dumps({**identity(child), "started": started})
+            )
         except OSError as error:
             _kill_all()
             _report(connection, FAILED, error)
@@ -112,7 +123,11 @@ def supervise(directory: str, connection: socket.socket) -> None:
 
 
 def _start(
-    directory: str, command: list[str], environment: dict[str, str], memory: int | None, cores: list[int] | None
+    directory: str,
+    command: list[str],
+    environment: dict[str, str],
+    memory: int | None,
+    cores: list[int] | None,
 ) -> int:
     """Start the command; return its process id. Raises the OSError that kept it from starting."""
     supervisor = os.getpid()
@@ -139,7 +154,11 @@ def _start(
 
 
 def _become(
-    directory: str, command: list[str], environment: dict[str, str], memory: int | None, cores: list[int] | None
+    directory: str,
+    command: list[str],
+    environment: dict[str, str],
+    memory: int | None,
+    cores: list[int] | None,
 ) -> None:
     for number, name in ((1, STDOUT), (2, STDERR)):
         log = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -152,7 +171,10 @@ def _become(
     if cores is not None:
         os.sched_setaffinity(0, cores)
     os.chdir(os.path.join(directory, WORK))
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a new program would inherit that
+    for ignored in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores them, and a new program would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     os.execve(command[0], command, environment)
@@ -189,9 +211,19 @@ def _signal_all(number: int) -> None:
             os.kill(pid, number)
 
 
-def _finish(directory: str, code: int, number: int | None, started: float) -> None:
+def _finish(
+    directory: str,
+    code: int,
+    number: int | None,
+    started: float,
+) -> None:
     """Record the exit, unless the run was removed meanwhile; once the disk has space, which it may have filled."""
-    end = {"code": code, "signal": number, "started": started, "finished": time.time()}
+    end = {
+        "code": code,
+        "signal": number,
+        "started": started,
+        "finished": time.time(),
+    }
     while True:
         try:
             write(os.path.join(directory, EXIT), json.dumps(end), exclusive=True)
@@ -202,7 +234,11 @@ def _finish(directory: str, code: int, number: int | None, started: float) -> No
             time.sleep(_RETRY_AFTER)
 
 
-def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
+def _report(
+    connection: socket.socket,
+    word: str,
+    error: OSError | None = None,
+) -> None:
     line = word if error is None else f"{word} {error.errno} {error}"
     with contextlib.suppress(OSError):  # the gateway is gone: the run goes on
         connection.sendall(line.encode("utf-8", "replace") + b"\n")
@@ -228,7 +264,11 @@ def _descendants(pid: int) -> list[int]:
 
 def identity(pid: int) -> dict[str, Any]:
     """Return what distinguishes a process from a later one with the same number."""
-    return {"pid": pid, "start": start_time(pid), "boot": boot_id()}
+    return {
+        "pid": pid,
+        "start": start_time(pid),
+        "boot": boot_id(),
+    }
 
 
 def boot_id() -> str:
@@ -257,11 +297,18 @@ def stat(pid: int) -> list[str] | None:
         return None
 
 
-def write(path: str, text: str, *, exclusive: bool = False) -> bool:
+def write(
+    path: str,
+    text: str,
+    *,
+    exclusive: bool = False,
+) -> bool:
     """Write the file whole or not at all. Exclusive: only if there is none yet; return whether it was written."""
     new = f"{path}.{os.urandom(6).hex()}"
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(text)
         if exclusive:
             os.link(new, path)

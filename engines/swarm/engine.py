@@ -69,7 +69,12 @@ class SwarmEngine(DaemonEngine):
     kind = "swarm"
     capabilities = frozenset({"fractional_cpu", "network", "mounts", "capabilities"})
 
-    def __init__(self, node: str, installation: str, options: SwarmOptions = SwarmOptions()) -> None:
+    def __init__(
+        self,
+        node: str,
+        installation: str,
+        options: SwarmOptions = SwarmOptions(),
+    ) -> None:
         """Connects only when first used."""
         super().__init__(node, installation, options)
         self._options = options
@@ -80,7 +85,9 @@ class SwarmEngine(DaemonEngine):
         with translated(EngineDown):
             swarm = self._client().info().get("Swarm") or {}
         if not swarm.get("ControlAvailable"):
-            raise EngineDown("the daemon is not a manager of a Swarm: docker swarm init, or name one that is")
+            raise EngineDown(
+                "the daemon is not a manager of a Swarm: docker swarm init, or name one that is"
+            )
 
     def capacity(self) -> Capacity:
         if not (machines := self._machines()):
@@ -112,7 +119,9 @@ class SwarmEngine(DaemonEngine):
         task = self._task_of(service)
         if service is None or task is None or not task.begun:
             return Missing()
-        drained = task.state == "shutdown" and not ends(service)  # Swarm ended it, which was not asked to
+        drained = task.state == "shutdown" and not ends(
+            service
+        )  # Swarm ended it, which was not asked to
         if drained or (task.perhaps_lost and self._is_gone(task.machine)):
             return Missing()
         return task.probe()
@@ -136,7 +145,9 @@ class SwarmEngine(DaemonEngine):
             seen = [service["Spec"] for service in self._api().services(filters=self._filters())]
         return [Found(one["Name"], of_run(one["Labels"]), self.probe(one["Name"])) for one in seen]
 
-    def watch(self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None) -> Watch:
+    def watch(
+        self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
+    ) -> Watch:
         self._sweep()
         watch = _Polling(self._over, on_exit, on_away)
         self._watches.append(watch)
@@ -147,7 +158,9 @@ class SwarmEngine(DaemonEngine):
     def _create(self, spec: LaunchSpec, image: Image) -> None:
         """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
         api, inside = self._api(), replace(spec, labels={**image.silenced, **spec.labels})
-        mounts = [as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts]
+        mounts = [
+            as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts
+        ]
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content:
         # its own repository's, as another's may stand for other content on machines of another kind
@@ -162,18 +175,31 @@ class SwarmEngine(DaemonEngine):
             task = template(inside, what, image, mounts, network, cores, self._options)
             labels = {**spec.labels, "bfia.image": spec.image}
             try:
-                api.create_service(task, name=spec.name, labels=labels, mode=mode, endpoint_spec=endpoint)
+                api.create_service(
+                    task,
+                    name=spec.name,
+                    labels=labels,
+                    mode=mode,
+                    endpoint_spec=endpoint,
+                )
                 return
             except APIError as error:
                 if _exists(error):
                     if self._service(spec.name) is None:
-                        raise CreateFailed(f"the name {spec.name} is taken by another installation") from error
+                        raise CreateFailed(
+                            f"the name {spec.name} is taken by another installation"
+                        ) from error
                     return
                 if not network_is_gone(error) or time.monotonic() > until:
                     raise
             time.sleep(_PAUSE)  # the network of a run of this name was just being removed
 
-    def _begun(self, name: str, unplaced: bool, late: bool) -> bool:
+    def _begun(
+        self,
+        name: str,
+        unplaced: bool,
+        late: bool,
+    ) -> bool:
         """Tell whether a run has begun. Raises what `until_up` says, with the words of the Swarm."""
         if (service := self._service(name)) is None:
             raise CreateFailed("it was removed before it had begun")
@@ -196,7 +222,9 @@ class SwarmEngine(DaemonEngine):
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
         """Check at the manager what the image has to start, and as whom. Raises `EngineError`, APIError."""
         api = self._api()
-        made = api.create_container(image.digest, command=None if spec.command is None else [*spec.command])["Id"]
+        made = api.create_container(
+            image.digest, command=None if spec.command is None else [*spec.command]
+        )["Id"]
         try:
             targets = [mount.target for mount in spec.mounts]
             self._images.check_executable(made, image, spec.command, spec.environment, targets)
@@ -209,7 +237,9 @@ class SwarmEngine(DaemonEngine):
         try:
             if service is not None:
                 version = service["Version"]["Index"]
-                self._api().update_service(service["ID"], version, task_template=ENDING, fetch_current_spec=True)
+                self._api().update_service(
+                    service["ID"], version, task_template=ENDING, fetch_current_spec=True
+                )
         except APIError as error:
             if "out of sequence" in words(error):
                 return False
@@ -265,7 +295,11 @@ class SwarmEngine(DaemonEngine):
             tasks = self._api().tasks(filters={"desired-state": "running"})
         for task in tasks:
             spec = task["Spec"]
-            ours = owned((spec.get("ContainerSpec") or {}).get("Labels") or {}, self._node, self._installation)
+            ours = owned(
+                (spec.get("ContainerSpec") or {}).get("Labels") or {},
+                self._node,
+                self._installation,
+            )
             if task.get("NodeID") in machines and not ours and task["Status"]["State"] not in OVER:
                 yield self._amounts((spec.get("Resources") or {}).get("Reservations") or {})
 
@@ -284,7 +318,12 @@ class SwarmEngine(DaemonEngine):
     def _network(self, name: str) -> str:
         """Return the network of a run, made here or by another thread."""
         try:
-            self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
+            self._api().create_network(
+                name,
+                driver="overlay",
+                scope="swarm",
+                labels=self._labels,
+            )
         except APIError as error:
             if not _exists(error):
                 raise
@@ -296,7 +335,9 @@ class SwarmEngine(DaemonEngine):
                 self._api().remove_network(name)
                 return
             except APIError as error:
-                if isinstance(error, NotFound) or time.monotonic() > until:  # the next start removes it
+                if (
+                    isinstance(error, NotFound) or time.monotonic() > until
+                ):  # the next start removes it
                     return
             time.sleep(_PAUSE)
 
@@ -312,7 +353,9 @@ class SwarmEngine(DaemonEngine):
 
 def _sum(amounts: Iterable[Capacity]) -> Capacity:
     seen = [*amounts]
-    return Capacity(sum(one.cpu for one in seen), sum(one.memory for one in seen), sum(one.gpu for one in seen))
+    return Capacity(
+        sum(one.cpu for one in seen), sum(one.memory for one in seen), sum(one.gpu for one in seen)
+    )
 
 
 def _exists(error: APIError) -> bool:
@@ -329,7 +372,9 @@ def _failure(text: str) -> EngineError:
 
 
 def _no_volume(volume: str) -> str:
-    raise CreateFailed(f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has")
+    raise CreateFailed(
+        f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has"
+    )
 
 
 class _Polling(Follower):

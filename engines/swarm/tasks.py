@@ -101,7 +101,9 @@ class Task:
         """Return the state of a task whose program was started."""
         if not self.over:
             return Running(self.created)
-        return Exited(self._code, signal_of(self._code), False, self.created, max(self._at, self.created))
+        return Exited(
+            self._code, signal_of(self._code), False, self.created, max(self._at, self.created)
+        )
 
 
 def ends(service: Mapping[str, Any]) -> bool:
@@ -138,10 +140,19 @@ def template(
     if options.read_only_root:
         folders[TEMPORARY], folders[HOME] = small, small
     own = [
-        DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=size) for path, size in folders.items()
+        DockerMount(
+            path,
+            "",
+            type="tmpfs",
+            tmpfs_mode=0o1777,
+            tmpfs_size=size,
+        )
+        for path, size in folders.items()
     ]
     binds = [
-        DockerMount(_plain(one["Target"]), _plain(one["Source"]), type="bind", read_only=one["ReadOnly"])
+        DockerMount(
+            _plain(one["Target"]), _plain(one["Source"]), type="bind", read_only=one["ReadOnly"]
+        )
         for one in mounts
     ]
     variables = image.variables_for(spec, TEMPORARY)
@@ -164,7 +175,9 @@ def template(
         container,
         resources=Resources(),
         restart_policy=RestartPolicy(condition="none"),
-        log_driver=DriverConfig(LogConfig.types.JSON, {"max-size": str(options.log_size), "max-file": "3"}),
+        log_driver=DriverConfig(
+            LogConfig.types.JSON, {"max-size": str(options.log_size), "max-file": "3"}
+        ),
         networks=[NetworkAttachmentConfig(network)],
     )
     made["Resources"] = _resources(spec, cores, options.gpu)
@@ -172,7 +185,11 @@ def template(
     return made
 
 
-def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
+def _resources(
+    spec: LaunchSpec,
+    cores: float,
+    gpu: str,
+) -> dict[str, Any]:
     limits, kept = spec.limits, spec.reserved
     cpu = limits.cpu if limits.cpu is None or kept.cpu is not None else min(limits.cpu, cores)
     gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}] if limits.gpu else None

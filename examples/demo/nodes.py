@@ -122,7 +122,8 @@ def prepare(home: Path) -> list[NodeProcess]:
                 "name another folder with --dir, or empty this one"
             )
         (home / MARKER).write_text(
-            t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n"), encoding="utf-8"
+            t("Made by `bfia-gateway demo`, which replaces bank, partner and data here.\n"),
+            encoding="utf-8",
         )
         if pids := _gateways(nodes):
             raise DemoFailed(
@@ -143,7 +144,11 @@ def configure(nodes: Sequence[NodeProcess], engine: str) -> None:
     for node in nodes:
         peer, container, operator = ports[node.node]
         files = authority.files(node.home / "tls", node.node)
-        tls = {"certificate": files["certificate"], "key": files["key"], "client_ca": files["ca"]}
+        tls = {
+            "certificate": files["certificate"],
+            "key": files["key"],
+            "client_ca": files["ca"],
+        }
         python = ROOT / ".venv-vendor" / "bin" / "python"
         command = [
             str(python),
@@ -186,7 +191,13 @@ def start(node: NodeProcess) -> None:
     command = [sys.executable, "-m", "gateway.cli.main", "serve", "--config", str(node.config)]
     command += ["--ready-file", str(node.home / "ready.json")]
     with (node.home / "gateway.log").open("wb") as log:
-        node.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=ROOT)
+        node.process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=ROOT,
+        )
 
 
 def await_ready(node: NodeProcess, seconds: float = 30.0) -> None:
@@ -196,7 +207,9 @@ def await_ready(node: NodeProcess, seconds: float = 30.0) -> None:
     while not ready.exists():
         if node.process is None or node.process.poll() is not None or time.monotonic() > end:
             tail = (node.home / "gateway.log").read_text(errors="replace")[-2000:]
-            raise DemoFailed(f"node {node.name} did not start; the end of {node.home / 'gateway.log'}:\n{tail}")
+            raise DemoFailed(
+                f"node {node.name} did not start; the end of {node.home / 'gateway.log'}:\n{tail}"
+            )
         time.sleep(0.05)
     node.addresses = json.loads(ready.read_text())
 
@@ -204,7 +217,9 @@ def await_ready(node: NodeProcess, seconds: float = 30.0) -> None:
 def stop(nodes: Sequence[NodeProcess], engine: str) -> None:
     """Stop the nodes, then end and remove every run that they left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _gateways(nodes):  # found by their settings: a start may have been interrupted half-way
+        for pid in _gateways(
+            nodes
+        ):  # found by their settings: a start may have been interrupted half-way
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         end = time.monotonic() + _TIMEOUT
@@ -239,24 +254,36 @@ def _remove_containers(nodes: Sequence[NodeProcess]) -> None:
         listed = _docker("ps", "-aq", "--filter", f"label=bfia.node={node.node}").split()
         for found in json.loads(_docker("inspect", *listed) or "[]") if listed else ():
             host = found["HostConfig"]
-            if any(Path(m.get("Source", "")).is_relative_to(node.home) for m in host.get("Mounts") or []):
+            if any(
+                Path(m.get("Source", "")).is_relative_to(node.home)
+                for m in host.get("Mounts") or []
+            ):
                 _docker("rm", "-fv", *filter(None, (found["Id"], sandbox_of(host["NetworkMode"]))))
 
 
 def _docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["docker", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
 
 
 def _gateways(nodes: Sequence[NodeProcess]) -> list[int]:
     """Return the processes that serve with these nodes' settings."""
     configs = {os.fsencode(node.config) for node in nodes}
-    return [pid for pid, line in _command_lines() if b"serve" in line and configs.intersection(line)]
+    return [
+        pid for pid, line in _command_lines() if b"serve" in line and configs.intersection(line)
+    ]
 
 
 def _below(folder: Path) -> bool:
     """Say whether a process runs for, or in, this folder."""
     prefix = os.fsencode(folder) + b"/"
-    return any(part.startswith(prefix) for _, line in _command_lines(with_folder=True) for part in line)
+    return any(
+        part.startswith(prefix) for _, line in _command_lines(with_folder=True) for part in line
+    )
 
 
 def _command_lines(with_folder: bool = False) -> Iterator[tuple[int, list[bytes]]]:

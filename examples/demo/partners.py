@@ -51,7 +51,9 @@ class Authority:
             (folder / f"{name}.pem").write_bytes(content)
         return {name: str(folder / f"{name}.pem") for name in TLS}
 
-    def _begun(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _begun(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()
@@ -75,7 +77,15 @@ def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str
         (home / "invitation.json").write_text(_output(process))
     accepted = [
         _started(
-            *(home, "accept", str(other / "invitation.json"), "--address", address, "--yes", "--json"),
+            *(
+                home,
+                "accept",
+                str(other / "invitation.json"),
+                "--address",
+                address,
+                "--yes",
+                "--json",
+            ),
             *(part for name in TLS for part in (f"--{name}", str(home / "tls" / f"{name}.pem"))),
         )
         for (home, address), other in zip(sides, reversed(homes), strict=True)
@@ -86,7 +96,12 @@ def become_partners(homes: Sequence[Path], addresses: Sequence[str]) -> list[str
 def _started(home: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "gateway.cli.main", "--lang", spoken(), "partner", *words]
     command += ["--config", str(home / "node.yml")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _output(process: subprocess.Popen[str]) -> str:

@@ -90,12 +90,21 @@ def run(options: Options, console: Console | None = None) -> dict[str, Any]:
         return result
 
 
-def _show(console: Console, text: str, **options: Any) -> None:
+def _show(
+    console: Console,
+    text: str,
+    **options: Any,
+) -> None:
     """Print a text in the language in use."""
     console.print(t(text), soft_wrap=True, **options)
 
 
-def _work(nodes: list[NodeProcess], options: Options, console: Console, began: float) -> dict[str, Any]:
+def _work(
+    nodes: list[NodeProcess],
+    options: Options,
+    console: Console,
+    began: float,
+) -> dict[str, Any]:
     for node in nodes:
         role = "guest, has the labels" if node.node == BANK else "host, has features only"
         pid = node.addresses["pid"]
@@ -112,26 +121,47 @@ def _work(nodes: list[NodeProcess], options: Options, console: Console, began: f
 def _build_image(options: Options) -> None:
     base = options.base_image
     if not base:
-        local = subprocess.run(["docker", "image", "inspect", "bfia-base:py311"], capture_output=True, check=False)
+        local = subprocess.run(
+            ["docker", "image", "inspect", "bfia-base:py311"], capture_output=True, check=False
+        )
         base = "bfia-base:py311" if local.returncode == 0 else "python:3.11-slim"
     command = ["bash", str(VENDOR / "build_image.sh"), base, IMAGE, str(ROOT / ".venv-vendor")]
     try:
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        built = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
         raise DemoFailed(f"cannot build the image: {error}") from error
     if built.returncode != 0:
         output = (built.stdout + built.stderr)[-1500:]
-        raise DemoFailed(f"cannot build the image from {base} (choose another with --base-image):\n{output}")
+        raise DemoFailed(
+            f"cannot build the image from {base} (choose another with --base-image):\n{output}"
+        )
 
 
 # ---------------------------------------------------------------- the work
 
 
-def _ask(method: str, url: str, **kwargs: Any) -> Any:
+def _ask(
+    method: str,
+    url: str,
+    **kwargs: Any,
+) -> Any:
     try:
         # plain HTTP to loopback: no certificate is verified, and reading the authorities would cost the most
         headers = {"accept-language": spoken()}
-        answer = httpx.request(method, url, headers=headers, timeout=60, trust_env=False, verify=False, **kwargs)
+        answer = httpx.request(
+            method,
+            url,
+            headers=headers,
+            timeout=60,
+            trust_env=False,
+            verify=False,
+            **kwargs,
+        )
         body = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise DemoFailed(f"{method} {url}: {error}") from error
@@ -144,7 +174,9 @@ def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
     """Let the nodes invite and accept each other, and show the words that their people would compare."""
     with console.status(t("the two become partners")):
         try:
-            words = become_partners([n.home for n in nodes], [str(n.addresses["peer"]) for n in nodes])
+            words = become_partners(
+                [n.home for n in nodes], [str(n.addresses["peer"]) for n in nodes]
+            )
         except subprocess.CalledProcessError as error:
             raise DemoFailed(f"the nodes do not become partners: {error.stderr}") from error
     _show(console, "each invites the other and accepts; people would compare these six words:")
@@ -157,13 +189,23 @@ def _become_partners(nodes: list[NodeProcess], console: Console) -> None:
     _show(console, "  bank applied for a contract, partner approved it")
 
 
-def _apply(node: NodeProcess, owner: NodeProcess, wanted: dict[str, Any]) -> None:
+def _apply(
+    node: NodeProcess,
+    owner: NodeProcess,
+    wanted: dict[str, Any],
+) -> None:
     """Let a node apply for something, its partner's person approve it, and wait until the node knows."""
     at = "/api/v1/applications"
     applied = _ask("POST", f"{node.operator}{at}", json={"partner": owner.node, **wanted})
-    waiting = _ask("GET", f"{owner.operator}{at}", params={"side": "theirs", "status": "APPLIED"})["applications"]
+    waiting = _ask("GET", f"{owner.operator}{at}", params={"side": "theirs", "status": "APPLIED"})[
+        "applications"
+    ]
     for one in waiting:
-        _ask("POST", f"{owner.operator}{at}/{one['number']}/approve", json={"reason": "the demo's job"})
+        _ask(
+            "POST",
+            f"{owner.operator}{at}/{one['number']}/approve",
+            json={"reason": "the demo's job"},
+        )
     end = time.monotonic() + 30
     while _ask("GET", f"{node.operator}{at}/{applied['number']}")["status"] != "APPROVED":
         if time.monotonic() > end:
@@ -171,17 +213,31 @@ def _apply(node: NodeProcess, owner: NodeProcess, wanted: dict[str, Any]) -> Non
         time.sleep(0.05)
 
 
-def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Console) -> None:
+def _register_and_upload(
+    nodes: list[NodeProcess],
+    options: Options,
+    console: Console,
+) -> None:
     registration = json.loads((VENDOR / "register_reference.json").read_text(encoding="utf-8"))
     files = _data_files(options)
     _show(console, _ABOUT_DATA[options.data])
     for node, file, role in zip(nodes, files, ("guest", "host"), strict=True):
         _ask("POST", f"{node.operator}/v2/provider/register", json=registration)
-        meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
-        form = {"namespace": "demo", "name": role, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
+        meta = {"delimiter": ",", "match_id_name": "id"} | (
+            {"label_name": "y"} if role == "guest" else {}
+        )
+        form = {
+            "namespace": "demo",
+            "name": role,
+            "head": "true",
+            "partitions": "1",
+            "meta": json.dumps(meta),
+        }
         with file.open("rb") as stream:
             sent = {"file": (file.name, stream, "text/csv")}
-            found = _ask("POST", f"{node.operator}/v2/component/upload/file", data=form, files=sent)["data"]
+            found = _ask(
+                "POST", f"{node.operator}/v2/component/upload/file", data=form, files=sent
+            )["data"]
         count, columns = found["count"], len(found["columns"])
         _show(
             console,
@@ -191,8 +247,20 @@ def _register_and_upload(nodes: list[NodeProcess], options: Options, console: Co
     why = {"reason": "the demo's job"}
     _ask("PUT", f"{bank.operator}/api/v1/datasets/demo/guest/grants/{partner.node}", json=why)
     _show(console, "bank: granted demo#guest to partner")
-    _ask("PUT", f"{partner.operator}/api/v1/datasets/demo/host/published", json={"nodes": [bank.node], **why})
-    _apply(bank, partner, {"kind": "dataset", "subject": "demo#host", "jobs": 1})
+    _ask(
+        "PUT",
+        f"{partner.operator}/api/v1/datasets/demo/host/published",
+        json={"nodes": [bank.node], **why},
+    )
+    _apply(
+        bank,
+        partner,
+        {
+            "kind": "dataset",
+            "subject": "demo#host",
+            "jobs": 1,
+        },
+    )
     _show(console, "partner: published demo#host; bank applied for it and got a permit for one job")
 
 
@@ -212,7 +280,12 @@ def _data_files(options: Options) -> tuple[Path, Path]:
         str(ROOT / "examples" / "credit_data.py"),
         str(folder),
     ]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode != 0:
         raise DemoFailed(f"cannot make the credit data: {made.stderr[-800:]}")
     return folder / "credit_guest.csv", folder / "credit_host.csv"
@@ -220,13 +293,22 @@ def _data_files(options: Options) -> tuple[Path, Path]:
 
 def _submit(bank: NodeProcess, options: Options) -> str:
     body = job_body(options)
-    return str(_ask("POST", f"{bank.operator}/v1/platform/schedule/job/create_all", json=body)["data"]["job_id"])
+    return str(
+        _ask("POST", f"{bank.operator}/v1/platform/schedule/job/create_all", json=body)["data"][
+            "job_id"
+        ]
+    )
 
 
 def job_body(options: Options) -> dict[str, Any]:
     """Return the request that the demo submits."""
 
-    def component(name: str, kind: str, inputs: list[Any], outputs: list[tuple[str, str]]) -> dict[str, Any]:
+    def component(
+        name: str,
+        kind: str,
+        inputs: list[Any],
+        outputs: list[tuple[str, str]],
+    ) -> dict[str, Any]:
         return {
             "name": name,
             "componentName": kind,
@@ -241,12 +323,18 @@ def job_body(options: Options) -> dict[str, Any]:
         "dag": {
             "version": "2.0",
             "components": [
-                component("intersect", "Intersection", [], [("dataset", "train_data"), ("report", "report0")]),
+                component(
+                    "intersect",
+                    "Intersection",
+                    [],
+                    [("dataset", "train_data"), ("report", "report0")],
+                ),
                 component(
                     "secureboost",
                     "HeteroSecureBoost",
                     [{"type": "dataset", "key": "intersect.train_data"}],
-                    [("dataset", "data0"), ("model", "model0")] + [("report", f"report{i}") for i in range(3)],
+                    [("dataset", "data0"), ("model", "model0")]
+                    + [("report", f"report{i}") for i in range(3)],
                 ),
             ],
         },
@@ -257,7 +345,11 @@ def job_body(options: Options) -> dict[str, Any]:
             "job_params": {"common": {"sync_type": "poll"}},
             "task_params": {
                 "common": {
-                    "intersect": {"id": "id", "intersect_method": "rsa", "only_output_key": False},
+                    "intersect": {
+                        "id": "id",
+                        "intersect_method": "rsa",
+                        "only_output_key": False,
+                    },
                     "secureboost": {
                         "id": "id",
                         "label": "y",
@@ -279,7 +371,12 @@ def job_body(options: Options) -> dict[str, Any]:
 # ---------------------------------------------------------------- what is shown
 
 
-def _watch(bank: NodeProcess, job_id: str, console: Console, seconds: float = 600.0) -> dict[str, Any]:
+def _watch(
+    bank: NodeProcess,
+    job_id: str,
+    console: Console,
+    seconds: float = 600.0,
+) -> dict[str, Any]:
     end = time.monotonic() + seconds
     with Live(console=console, refresh_per_second=8) as live:
         while True:
@@ -301,7 +398,11 @@ def _watch(bank: NodeProcess, job_id: str, console: Console, seconds: float = 60
     return job
 
 
-_STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red"}
+_STYLE = {
+    "SUCCESS": "green",
+    "RUNNING": "yellow",
+    "FAILED": "red",
+}
 
 
 def _progress(job: dict[str, Any]) -> Group:
@@ -313,35 +414,64 @@ def _progress(job: dict[str, Any]) -> Group:
         table.add_row(task["name"], *(Text(c, style=_STYLE.get(c, "dim")) for c in cells))
     line = Table.grid(padding=(0, 1))
     line.add_row(
-        ProgressBar(total=100, completed=job["progress"], width=50),
+        ProgressBar(
+            total=100,
+            completed=job["progress"],
+            width=50,
+        ),
         Text(t(f"job {job['status']}, {job['progress']} %")),
     )
     return Group(table, line)
 
 
-def _result(nodes: list[NodeProcess], job: dict[str, Any], console: Console, seconds: float) -> dict[str, Any]:
+def _result(
+    nodes: list[NodeProcess],
+    job: dict[str, Any],
+    console: Console,
+    seconds: float,
+) -> dict[str, Any]:
     reports = dict(_reports(nodes[0], job["job_id"]))
     intersect = reports.get(("intersect", "report0"))
     losses = reports.get(("secureboost", "report0")) or {}
     scores = reports.get(("secureboost", "report1")) or {}
     local = scores.get("local_baseline") or {}
     common = _common_ids(nodes[0], job["job_id"])
-    table = Table(title=t("Result at the bank"), title_justify="left", show_header=False, box=None)
+    table = Table(
+        title=t("Result at the bank"),
+        title_justify="left",
+        show_header=False,
+        box=None,
+    )
     table.add_row(t("common ids"), common)
-    table.add_row(t("AUC, both together"), f"[bold]{scores.get('auc'):.4f}[/]   KS {scores.get('ks'):.4f}")
+    table.add_row(
+        t("AUC, both together"), f"[bold]{scores.get('auc'):.4f}[/]   KS {scores.get('ks'):.4f}"
+    )
     if local:
-        table.add_row(t("AUC, the bank alone"), f"{local.get('auc'):.4f}   KS {local.get('ks'):.4f}")
+        table.add_row(
+            t("AUC, the bank alone"), f"{local.get('auc'):.4f}   KS {local.get('ks'):.4f}"
+        )
     table.add_row(t("loss per tree"), "  ".join(f"{v:.4f}" for v in _loss_values(losses)))
     console.print()
     console.print(table)
-    where = Table(title=t("Where things lie"), title_justify="left", show_header=False, box=None)
+    where = Table(
+        title=t("Where things lie"),
+        title_justify="left",
+        show_header=False,
+        box=None,
+    )
     for node in nodes:
         where.add_row(t(f"{node.name}: models and reports"), str(node.home / "storage"))
         where.add_row(t(f"{node.name}: logs of the runs"), str(node.home / "state" / "runs"))
         where.add_row(t(f"{node.name}: the gateway's log"), str(node.home / "gateway.log"))
     console.print(where)
     _show(console, f"done in {seconds:.1f} s")
-    return {"job": job, "common": common, "scores": scores, "loss": losses, "intersect": intersect}
+    return {
+        "job": job,
+        "common": common,
+        "scores": scores,
+        "loss": losses,
+        "intersect": intersect,
+    }
 
 
 def _reports(node: NodeProcess, job_id: str) -> Iterator[tuple[tuple[str, str], Any]]:

@@ -35,19 +35,49 @@ from gateway.store.serialization import to_plain
 _FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 _HIDDEN = ("token", "digest", "tries", "answer", "signing", "keys")
 Until = Annotated[
-    AwareDatetime | None, Field(default=None, ge=_FIRST, lt=_LAST, description="A time with its zone.")
+    AwareDatetime | None,
+    Field(
+        default=None,
+        ge=_FIRST,
+        lt=_LAST,
+        description="A time with its zone.",
+    ),
 ]
-Jobs = Annotated[int | None, Field(default=None, ge=1, le=2**31 - 2, description="So many jobs may use it.")]
+Jobs = Annotated[
+    int | None,
+    Field(
+        default=None,
+        ge=1,
+        le=2**31 - 2,
+        description="So many jobs may use it.",
+    ),
+]
 
 
 class Applying(Input):
     """What this node applies for."""
 
     kind: Kind = Field(description="contract, dataset, project, flow or model")
-    partner: NodeId = Field(min_length=1, max_length=100, description="The node that decides.")
-    subject: str = Field(default="", max_length=400, description="Id of the dataset, project, flow or model.")
-    url: str = Field(default="", max_length=1000, description="Of a contract: where the partner is reached.")
-    address: str = Field(default="", max_length=1000, description="Of a contract: where it reaches this node.")
+    partner: NodeId = Field(
+        min_length=1,
+        max_length=100,
+        description="The node that decides.",
+    )
+    subject: str = Field(
+        default="",
+        max_length=400,
+        description="Id of the dataset, project, flow or model.",
+    )
+    url: str = Field(
+        default="",
+        max_length=1000,
+        description="Of a contract: where the partner is reached.",
+    )
+    address: str = Field(
+        default="",
+        max_length=1000,
+        description="Of a contract: where it reaches this node.",
+    )
     key: str = Field(
         default="",
         max_length=20_000,
@@ -60,7 +90,9 @@ class Applying(Input):
     )
     expires_at: Until
     jobs: Jobs
-    fields: dict[str, Any] = Field(default_factory=dict, description="Further fields of the standard's body.")
+    fields: dict[str, Any] = Field(
+        default_factory=dict, description="Further fields of the standard's body."
+    )
 
 
 class Deciding(Why):
@@ -75,19 +107,48 @@ class Deciding(Why):
     )
 
 
-_NOTICE = Annotated[str, Field(description="what the partner has still to hear: confirm, terminate")]
-_KEY = Annotated[
-    str, Field(description="ids of the partner's keys: what its contract brings, then what its route has")
+_NOTICE = Annotated[
+    str, Field(description="what the partner has still to hear: confirm, terminate")
 ]
-_SIGNED = Annotated[bool, Field(description="whether a contract was applied for with a signature of its own key")]
+_KEY = Annotated[
+    str,
+    Field(
+        description="ids of the partner's keys: what its contract brings, then what its route has"
+    ),
+]
+_SIGNED = Annotated[
+    bool, Field(description="whether a contract was applied for with a signature of its own key")
+]
 _SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
-_LINE = shape("Application", **{**_SHOWN, "notice": _NOTICE, "key": _KEY, "signed": _SIGNED})
+_LINE = shape(
+    "Application",
+    **{
+        **_SHOWN,
+        "notice": _NOTICE,
+        "key": _KEY,
+        "signed": _SIGNED,
+    },
+)
 _PAGE = shape("ApplicationPage", applications=[_LINE], next=int | None)
-_FOR_DATA = {"kind": "dataset", "partner": "JG0100002200000020", "subject": "bank#credit", "jobs": 10}
+_FOR_DATA = {
+    "kind": "dataset",
+    "partner": "JG0100002200000020",
+    "subject": "bank#credit",
+    "jobs": 10,
+}
 _EXAMPLES = {"dataset": Example(value=_FOR_DATA)}
-_LISTS = {"datasets": "dataset/pub", "projects": "project", "components": "component"}
-_DECISIONS = {"with a reason": Example(value={"reason": "contract 2026-17"}), "without": Example(value={})}
-OneNumber = Annotated[Number, Path(description="Of an application, as the list has it.", examples=[9])]
+_LISTS = {
+    "datasets": "dataset/pub",
+    "projects": "project",
+    "components": "component",
+}
+_DECISIONS = {
+    "with a reason": Example(value={"reason": "contract 2026-17"}),
+    "without": Example(value={}),
+}
+OneNumber = Annotated[
+    Number, Path(description="Of an application, as the list has it.", examples=[9])
+]
 
 
 def router(
@@ -106,11 +167,29 @@ def router(
 
     def shown(one: Application) -> dict[str, Any]:
         plain = {name: value for name, value in to_plain(one).items() if name in _SHOWN}
-        return {**plain, "key": key_of(one), "signed": bool(one.keys)}
+        return {
+            **plain,
+            "key": key_of(one),
+            "signed": bool(one.keys),
+        }
 
-    def changed(request: Request, before: Application, after: Application, reason: str = "") -> Response:
-        about = {"application": after.number, "kind": str(after.kind), "partner": after.partner}
-        noted(request, about | {"status": str(before.status)}, about | {"status": str(after.status)}, reason)
+    def changed(
+        request: Request,
+        before: Application,
+        after: Application,
+        reason: str = "",
+    ) -> Response:
+        about = {
+            "application": after.number,
+            "kind": str(after.kind),
+            "partner": after.partner,
+        }
+        noted(
+            request,
+            about | {"status": str(before.status)},
+            about | {"status": str(after.status)},
+            reason,
+        )
         return Reply(shown(after))
 
     @paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE)
@@ -122,7 +201,9 @@ def router(
         after: AfterNumber = None,
         limit: Limit = 100,
     ) -> Response:
-        found: Sequence[Application] = applications.kept.list(side, kind, status, partner, after or 0, limit + 1)
+        found: Sequence[Application] = applications.kept.list(
+            side, kind, status, partner, after or 0, limit + 1
+        )
         return Reply(numbered_page("applications", found, limit, "number", shown))
 
     @paths("GET", "/applications/{application}", "One application", _LINE)
@@ -130,37 +211,66 @@ def router(
         return Reply(shown(applications.kept.get(application)))
 
     @paths("POST", "/applications", "Apply for something with a partner", _LINE)
-    async def apply(request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]) -> Response:
+    async def apply(
+        request: Request, body: Annotated[Applying, Body(openapi_examples=_EXAMPLES)]
+    ) -> Response:
         def work() -> Application:
             return applications.ask(compose(body), body.key)
 
         made = await anyio.to_thread.run_sync(work, limiter=limiter)
-        noted(request, None, {"application": made.number, "kind": str(made.kind), "partner": made.partner})
+        noted(
+            request,
+            None,
+            {
+                "application": made.number,
+                "kind": str(made.kind),
+                "partner": made.partner,
+            },
+        )
         return Reply(shown(made))
 
-    def decided(request: Request, number: int, approve: bool, body: Deciding) -> Response:
-        given = {"expires_at": body.expires_at, "most_jobs": body.jobs, "signing": body.signing}
+    def decided(
+        request: Request,
+        number: int,
+        approve: bool,
+        body: Deciding,
+    ) -> Response:
+        given = {
+            "expires_at": body.expires_at,
+            "most_jobs": body.jobs,
+            "signing": body.signing,
+        }
         changes = {name: value for name, value in given.items() if value is not None}
         by = named(request, OPERATOR)
-        before, after = applications.decide(number, approve, by, body.reason, **(changes if approve else {}))
+        before, after = applications.decide(
+            number, approve, by, body.reason, **(changes if approve else {})
+        )
         return changed(request, before, after, body.reason)
 
     @paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
     def approve(
-        request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+        request: Request,
+        application: OneNumber,
+        body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
     ) -> Response:
         """A contract writes the partner's route, a dataset its grant; the partner is notified."""
         return decided(request, application, True, body)
 
     @paths("POST", "/applications/{application}/reject", "Reject a partner's application", _LINE)
     def reject(
-        request: Request, application: OneNumber, body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)]
+        request: Request,
+        application: OneNumber,
+        body: Annotated[Deciding, Body(openapi_examples=_DECISIONS)],
     ) -> Response:
         return decided(request, application, False, body)
 
-    @paths("POST", "/applications/{application}/terminate", "End an application of either side", _LINE)
+    @paths(
+        "POST", "/applications/{application}/terminate", "End an application of either side", _LINE
+    )
     def terminate(
-        request: Request, application: OneNumber, body: Annotated[Why, Body(openapi_examples=_DECISIONS)]
+        request: Request,
+        application: OneNumber,
+        body: Annotated[Why, Body(openapi_examples=_DECISIONS)],
     ) -> Response:
         """A contract disables the partner's route, a dataset's grant is revoked; the partner is notified."""
         before, after = applications.terminate(application, named(request, OPERATOR), body.reason)
@@ -190,7 +300,11 @@ def router(
     ) -> Response:
         def work() -> Mapping[str, Any]:
             contract = applications.contract_with(node)
-            query = {"contract_id": contract.id, "page_num": str(page), "page_size": str(size)}
+            query = {
+                "contract_id": contract.id,
+                "page_num": str(page),
+                "page_size": str(size),
+            }
             return offered(node, f"{_LISTS[what]}/list", query)
 
         found = await anyio.to_thread.run_sync(work, limiter=limiter)

@@ -49,9 +49,17 @@ class Granting(Why):
     """Until when a node may use a dataset: `expires_at`, or `days` from now, or neither: until revoked."""
 
     expires_at: AwareDatetime | None = Field(
-        default=None, lt=_LAST_EXPIRY, ge=_FIRST_EXPIRY, description="A time with its zone."
+        default=None,
+        lt=_LAST_EXPIRY,
+        ge=_FIRST_EXPIRY,
+        description="A time with its zone.",
     )
-    days: float | None = Field(default=None, gt=0, le=36_500, description="So many days from now.")
+    days: float | None = Field(
+        default=None,
+        gt=0,
+        le=36_500,
+        description="So many days from now.",
+    )
     force: bool = Field(default=False, description="Also a node that has no route here.")
 
     @model_validator(mode="after")
@@ -70,7 +78,11 @@ class Granting(Why):
 class Publishing(Why):
     """Which partners see a dataset."""
 
-    nodes: list[str] = Field(default_factory=list, max_length=1000, description="Ids; none: all with a contract.")
+    nodes: list[str] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Ids; none: all with a contract.",
+    )
 
 
 class Editing(Edit, Why):
@@ -83,7 +95,11 @@ class Registering(Registration, Why):
 
 def _editable(one: Dataset) -> dict[str, Any]:
     named = {key: one.meta.get(key, "") for key in NAMED}
-    return {"description": one.description, **named, "meta": free_meta(one)}
+    return {
+        "description": one.description,
+        **named,
+        "meta": free_meta(one),
+    }
 
 
 def _id(one: Dataset) -> Address:
@@ -91,7 +107,9 @@ def _id(one: Dataset) -> Address:
 
 
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
-_STORAGE = Annotated[str, Field(description="which of the node's storages it lies in; file: the node's folder")]
+_STORAGE = Annotated[
+    str, Field(description="which of the node's storages it lies in; file: the node's folder")
+]
 _brief = View(
     "Dataset",
     dataset_id=Annotated[str, Field(examples=["testspace#test_guest"])],
@@ -105,15 +123,25 @@ _brief = View(
     disabled=bool,
     description=str,
     created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
-    url=(str, lambda one: f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}"),
+    url=(
+        str,
+        lambda one: f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}",
+    ),
 )
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
-_CHANGED = Annotated[str, Field(description="what became of the files of a registered table; empty: nothing")]
-_AWAY = Annotated[str, Field(description="why it is not known what is there; empty: the storage answers")]
-_IN_PLACE = Annotated[bool, Field(description="registered where it lies: deleting it leaves its files")]
+_CHANGED = Annotated[
+    str, Field(description="what became of the files of a registered table; empty: nothing")
+]
+_AWAY = Annotated[
+    str, Field(description="why it is not known what is there; empty: the storage answers")
+]
+_IN_PLACE = Annotated[
+    bool, Field(description="registered where it lies: deleting it leaves its files")
+]
 _PUBLISHED = Annotated[list[str], Field(description="partners that see it; *: all with a contract")]
 _UNREADABLE = Annotated[
-    list[str], Field(description="what looked odd in it, and which images may not be able to read it")
+    list[str],
+    Field(description="what looked odd in it, and which images may not be able to read it"),
 ]
 _ODD = Annotated[list[str], Field(description="what looked odd in it when it was read")]
 _NO_ROUTE = Annotated[list[str], Field(description="such as: the node has no route")]
@@ -128,14 +156,32 @@ _PREVIEW = shape(
     rows=list[list[str]],
     left_out=Annotated[str, Field(description="what is not shown")],
 )
-_REASONS = {"with a reason": Example(value={"reason": "wrong column units"}), "without": Example(value={})}
+_REASONS = {
+    "with a reason": Example(value={"reason": "wrong column units"}),
+    "without": Example(value={}),
+}
 _PUBLISHING = {"one": Example(value={"nodes": ["JG0100002200000020"]}), "all": Example(value={})}
 _EDITS = {
-    "columns": Example(value={"label_name": "y", "match_id_name": "id", "reason": "label was forgotten"}),
-    "text": Example(value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}),
+    "columns": Example(
+        value={
+            "label_name": "y",
+            "match_id_name": "id",
+            "reason": "label was forgotten",
+        }
+    ),
+    "text": Example(
+        value={"description": "customers of 2026", "meta": {"source": "crm", "old": None}}
+    ),
 }
-_PLACE = {"place": "s3://joint/warehouse/customers", "namespace": "experiment", "name": "guest"}
-_PLACES = {"a folder": Example(value=_PLACE), "all of it read": Example(value={**_PLACE, "count": True})}
+_PLACE = {
+    "place": "s3://joint/warehouse/customers",
+    "namespace": "experiment",
+    "name": "guest",
+}
+_PLACES = {
+    "a folder": Example(value=_PLACE),
+    "all of it read": Example(value={**_PLACE, "count": True}),
+}
 _QUARTER = {"days": 90, "reason": "contract 2026-17"}
 _GRANTS = {"for a quarter": Example(value=_QUARTER), "until revoked": Example(value={})}
 
@@ -148,7 +194,9 @@ def _address(
 
 
 Table = Annotated[Address, Depends(_address)]
-Partner = Annotated[str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])]
+Partner = Annotated[
+    str, Path(description="Id of the partner node.", examples=["JG0100002200000020"])
+]
 Reason = Annotated[Why, Body(openapi_examples=_REASONS)]
 
 
@@ -180,7 +228,10 @@ def router(
     described = View(
         "DescribedDataset",
         _brief,
-        columns=([Column], lambda one: list(map(Column, one.columns, one.types or ("",) * len(one.columns)))),
+        columns=(
+            [Column],
+            lambda one: list(map(Column, one.columns, one.types or ("",) * len(one.columns))),
+        ),
         origin=str,
         checksum=str,
         format=Annotated[str, Field(description="csv or parquet")],
@@ -197,7 +248,12 @@ def router(
         used_by=(list[str], lambda one: sharing.users(_id(one))),
         warnings=_ODD,
     )
-    types = {**described.types, "changed": _CHANGED, "there": bool, "away": _AWAY}
+    types = {
+        **described.types,
+        "changed": _CHANGED,
+        "there": bool,
+        "away": _AWAY,
+    }
     full_model = shape("FullDataset", **types)
 
     def full(dataset: Dataset) -> dict[str, Any]:
@@ -205,16 +261,28 @@ def router(
             changed, there, away = datasets.change(dataset), storage.exists(dataset.address), ""
         except StorageFailed as error:
             changed, there, away = "", False, error.message
-        return {**described(dataset), "changed": changed, "there": there, "away": away}
+        return {
+            **described(dataset),
+            "changed": changed,
+            "there": there,
+            "away": away,
+        }
 
-    @paths("GET", "/datasets", "Datasets of this node, by namespace and name", paged("datasets", _brief.model))
+    @paths(
+        "GET",
+        "/datasets",
+        "Datasets of this node, by namespace and name",
+        paged("datasets", _brief.model),
+    )
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
         found = [one for one in datasets.list() if namespace in (None, one.namespace)]
-        return Reply(page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief))
+        return Reply(
+            page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief)
+        )
 
     @paths(
         "POST",
@@ -222,13 +290,17 @@ def router(
         "Register a table where it lies",
         shape("RegisteredDataset", **{**types, "warnings": _UNREADABLE}),
     )
-    def register(request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]) -> Response:
+    def register(
+        request: Request, body: Annotated[Registering, Body(openapi_examples=_PLACES)]
+    ) -> Response:
         """Nothing is copied: CSV (UTF-8, commas, a header in each file) or Parquet, a file or a folder of files.
 
         Deleting it deletes the entry alone. Jobs are refused once its files are others (DATASET_CHANGED).
         """
         dataset = datasets.register(body)
-        noted(request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason)
+        noted(
+            request, None, {"dataset_id": dataset.dataset_id, "place": dataset.origin}, body.reason
+        )
         warnings = [*dataset.warnings, *warnings_of(storage, dataset)]
         return Reply({**full(dataset), "warnings": warnings})
 
@@ -238,7 +310,9 @@ def router(
 
     @paths("PATCH", ONE, "Change the meta of an uploaded dataset", full_model)
     def edit(
-        request: Request, at: Table, body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing()
+        request: Request,
+        at: Table,
+        body: Annotated[Editing, Body(openapi_examples=_EDITS)] = Editing(),
     ) -> Response:
         """The file `metadata` beside the data changes with it; the data stays, and a new match id is checked."""
         before, after = datasets.edit(at, body)
@@ -247,15 +321,41 @@ def router(
 
     @paths("GET", f"{ONE}/preview", "The first rows of a dataset", _PREVIEW)
     def preview_dataset(
-        at: Table, rows: Annotated[int, Query(ge=0, le=MOST_ROWS, description="rows to show")] = 20
+        at: Table,
+        rows: Annotated[
+            int,
+            Query(
+                ge=0,
+                le=MOST_ROWS,
+                description="rows to show",
+            ),
+        ] = 20,
     ) -> Response:
         dataset = datasets.get(at)
-        shown = {"columns": [], "rows": [], **preview(storage, dataset.address, rows, table=True)}
+        shown = {
+            "columns": [],
+            "rows": [],
+            **preview(storage, dataset.address, rows, table=True),
+        }
         changed = datasets.change(dataset)
-        return Reply({"dataset_id": dataset.dataset_id, "count": dataset.count, "changed": changed, **shown})
+        return Reply(
+            {
+                "dataset_id": dataset.dataset_id,
+                "count": dataset.count,
+                "changed": changed,
+                **shown,
+            }
+        )
 
-    @paths("GET", f"{ONE}/download", "A dataset as it lies in the storage, with its sha256", **DOWNLOAD)
-    def download_dataset(at: Table, range_: Range = "", if_range: IfRange = "", want: WantDigest = "") -> Response:
+    @paths(
+        "GET", f"{ONE}/download", "A dataset as it lies in the storage, with its sha256", **DOWNLOAD
+    )
+    def download_dataset(
+        at: Table,
+        range_: Range = "",
+        if_range: IfRange = "",
+        want: WantDigest = "",
+    ) -> Response:
         """One table with one header, or one file of Parquet. The whole has its sha256, a range (206) has none.
 
         That of several partitions, or of what was registered where it lies, has to be asked for.
@@ -263,32 +363,54 @@ def router(
         dataset = datasets.get(at)
         if dataset.format == PARQUET and dataset.partitions > 1:
             text = f"{dataset.dataset_id} is Parquet in {dataset.partitions} files, which do not make one"
-            raise Conflict(f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE")
+            raise Conflict(
+                f"{text}: fetch them at {dataset.origin.partition(':')[2]}", reason="NOT_ONE_FILE"
+            )
         name = f"{at.namespace}-{at.name}.{dataset.format}"
         return download(storage, dataset.address, name, range_, if_range, dataset.stored, want)
 
-    def switched(request: Request, at: Address, why: Why, disabled: bool) -> Response:
+    def switched(
+        request: Request,
+        at: Address,
+        why: Why,
+        disabled: bool,
+    ) -> Response:
         before, after = datasets.switch(at, disabled=disabled)
         noted(request, {"disabled": before.disabled}, {"disabled": after.disabled}, why.reason)
         return Reply(_brief(after))
 
     @paths("POST", f"{ONE}/disable", "Take a dataset out of use for jobs", _brief.model)
-    def disable(request: Request, at: Table, body: Reason = Why()) -> Response:
+    def disable(
+        request: Request,
+        at: Table,
+        body: Reason = Why(),
+    ) -> Response:
         """New jobs that name it are refused with DATASET_DISABLED, and nothing further of those here starts."""
         return switched(request, at, body, True)
 
     @paths("POST", f"{ONE}/enable", "Take a disabled dataset into use again", _brief.model)
-    def enable(request: Request, at: Table, body: Reason = Why()) -> Response:
+    def enable(
+        request: Request,
+        at: Table,
+        body: Reason = Why(),
+    ) -> Response:
         return switched(request, at, body, False)
 
-    def published(request: Request, at: Address, nodes: list[str], reason: str) -> Response:
+    def published(
+        request: Request,
+        at: Address,
+        nodes: list[str],
+        reason: str,
+    ) -> Response:
         before, after = datasets.publish(at, nodes)
         noted(request, {"published": before.published}, {"published": after.published}, reason)
         return Reply(full(after))
 
     @paths("PUT", f"{ONE}/published", "Let partners see name, columns and count", full_model)
     def publish(
-        request: Request, at: Table, body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing()
+        request: Request,
+        at: Table,
+        body: Annotated[Publishing, Body(openapi_examples=_PUBLISHING)] = Publishing(),
     ) -> Response:
         """Partners with a contract see it, all or those that are named, and may apply for its use. Never rows."""
         return published(request, at, body.nodes or ["*"], body.reason)
@@ -311,18 +433,28 @@ def router(
         return Reply({"deleted": deleted})
 
     @paths(
-        "GET", "/dataset-grants", "Who was granted which dataset", paged("grants", granted.model, default=_DEFAULT)
+        "GET",
+        "/dataset-grants",
+        "Who was granted which dataset",
+        paged("grants", granted.model, default=_DEFAULT),
     )
     def grants(
         node: Annotated[str | None, Query(description="only to this node")] = None,
-        dataset_id: Annotated[str | None, Query(description="only of this dataset, namespace#name")] = None,
+        dataset_id: Annotated[
+            str | None, Query(description="only of this dataset, namespace#name")
+        ] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
         """``default``: what holds for a dataset that was never granted, the setting data.grants."""
         found = (g for g in sharing.grants.all(node) if dataset_id in (None, g.dataset.dataset_id))
         page = page_of(
-            "grants", found, lambda g: (g.dataset.namespace, g.dataset.name, g.node), after, limit, granted
+            "grants",
+            found,
+            lambda g: (g.dataset.namespace, g.dataset.name, g.node),
+            after,
+            limit,
+            granted,
         )
         return Reply({"default": sharing.default, **page})
 
@@ -345,13 +477,21 @@ def router(
         warnings = _without_route(node, nodes())
         refused = "" if body.force else "; ".join(warnings)
         by = named(request, OPERATOR)
-        before, after = sharing.grant(at, node, by, body.reason, body.until(clock()), lambda _: refused)
+        before, after = sharing.grant(
+            at, node, by, body.reason, body.until(clock()), lambda _: refused
+        )
         new = granted(after)
         noted(request, before and granted(before), new, body.reason)
         return Reply({**new, "warnings": warnings})
 
-    @paths("DELETE", f"{ONE}/grants/{{node}}", "Revoke a grant; nothing further starts", granted.model)
-    def revoke(request: Request, at: Table, node: Partner) -> Response:
+    @paths(
+        "DELETE", f"{ONE}/grants/{{node}}", "Revoke a grant; nothing further starts", granted.model
+    )
+    def revoke(
+        request: Request,
+        at: Table,
+        node: Partner,
+    ) -> Response:
         """It stays on record: a dataset does not become open to all by its last revocation."""
         before, after = sharing.revoke(at, node, named(request, OPERATOR))
         noted(request, granted(before), granted(after))
@@ -367,4 +507,6 @@ def _without_route(node: str, known: Iterable[str]) -> list[str]:
         return []
     meant = near(node, nodes, _SIMILAR)
     hint = f"did you mean {meant}?" if meant else "bfia-gateway route list shows the known ones;"
-    return [f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"]
+    return [
+        f"there is no route to {node}: no node of that id is known here; {hint} Add its route, or force it"
+    ]

@@ -104,7 +104,8 @@ class Reply(JSONResponse):
 def shape(name: str, /, **fields: Any) -> type[BaseModel]:
     """Return the model of a response: a type per field, ``[type]`` for a list; further fields may come with it."""
     types: dict[str, Any] = {
-        key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of for key, of in fields.items()
+        key: GenericAlias(list, tuple(of)) if isinstance(of, list) else of
+        for key, of in fields.items()
     }
     return create_model(name, **types)
 
@@ -112,10 +113,22 @@ def shape(name: str, /, **fields: Any) -> type[BaseModel]:
 class View:
     """How a kind of record is shown: a type per field, and what gives it where no attribute is called so."""
 
-    def __init__(self, name: str, base: "View | None" = None, /, **fields: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        base: "View | None" = None,
+        /,
+        **fields: Any,
+    ) -> None:
         """``base``: the view whose fields come before these."""
-        pairs = {key: of if isinstance(of, tuple) else (of, attrgetter(key)) for key, of in fields.items()}
-        self._parts: dict[str, tuple[Any, Callable[[Any], Any]]] = {**(base._parts if base else {}), **pairs}
+        pairs = {
+            key: of if isinstance(of, tuple) else (of, attrgetter(key))
+            for key, of in fields.items()
+        }
+        self._parts: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+            **(base._parts if base else {}),
+            **pairs,
+        }
         self.types = {key: of for key, (of, _) in self._parts.items()}
         self.model = shape(name, **self.types)
 
@@ -124,16 +137,28 @@ class View:
         return {key: get(record) for key, (_, get) in self._parts.items()}
 
 
-def paged(name: str, line: Any, **more: Any) -> type[BaseModel]:
+def paged(
+    name: str,
+    line: Any,
+    **more: Any,
+) -> type[BaseModel]:
     """Return the model of a page of a list."""
     after = Annotated[str | None, Field(description=_FOLLOWING)]
-    return shape(f"{name.title()}Page", **more, **{name: [line]}, total=int, next=after)
+    return shape(
+        f"{name.title()}Page",
+        **more,
+        **{name: [line]},
+        total=int,
+        next=after,
+    )
 
 
 def numbered(name: str, line: Any) -> type[BaseModel]:
     """Return the model of a page of a list whose entries are numbered, newest first."""
     return shape(
-        f"{name.title()}Page", **{name: [line]}, next=Annotated[int | None, Field(description=_FOLLOWING)]
+        f"{name.title()}Page",
+        **{name: [line]},
+        next=Annotated[int | None, Field(description=_FOLLOWING)],
     )
 
 
@@ -146,14 +171,27 @@ class Input(BaseModel):
 class Why(Input):
     """Why it is done."""
 
-    reason: str = Field(default="", max_length=1000, description="Why; kept in the audit.")
+    reason: str = Field(
+        default="",
+        max_length=1000,
+        description="Why; kept in the audit.",
+    )
 
 
 class Authored(BaseModel):
     """Who changes something, and why; both are kept in its history."""
 
-    reason: str = Field(default="", max_length=1000, description="Why; kept in the history.")
-    author: str = Field(default=OPERATOR, min_length=1, max_length=255, description="Who, where no token says it.")
+    reason: str = Field(
+        default="",
+        max_length=1000,
+        description="Why; kept in the history.",
+    )
+    author: str = Field(
+        default=OPERATOR,
+        min_length=1,
+        max_length=255,
+        description="Who, where no token says it.",
+    )
 
 
 Empty = Annotated[Input | None, Body(examples=[{}])]
@@ -167,11 +205,18 @@ _PROBLEM = shape(
 )
 _CAUSE = shape(
     "Cause",
-    reason=Annotated[str, Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")],
+    reason=Annotated[
+        str, Field(examples=["INVALID"], description="stable; docs/reasons.md explains each")
+    ],
     problems=[_PROBLEM],
     next_step=Annotated[str, Field(default="", description="what to do")],
 )
-_REFUSAL = shape("Refusal", code=Annotated[int, Field(description="the HTTP status")], msg=str, data=_CAUSE)
+_REFUSAL = shape(
+    "Refusal",
+    code=Annotated[int, Field(description="the HTTP status")],
+    msg=str,
+    data=_CAUSE,
+)
 
 
 class Paths:
@@ -187,10 +232,21 @@ class Paths:
         )
 
     def __call__(
-        self, method: str, path: str, summary: str, model: Any = None, **options: Any
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        model: Any = None,
+        **options: Any,
     ) -> Callable[[DecoratedCallable], DecoratedCallable]:
         """Declare what a function responds to; ``model``: of its response, if that is JSON."""
-        return self.router.api_route(path, methods=[method], summary=summary, response_model=model, **options)
+        return self.router.api_route(
+            path,
+            methods=[method],
+            summary=summary,
+            response_model=model,
+            **options,
+        )
 
 
 def content(*kinds: str, **schema: str) -> dict[int | str, Any]:
@@ -203,7 +259,9 @@ def among(words: Iterable[str]) -> AfterValidator:
     known = {word.upper(): word for word in words}
 
     def check(texts: Sequence[str]) -> list[str]:
-        wanted = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+        wanted = [
+            word.strip().upper() for text in texts for word in text.split(",") if word.strip()
+        ]
         if not known.keys() >= set(wanted):
             raise ValueError(f"must be among {', '.join(known.values())}")
         return [known[word] for word in wanted]
@@ -212,7 +270,14 @@ def among(words: Iterable[str]) -> AfterValidator:
 
 
 _NEXT_PAGE = "the next page: `next` of the last response"
-Limit = Annotated[int, Query(ge=1, le=_MOST, description=f"entries of a page, 1 to {_MOST}")]
+Limit = Annotated[
+    int,
+    Query(
+        ge=1,
+        le=_MOST,
+        description=f"entries of a page, 1 to {_MOST}",
+    ),
+]
 Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 """of a version, a revision, an entry"""
 AfterNumber = Annotated[Number | None, Query(description=_NEXT_PAGE)]
@@ -226,7 +291,9 @@ def _moment(text: str) -> datetime | None:
     if not text:
         return None
     try:
-        found = datetime.fromisoformat(text.strip().replace(" ", "+") if "T" in text else text.strip())
+        found = datetime.fromisoformat(
+            text.strip().replace(" ", "+") if "T" in text else text.strip()
+        )
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
         if _FIRST <= found <= _LAST:
             return found
@@ -250,7 +317,9 @@ async def only_known(request: Request) -> None:
         if name not in known:
             there = f"this path knows {', '.join(sorted(known))}" if known else "this path has none"
             got = request.query_params[name][:200]
-            problems.append(Problem(name[:200], f"is not a known parameter; {there}", got, near(name, known)))
+            problems.append(
+                Problem(name[:200], f"is not a known parameter; {there}", got, near(name, known))
+            )
     if problems:
         raise Invalid(problems)
 
@@ -266,7 +335,18 @@ def named(request: Request, otherwise: str) -> str:
     return str(getattr(request.state, "operator", "") or otherwise)
 
 
-def noted(request: Request, before: Any, after: Any, reason: str = "", *, dry_run: bool = False) -> None:
+def noted(
+    request: Request,
+    before: Any,
+    after: Any,
+    reason: str = "",
+    *,
+    dry_run: bool = False,
+) -> None:
     """Leave to the audit log what a change changed, None: nothing was, or is, there; of a dry run only that."""
-    change = {"before": before, "after": after, **({"reason": reason} if reason else {})}
+    change = {
+        "before": before,
+        "after": after,
+        **({"reason": reason} if reason else {}),
+    }
     request.state.audit = {"dry_run": True} if dry_run else change

@@ -33,10 +33,19 @@ _OF_PEER = ("is_inferred", "ends_no_callback_job")
 VIEWED = {name: kind for name, kind in get_type_hints(JobView).items() if name not in _OF_PEER}
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
 """of a run: its container's credentials, and calls under way"""
-SHOWN = {name: kind for name, kind in get_type_hints(Run).items() if stored_names(Run)[name] not in _HIDDEN}
+SHOWN = {
+    name: kind
+    for name, kind in get_type_hints(Run).items()
+    if stored_names(Run)[name] not in _HIDDEN
+}
 
 
-def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[str, Any]:
+def job_in_full(
+    parts: AdminParts,
+    job_id: str,
+    *,
+    logs: bool = True,
+) -> dict[str, Any]:
     """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
     view = parts.coordinator.status(job_id)
     local = parts.store.local_jobs.find(job_id)
@@ -58,14 +67,31 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
         "refusals": job.refusals if job and job.outcome is Outcome.REJECTED else [],
     }
     if spec:
-        found |= {"initiator": spec.initiator, "trace_id": spec.trace_id, "parties": spec.parties}
+        found |= {
+            "initiator": spec.initiator,
+            "trace_id": spec.trace_id,
+            "parties": spec.parties,
+        }
         found["parameters"] = _parameters(parts, rerun.amended(spec, found["amendments"]), local)
         found["flow"] = spec.dag.nodes
     else:  # submitted to another node, and without a part here
-        roles = dict.fromkeys((role, at) for task in view.tasks for at, own in task.nodes.items() for role in own)
-        found |= {"initiator": parts.settings.node.id, "trace_id": None, "parameters": {}}
+        roles = dict.fromkeys(
+            (role, at) for task in view.tasks for at, own in task.nodes.items() for role in own
+        )
+        found |= {
+            "initiator": parts.settings.node.id,
+            "trace_id": None,
+            "parameters": {},
+        }
         found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
-        found["parties"] = [{"role": role, "index": None, "node": node} for role, node in roles]
+        found["parties"] = [
+            {
+                "role": role,
+                "index": None,
+                "node": node,
+            }
+            for role, node in roles
+        ]
     if local:
         turns = parts.executor.waiting_for_turn(local)
         reasons = waiting.of_runs(local, parts.store.run_timing, turns)
@@ -80,7 +106,9 @@ def job_in_full(parts: AdminParts, job_id: str, *, logs: bool = True) -> dict[st
             "local_warnings": local.warnings,
             "resources": parts.resources.of_job(local),
             "channel": _channel(parts, local),
-            "channel_refused": next(filter(None, map(parts.broker.last_refused, _sessions(local))), ""),
+            "channel_refused": next(
+                filter(None, map(parts.broker.last_refused, _sessions(local))), ""
+            ),
             "channel_received": [
                 {"session": s, **received[s]._asdict()} for s in _sessions(local) if s in received
             ],
@@ -101,7 +129,9 @@ def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
 
 
 def _sessions(local: LocalJob) -> dict[str, None]:
-    return dict.fromkeys(f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs)))
+    return dict.fromkeys(
+        f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs))
+    )
 
 
 def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
@@ -120,7 +150,11 @@ def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
     return found[:_MOST_TOPICS]
 
 
-def _amendments(parts: AdminParts, job_id: str, local: LocalJob | None) -> list[Amendment]:
+def _amendments(
+    parts: AdminParts,
+    job_id: str,
+    local: LocalJob | None,
+) -> list[Amendment]:
     """Return the changes of a job's parameters that hold; a party knows of them once a task's start named them."""
     if job := parts.store.jobs.find(job_id):
         return list(job.amendments)
@@ -150,26 +184,54 @@ def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
             if roles is None or party.role in roles:
                 where = data_location(local.spec.task_params, party, task.name) or {}
                 names = [where[key] for key in ("namespace", "name") if key in where]
-                about = {"image": image, "digest": digest, "dataset": where.get("dataset_id") or "#".join(names)}
-                set_ = {k: v.value for k, v in effective(local.spec.task_params, party, task.name).items()}
-                about |= {"parameters": without_secrets({k: v for k, v in set_.items() if k not in _DATASET})}
+                about = {
+                    "image": image,
+                    "digest": digest,
+                    "dataset": where.get("dataset_id") or "#".join(names),
+                }
+                set_ = {
+                    k: v.value
+                    for k, v in effective(local.spec.task_params, party, task.name).items()
+                }
+                about |= {
+                    "parameters": without_secrets(
+                        {k: v for k, v in set_.items() if k not in _DATASET}
+                    )
+                }
                 component_ = f"{ref.provider}/{ref.name} {ref.version}"
-                found.append({"task": task.name, "party": party.label, "component": component_, **about})
+                found.append(
+                    {
+                        "task": task.name,
+                        "party": party.label,
+                        "component": component_,
+                        **about,
+                    }
+                )
     return found
 
 
-def _parameters(parts: AdminParts, spec: JobSpec, local: LocalJob | None) -> dict[str, Any]:
+def _parameters(
+    parts: AdminParts,
+    spec: JobSpec,
+    local: LocalJob | None,
+) -> dict[str, Any]:
     began = local.created_at if local else None
     with parts.registry.one_view():  # tasks of one provider, at each party: it is read once
         return {
-            party.label: {node.name: _of_task(parts, spec, party, node, began) for node in spec.dag.nodes}
+            party.label: {
+                node.name: _of_task(parts, spec, party, node, began) for node in spec.dag.nodes
+            }
             for party in spec.parties
             if local is None or party.node == local.node
         }
 
 
 def _of_task(
-    parts: AdminParts, spec: JobSpec, party: Party, node: DagNode, began: datetime | None
+    parts: AdminParts,
+    spec: JobSpec,
+    party: Party,
+    node: DagNode,
+    began: datetime | None,
 ) -> dict[str, Any]:
     """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
     found: dict[str, Any] = dict(effective(spec.task_params, party, node.name))
@@ -185,7 +247,11 @@ def _of_task(
 
 
 def _run(
-    parts: AdminParts, run: Run, local: LocalJob, waits: waiting.Waiting | None, logs: bool
+    parts: AdminParts,
+    run: Run,
+    local: LocalJob,
+    waits: waiting.Waiting | None,
+    logs: bool,
 ) -> dict[str, Any]:
     found = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
     newest = run in local.newest_runs(run.task_name)
@@ -210,14 +276,26 @@ def _inherited_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _log_of(job_id: str, run: Run, task: str) -> str:
-    return f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{run.party.label}/{quote(task, safe='')}/log"
+def _log_of(
+    job_id: str,
+    run: Run,
+    task: str,
+) -> str:
+    return (
+        f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{run.party.label}/{quote(task, safe='')}/log"
+    )
 
 
-def _last_lines(parts: AdminParts, job_id: str, run: Run) -> list[str]:
+def _last_lines(
+    parts: AdminParts,
+    job_id: str,
+    run: Run,
+) -> list[str]:
     try:
         total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
-        found = parts.run_logs.read_run(job_id, run, STREAMS, max(0, total - _LAST_LINES), _LAST_LINES)
+        found = parts.run_logs.read_run(
+            job_id, run, STREAMS, max(0, total - _LAST_LINES), _LAST_LINES
+        )
     except NotFound as error:  # another gateway has them
         return [f"[{error.reason}: {error.message}]"]
     return [line.text for line in found.lines]
@@ -241,7 +319,9 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
         "job_id": job_id,
         "node": parts.settings.node.id,
         "made_at": now.isoformat(),
-        "sides": [side for side, one in (("scheduler", job), ("participant", local)) if one is not None],
+        "sides": [
+            side for side, one in (("scheduler", job), ("participant", local)) if one is not None
+        ],
         "job": state,
     }
 
@@ -253,10 +333,16 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
 
     def timeline() -> Iterator[bytes]:
         for entry in store.timeline(job_id):
-            yield b" ".join(line.strip() for line in document(to_plain(entry))[0].splitlines()) + b"\n"
+            yield (
+                b" ".join(line.strip() for line in document(to_plain(entry))[0].splitlines())
+                + b"\n"
+            )
 
     def entries() -> Iterator[Entry]:
-        yield Entry("job.json", partial(document, parts.peers.adapter(record.spec.protocol).request(record.spec)))
+        yield Entry(
+            "job.json",
+            partial(document, parts.peers.adapter(record.spec.protocol).request(record.spec)),
+        )
         yield Entry("state.json", partial(document, head))
         yield Entry("timeline.jsonl", timeline)
         if local is None:
@@ -275,7 +361,12 @@ def _place(run: Run) -> str:
     return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
 
 
-def _log(parts: AdminParts, run: Run, place: str, secrets: list[str]) -> Iterable[Entry]:
+def _log(
+    parts: AdminParts,
+    run: Run,
+    place: str,
+    secrets: list[str],
+) -> Iterable[Entry]:
     """Return what a run wrote, or an error entry where another gateway of this node has it."""
     try:
         parts.run_logs.check_here(run)
@@ -293,4 +384,6 @@ def _reports(parts: AdminParts, local: LocalJob) -> Iterator[Entry]:
         for key, name in sorted(run.output_keys.items()):
             is_report = group_of(local.spec.dag.type_of(run.task_name, key)) == "metric"
             if is_report and parts.storage.exists(run.outputs[name]):
-                yield Entry(f"reports/{_place(run)}/{key}", partial(parts.storage.stream, run.outputs[name]))
+                yield Entry(
+                    f"reports/{_place(run)}/{key}", partial(parts.storage.stream, run.outputs[name])
+                )

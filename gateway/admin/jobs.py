@@ -58,7 +58,12 @@ from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
 from provider_registry.model import unfit
 
-_PARTY = shape("Party", role=str, index=int | None, node=str)
+_PARTY = shape(
+    "Party",
+    role=str,
+    index=int | None,
+    node=str,
+)
 _RUN = shape(
     "Run",
     **SHOWN | {"party": _PARTY, "status": str},
@@ -71,20 +76,55 @@ _RECEIVED = shape("ReceivedMessages", session=str, **get_type_hints(Received))
 _JOB = shape(
     "Job",
     **VIEWED
-    | {"initiator": str, "trace_id": str | None, "parties": [_PARTY]}
-    | {"parameters": dict[str, dict[str, Object]], "runs": [_RUN], "inherited_runs": list[Object]}
-    | {"flow": [DagNode], "local_warnings": list[str], "resources": Object | None, "model": Object | None}
-    | {"channel": [_ON_TOPIC], "channel_received": [_RECEIVED], "amendments": [Amendment]}
-    | {"refusals": [Failure], "approval": (Object | None, None), "channel_refused": str}
+    | {
+        "initiator": str,
+        "trace_id": str | None,
+        "parties": [_PARTY],
+    }
+    | {
+        "parameters": dict[str, dict[str, Object]],
+        "runs": [_RUN],
+        "inherited_runs": list[Object],
+    }
+    | {
+        "flow": [DagNode],
+        "local_warnings": list[str],
+        "resources": Object | None,
+        "model": Object | None,
+    }
+    | {
+        "channel": [_ON_TOPIC],
+        "channel_received": [_RECEIVED],
+        "amendments": [Amendment],
+    }
+    | {
+        "refusals": [Failure],
+        "approval": (Object | None, None),
+        "channel_refused": str,
+    }
     | {"local_status": (str | None, None), "local_failure": (Failure | None, None)}
     | {"local_waiting": (Waiting | None, None)}
-    | {"created_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None, "user": str},
+    | {
+        "created_at": datetime | None,
+        "started_at": datetime | None,
+        "ended_at": datetime | None,
+        "user": str,
+    },
 )
 _JOBS = shape("Jobs", jobs=[Listed], next=str | None)
-_line = View("TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, lambda entry: entry.event))
+_line = View(
+    "TimelineEntry", **get_type_hints(TimelineEntry), in_words=(str, lambda entry: entry.event)
+)
 _TIMELINE = shape("Timeline", timeline=[_line.model])
 _RERUN = shape(
-    "Rerun", **{"job_id": str, "old_job_id": str, "from": str, "runs": list[str], "inherits": list[str]}
+    "Rerun",
+    **{
+        "job_id": str,
+        "old_job_id": str,
+        "from": str,
+        "runs": list[str],
+        "inherits": list[str],
+    },
 )
 _asked = View(
     "Approval",
@@ -95,20 +135,44 @@ _asked = View(
     roles=(list[str], lambda local: [p.label for p in local.spec.parties_at(local.node)]),
     components=(
         list[str],
-        lambda local: sorted({f"{c.provider}/{c.name}" for c in {n.component for n in local.spec.dag.nodes}}),
+        lambda local: sorted(
+            {f"{c.provider}/{c.name}" for c in {n.component for n in local.spec.dag.nodes}}
+        ),
     ),
     approval=(Object | None, approval_of),
 )
 _GIVEN = Annotated[Object, Field(description="the parameters that the job sets for it")]
 _PIECE = shape(
-    "ApprovalTask", task=str, party=str, component=str, image=str, digest=str, dataset=str, parameters=_GIVEN
+    "ApprovalTask",
+    task=str,
+    party=str,
+    component=str,
+    image=str,
+    digest=str,
+    dataset=str,
+    parameters=_GIVEN,
 )
 _APPROVALS = paged("approvals", shape("ApprovalInFull", **_asked.types, tasks=[_PIECE]))
-_DECIDED = shape("Decided", job_id=str, local_status=str, approval=Object | None, repeated=bool)
+_DECIDED = shape(
+    "Decided",
+    job_id=str,
+    local_status=str,
+    approval=Object | None,
+    repeated=bool,
+)
 _AMENDED = shape("ParametersChanged", job_id=str, version=int)
 _SUSPENDED = shape("Suspended", job_id=str, suspended=bool)
-_AT_NODES = Annotated[dict[str, Object] | None, Field(description="result at the other nodes; null: only here")]
-_DELETED = shape("Deleted", job_id=str, dry_run=bool, items=[Item], bytes=int, nodes=_AT_NODES)
+_AT_NODES = Annotated[
+    dict[str, Object] | None, Field(description="result at the other nodes; null: only here")
+]
+_DELETED = shape(
+    "Deleted",
+    job_id=str,
+    dry_run=bool,
+    items=[Item],
+    bytes=int,
+    nodes=_AT_NODES,
+)
 _CANCELLED = shape("Cancelled", dry_run=bool, jobs=list[str])
 _BUNDLE = shape(
     "JobBundle",
@@ -117,18 +181,40 @@ _BUNDLE = shape(
     public_key=str,
     images=dict[str, str],
     parts=Object,
-    bundle=Annotated[Object | None, Field(description="the statement in its envelope; null: there was none")],
-    runs=[shape("BundleRun", run=str, component=str, digest=str)],
+    bundle=Annotated[
+        Object | None, Field(description="the statement in its envelope; null: there was none")
+    ],
+    runs=[
+        shape(
+            "BundleRun",
+            run=str,
+            component=str,
+            digest=str,
+        )
+    ],
 )
-_NODE_PLAN = shape("NodePlan", node=str, parties=list[str], checks=[Check])
+_NODE_PLAN = shape(
+    "NodePlan",
+    node=str,
+    parties=list[str],
+    checks=[Check],
+)
 _PLAN = shape("Plan", good=bool, nodes=[_NODE_PLAN])
 
 
 class Decision(Input):
     """Who decides, and why; the reason of a rejection goes to every node of the job."""
 
-    by: str = Field(default="", max_length=100, description="Name of the person, for the timeline.")
-    reason: str = Field(default="", max_length=1000, description="Why.")
+    by: str = Field(
+        default="",
+        max_length=100,
+        description="Name of the person, for the timeline.",
+    )
+    reason: str = Field(
+        default="",
+        max_length=1000,
+        description="Why.",
+    )
 
 
 class RerunOrder(Input):
@@ -137,7 +223,10 @@ class RerunOrder(Input):
     model_config = ConfigDict(populate_by_name=True)
 
     start: str = Field(
-        default="", alias="from", max_length=200, description="a task; else the first that has not succeeded"
+        default="",
+        alias="from",
+        max_length=200,
+        description="a task; else the first that has not succeeded",
     )
     parameters: dict[str, Any] = Field(
         default_factory=dict,
@@ -148,8 +237,14 @@ class RerunOrder(Input):
 class ParametersOrder(Input):
     """New parameters of tasks that have not begun, and why."""
 
-    parameters: dict[str, Any] = Field(description="as in task_params: common, then role, index, task")
-    reason: str = Field(min_length=1, max_length=1000, description="Why; every node of the job gets it.")
+    parameters: dict[str, Any] = Field(
+        description="as in task_params: common, then role, index, task"
+    )
+    reason: str = Field(
+        min_length=1,
+        max_length=1000,
+        description="Why; every node of the job gets it.",
+    )
 
 
 class CancelWaiting(Input):
@@ -164,8 +259,12 @@ _AGAIN = {"from": "train", "parameters": {"common": {"train": {"epochs": 5}}}}
 _OTHERS = {"parameters": {"common": {"train": {"epochs": 5}}}, "reason": "it converges sooner"}
 _CANCEL = {"only look": Example(value={"dry_run": True})}
 _AMONG = "of {}, with commas"
-_Statuses = Annotated[Sequence[str], among(JobStatus), Query(description=_AMONG.format(", ".join(JobStatus)))]
-_Outcomes = Annotated[Sequence[str], among(Outcome), Query(description=_AMONG.format(", ".join(Outcome)))]
+_Statuses = Annotated[
+    Sequence[str], among(JobStatus), Query(description=_AMONG.format(", ".join(JobStatus)))
+]
+_Outcomes = Annotated[
+    Sequence[str], among(Outcome), Query(description=_AMONG.format(", ".join(Outcome)))
+]
 _DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
@@ -183,7 +282,11 @@ def _is_place(text: str) -> str:
     return text
 
 
-def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> APIRouter:
+def router(
+    parts: AdminParts,
+    deleting: Deleting,
+    limiter: CapacityLimiter,
+) -> APIRouter:
     """Return the paths of jobs; requests to partners are made in threads of the limiter."""
     paths = Paths()
     store = parts.store
@@ -216,7 +319,9 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         """Also of a job that was deleted here, of which only that is left."""
         found = store.timeline(job_id)
         if not found and not is_known(store, job_id):
-            raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
+            raise NotFound(
+                f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
+            )
         return Reply({"timeline": list(map(_line, found))})
 
     @paths(
@@ -226,13 +331,25 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         _RERUN,
     )
     def rerun(
-        request: Request, job_id: str, body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None
+        request: Request,
+        job_id: str,
+        body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None,
     ) -> Response:
         order = body or RerunOrder()
         made = parts.coordinator.rerun(job_id, order.start, order.parameters)
         request.state.answered = {"job_id": made.job_id}
-        shown = {"job_id": made.job_id, "old_job_id": job_id, "from": made.start}
-        return Reply({**shown, "runs": made.runs, "inherits": made.inherits})
+        shown = {
+            "job_id": made.job_id,
+            "old_job_id": job_id,
+            "from": made.start,
+        }
+        return Reply(
+            {
+                **shown,
+                "runs": made.runs,
+                "inherits": made.inherits,
+            }
+        )
 
     @paths(
         "POST",
@@ -241,7 +358,9 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         _AMENDED,
     )
     def amend(
-        request: Request, job_id: str, body: Annotated[ParametersOrder, Body(examples=[_OTHERS])]
+        request: Request,
+        job_id: str,
+        body: Annotated[ParametersOrder, Body(examples=[_OTHERS])],
     ) -> Response:
         version = parts.coordinator.amend(job_id, body.parameters, body.reason)
         noted(request, None, {"version": version, "parameters": body.parameters}, body.reason)
@@ -254,9 +373,16 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         def asked(local: LocalJob) -> dict[str, Any]:
             return {**_asked(local), "tasks": pieces_here(parts, local)}
 
-        return Reply(page_of("approvals", parts.participant.waiting(), _created, after, limit, asked))
+        return Reply(
+            page_of("approvals", parts.participant.waiting(), _created, after, limit, asked)
+        )
 
-    def decide(request: Request, job_id: str, decision: Decision, approve: bool) -> Response:
+    def decide(
+        request: Request,
+        job_id: str,
+        decision: Decision,
+        approve: bool,
+    ) -> Response:
         before = store.local_jobs.find(job_id)
         person = named(request, "")
         submitters = map(person_of, parts.coordinator.submitters(job_id))
@@ -267,17 +393,36 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         local, taken = parts.participant.decide(job_id, approve, by, decision.reason)
         after = {"local_status": str(local.status)}
         noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
-        return Reply({"job_id": job_id, **after, "approval": approval_of(local), "repeated": not taken})
+        return Reply(
+            {
+                "job_id": job_id,
+                **after,
+                "approval": approval_of(local),
+                "repeated": not taken,
+            }
+        )
 
     @paths("POST", "/jobs/{job_id}/approve", "Agree to a job at this node", _DECIDED)
-    def approve(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
+    def approve(
+        request: Request,
+        job_id: str,
+        decision: _Decision = Decision(),
+    ) -> Response:
         return decide(request, job_id, decision, True)
 
     @paths("POST", "/jobs/{job_id}/reject", "Refuse a job at this node", _DECIDED)
-    def reject(request: Request, job_id: str, decision: _Decision = Decision()) -> Response:
+    def reject(
+        request: Request,
+        job_id: str,
+        decision: _Decision = Decision(),
+    ) -> Response:
         return decide(request, job_id, decision, False)
 
-    def suspend(request: Request, job_id: str, on: bool) -> Response:
+    def suspend(
+        request: Request,
+        job_id: str,
+        on: bool,
+    ) -> Response:
         job = store.jobs.find(job_id)
         before = job.suspended is not None if job else None  # None: another node schedules it
         parts.coordinator.suspend(job_id, on)
@@ -285,14 +430,27 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         return Reply({"job_id": job_id, "suspended": on})
 
     @paths("POST", "/jobs/{job_id}/suspend", "Start no further task; what runs, ends", _SUSPENDED)
-    def suspended(request: Request, job_id: str, body: Empty = None) -> Response:
+    def suspended(
+        request: Request,
+        job_id: str,
+        body: Empty = None,
+    ) -> Response:
         return suspend(request, job_id, True)
 
     @paths("POST", "/jobs/{job_id}/resume", "Go on with a suspended job", _SUSPENDED)
-    def resumed(request: Request, job_id: str, body: Empty = None) -> Response:
+    def resumed(
+        request: Request,
+        job_id: str,
+        body: Empty = None,
+    ) -> Response:
         return suspend(request, job_id, False)
 
-    @paths("GET", "/jobs/{job_id}/bundle", "What its initiator signed of a job, and what ran here", _BUNDLE)
+    @paths(
+        "GET",
+        "/jobs/{job_id}/bundle",
+        "What its initiator signed of a job, and what ran here",
+        _BUNDLE,
+    )
     def bundle(job_id: str) -> Response:
         """For `bfia-gateway job verify`, which compares the two. Only at a node that takes part in the job."""
         return Reply(document(store.local_jobs.get(job_id)))
@@ -311,14 +469,20 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         A file that could not be read is named in ``INCOMPLETE``.
         """
         pieces = filter(None, archived(parts, job_id))
-        return StreamingResponse(pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip"))
+        return StreamingResponse(
+            pieces, media_type="application/zip", headers=attachment(f"{job_id}.zip")
+        )
 
     @paths("DELETE", "/jobs/{job_id}", "Delete an ended job at every node", _DELETED)
     async def delete(
         request: Request,
         job_id: str,
-        here: Annotated[bool, Query(description="only at this node; no request to the others")] = False,
-        reason: Annotated[str, Query(max_length=200, description="kept in the line that is left")] = "",
+        here: Annotated[
+            bool, Query(description="only at this node; no request to the others")
+        ] = False,
+        reason: Annotated[
+            str, Query(max_length=200, description="kept in the line that is left")
+        ] = "",
         dry_run: _DryRun = False,
     ) -> Response:
         """Its records, logs and outputs; one line in its timeline stays. ``nodes``: the result at the others.
@@ -329,7 +493,15 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         by = named(request, OPERATOR)
 
         def work() -> Response:
-            return Reply(deleting.delete(job_id, by=by, reason=reason, here=here, dry_run=dry_run).as_dict())
+            return Reply(
+                deleting.delete(
+                    job_id,
+                    by=by,
+                    reason=reason,
+                    here=here,
+                    dry_run=dry_run,
+                ).as_dict()
+            )
 
         try:  # it waits for other nodes
             done = await anyio.to_thread.run_sync(work, limiter=limiter)
@@ -342,24 +514,37 @@ def router(parts: AdminParts, deleting: Deleting, limiter: CapacityLimiter) -> A
         return done
 
     @paths(
-        "DELETE", "/jobs/{job_id}/tasks/{task}/outputs", "Delete what one task of an ended job left here", _DELETED
+        "DELETE",
+        "/jobs/{job_id}/tasks/{task}/outputs",
+        "Delete what one task of an ended job left here",
+        _DELETED,
     )
     def clean_task(
         request: Request,
         job_id: str,
         task: str,
         content: Annotated[
-            Literal["outputs", "metrics"], Query(description="outputs: tables and models; metrics: reports")
+            Literal["outputs", "metrics"],
+            Query(description="outputs: tables and models; metrics: reports"),
         ] = "outputs",
         dry_run: _DryRun = False,
     ) -> Response:
         """``task`` is a name in the flow or an id. Refused as the deletion of a job is."""
-        items = deleting.clean_task(job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run)
+        items = deleting.clean_task(
+            job_id, task, content, by=named(request, OPERATOR), dry_run=dry_run
+        )
         noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=dry_run)
         return Reply(Deleted(job_id, dry_run, items).as_dict())
 
-    @paths("POST", "/jobs/cancel-waiting", "Stop all jobs scheduled here of which nothing runs yet", _CANCELLED)
-    def cancel(request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]) -> Response:
+    @paths(
+        "POST",
+        "/jobs/cancel-waiting",
+        "Stop all jobs scheduled here of which nothing runs yet",
+        _CANCELLED,
+    )
+    def cancel(
+        request: Request, body: Annotated[CancelWaiting, Body(openapi_examples=_CANCEL)]
+    ) -> Response:
         jobs = parts.coordinator.cancel_waiting(parts.settings.node.id, body.dry_run)
         noted(request, {"waiting": jobs[:100]}, {"waiting": []}, dry_run=body.dry_run)
         return Reply({"dry_run": body.dry_run, "jobs": jobs})
@@ -384,14 +569,38 @@ def dry_run_router(
     async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
         found = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
         counts = {f"{standing}_count": found.count(standing) for standing in Standing}
-        nodes = [{"node": n.node, "parties": n.parties, "checks": n.items} for n in found.nodes]
-        return Reply({"good": found.good, **counts, "nodes": nodes})
+        nodes = [
+            {
+                "node": n.node,
+                "parties": n.parties,
+                "checks": n.items,
+            }
+            for n in found.nodes
+        ]
+        return Reply(
+            {
+                "good": found.good,
+                **counts,
+                "nodes": nodes,
+            }
+        )
 
     return paths.router
 
 
-_LISTED_TEMPLATE = shape("ListedTemplate", name=str, author=str, saved_at=datetime)
-_TEMPLATE = shape("Template", name=str, author=str, saved_at=datetime, job=Object)
+_LISTED_TEMPLATE = shape(
+    "ListedTemplate",
+    name=str,
+    author=str,
+    saved_at=datetime,
+)
+_TEMPLATE = shape(
+    "Template",
+    name=str,
+    author=str,
+    saved_at=datetime,
+    job=Object,
+)
 _NAME = shape("TemplateName", name=str)
 _Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
 """no blank ends it: MariaDB compares without those"""
@@ -403,14 +612,20 @@ class Kept(Input):
     job: dict[str, Any] = Field(description="body of create_all")
 
 
-_KEPT = {"begun": Example(value={"job": {"flow_id": "loans", "dag": {"version": "2.0", "components": []}}})}
+_KEPT = {
+    "begun": Example(
+        value={"job": {"flow_id": "loans", "dag": {"version": "2.0", "components": []}}}
+    )
+}
 
 
 def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
     """Return the paths of jobs that people here keep under a name to begin further ones with."""
     paths = Paths()
 
-    @paths("GET", "/templates", "Jobs kept as templates, by name", paged("templates", _LISTED_TEMPLATE))
+    @paths(
+        "GET", "/templates", "Jobs kept as templates, by name", paged("templates", _LISTED_TEMPLATE)
+    )
     def every(after: AfterText = "", limit: Limit = 100) -> Response:
         shown = [row._asdict() for row in templates.list()]
         return Reply(page_of("templates", shown, lambda one: (one["name"],), after, limit))
@@ -419,8 +634,17 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
     def one(name: _Name) -> Response:
         return exactly(name)
 
-    @paths("PUT", "/templates/{name}", "Keep a job as a template, in place of one of that name", _TEMPLATE)
-    def keep(request: Request, name: _Name, body: Annotated[Kept, Body(openapi_examples=_KEPT)]) -> Response:
+    @paths(
+        "PUT",
+        "/templates/{name}",
+        "Keep a job as a template, in place of one of that name",
+        _TEMPLATE,
+    )
+    def keep(
+        request: Request,
+        name: _Name,
+        body: Annotated[Kept, Body(openapi_examples=_KEPT)],
+    ) -> Response:
         if (wrong := unfit(body.job)) is not None:
             raise Invalid([Problem("job", wrong.rule, wrong.got)])
         before = templates.get(name)

@@ -42,8 +42,14 @@ from gateway.http.pagination import page_of
 from gateway.runtime.context import current_trace, new_trace_id
 
 ONE = "/models/{model_id}/{version}"
-_ARCHIVE = {"type": "string", "format": "binary", "example": "(the bytes of the archive)"}
-_ARCHIVE_BODY = {"requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}}
+_ARCHIVE = {
+    "type": "string",
+    "format": "binary",
+    "example": "(the bytes of the archive)",
+}
+_ARCHIVE_BODY = {
+    "requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}
+}
 
 
 def _url(model_id: str, version: str) -> str:
@@ -55,7 +61,9 @@ def _deployed_at(kept: list[Kept]) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
-_GRANTED = Annotated[list[str], Field(description="nodes that may use it beside its training's parties")]
+_GRANTED = Annotated[
+    list[str], Field(description="nodes that may use it beside its training's parties")
+]
 _HERE = Annotated[list[str], Field(description="the parties whose parts are at this node")]
 brief = View(
     "Model",
@@ -69,18 +77,28 @@ brief = View(
     job_id=(str, lambda kept: kept[0].model.job_id),
     flow_id=(str, lambda kept: kept[0].model.flow_id),
     created_at=(datetime, lambda kept: kept[0].model.created_at),
-    bytes=(int, lambda kept: sum(f.size for one in kept for part in one.model.parts for f in part.files)),
+    bytes=(
+        int,
+        lambda kept: sum(f.size for one in kept for part in one.model.parts for f in part.files),
+    ),
     url=(str, lambda kept: _url(kept[0].model.model_id, kept[0].model.version)),
 )
 """how a version is shown, which is a list of its parties' parts here"""
-_FULL = shape("FullModel", **brief.types, parties=[Party], models=[Object])
+_FULL = shape(
+    "FullModel",
+    **brief.types,
+    parties=[Party],
+    models=[Object],
+)
 
 
 class Deployment(Input):
     """Who may predict with a version."""
 
     nodes: list[str] | None = Field(
-        default=None, max_length=1000, description="nodes beside the parties of its training; absent: as it was"
+        default=None,
+        max_length=1000,
+        description="nodes beside the parties of its training; absent: as it was",
     )
 
 
@@ -96,21 +114,44 @@ class Prediction(Input):
 
 _EXAMPLE = {"datasets": {"guest.0": "bank#september", "host.0": "shop#september"}, "dry_run": True}
 _PREDICTION = shape(
-    "PredictionJob", job_id=str, differences=[shape("Difference", path=str, before=Any, after=Any)]
+    "PredictionJob",
+    job_id=str,
+    differences=[
+        shape(
+            "Difference",
+            path=str,
+            before=Any,
+            after=Any,
+        )
+    ],
 )
 
 
-def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRouter:
+def router(
+    models: Models,
+    parts: AdminParts,
+    limiter: CapacityLimiter,
+) -> APIRouter:
     """Return the paths whose bodies are small; requests to partners are made in threads of the limiter."""
     paths = Paths()
 
-    def changed(request: Request, model_id: str, version: str, change: Callable[[], list[Kept]]) -> Response:
+    def changed(
+        request: Request,
+        model_id: str,
+        version: str,
+        change: Callable[[], list[Kept]],
+    ) -> Response:
         before, after = brief(models.get(model_id, version)), brief(change())
         keys = ("deployed", "granted")
         noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
         return Reply(after)
 
-    @paths("GET", "/models", "Models at this node, the newest version first", paged("models", brief.model))
+    @paths(
+        "GET",
+        "/models",
+        "Models at this node, the newest version first",
+        paged("models", brief.model),
+    )
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
         after: AfterText = "",
@@ -119,14 +160,22 @@ def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRo
         versions: dict[tuple[str, str], list[Kept]] = {}
         for one in models.all(model_id):
             versions.setdefault((one.model.model_id, one.model.version), []).append(one)
-        return Reply(page_of("models", versions.values(), _place, after, limit, brief, newest_first=True))
+        return Reply(
+            page_of("models", versions.values(), _place, after, limit, brief, newest_first=True)
+        )
 
     @paths("GET", ONE, "A version: its parties, and the files that lie here", _FULL)
-    def one(model_id: str, version: str, verify: bool = False) -> Response:
+    def one(
+        model_id: str,
+        version: str,
+        verify: bool = False,
+    ) -> Response:
         """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or changed."""
         kept = models.get(model_id, version)
         parts = {
-            one.model.party.label: [part_as_dict(part) | part.address.as_dict() for part in one.model.parts]
+            one.model.party.label: [
+                part_as_dict(part) | part.address.as_dict() for part in one.model.parts
+            ]
             for one in kept
         }
         shown = {
@@ -141,13 +190,22 @@ def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRo
         model_id: str,
         version: str,
         request: Request,
-        body: Annotated[Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])] = Deployment(),
+        body: Annotated[
+            Deployment, Body(examples=[{"nodes": ["JG0100003300000030"]}])
+        ] = Deployment(),
     ) -> Response:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
-        return changed(request, model_id, version, lambda: models.deploy(model_id, version, body.nodes))
+        return changed(
+            request, model_id, version, lambda: models.deploy(model_id, version, body.nodes)
+        )
 
     @paths("POST", f"{ONE}/undeploy", "Take no further predicting job with a version", brief.model)
-    def undeploy(request: Request, model_id: str, version: str, body: Empty = None) -> Response:
+    def undeploy(
+        request: Request,
+        model_id: str,
+        version: str,
+        body: Empty = None,
+    ) -> Response:
         return changed(request, model_id, version, lambda: models.undeploy(model_id, version))
 
     @paths(
@@ -156,7 +214,11 @@ def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRo
         "Delete a version and its files, unless deployed or in use",
         shape("DeletedModel", deleted=brief.model),
     )
-    def delete(request: Request, model_id: str, version: str) -> Response:
+    def delete(
+        request: Request,
+        model_id: str,
+        version: str,
+    ) -> Response:
         deleted = brief(models.delete(model_id, version))
         noted(request, deleted, None)
         return Reply({"deleted": deleted})
@@ -170,9 +232,15 @@ def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRo
     )
     def export(model_id: str, version: str) -> Response:
         headers = attachment(f"{model_id}-{version}.zip")
-        return StreamingResponse(models.export(model_id, version), media_type="application/zip", headers=headers)
+        return StreamingResponse(
+            models.export(model_id, version), media_type="application/zip", headers=headers
+        )
 
-    def predict(model_id: str, version: str, body: Prediction) -> dict[str, Any]:
+    def predict(
+        model_id: str,
+        version: str,
+        body: Prediction,
+    ) -> dict[str, Any]:
         trained_by = models.get(model_id, version)[0].model.job_id
         job = parts.store.jobs.find(trained_by)
         if job is None or job.spec.initiator != parts.peers.node:
@@ -189,18 +257,31 @@ def router(models: Models, parts: AdminParts, limiter: CapacityLimiter) -> APIRo
             )
         return {"job_id": job_id, "differences": [one._asdict() for one in changes]}
 
-    @paths("POST", f"{ONE}/predict", "Predict with a version: its training again, with other tables", _PREDICTION)
+    @paths(
+        "POST",
+        f"{ONE}/predict",
+        "Predict with a version: its training again, with other tables",
+        _PREDICTION,
+    )
     async def prediction(
-        model_id: str, version: str, body: Annotated[Prediction, Body(examples=[_EXAMPLE])]
+        model_id: str,
+        version: str,
+        body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
     ) -> Response:
         """``differences``: what the job has that its training had not; ``job_id`` is empty for a dry run."""
-        made = await anyio.to_thread.run_sync(lambda: predict(model_id, version, body), limiter=limiter)
+        made = await anyio.to_thread.run_sync(
+            lambda: predict(model_id, version, body), limiter=limiter
+        )
         return Reply(made)
 
     return paths.router
 
 
-def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
+def import_router(
+    models: Models,
+    storage: Storages,
+    largest: int,
+) -> APIRouter:
     """Return the path that takes an archive of at most so many bytes; it limits its body itself."""
     paths = Paths()
 
@@ -225,7 +306,11 @@ def import_router(models: Models, storage: Storages, largest: int) -> APIRouter:
     return paths.router
 
 
-async def _save(request: Request, path: Path, largest: int) -> None:
+async def _save(
+    request: Request,
+    path: Path,
+    largest: int,
+) -> None:
     """Write the body into a file. Raises `TooLarge`."""
     size = 0
     async with await anyio.open_file(path, "wb") as file:
@@ -238,7 +323,11 @@ async def _save(request: Request, path: Path, largest: int) -> None:
 
 def _place(kept: list[Kept]) -> tuple[str, str, str]:
     first = kept[0].model
-    return first.created_at.astimezone(UTC).isoformat(timespec="microseconds"), first.model_id, first.version
+    return (
+        first.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+        first.model_id,
+        first.version,
+    )
 
 
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
@@ -246,4 +335,8 @@ def model_of(spec: JobSpec) -> dict[str, Any] | None:
     name = model_rules.named(spec)
     if not name.predicts and not model_rules.makes_model(spec):
         return None
-    return {"model_id": name.model_id, "version": name.version, "url": _url(name.model_id, name.version)}
+    return {
+        "model_id": name.model_id,
+        "version": name.version,
+        "url": _url(name.model_id, name.version),
+    }

@@ -88,9 +88,22 @@ _RESOURCES = shape(
 _STEPS = shape("DoctorSteps", good=bool, steps=list[Step])
 _ITEMS = shape("Items", items=[Item], bytes=int)
 _DRAINING = shape(
-    "Draining", draining=bool, since=datetime | None, running=str | None, exit=bool, jobs=[Object], process=Object
+    "Draining",
+    draining=bool,
+    since=datetime | None,
+    running=str | None,
+    exit=bool,
+    jobs=[Object],
+    process=Object,
 )
-_SETTING = shape("Setting", path=str, value=Any, origin=str, where=str | None, changed=bool)
+_SETTING = shape(
+    "Setting",
+    path=str,
+    value=Any,
+    origin=str,
+    where=str | None,
+    changed=bool,
+)
 
 
 def health_router(parts: AdminParts) -> APIRouter:
@@ -114,7 +127,13 @@ def health_router(parts: AdminParts) -> APIRouter:
         good = all(check["ok"] for check in checks.values())
         return Reply({"ready": good, "checks": checks}, status_code=200 if good else 503)
 
-    @paths("GET", "/metrics", "Figures for Prometheus", response_class=Response, responses=content("text/plain"))
+    @paths(
+        "GET",
+        "/metrics",
+        "Figures for Prometheus",
+        response_class=Response,
+        responses=content("text/plain"),
+    )
     def metrics() -> Response:
         return Response(parts.metrics.text(), media_type=parts.metrics.content_type)
 
@@ -131,16 +150,28 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
         parts.engine.check()
         found["engine"] = {"ok": True, "kind": parts.engine.kind}
     except EngineError as error:
-        found["engine"] = {"ok": False, "kind": parts.engine.kind, "cause": f"{error.reason}: {error}"}
+        found["engine"] = {
+            "ok": False,
+            "kind": parts.engine.kind,
+            "cause": f"{error.reason}: {error}",
+        }
     lacks = "; ".join(f"{lack.reason}: {lack.text}" for lack in parts.participant.admission.lacks())
     found["storage"] = {"ok": not lacks, "cause": lacks} if lacks else {"ok": True}
     problems = [str(p) for p in parts.routes.problems]
     # a file that cannot be used does no harm: the table before it stays in force
     nodes = len(parts.routes.table.routes)
-    found["routes"] = {"ok": True, "nodes": nodes, "file": "refused" if problems else "ok", "problems": problems}
+    found["routes"] = {
+        "ok": True,
+        "nodes": nodes,
+        "file": "refused" if problems else "ok",
+        "problems": problems,
+    }
     if found["engine"]["ok"] and found["database"]["ok"]:
         try:
-            found["orphans"] = {"ok": True, **{kind: len(runs) for kind, runs in _orphans(parts).items()}}
+            found["orphans"] = {
+                "ok": True,
+                **{kind: len(runs) for kind, runs in _orphans(parts).items()},
+            }
         except EngineFailed as error:
             found["orphans"] = {"ok": True, "cause": f"{error.reason}: {error.message}"}
     found["channel"] = {"ok": True, **parts.broker.usage()._asdict()}
@@ -151,9 +182,18 @@ def _shown(engine: Engine) -> dict[str, Any]:
     about = {"kind": engine.kind, "capabilities": sorted(engine.capabilities)}
     try:
         engine.check()
-        return {**about, "answers": True, "isolation": engine.isolation()}
+        return {
+            **about,
+            "answers": True,
+            "isolation": engine.isolation(),
+        }
     except EngineError as error:
-        return {**about, "answers": False, "cause": f"{error.reason}: {error}", "isolation": None}
+        return {
+            **about,
+            "answers": False,
+            "cause": f"{error.reason}: {error}",
+            "isolation": None,
+        }
 
 
 def _is_lost(engine: Engine, name: str) -> bool:
@@ -169,12 +209,16 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
 
     Only runs of this node and installation; ``lost`` only those of this gateway. Raises `EngineFailed`.
     """
-    expected = parts.store.launched(parts.owner)  # before the engine is listed: what starts meanwhile is not lost
+    expected = parts.store.launched(
+        parts.owner
+    )  # before the engine is listed: what starts meanwhile is not lost
     try:
         there = {found.name: found for found in parts.engine.list()}
     except EngineError as error:
         raise EngineFailed(str(error), reason=error.reason) from error
-    missing = [run for run in expected if run.name not in there and _is_lost(parts.engine, run.name)]
+    missing = [
+        run for run in expected if run.name not in there and _is_lost(parts.engine, run.name)
+    ]
     still = {run.name for run in parts.store.launched(parts.owner)} if missing else set()
     return {
         "unknown": [
@@ -184,7 +228,9 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
         ],
         "lost": [
             _orphan(
-                run.name, run.status, labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt)
+                run.name,
+                run.status,
+                labels("", "", run.job_id, run.task_id, run.role, run.index, run.attempt),
             )
             for run in missing
             if run.name in still  # and did not end meanwhile
@@ -192,12 +238,24 @@ def _orphans(parts: AdminParts) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _orphan(name: str, state: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def _orphan(
+    name: str,
+    state: str,
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
     of_run = {key: labels.get(f"bfia.{key}") for key in ("job", "task", "role", "index", "attempt")}
-    return {"name": name, "state": state, **of_run}
+    return {
+        "name": name,
+        "state": state,
+        **of_run,
+    }
 
 
-def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
+def router(
+    parts: AdminParts,
+    cleaner: Cleaner,
+    drain: Drain,
+) -> APIRouter:
     """Return the paths of the engine, resources, cleaning, draining, the audit log and settings."""
     paths = Paths()
 
@@ -209,7 +267,9 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
 
     one_at_a_time = Lock()
 
-    @paths("GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS)
+    @paths(
+        "GET", "/doctor", "All that the node needs, checked step by step, as `doctor` does", _STEPS
+    )
     def doctor() -> Response:
         """Takes some seconds and changes nothing."""
         with one_at_a_time:
@@ -231,15 +291,24 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
 
     @paths("GET", "/gc", "What cleaning would remove now", _ITEMS)
     def plan(
-        orphans: Annotated[bool, Query(description="also what the database knows nothing of")] = False,
+        orphans: Annotated[
+            bool, Query(description="also what the database knows nothing of")
+        ] = False,
     ) -> Response:
         return _listed(cleaner.plan(orphans=orphans))
 
     @paths("POST", "/gc", "Remove what has outlived its end or its time", _ITEMS)
-    def clean(request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()) -> Response:
+    def clean(
+        request: Request, body: Annotated[Clean, Body(openapi_examples=_CLEAN)] = Clean()
+    ) -> Response:
         """``removed`` says of each whether it is gone; ``cause`` why not. ``dry_run``: none is removed."""
         items = (cleaner.plan if body.dry_run else cleaner.clean)(orphans=body.orphans)
-        noted(request, [f"{item.kind} {item.name}" for item in items[:100]], None, dry_run=body.dry_run)
+        noted(
+            request,
+            [f"{item.kind} {item.name}" for item in items[:100]],
+            None,
+            dry_run=body.dry_run,
+        )
         return _listed(items)
 
     def state() -> dict[str, Any]:
@@ -267,9 +336,18 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
     def undo(request: Request, body: Empty = None) -> Response:
         return ordered(request, drain.undo)
 
-    entry = View("AuditEntry", **get_type_hints(AuditEntry), in_words=(str, lambda one: _means(parts, one.action)))
+    entry = View(
+        "AuditEntry",
+        **get_type_hints(AuditEntry),
+        in_words=(str, lambda one: _means(parts, one.action)),
+    )
 
-    @paths("GET", "/audit", "Who requested which change, and its result", numbered("audit", entry.model))
+    @paths(
+        "GET",
+        "/audit",
+        "Who requested which change, and its result",
+        numbered("audit", entry.model),
+    )
     def audit(
         after: AfterNumber = None,
         limit: Limit = 100,
@@ -279,7 +357,9 @@ def router(parts: AdminParts, cleaner: Cleaner, drain: Drain) -> APIRouter:
         ] = None,
         since: Since = None,
         until: Until = None,
-        refused: Annotated[bool | None, Query(description="only changes that were not made, or that were")] = None,
+        refused: Annotated[
+            bool | None, Query(description="only changes that were not made, or that were")
+        ] = None,
     ) -> Response:
         """``detail`` holds what was there ``before`` and ``after``, and the ids that were ``asked`` for."""
         alike = _meant(parts, action) if action else []
@@ -317,7 +397,11 @@ def _meant(parts: AdminParts, text: str) -> list[str]:
         for endpoint in parts.endpoints
         for method in endpoint.methods or ()
     }
-    return [name for name, means in found.items() if text.lower() in translate(means, LANGUAGE.get()).lower()]
+    return [
+        name
+        for name, means in found.items()
+        if text.lower() in translate(means, LANGUAGE.get()).lower()
+    ]
 
 
 def _listed(items: list[Item]) -> Response:

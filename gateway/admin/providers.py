@@ -27,20 +27,34 @@ from gateway.admin.deps import (
 )
 from gateway.errors import NotFound
 from gateway.http.pagination import numbered_page, page_of
-from gateway.providers.registration import By, Providers, asking, audited, shown_changes, shown_problem
+from gateway.providers.registration import (
+    By,
+    Providers,
+    asking,
+    audited,
+    shown_changes,
+    shown_problem,
+)
 from provider_registry import schema
 from provider_registry.forms import form
 from provider_registry.model import Provider
 from provider_registry.registry import Unknown, Written, changes
 
 ONE = "/providers/{provider_name}"
-_NEW = {"name": "example", "version": "1.0.0", "device": "docker", "metadata": {"image": "example:1.0.0"}}
+_NEW = {
+    "name": "example",
+    "version": "1.0.0",
+    "device": "docker",
+    "metadata": {"image": "example:1.0.0"},
+}
 _REGISTRATION = {
     "type": "object",
     "description": "as for /v2/provider/register, or as for …/schedule/component/register",
     "example": {**_NEW, "components_description": {}},
 }
-_REGISTER = {"requestBody": {"required": True, "content": {"application/json": {"schema": _REGISTRATION}}}}
+_REGISTER = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": _REGISTRATION}}}
+}
 Name = Annotated[str, Path(examples=["example:1.0.0@docker"], description="name:version@device")]
 
 
@@ -56,18 +70,31 @@ Reasoned = Annotated[Authored, Body(examples=[{"reason": "has a known flaw", "au
 class Approval(Authored):
     """An approval of what an image is now."""
 
-    image: str = Field(default="", max_length=512, description="only this image; empty: every one of the provider")
+    image: str = Field(
+        default="",
+        max_length=512,
+        description="only this image; empty: every one of the provider",
+    )
 
 
 class Owner(BaseModel):
     """Whose a provider's name is to be."""
 
-    owner: str = Field(max_length=255, description="name of a vendor's tokens; empty: this node's admins")
+    owner: str = Field(
+        max_length=255, description="name of a vendor's tokens; empty: this node's admins"
+    )
 
 
 _IMAGES = Annotated[dict[str, str | None], Field(description="image -> pinned digest")]
 _WARNINGS = [shape("ProviderWarning", path=str, rule=str)]
-_CHANGES = [shape("ValueChange", path=str, before=Any, after=Any)]
+_CHANGES = [
+    shape(
+        "ValueChange",
+        path=str,
+        before=Any,
+        after=Any,
+    )
+]
 _shown = View(
     "Revision",
     provider_name=(str, lambda one: one.key),
@@ -78,7 +105,9 @@ _shown = View(
     reason=str,
     in_words=(str, lambda one: one.action),
 )
-_IS_NEW = Annotated[bool, Field(description="false: it was so before, and this is its newest revision")]
+_IS_NEW = Annotated[
+    bool, Field(description="false: it was so before, and this is its newest revision")
+]
 _change = View(
     "ProviderChange",
     created=bool,
@@ -89,9 +118,28 @@ _change = View(
     warnings=(_WARNINGS, lambda done: _warnings(done.revision.provider)),
 )
 _CHANGED = shape("ProviderChanged", **_shown.types, **_change.types)
-_DIFF = shape("ProviderDiff", provider_name=str, since=int, until=int, changes=_CHANGES, diff=str)
-_SCHEMA = shape("SchemaLine", **{"name": str, "for": Any, "title": str})
-_PARAMETERS = shape("ParameterSchema", title=str, type=Any, properties=Object)
+_DIFF = shape(
+    "ProviderDiff",
+    provider_name=str,
+    since=int,
+    until=int,
+    changes=_CHANGES,
+    diff=str,
+)
+_SCHEMA = shape(
+    "SchemaLine",
+    **{
+        "name": str,
+        "for": Any,
+        "title": str,
+    },
+)
+_PARAMETERS = shape(
+    "ParameterSchema",
+    title=str,
+    type=Any,
+    properties=Object,
+)
 
 
 def router(providers: Providers) -> APIRouter:
@@ -100,12 +148,18 @@ def router(providers: Providers) -> APIRouter:
     registry = providers.registry
     brief = View(
         "Provider",
-        provider_name=(Annotated[str, Field(examples=["unionpay:2.0.0@docker"])], lambda one: one.key),
+        provider_name=(
+            Annotated[str, Field(examples=["unionpay:2.0.0@docker"])],
+            lambda one: one.key,
+        ),
         name=str,
         version=str,
         device=str,
         image=str,
-        images=(_IMAGES, lambda one: {image: one.digests.get(image) for image in one.every_image()}),
+        images=(
+            _IMAGES,
+            lambda one: {image: one.digests.get(image) for image in one.every_image()},
+        ),
         retired=bool,
         components=(list[str], lambda one: list(one.components)),
         warning_count=(int, lambda one: len(one.warnings)),
@@ -120,10 +174,17 @@ def router(providers: Providers) -> APIRouter:
         digests=dict[str, str],
         jobs=(Annotated[list[str], Field(description="jobs that use it")], providers.users),
         warnings=(_WARNINGS, _warnings),
-        components_description=(Object, lambda one: {n: c.document for n, c in one.components.items()}),
+        components_description=(
+            Object,
+            lambda one: {n: c.document for n, c in one.components.items()},
+        ),
     )
 
-    async def changed(request: Request, author: str, change: Callable[[By], Written]) -> Response:
+    async def changed(
+        request: Request,
+        author: str,
+        change: Callable[[By], Written],
+    ) -> Response:
         """Make a change, leave it to the audit log, and return the result."""
         by = asking(named(request, author), getattr(request.state, "role", ""))
 
@@ -134,7 +195,12 @@ def router(providers: Providers) -> APIRouter:
 
         return await anyio.to_thread.run_sync(work, limiter=providers.limiter)
 
-    @paths("GET", "/providers", "Registered providers; each filter narrows", paged("providers", brief.model))
+    @paths(
+        "GET",
+        "/providers",
+        "Registered providers; each filter narrows",
+        paged("providers", brief.model),
+    )
     def listed(
         name: str | None = None,
         provider_name: str | None = None,
@@ -166,12 +232,16 @@ def router(providers: Providers) -> APIRouter:
     )
     async def register(
         request: Request,
-        strict: Annotated[bool, Query(description="refuse an image that cannot be inspected")] = False,
+        strict: Annotated[
+            bool, Query(description="refuse an image that cannot be inspected")
+        ] = False,
         reason: Annotated[str, Query(max_length=1000)] = "",
         author: Annotated[str, Query(min_length=1, max_length=255)] = OPERATOR,
     ) -> Response:
         text = await request.body()
-        return await changed(request, author, lambda by: providers.register(text, by, reason, strict=strict))
+        return await changed(
+            request, author, lambda by: providers.register(text, by, reason, strict=strict)
+        )
 
     @paths("GET", ONE, "A provider in full, with its warnings and the jobs that use it", full.model)
     def one(provider_name: Name) -> Response:
@@ -179,16 +249,25 @@ def router(providers: Providers) -> APIRouter:
         return Reply(full(_known(lambda: registry.named(provider_name))))
 
     @paths(
-        "GET", f"{ONE}/history", "Who changed it, when and why, newest first", numbered("history", _shown.model)
+        "GET",
+        f"{ONE}/history",
+        "Who changed it, when and why, newest first",
+        numbered("history", _shown.model),
     )
-    def history(provider_name: Name, after: AfterNumber = None, limit: Limit = 100) -> Response:
+    def history(
+        provider_name: Name,
+        after: AfterNumber = None,
+        limit: Limit = 100,
+    ) -> Response:
         found = _known(lambda: registry.history(provider_name, after, limit + 1))
         return Reply(numbered_page("history", found, limit, "number", _shown))
 
     @paths("GET", f"{ONE}/diff", "What differs between two revisions", _DIFF)
     def diff(
         provider_name: Name,
-        since: Annotated[Number | None, Query(description="default: the one before; 0: nothing at all")] = None,
+        since: Annotated[
+            Number | None, Query(description="default: the one before; 0: nothing at all")
+        ] = None,
         until: Annotated[Number | None, Query(ge=1, description="default: the newest")] = None,
     ) -> Response:
         return Reply(_known(lambda: _diff(providers, provider_name, since, until)))
@@ -200,7 +279,9 @@ def router(providers: Providers) -> APIRouter:
         _PARAMETERS,
         response_class=SchemaReply,
     )
-    def parameters(provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]) -> Response:
+    def parameters(
+        provider_name: Name, component: Annotated[str, Path(examples=["HeteroLR"])]
+    ) -> Response:
         """``x-bfia`` of a property holds what a form shows beside it."""
         provider = _known(lambda: registry.named(provider_name))
         found = provider.components.get(component)
@@ -210,12 +291,24 @@ def router(providers: Providers) -> APIRouter:
         return SchemaReply(form(found))
 
     @paths("POST", f"{ONE}/retire", "No new job gets it; jobs under way go on", _CHANGED)
-    async def retire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
-        return await changed(request, why.author, lambda by: providers.retire(provider_name, by, why.reason))
+    async def retire(
+        request: Request,
+        provider_name: Name,
+        why: Reasoned = Authored(),
+    ) -> Response:
+        return await changed(
+            request, why.author, lambda by: providers.retire(provider_name, by, why.reason)
+        )
 
     @paths("POST", f"{ONE}/unretire", "Take it into use again", _CHANGED)
-    async def unretire(request: Request, provider_name: Name, why: Reasoned = Authored()) -> Response:
-        return await changed(request, why.author, lambda by: providers.unretire(provider_name, by, why.reason))
+    async def unretire(
+        request: Request,
+        provider_name: Name,
+        why: Reasoned = Authored(),
+    ) -> Response:
+        return await changed(
+            request, why.author, lambda by: providers.unretire(provider_name, by, why.reason)
+        )
 
     @paths("POST", f"{ONE}/approve", "The images as they are now are the right ones", _CHANGED)
     async def approve(
@@ -224,29 +317,50 @@ def router(providers: Providers) -> APIRouter:
         why: Annotated[Approval, Body(examples=[{"reason": "rebuilt with the fix"}])] = Approval(),
     ) -> Response:
         return await changed(
-            request, why.author, lambda by: providers.approve(provider_name, by, why.reason, why.image)
+            request,
+            why.author,
+            lambda by: providers.approve(provider_name, by, why.reason, why.image),
         )
 
     @paths(
         "PUT",
         "/provider-owners/{name}",
         "Give a provider's name to a vendor",
-        shape("NameOwner", name=str, before=str | None, owner=str),
+        shape(
+            "NameOwner",
+            name=str,
+            before=str | None,
+            owner=str,
+        ),
     )
     def give(
         request: Request,
         name: Annotated[str, Path(examples=["unionpay"])],
         owner: Annotated[Owner, Body(examples=[{"owner": "ann"}])],
     ) -> Response:
-        done = {"name": name, "before": providers.give(name, owner.owner), "owner": owner.owner}
+        done = {
+            "name": name,
+            "before": providers.give(name, owner.owner),
+            "owner": owner.owner,
+        }
         request.state.audit = done
         return Reply(done)
 
     @paths(
-        "GET", "/schemas", "JSON Schemas of descriptions and registrations", shape("Schemas", schemas=[_SCHEMA])
+        "GET",
+        "/schemas",
+        "JSON Schemas of descriptions and registrations",
+        shape("Schemas", schemas=[_SCHEMA]),
     )
     async def schemas() -> Response:
-        found = [{"name": s.name, "for": s.covers, "title": s.title} for s in schema.FILES.values()]
+        found = [
+            {
+                "name": s.name,
+                "for": s.covers,
+                "title": s.title,
+            }
+            for s in schema.FILES.values()
+        ]
         return Reply({"schemas": found})
 
     @paths(
@@ -278,7 +392,12 @@ def _warnings(provider: Provider) -> list[dict[str, Any]]:
     return [shown_problem(warning) for warning in provider.warnings]
 
 
-def _diff(providers: Providers, key: str, since: int | None, until: int | None) -> dict[str, Any]:
+def _diff(
+    providers: Providers,
+    key: str,
+    since: int | None,
+    until: int | None,
+) -> dict[str, Any]:
     """Compare two revisions. Raises `Unknown`."""
     registry = providers.registry
     last = registry.revision(key, until) if until else registry.history(key, limit=1)[0]

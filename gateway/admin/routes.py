@@ -42,13 +42,24 @@ _LONGEST_TEST = 120.0
 """seconds"""
 _FILES = ("ca", "certificate", "server_name")
 _LINE = re.compile(r"^line \d+: ")
-_TYPES = {"port": int, "deadline": float, "enabled": bool, "relay": bool}
+_TYPES = {
+    "port": int,
+    "deadline": float,
+    "enabled": bool,
+    "relay": bool,
+}
 """of the keys of an entry that are not text"""
 _FIELDS: dict[str, Any] = {
-    key: (_TYPES.get(key, str) | None, Field(None, description=about)) for key, about in KEYS.items()
+    key: (_TYPES.get(key, str) | None, Field(None, description=about))
+    for key, about in KEYS.items()
 }
 _ABOUT = "The keys of an entry, as in the file: ``host`` and ``port`` (and ``scheme``), or ``url``, or ``via``."
-RouteEntry = create_model("RouteEntry", __config__=ConfigDict(extra="allow"), __doc__=_ABOUT, **_FIELDS)
+RouteEntry = create_model(
+    "RouteEntry",
+    __config__=ConfigDict(extra="allow"),
+    __doc__=_ABOUT,
+    **_FIELDS,
+)
 
 
 class RouteEdit(Authored):
@@ -74,16 +85,41 @@ _VERSION: dict[str, Any] = {
 }
 _NOT_IN_FILE = Field(description="why route_table.file cannot be used and does not hold the change")
 _NEW_VERSION = shape("NewRouteVersion", **_VERSION, not_in_file=Annotated[list[str], _NOT_IN_FILE])
-_FULL_VERSION = shape("FullRouteVersion", **_VERSION, diff=str, text=str)
+_FULL_VERSION = shape(
+    "FullRouteVersion",
+    **_VERSION,
+    diff=str,
+    text=str,
+)
 _PROBLEMS = Annotated[list[str], Field(description="why the file as it is now is not in force")]
-_ROUTES = paged("routes", Route, version=int, file=str | None, problems=_PROBLEMS)
-_TEST = shape("RouteTest", node=str, good=bool, steps=[Step])
-NodeInPath = Annotated[str, Path(examples=["JG0100002200000020"], description="id of the other node")]
+_ROUTES = paged(
+    "routes",
+    Route,
+    version=int,
+    file=str | None,
+    problems=_PROBLEMS,
+)
+_TEST = shape(
+    "RouteTest",
+    node=str,
+    good=bool,
+    steps=[Step],
+)
+NodeInPath = Annotated[
+    str, Path(examples=["JG0100002200000020"], description="id of the other node")
+]
 Expected = Annotated[
     Number | None,
-    Query(alias="version", description="the version that you looked at; another one in force is refused (409)"),
+    Query(
+        alias="version",
+        description="the version that you looked at; another one in force is refused (409)",
+    ),
 ]
-_PUT = {"route": {"host": "10.0.0.7", "port": 7380}, "reason": "new partner", "author": "ann"}
+_PUT = {
+    "route": {"host": "10.0.0.7", "port": 7380},
+    "reason": "new partner",
+    "author": "ann",
+}
 _PATCH = {"route": {"enabled": False}, "reason": "maintenance"}
 _UNDO = {"reason": "the new address was wrong", "author": "ann"}
 
@@ -145,7 +181,13 @@ def router(
         about = {"version": table.version, "file": str(routes.path) if routes.path else None}
         problems = [str(p) for p in routes.problems]
         page = page_of("routes", table.routes.values(), lambda route: (route.node,), after, limit)
-        return Reply({**about, "problems": problems, **page})
+        return Reply(
+            {
+                **about,
+                "problems": problems,
+                **page,
+            }
+        )
 
     @paths("GET", "/routes/{node}", "One route", shape("OneRoute", version=int, route=Route))
     def one(node: str) -> Response:
@@ -177,7 +219,14 @@ def router(
         request: Request,
         node: NodeInPath,
         reason: Annotated[str, Query(max_length=1000, description="why; kept in the history")] = "",
-        author: Annotated[str, Query(min_length=1, max_length=255, description="who")] = OPERATOR,
+        author: Annotated[
+            str,
+            Query(
+                min_length=1,
+                max_length=255,
+                description="who",
+            ),
+        ] = OPERATOR,
         expected: Expected = None,
     ) -> Response:
         return edited(request, Change(node, None), Authored(reason=reason, author=author), expected)
@@ -204,11 +253,18 @@ def router(
             before = _before(routes, found) if since is None else routes.version(since)
         except UnknownVersion as error:
             raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
-        about = {"changes": _changes(before, found), "diff": text_diff(before, found), "text": found.text}
+        about = {
+            "changes": _changes(before, found),
+            "diff": text_diff(before, found),
+            "text": found.text,
+        }
         return Reply(_shown(routes, found) | about)
 
     @paths(
-        "POST", "/route-versions/{number}/rollback", "Make the routes what they were at a version", _NEW_VERSION
+        "POST",
+        "/route-versions/{number}/rollback",
+        "Make the routes what they were at a version",
+        _NEW_VERSION,
     )
     def rollback(
         request: Request,
@@ -217,7 +273,9 @@ def router(
         expected: Expected = None,
     ) -> Response:
         author = named(request, undo.author)
-        return _changed(request, routes, lambda: routes.rollback(number, author, undo.reason, expected))
+        return _changed(
+            request, routes, lambda: routes.rollback(number, author, undo.reason, expected)
+        )
 
     @paths(
         "POST",
@@ -227,16 +285,30 @@ def router(
     )
     async def test(node: NodeInPath, body: Empty = None) -> Response:
         with anyio.move_on_after(_LONGEST_TEST):
-            steps = await anyio.to_thread.run_sync(try_route, node, limiter=limiter, abandon_on_cancel=True)
-            return Reply({"node": node, "good": good(steps), "steps": steps})
-        late = PeerUnreachable(f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s")
+            steps = await anyio.to_thread.run_sync(
+                try_route, node, limiter=limiter, abandon_on_cancel=True
+            )
+            return Reply(
+                {
+                    "node": node,
+                    "good": good(steps),
+                    "steps": steps,
+                }
+            )
+        late = PeerUnreachable(
+            f"the test of the route to {node} did not end within {_LONGEST_TEST:g} s"
+        )
         late.node = node
         raise late
 
     return paths.router
 
 
-def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]) -> Response:
+def _changed(
+    request: Request,
+    routes: LiveRoutes,
+    change: Callable[[], Version],
+) -> Response:
     """Change the table, leave the change to the audit log, and return its version."""
     try:
         done = _shown(routes, change())
@@ -250,7 +322,9 @@ def _changed(request: Request, routes: LiveRoutes, change: Callable[[], Version]
     except UnknownVersion as error:
         raise NotFound(str(error), reason="VERSION_UNKNOWN") from error
     request.state.audit = {"version": done["version"], "changes": done["changes"]}
-    return Reply({**done, "not_in_file": [f"{routes.path}: {problem}" for problem in routes.problems]})
+    return Reply(
+        {**done, "not_in_file": [f"{routes.path}: {problem}" for problem in routes.problems]}
+    )
 
 
 def _shown(routes: LiveRoutes, version: Version) -> dict[str, Any]:

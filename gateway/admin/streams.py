@@ -40,12 +40,27 @@ MOST_STREAMS = 20
 _CUT_OFF = Annotated[str, Header(description="sent by a client that was cut off")]
 _STREAM = content("text/event-stream")
 _Names = Annotated[
-    Sequence[str], among(NAMES), Query(alias="events", description=f"only some of {', '.join(NAMES)}")
+    Sequence[str],
+    among(NAMES),
+    Query(alias="events", description=f"only some of {', '.join(NAMES)}"),
 ]
-_TEXTS: dict[str, Any] = dict.fromkeys(("event", "job_id", "node", "at", "side", "by", "status"), str)
-_EVENT = shape("Event", id=int, **_TEXTS, detail=Object)
+_TEXTS: dict[str, Any] = dict.fromkeys(
+    ("event", "job_id", "node", "at", "side", "by", "status"), str
+)
+_EVENT = shape(
+    "Event",
+    id=int,
+    **_TEXTS,
+    detail=Object,
+)
 _EVENTS = shape("Events", events=[_EVENT], next=int)
-_WEBHOOK = shape("Webhook", url=str, events=list[str], number=int, behind=int)
+_WEBHOOK = shape(
+    "Webhook",
+    url=str,
+    events=list[str],
+    number=int,
+    behind=int,
+)
 _WEBHOOKS = shape("Webhooks", webhooks=[_WEBHOOK])
 
 Read = Callable[[int, int | None], Excerpt]
@@ -72,7 +87,9 @@ class Streams:
     def place(self, asker: str) -> Iterator[None]:
         """Count a stream while it is open. Raises `TooManyStreams`. For the event loop only."""
         if self._open[asker] >= MOST_STREAMS:
-            raise TooManyStreams(f"{asker} has {MOST_STREAMS} streams of events and logs open; no more are served")
+            raise TooManyStreams(
+                f"{asker} has {MOST_STREAMS} streams of events and logs open; no more are served"
+            )
         self._open[asker] += 1
         try:
             yield
@@ -117,14 +134,23 @@ class _Stream(EventSourceResponse):
         self._streams = streams
         self._steps = steps
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         state = scope["state"]
         with self._streams.place(state["asker"]):
             self.body_iterator = self._streams.polled(self._steps, state["check_again"])
             await super().__call__(scope, receive, send)
 
 
-def events_router(feed: Feed, webhooks: Webhooks, streams: Streams) -> APIRouter:
+def events_router(
+    feed: Feed,
+    webhooks: Webhooks,
+    streams: Streams,
+) -> APIRouter:
     """Return the paths of events."""
     paths = Paths()
 
@@ -143,21 +169,44 @@ def events_router(feed: Feed, webhooks: Webhooks, streams: Streams) -> APIRouter
         A client goes on where it was with ``after`` or ``Last-Event-ID``, also after a restart of the node.
         Without them a stream begins with what happens from now on, and says so in a first event ``connected``.
         """
-        start = index_of(last_event_id) if last_event_id else after  # the header is newer than the address
+        start = (
+            index_of(last_event_id) if last_event_id else after
+        )  # the header is newer than the address
         if start is None:
             start = feed.newest() if follow == "1" else 0
-        page_after = partial(feed.after, names=names, job_id=job_id, limit=_MOST)
+        page_after = partial(
+            feed.after,
+            names=names,
+            job_id=job_id,
+            limit=_MOST,
+        )
         if follow == "0":
             page = page_after(start)
             return Reply({"events": [vars(e) for e in page.events], "next": page.next})
 
         def steps(number: int) -> Iterator[Step]:
-            yield [format_sse_event(data_str="{}", event="connected", id=str(number))], False
+            yield (
+                [
+                    format_sse_event(
+                        data_str="{}",
+                        event="connected",
+                        id=str(number),
+                    )
+                ],
+                False,
+            )
             while True:
                 page = page_after(number)
                 number = page.next
                 shown = ((json.dumps(vars(e), ensure_ascii=False), e) for e in page.events)
-                found = [format_sse_event(data_str=data, event=e.event, id=str(e.id)) for data, e in shown]
+                found = [
+                    format_sse_event(
+                        data_str=data,
+                        event=e.event,
+                        id=str(e.id),
+                    )
+                    for data, e in shown
+                ]
                 yield found, len(found) < _MOST
 
         return streams.stream(steps(start))
@@ -186,15 +235,19 @@ def logs_router(logs: RunLogs, streams: Streams) -> APIRouter:
         index: str,
         task: str,
         stream: Annotated[
-            Literal["", "stdout", "stderr"], Query(description="without it both, in the order found")
+            Literal["", "stdout", "stderr"],
+            Query(description="without it both, in the order found"),
         ] = "",
         level: Annotated[
             Level, Query(description="debug (all lines), info (also warnings) or error, and worse")
         ] = Level.DEBUG,
         tail: Annotated[
-            Number | None, Query(description="only so many lines at the end, of what is there by now")
+            Number | None,
+            Query(description="only so many lines at the end, of what is there by now"),
         ] = None,
-        follow: Annotated[bool, Query(description="1: server-sent events until the run is over")] = False,
+        follow: Annotated[
+            bool, Query(description="1: server-sent events until the run is over")
+        ] = False,
         attempt: Annotated[
             Number | None, Query(description="counted from 0; without it the newest attempt")
         ] = None,
@@ -210,12 +263,16 @@ def logs_router(logs: RunLogs, streams: Streams) -> APIRouter:
         run = logs.run(job_id, role, party, task, attempt)
 
         def read(start: int, length: int | None) -> Excerpt:
-            return logs.read_run(job_id, run, (stream,) if stream else STREAMS, start, length, level)
+            return logs.read_run(
+                job_id, run, (stream,) if stream else STREAMS, start, length, level
+            )
 
         total = read(0, 0).total
         start = 0 if tail is None else max(0, total - tail)
         if not follow:
-            return StreamingResponse(_text(read, start, total), media_type="text/plain; charset=utf-8")
+            return StreamingResponse(
+                _text(read, start, total), media_type="text/plain; charset=utf-8"
+            )
 
         def newest_state() -> Run:
             return logs.run(job_id, role, party, run.task_id, run.attempt)
@@ -226,7 +283,11 @@ def logs_router(logs: RunLogs, streams: Streams) -> APIRouter:
     return paths.router
 
 
-def _text(read: Read, start: int, end: int) -> Iterator[bytes]:
+def _text(
+    read: Read,
+    start: int,
+    end: int,
+) -> Iterator[bytes]:
     """Yield the lines between two numbers, some at a time."""
     while start < end:
         try:
@@ -240,17 +301,28 @@ def _text(read: Read, start: int, end: int) -> Iterator[bytes]:
         start = found.next
 
 
-def _lines(read: Read, newest_state: Callable[[], Run], start: int) -> Iterator[Step]:
+def _lines(
+    read: Read,
+    newest_state: Callable[[], Run],
+    start: int,
+) -> Iterator[Step]:
     """Yield the lines from a number on as they come, and at last the run's result."""
     incomplete = ""
     while True:
         try:
             found = read(start, None)
         except GatewayError as error:  # too late for a status
-            yield [format_sse_event(data_str=json.dumps({"reason": error.reason}), event="end")], False
+            yield (
+                [format_sse_event(data_str=json.dumps({"reason": error.reason}), event="end")],
+                False,
+            )
             return
         shown = [
-            format_sse_event(data_str=line.text.replace("\r", " "), event=line.stream, id=str(number))
+            format_sse_event(
+                data_str=line.text.replace("\r", " "),
+                event=line.stream,
+                id=str(number),
+            )
             for number, line in enumerate(found.lines, start)
         ]
         start = found.next
@@ -259,12 +331,22 @@ def _lines(read: Read, newest_state: Callable[[], Run], start: int) -> Iterator[
             continue
         if found.incomplete != incomplete:
             incomplete = found.incomplete
-            text = f"the newest lines may be missing: {incomplete}" if incomplete else "all lines are here"
+            text = (
+                f"the newest lines may be missing: {incomplete}"
+                if incomplete
+                else "all lines are here"
+            )
             shown.append(format_sse_event(comment=text))
         run = newest_state()
-        saved = run.collect.state in (CallState.SENT, CallState.OK)  # or is: what is missing is there soon
+        saved = run.collect.state in (
+            CallState.SENT,
+            CallState.OK,
+        )  # or is: what is missing is there soon
         if run.over and (found.over or (found.incomplete and not saved)):
-            yield [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")], False
+            yield (
+                [*shown, format_sse_event(data_str=json.dumps(_end(run, found)), event="end")],
+                False,
+            )
             return
         yield shown, True
 

@@ -21,7 +21,17 @@ from adapter.bfia.management import client
 from adapter.bfia.management import router as management
 from adapter.bfia.requests import Peers, known_first
 from adapter.body import JsonRoute
-from gateway.admin import about, applications, datasets, jobs, models, outputs, providers, routes, streams
+from gateway.admin import (
+    about,
+    applications,
+    datasets,
+    jobs,
+    models,
+    outputs,
+    providers,
+    routes,
+    streams,
+)
 from gateway.admin import node as admin_node
 from gateway.admin.deps import in_language, only_known
 from gateway.auth import Access
@@ -31,10 +41,24 @@ from gateway.domain.applications import Application, Kind
 from gateway.domain.dry_run import JobPlan
 from gateway.domain.redaction import for_others
 from gateway.domain.spec import NodeId
-from gateway.http.app import Mounted, create_app, from_browser, from_elsewhere, with_head, without_foreign
+from gateway.http.app import (
+    Mounted,
+    create_app,
+    from_browser,
+    from_elsewhere,
+    with_head,
+    without_foreign,
+)
 from gateway.http.encoded_bodies import decoding_bodies
 from gateway.http.guard import Guard, Partners, Refusals, address_of, cookie_name, noting_refusals
-from gateway.http.peers import PeerIdentity, noting_origin, shown, with_identity, with_lookup, with_quota
+from gateway.http.peers import (
+    PeerIdentity,
+    noting_origin,
+    shown,
+    with_identity,
+    with_lookup,
+    with_quota,
+)
 from gateway.identity.signatures import Verifier
 from gateway.jobs.participant import JobAudits
 from gateway.runtime.context import current_trace, new_trace_id
@@ -70,17 +94,34 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
     chan = _channel(node)
     of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
     one_port, taken = node.settings.listen.container is None, node.participant.callback
-    callbacks = platform.container_router(taken, node.limiters, node.run_tokens.id_of, by_address=not one_port)
-    verifier = Verifier(node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first)
+    callbacks = platform.container_router(
+        taken, node.limiters, node.run_tokens.id_of, by_address=not one_port
+    )
+    verifier = Verifier(
+        node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first
+    )
     mounts = {
         "operator": _for_operators(node),
         "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node, verifier)],
-        "container": [Mounted(of_containers, None, bfia.ChannelRefusal), *_bounded(node, callbacks)],
+        "container": [
+            Mounted(of_containers, None, bfia.ChannelRefusal),
+            *_bounded(node, callbacks),
+        ],
     }
     all_ = [one for some in mounts.values() for one in some]
-    node.endpoints = [route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)]
-    titles = {"operator": "operators", "peer": "peers", "container": "containers"}
-    channel = {"operator": (), "peer": (of_peers,), "container": (of_containers,)}
+    node.endpoints = [
+        route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)
+    ]
+    titles = {
+        "operator": "operators",
+        "peer": "peers",
+        "container": "containers",
+    }
+    channel = {
+        "operator": (),
+        "peer": (of_peers,),
+        "container": (of_containers,),
+    }
     if one_port:
         titles["peer"], channel["peer"] = "peers and containers", (of_peers, of_containers)
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
@@ -88,8 +129,16 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         requests.signed(verifier, node.peer_table.proof, node.limiters.rest),
         node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
     ]
-    first: dict[str, list[Any]] = {"operator": [in_language], "peer": signed, "container": []}
-    body, as_200, elsewhere = node.settings.limits.body_bytes, node.peer_table.as_200, node.fate.elsewhere
+    first: dict[str, list[Any]] = {
+        "operator": [in_language],
+        "peer": signed,
+        "container": [],
+    }
+    body, as_200, elsewhere = (
+        node.settings.limits.body_bytes,
+        node.peer_table.as_200,
+        node.fate.elsewhere,
+    )
     layers, apps = _layers(node, chan), {}
     for name, routers in mounts.items():
         app = create_app(titles[name], routers, documented=True, first=first[name])
@@ -101,7 +150,9 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
         control = (one.router for one in routers if one.max_body == body and not one.first)
         served = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
-        apps[name] = decoding_bodies(served, partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere))
+        apps[name] = decoding_bodies(
+            served, partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
+        )
         for layer in layers[name]:
             apps[name] = layer(apps[name])
     return apps
@@ -128,9 +179,19 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         return address_of(scope) if scope["path"] in requests.OPEN else None
 
     # Everything further in may ask who an unknown sender is, without waiting for the database.
-    looked_up = partial(with_lookup, is_unknown=peer_table.is_unknown, look_up=peer_table.look, limiter=asking)
+    looked_up = partial(
+        with_lookup,
+        is_unknown=peer_table.is_unknown,
+        look_up=peer_table.look,
+        limiter=asking,
+    )
     no_browser = partial(without_foreign, foreign=from_browser)
-    noting_own = partial(noting_refusals, refusals=refusals, claimed=_claimed, limiter=noting)
+    noting_own = partial(
+        noting_refusals,
+        refusals=refusals,
+        claimed=_claimed,
+        limiter=noting,
+    )
     peer: list[Layer] = [
         # Signs what the paths answer; what is refused further out proves nothing and is not signed.
         partial(
@@ -157,7 +218,9 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         partial(
             with_identity,
             identity=_identity(node),
-            claimed=lambda scope: frozenset() if _of_container(scope) else requests.claimed(scope["headers"]),
+            claimed=lambda scope: (
+                frozenset() if _of_container(scope) else requests.claimed(scope["headers"])
+            ),
             unknown=partial(known_first, accepts=peer_table.accepts, here=here),
             denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
             noted=refusals.denied,
@@ -183,7 +246,11 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
         *([] if guarded else [partial(without_foreign, foreign=from_elsewhere)]),
         noting_own,  # those of the layers above, too
     ]
-    return {"operator": operator, "peer": peer, "container": [looked_up, no_browser]}
+    return {
+        "operator": operator,
+        "peer": peer,
+        "container": [looked_up, no_browser],
+    }
 
 
 def _channel(node: "Gateway") -> router.ChannelParts:
@@ -204,7 +271,11 @@ def _channel(node: "Gateway") -> router.ChannelParts:
     )
 
 
-def _may_bring(node: "Gateway", sender: str, session: str) -> bool:
+def _may_bring(
+    node: "Gateway",
+    sender: str,
+    session: str,
+) -> bool:
     takes_part = node.sessions.has_party(session, sender)
     return node.fate.may_bring(sender, takes_part, has_route=node.peer_table.knows(sender))
 
@@ -213,7 +284,11 @@ def _institution(node: "Gateway") -> str:
     return node.settings.node.institution or node.settings.node.id
 
 
-def _bounded(node: "Gateway", *routers: APIRouter, size: int = 0) -> list[Mounted]:
+def _bounded(
+    node: "Gateway",
+    *routers: APIRouter,
+    size: int = 0,
+) -> list[Mounted]:
     return [Mounted(one, size or node.settings.limits.body_bytes, bfia.Refusal) for one in routers]
 
 
@@ -232,9 +307,13 @@ def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
             interconn.hello_router(here, institution, node.protocol.peer, peers),
             interconn.outputs_router(node.outputs, peers),
         ),
-        *_bounded(node, management.node_router(node.card, kept, peers, verifier, node.clock), size=SMALL),
+        *_bounded(
+            node, management.node_router(node.card, kept, peers, verifier, node.clock), size=SMALL
+        ),
         *_bounded(node, management.audit_router(node.card, kept, peers, node.clock), size=MEDIUM),
-        *_bounded(node, management.offers_router(node.offers, institution, kept, peers), size=SMALL),
+        *_bounded(
+            node, management.offers_router(node.offers, institution, kept, peers), size=SMALL
+        ),
         *node.fate.for_peers(
             node.coordinator,
             node.participant,
@@ -265,13 +344,19 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         admin_node.router(node, node.cleaner, node.drain),
         admin_node.health_router(node),
         models.router(node.models, node, limiters.peers),
-        datasets.router(node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes),
+        datasets.router(
+            node.datasets, node.sharing, node.storage, node.clock, lambda: node.routes.table.routes
+        ),
         outputs.router(node.store, node.storage, node.outputs, limiters),
         jobs.router(node, node.deleting, limiters.peers),
         about.router(node),
         session.router(sessions),
         routes.router(
-            settings.node.id, node.routes, node.protocol.try_route, limiters.peers, node.fate.has_to_sign
+            settings.node.id,
+            node.routes,
+            node.protocol.try_route,
+            limiters.peers,
+            node.fate.has_to_sign,
         ),
         applications.router(
             node.applications,
@@ -286,7 +371,11 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),
-        Mounted(jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute), body, first=ours),
+        Mounted(
+            jobs.dry_run_router(partial(dry_run, node), A_JOB, limiters, JsonRoute),
+            body,
+            first=ours,
+        ),
         Mounted(jobs.templates_router(SqlTemplates(node.store), node.clock), body, first=ours),
         Mounted(models.import_router(node.models, node.storage, upload), None, first=ours),
         *(Mounted(router, SMALL, first=ours) for router in small),
@@ -339,7 +428,11 @@ def _identity(node: "Gateway") -> PeerIdentity:
     revokes: Callable[[Any], bool] = lambda _: False  # noqa: E731
     if tls is not None and tls.client_ca is not None and tls.revoked is not None:
         revokes = certificates.RevocationList(str(tls.revoked), str(tls.client_ca)).revokes
-    pins = [] if tls is None else [certificates.pin(certificates.certificates(str(tls.certificate))[0])]
+    pins = (
+        []
+        if tls is None
+        else [certificates.pin(certificates.certificates(str(tls.certificate))[0])]
+    )
     return PeerIdentity(
         node.settings.node.id,
         lambda: node.routes.table,

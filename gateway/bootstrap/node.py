@@ -80,7 +80,13 @@ from gateway.store.database import opened
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
 from gateway.store.records import Records
-from gateway.store.repositories import SqlDatasets, SqlGrants, SqlProviders, SqlRouteVersions, SqlTokens
+from gateway.store.repositories import (
+    SqlDatasets,
+    SqlGrants,
+    SqlProviders,
+    SqlRouteVersions,
+    SqlTokens,
+)
 from gateway.store.store import Store
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
@@ -129,12 +135,20 @@ class Gateway:
         """Take up what an earlier process left, then begin."""
         self._check_route_file()
         if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
-            log.warning("peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca")
+            log.warning(
+                "peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca"
+            )
         self.broker.recover()
         self.heartbeat.start(parts.for_gateways(self.settings, self.addresses()["peer"]))
         self.executor.start()
         self.applications.loop.start()
-        for one in (self.scheduler.loop, self.cleaner, self.webhooks, self.resources.loop, self.capacities.loop):
+        for one in (
+            self.scheduler.loop,
+            self.cleaner,
+            self.webhooks,
+            self.resources.loop,
+            self.capacities.loop,
+        ):
             one.start()
         self.audit_head.start()
 
@@ -145,7 +159,13 @@ class Gateway:
         self.outages.close()
         self.audit_head.stop()
         self.applications.loop.stop()
-        for one in (self.cleaner, self.webhooks, self.capacities.loop, self.resources.loop, self.scheduler.loop):
+        for one in (
+            self.cleaner,
+            self.webhooks,
+            self.capacities.loop,
+            self.resources.loop,
+            self.scheduler.loop,
+        ):
             one.stop()
         self.executor.stop()
         self.lanes.close()
@@ -186,7 +206,10 @@ class Gateway:
         self.runs_folder = state / "runs"
         made(self.runs_folder, "state_dir", 0o700)
         self.lock = parts.only_process(settings)
-        self._timing, self._run_timing = parts.call_timing(settings, self._pace), parts.run_timing(settings)
+        self._timing, self._run_timing = (
+            parts.call_timing(settings, self._pace),
+            parts.run_timing(settings),
+        )
         self.store = Store(
             parts.when_there(partial(opened, settings.database.url)),
             self._timing,
@@ -232,7 +255,11 @@ class Gateway:
         )
         self.kept_applications = SqlApplications(store)
         self.trust = Trust(
-            node, self.kept_applications, settings.trust.level, partial(roles_of, self.registry), self.clock
+            node,
+            self.kept_applications,
+            settings.trust.level,
+            partial(roles_of, self.registry),
+            self.clock,
         )
         self.feed = Feed(store, node)
         self.webhooks = Webhooks(settings.events.webhooks, store, self.feed, self.owner, self.clock)
@@ -244,12 +271,16 @@ class Gateway:
             local = self.store.local_jobs.find(job_id)
             if local is not None and local.agreement is not None:
                 spec = local.spec
-                keys[job_id] = self.bundles.vouched(local.agreement.bundle, spec.initiator, spec.scheduler, node)
+                keys[job_id] = self.bundles.vouched(
+                    local.agreement.bundle, spec.initiator, spec.scheduler, node
+                )
         for job_id in self.store.jobs.under_way_with(node):
             job = self.store.jobs.find(job_id)
             if job is not None and job_id not in keys:
                 initiator = job.spec.initiator
-                bundle = next(iter(job.spec.bundles.values()), None)  # all are the initiator's, with the same keys
+                bundle = next(
+                    iter(job.spec.bundles.values()), None
+                )  # all are the initiator's, with the same keys
                 if bundle is not None:
                     keys[job_id] = self.bundles.vouched(bundle, initiator, initiator, node)
         return keys
@@ -281,7 +312,9 @@ class Gateway:
         )
         others = self.engine.others if isinstance(self.engine, SeveralEngines) else {}
         engines = {"": parts.main_of(self.engine), **others}
-        self.capacities = EngineCapacities(self.context, engines, settings, lambda: self.resources.look_again())
+        self.capacities = EngineCapacities(
+            self.context, engines, settings, lambda: self.resources.look_again()
+        )
         self.planner = TaskPlanner(
             self.context,
             self.registry,
@@ -292,7 +325,9 @@ class Gateway:
             Places(parts.engines_by_place(settings), parts.apart(settings).storage),
         )
         rules = parts.queue_rules(settings)
-        self.resources = Resources(self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats)
+        self.resources = Resources(
+            self.capacities, self.store, self.clock, self._freed, rules, self.planner.seats
+        )
 
     def _build_peers(self) -> None:
         settings = self.settings
@@ -305,7 +340,12 @@ class Gateway:
         self.metrics = Metrics(*figures, self.capacities.answering)
         self.protocol = BfiaProtocol(settings.node.id, self.routes, self.metrics.requested)
         self.fate = FateSide(
-            settings, self.store, self.registry, self.protocol, self.peer_table.profile_name, self.clock
+            settings,
+            self.store,
+            self.registry,
+            self.protocol,
+            self.peer_table.profile_name,
+            self.clock,
         )
         self.protocol.sign = self.fate.sign
         keyring = Keyring(settings.state_dir)
@@ -313,7 +353,9 @@ class Gateway:
         self.protocol.key = lambda: keyring.signing
         sign = partial(self._sign_audit, keyring)
         self.audit_head = Loop("audit head", sign, lambda _: [""], every=3600, workers=1)
-        self.bundles = Bundles(settings.node.id, self.registry, keyring, self.peer_table.entry, self.clock)
+        self.bundles = Bundles(
+            settings.node.id, self.registry, keyring, self.peer_table.entry, self.clock
+        )
         self.protocol.bundles = self.bundles.of
         self.protocol.permits = self._permits
         self.peers = Peers(
@@ -345,7 +387,9 @@ class Gateway:
         )
         allow = settings.engine.docker.allow
         rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.capacities.ceilings)
-        self.launching = Launching(self.context, self.engine, self.peers, self.workspace, disk, self._place, rules)
+        self.launching = Launching(
+            self.context, self.engine, self.peers, self.workspace, disk, self._place, rules
+        )
         self.executor = Executor(
             self.context,
             self.launching,
@@ -371,7 +415,11 @@ class Gateway:
             lost_after=self._pace.lost_gateway,
         )
         self.run_logs = RunLogs(
-            settings.node.id, self.store, self.engine, self.workspace, elsewhere=self.heartbeat.has_files
+            settings.node.id,
+            self.store,
+            self.engine,
+            self.workspace,
+            elsewhere=self.heartbeat.has_files,
         )
 
     def _build_scheduling(self) -> None:
@@ -398,11 +446,15 @@ class Gateway:
             lambda nodes: platform.new_id(map(self.peer_table.profile_of, nodes)),
             self.executor,
         )
-        self.dry_run = DryRun(self.peers, self.registry, self.coordinator.check, self.protocol.try_route)
+        self.dry_run = DryRun(
+            self.peers, self.registry, self.coordinator.check, self.protocol.try_route
+        )
 
     def _build_participation(self) -> None:
         settings, docker = self.settings, self.settings.engine.docker
-        self.inheritance = Inheritance(settings.node.id, self.store, self.planner, self.launching.digest_now)
+        self.inheritance = Inheritance(
+            settings.node.id, self.store, self.planner, self.launching.digest_now
+        )
         reserve = settings.limits.storage_reserve_bytes
         self.readiness = Readiness(
             settings.node.id,
@@ -425,20 +477,32 @@ class Gateway:
             self.signatures,
             self.bundles,
             self.trust,
-            lambda who, action, detail: self.audit.add(self.clock(), who, action, 403, None, detail),
+            lambda who, action, detail: self.audit.add(
+                self.clock(), who, action, 403, None, detail
+            ),
             require_images=settings.providers.image == "require",
         )
         self.admission = Admission(
-            self.context, self.planner, self.inheritance, self.sharing, self.resources, self.readiness, rules
+            self.context,
+            self.planner,
+            self.inheritance,
+            self.sharing,
+            self.resources,
+            self.readiness,
+            rules,
         )
         keepers: list[Keeper] = [self.models.keeper, self.inheritance.keeper, self.datasets.keeper]
-        self.left = Leftovers(self.store, self.storage, self.runs_folder, settings.retention, keepers)
+        self.left = Leftovers(
+            self.store, self.storage, self.runs_folder, settings.retention, keepers
+        )
         self.deleting = Deleting(
             self.context,
             self.left,
             self.peers,
             self.sessions.end,
-            lambda who, action, detail: self.audit.add(self.clock(), who, action, 200, None, detail),
+            lambda who, action, detail: self.audit.add(
+                self.clock(), who, action, 200, None, detail
+            ),
         )
         self.participant = Participant(
             self.context,
@@ -516,11 +580,18 @@ class Gateway:
         name = "container" if listen.container else "peer"
         arrived = partial(self.arrivals.put, name)
         first = self.sockets[name][0]
-        self.door = ContainerDoor(parts.main_of(self.engine), listen.container or listen.peer, first, arrived)
+        self.door = ContainerDoor(
+            parts.main_of(self.engine), listen.container or listen.peer, first, arrived
+        )
 
     # ------------------------------------------------------------ what parts call
 
-    def _note(self, partner: NodeId, action: str, detail: Mapping[str, Any]) -> None:
+    def _note(
+        self,
+        partner: NodeId,
+        action: str,
+        detail: Mapping[str, Any],
+    ) -> None:
         who = f"node {partner}" if partner else "gateway"
         self.audit.add(self.clock(), who, action, 200, None, {**detail, **origin().detail()})
 
@@ -541,7 +612,9 @@ class Gateway:
         storage.check_answers()
         job_id = self.store.local_job_of_task(run.task_id)
         limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
-        longest = [seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds]
+        longest = [
+            seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds
+        ]
         return credentials.of(storage.remote, run, min(longest, default=None))
 
     def _on_channel(self, run: Run) -> str:
@@ -552,7 +625,9 @@ class Gateway:
         waits = [on.topic for on in found if run.name in on.readers]
         left = [f"{on.topic} ({on.messages})" for on in found if on.messages]
         refused = next(filter(None, map(self.broker.last_refused, sessions)), "")
-        texts = ("it waited for topic " + ", ".join(waits[:5])) if waits else "it waited for no message"
+        texts = (
+            ("it waited for topic " + ", ".join(waits[:5])) if waits else "it waited for no message"
+        )
         texts += f"; unread: {', '.join(left[:5])}" if left else ""
         texts += f"; last refused {refused}" if refused else ""
         return texts if waits or left or refused else ""
@@ -581,7 +656,11 @@ class Gateway:
             if local is not None and not local.closed:
                 spec = rerun.in_force(local)  # and what may come into force
                 yield spec
-                yield from (rerun.amended(spec, [one]) for one in local.offered if one.id not in local.amendments)
+                yield from (
+                    rerun.amended(spec, [one])
+                    for one in local.offered
+                    if one.id not in local.amendments
+                )
 
     def _permits(self, node: NodeId, job: JobSpec | str) -> str:
         if isinstance(job, JobSpec):
@@ -589,10 +668,17 @@ class Gateway:
         known = self.store.jobs.known(job) or self.store.record(job)
         return self.trust.header(node, known.spec) if known is not None else ""
 
-    def _check_quota(self, jobs: Records[Any], whose: Literal["initiator", "scheduler"], node: NodeId) -> None:
+    def _check_quota(
+        self,
+        jobs: Records[Any],
+        whose: Literal["initiator", "scheduler"],
+        node: NodeId,
+    ) -> None:
         most = self.settings.limits.partner_jobs
         if jobs.under_way_for(whose, node, most):
-            raise QuotaReached(f"{node} has {most} jobs here that have not ended (limits.partner_jobs)")
+            raise QuotaReached(
+                f"{node} has {most} jobs here that have not ended (limits.partner_jobs)"
+            )
 
     def _healed(self, node: str) -> None:
         self.scheduler.healed(node)
@@ -602,10 +688,15 @@ class Gateway:
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
             if local is not None:
-                self.lanes.submit(local.spec.scheduler, partial(self._report_free, local.spec), job_id)
+                self.lanes.submit(
+                    local.spec.scheduler, partial(self._report_free, local.spec), job_id
+                )
 
     def _report_free(self, spec: JobSpec) -> None:
-        with traced(spec.trace_id), suppress(GatewayError):  # it asks by itself in any case, only later
+        with (
+            traced(spec.trace_id),
+            suppress(GatewayError),
+        ):  # it asks by itself in any case, only later
             node = self.settings.node.id
             self.peers.scheduler(spec.scheduler, spec.protocol).resources_free(spec.job_id, node)
 

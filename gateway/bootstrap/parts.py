@@ -20,7 +20,12 @@ from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source, s
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine, this_machine
 from engines.swarm import SwarmEngine, SwarmOptions
-from gateway.config.engine import DockerEngineSettings, KubernetesEngineSettings, NamedEngine, SwarmEngineSettings
+from gateway.config.engine import (
+    DockerEngineSettings,
+    KubernetesEngineSettings,
+    NamedEngine,
+    SwarmEngineSettings,
+)
 from gateway.config.schema import Settings
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
@@ -66,7 +71,9 @@ def call_timing(settings: Settings, pace: Pace = Pace()) -> Timing:
         unreachable_limit=settings.limits.unreachable_seconds,
         jitter=_JITTER,
         hold_first=settings.limits.schedule_pause_seconds,
-        hold_most=max(settings.limits.schedule_longest_pause_seconds, settings.limits.schedule_pause_seconds),
+        hold_most=max(
+            settings.limits.schedule_longest_pause_seconds, settings.limits.schedule_pause_seconds
+        ),
         hold_tries=settings.limits.schedule_attempts,
         ageing=settings.limits.ageing_seconds,
     )
@@ -112,7 +119,9 @@ def storages(settings: Settings) -> Storages:
         remotes.append(remote)
     if problems:
         raise Invalid(problems)
-    return Storages(FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file")
+    return Storages(
+        FileStorage(settings.storage.path), remotes, stand_in=settings.storage.stand_in == "file"
+    )
 
 
 def queue_rules(settings: Settings) -> Rules:
@@ -124,7 +133,10 @@ def queue_rules(settings: Settings) -> Rules:
 def approval_policy(settings: Settings) -> Policy:
     """Return who has to agree to a job here."""
     approval = settings.approval
-    rules = (Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role, r.command) for r in approval.rules)
+    rules = (
+        Rule(Verdict(r.decide), r.source, r.component, r.dataset, r.role, r.command)
+        for r in approval.rules
+    )
     return Policy(Mode(approval.mode), approval.deadline_seconds, tuple(rules))
 
 
@@ -150,7 +162,9 @@ def only_process(settings: Settings) -> TextIO | None:
     url = settings.database.url
     if not url.startswith("sqlite:///"):
         return None
-    file = Path(url.removeprefix("sqlite:///")).resolve()  # the same file by another path has the same lock
+    file = Path(
+        url.removeprefix("sqlite:///")
+    ).resolve()  # the same file by another path has the same lock
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.with_name(file.name + ".lock").open("w")
@@ -172,9 +186,15 @@ def for_gateways(settings: Settings, url: str) -> str:
     One on all addresses is at the one from which this machine reaches the database that they share.
     """
     listener, shared = urlsplit(url), urlsplit(settings.database.url)
-    if settings.listen.peer.advertise or listener.hostname not in ("0.0.0.0", "::") or shared.hostname is None:
+    if (
+        settings.listen.peer.advertise
+        or listener.hostname not in ("0.0.0.0", "::")
+        or shared.hostname is None
+    ):
         return settings.listen.peer.advertise or url
-    family, kind, _, _, there = socket.getaddrinfo(shared.hostname, shared.port or 3306, type=socket.SOCK_DGRAM)[0]
+    family, kind, _, _, there = socket.getaddrinfo(
+        shared.hostname, shared.port or 3306, type=socket.SOCK_DGRAM
+    )[0]
     with socket.socket(family, kind) as sock:
         sock.connect(there)  # sends nothing
         host = sock.getsockname()[0]
@@ -202,13 +222,19 @@ def _kept(file: Path, make: Callable[[], bytes]) -> bytes:
     return file.read_bytes()
 
 
-def engine_of(settings: Settings, installation: str, instance: str = "") -> Engine:
+def engine_of(
+    settings: Settings,
+    installation: str,
+    instance: str = "",
+) -> Engine:
     """Return the engine that the settings name; ``instance`` is this gateway's own id, by default the kept one."""
     if settings.engine.main is None:
         return ProcessEngine(
             node=settings.node.id,
             installation=installation,
-            images={name: tuple(image.command) for name, image in settings.engine.process.images.items()},
+            images={
+                name: tuple(image.command) for name, image in settings.engine.process.images.items()
+            },
             run_root=settings.state_dir / "process",
             saved_log_size=settings.limits.run_log_bytes,
         )
@@ -231,7 +257,11 @@ def main_of(engine: Engine) -> Engine:
     return engine.main if isinstance(engine, SeveralEngines) else engine
 
 
-_DEVICES = {"kubernetes": "k8s", "swarm": "swarm", "docker": ""}
+_DEVICES = {
+    "kubernetes": "k8s",
+    "swarm": "swarm",
+    "docker": "",
+}
 """the device that providers name for each kind of engine; empty for Docker's"""
 
 
@@ -245,7 +275,12 @@ def engines_by_place(settings: Settings) -> dict[str, str]:
     for name, one in further.items():
         places.setdefault(one.base_url, name)
         places.setdefault(_DEVICES[one.kind], name)
-    return {**places, "": "", getattr(main, "base_url", ""): "", _DEVICES[main.kind]: ""}
+    return {
+        **places,
+        "": "",
+        getattr(main, "base_url", ""): "",
+        _DEVICES[main.kind]: "",
+    }
 
 
 def apart(settings: Settings) -> Apart:
@@ -253,17 +288,27 @@ def apart(settings: Settings) -> Apart:
     everywhere = {"": settings.engine.main, **settings.engines}
 
     def without(source: str) -> frozenset[str]:
-        known = ((name, one) for name, one in everywhere.items() if one is not None and one.kind != "docker")
+        known = (
+            (name, one)
+            for name, one in everywhere.items()
+            if one is not None and one.kind != "docker"
+        )
         return frozenset(name for name, one in known if getattr(one, source, None) is None)
 
     return Apart(without("storage_source"), without("runs_source"))
 
 
-def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installation: str) -> Engine:
+def _kubernetes(
+    settings: Settings,
+    place: KubernetesEngineSettings,
+    installation: str,
+) -> Engine:
     try:
         from engines.kubernetes import KubernetesEngine, KubernetesOptions  # noqa: PLC0415 - an extra
     except ImportError as error:
-        rule = f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
+        rule = (
+            f"needs a library that is not installed, {error.name}: pip install 'bfia-gateway[k8s]'"
+        )
         raise Invalid([Problem("engine.kubernetes", rule)]) from error
     docker = settings.engine.docker
     options = KubernetesOptions(
@@ -282,7 +327,11 @@ def _kubernetes(settings: Settings, place: KubernetesEngineSettings, installatio
     return KubernetesEngine(settings.node.id, installation, options)
 
 
-def _swarm(settings: Settings, place: SwarmEngineSettings | NamedEngine, installation: str) -> SwarmEngine:
+def _swarm(
+    settings: Settings,
+    place: SwarmEngineSettings | NamedEngine,
+    installation: str,
+) -> SwarmEngine:
     options = SwarmOptions(
         constraints=tuple(place.constraints),
         gpu=place.gpu,
@@ -304,7 +353,10 @@ def _of_cluster(settings: Settings) -> dict[str, Any]:
 
 
 def _daemon(
-    settings: Settings, place: DockerEngineSettings | NamedEngine, installation: str, instance: str
+    settings: Settings,
+    place: DockerEngineSettings | NamedEngine,
+    installation: str,
+    instance: str,
 ) -> ContainerdEngine:
     """Return the engine of one daemon; what ``place`` does not say is the same for all."""
     docker = settings.engine.docker
@@ -327,7 +379,9 @@ def _sandboxes_at(base_url: str) -> int:
     fewest, most = _SANDBOXES
     if (base_url or os.environ.get("DOCKER_HOST", "")).startswith(("tcp:", "ssh:")):
         return fewest
-    return min(max(fewest, int(this_machine().memory * _MEMORY_OF_SANDBOXES / sandboxes.MEMORY)), most)
+    return min(
+        max(fewest, int(this_machine().memory * _MEMORY_OF_SANDBOXES / sandboxes.MEMORY)), most
+    )
 
 
 def _of_daemon(
@@ -335,13 +389,20 @@ def _of_daemon(
 ) -> dict[str, Any]:
     """Return what a daemon and the manager of a Swarm have in common."""
     docker = settings.engine.docker
-    shared = ((settings.storage.path, place.storage_source), (settings.state_dir / "runs", place.runs_source))
+    shared = (
+        (settings.storage.path, place.storage_source),
+        (settings.state_dir / "runs", place.runs_source),
+    )
     return {
         "base_url": place.base_url,
         "tls": {name: str(path) for name, path in place.tls or () if path is not None},
-        "pull": PullRules(frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds),
+        "pull": PullRules(
+            frozenset(docker.registries if docker.pull == "missing" else ()), docker.pull_seconds
+        ),
         "sources": tuple(
-            Source(root.absolute(), source.bind or "", source.volume or "") for root, source in shared if source
+            Source(root.absolute(), source.bind or "", source.volume or "")
+            for root, source in shared
+            if source
         ),
         "saved_log_size": settings.limits.run_log_bytes,
     }

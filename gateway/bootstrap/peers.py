@@ -71,7 +71,13 @@ class FateSide:
         self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, registry, devices)
         self.protocol = FateProtocol(
-            node, self._descriptions, standard, standard.send, self._signatures, store.jobs.find, self._protocol_of
+            node,
+            self._descriptions,
+            standard,
+            standard.send,
+            self._signatures,
+            store.jobs.find,
+            self._protocol_of,
         )
 
     def speaks(self, node: NodeId) -> bool:
@@ -83,7 +89,9 @@ class FateSide:
         if not self.speaks(node):
             return "bfia"
         if not self._settings.fate.enabled:
-            text = f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
+            text = (
+                f"node {node} speaks FATE's protocol, which is switched off here: set fate.enabled"
+            )
             raise Refused(text, reason="PROTOCOL_OFF")
         return PROTOCOL
 
@@ -95,7 +103,13 @@ class FateSide:
         """Tell whether a node has to sign its requests as FATE's sites do."""
         return self._signatures.asks(node)
 
-    def may_bring(self, node: NodeId, takes_part: bool | None, *, has_route: bool) -> bool:
+    def may_bring(
+        self,
+        node: NodeId,
+        takes_part: bool | None,
+        *,
+        has_route: bool,
+    ) -> bool:
         """Tell whether a node may send a channel message: only to its own jobs.
 
         A job may not have been created here yet (None), which a node waits for that has to sign control requests,
@@ -117,7 +131,12 @@ class FateSide:
 
         return check
 
-    def elsewhere(self, path: str, error: GatewayError, status: int) -> JSONResponse | None:
+    def elsewhere(
+        self,
+        path: str,
+        error: GatewayError,
+        status: int,
+    ) -> JSONResponse | None:
         """Return FATE's answer to what none of its paths has taken; None for paths that are not FATE's."""
         return in_fates_words(path, error, status) if self._settings.fate.enabled else None
 
@@ -151,7 +170,10 @@ class FateSide:
             ),
         )
         routers = (endpoints.router(parts), envelope.router(envelope.FOR_WORKERS))
-        return [Mounted(router, self._settings.limits.body_bytes, envelope.Envelope) for router in routers]
+        return [
+            Mounted(router, self._settings.limits.body_bytes, envelope.Envelope)
+            for router in routers
+        ]
 
     def _may_send(self, table: "PeerTable", node: NodeId) -> bool:
         """Tell whether a node may send requests; one without a route signs them as a site."""
@@ -217,7 +239,12 @@ class PeerTable:
         found = unknown_peer(node) or self.look(node)
         return node in self._routes.table.routes or found.former is not None
 
-    def check_part(self, node: str, job_id: str, task_id: str) -> None:
+    def check_part(
+        self,
+        node: str,
+        job_id: str,
+        task_id: str,
+    ) -> None:
         """Raise `NotAllowed` where the key that came with one job has signed a request about another one."""
         found = None if self.knows(node) else unknown_peer(node)
         if found is None or found.former is not None:
@@ -368,18 +395,27 @@ class Sessions:
         """Return the run that a request comes from. Raises `NotAllowed`, also for the session of another run."""
         found = self._by_token(claim.token) if claim.token else self._by_address(claim)
         if found is None:
-            wrong = "x-ptp-token is not a valid token of a run here" if claim.token else "x-ptp-token is missing"
+            wrong = (
+                "x-ptp-token is not a valid token of a run here"
+                if claim.token
+                else "x-ptp-token is missing"
+            )
             raise NotAllowed(
-                f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token", reason="RUN_TOKEN_REQUIRED"
+                f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token",
+                reason="RUN_TOKEN_REQUIRED",
             )
         local, run = found
         if claim.session != self._session_of(local, run):
-            raise NotAllowed("x-ptp-session-id is not this run's session: send the value of config.session_id")
+            raise NotAllowed(
+                "x-ptp-session-id is not this run's session: send the value of config.session_id"
+            )
         return Member(run.name, frozenset(local.spec.nodes))
 
     def own_session(self, claim: Claim) -> str:
         """Return the session of the run that a request comes from, whichever it names; empty for no run here."""
-        found = self._by_token(claim.token) if claim.token else self._by_address_anywhere(claim.address)
+        found = (
+            self._by_token(claim.token) if claim.token else self._by_address_anywhere(claim.address)
+        )
         return self._session_of(*found) if found is not None else ""
 
     def _by_address_anywhere(self, address: str) -> tuple[LocalJob, Run] | None:
@@ -399,7 +435,9 @@ class Sessions:
         found = self._store.run_of_token(known) if known is not None else None
         local = self._store.local_jobs.find(found[0]) if found is not None else None
         runs = _there(local) if local else []
-        return next(((local, run) for run in runs if local and found and run.run_id == found[1]), None)
+        return next(
+            ((local, run) for run in runs if local and found and run.run_id == found[1]), None
+        )
 
     def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
         """Return the run of the session whose container, which is still there, has the address."""
@@ -407,7 +445,10 @@ class Sessions:
         if local is None or not claim.address:
             return None
         for run in _there(local):
-            if self._session_of(local, run) == claim.session and self._address_of(run) == claim.address:
+            if (
+                self._session_of(local, run) == claim.session
+                and self._address_of(run) == claim.address
+            ):
                 return local, run
         return None
 

@@ -5,7 +5,15 @@ transport and wire format are elsewhere.
 """
 
 from gateway.broker.broker import Broker
-from gateway.broker.session import BrokerLimits, BufferFull, Message, PartsMissing, SessionReleased, Usage, Waiting
+from gateway.broker.session import (
+    BrokerLimits,
+    BufferFull,
+    Message,
+    PartsMissing,
+    SessionReleased,
+    Usage,
+    Waiting,
+)
 
 __all__ = [
     "Broker",

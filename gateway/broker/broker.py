@@ -59,7 +59,10 @@ class Broker:
     """
 
     def __init__(
-        self, root: Path, limits: BrokerLimits | None = None, clock: Callable[[], float] = time.time
+        self,
+        root: Path,
+        limits: BrokerLimits | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._root = root
         self._limits = limits if limits is not None else BrokerLimits()
@@ -90,7 +93,11 @@ class Broker:
 
         Raises Busy if another process uses the folder.
         """
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root.mkdir(
+            parents=True,
+            exist_ok=True,
+            mode=0o700,
+        )
         lock = (self._root / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +138,9 @@ class Broker:
         box = self._sessions.get(session)
         pending, recent = (box.pending(), box.recent()) if box is not None else ({}, {})
         readers = {
-            topic: list(waiting) for (name, topic), waiting in list(self._readers.items()) if name == session
+            topic: list(waiting)
+            for (name, topic), waiting in list(self._readers.items())
+            if name == session
         }
         now = time.monotonic()
         found = [
@@ -281,7 +290,9 @@ class Broker:
             end = max(upload.there, offset + sum(map(len, pieces)))
             with self._disk(box):
                 box.begin()
-                await anyio.to_thread.run_sync(box.spool.write_part, name, offset, pieces, size, end)
+                await anyio.to_thread.run_sync(
+                    box.spool.write_part, name, offset, pieces, size, end
+                )
             if box.ended:
                 raise SessionReleased(f"session {box.name} has ended")
             if end > upload.there:
@@ -295,7 +306,12 @@ class Broker:
                 box.uploads.pop(name, None)
             self._leave(box)
 
-    def _await_more(self, box: Session, name: str, upload: Upload) -> None:
+    def _await_more(
+        self,
+        box: Session,
+        name: str,
+        upload: Upload,
+    ) -> None:
         """Drop a message of which no more comes in time."""
         if upload.drop is not None:
             upload.drop.cancel()
@@ -346,13 +362,20 @@ class Broker:
         del box.uploads[name]
         self._wake_readers(box.name, stored.topic)
 
-    async def _store(self, box: Session, stored: Stored, pieces: Iterable[bytes]) -> bool:
+    async def _store(
+        self,
+        box: Session,
+        stored: Stored,
+        pieces: Iterable[bytes],
+    ) -> bool:
         """Write a message; False where its repeat came while this one waited or was being written."""
         payload = b""
         with self._disk(box):
             stored.number = box.new_number()
             if stored.size > self._limits.inline_bytes:
-                await anyio.to_thread.run_sync(box.spool.write_payload, stored.number, pieces, stored.size)
+                await anyio.to_thread.run_sync(
+                    box.spool.write_payload, stored.number, pieces, stored.size
+                )
             else:
                 stored.offset, payload = 0, b"".join(pieces)
         if box.ended:
@@ -373,7 +396,12 @@ class Broker:
                 raise SessionReleased(f"session {box.name} has ended") from error
             raise BufferFull(f"the message cannot be stored: {error.strerror}") from error
 
-    async def _wait_for_share(self, box: Session, stored: Stored, wait: float) -> None:
+    async def _wait_for_share(
+        self,
+        box: Session,
+        stored: Stored,
+        wait: float,
+    ) -> None:
         """Wait while a run would hold over half of its session, where it holds some already. Raises BufferFull.
 
         It does not queue for capacity, so that others may push to the same session meanwhile.
@@ -392,15 +420,24 @@ class Broker:
                 f"{box.name}: half of what the session may hold"
             )
 
-    async def _reserve(self, box: Session, stored: Stored, wait: float) -> None:
+    async def _reserve(
+        self,
+        box: Session,
+        stored: Stored,
+        wait: float,
+    ) -> None:
         size = stored.size
         if box not in self._writers and self._fits(box, size):
             box.reserve(stored)
             return
         queue = self._writers.setdefault(box, [])
         try:
-            if not await self._turn(queue, lambda own: queue[0] is own and self._fits(box, size), box, wait):
-                raise BufferFull(f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread")
+            if not await self._turn(
+                queue, lambda own: queue[0] is own and self._fits(box, size), box, wait
+            ):
+                raise BufferFull(
+                    f"session {box.name} has no capacity for {size} bytes: {box.messages} are unread"
+                )
             box.reserve(stored)
         finally:
             if not queue:
@@ -408,7 +445,11 @@ class Broker:
             self._wake_writers()
 
     async def _turn(
-        self, queue: list[asyncio.Event], ready: Callable[[asyncio.Event], bool], box: Session, wait: float
+        self,
+        queue: list[asyncio.Event],
+        ready: Callable[[asyncio.Event], bool],
+        box: Session,
+        wait: float,
     ) -> bool:
         """Wait in a queue for capacity; False if there was none for so long. Raises SessionReleased."""
         ticket = asyncio.Event()
@@ -459,10 +500,18 @@ class Broker:
                 box = self._sessions.get(session)
                 if box is not None:
                     self._used[session] = self._clock()
-                    stored = box.take(topic, sources=sources, reader=reader, run=run, pop_id=pop_id)
+                    stored = box.take(
+                        topic,
+                        sources=sources,
+                        reader=reader,
+                        run=run,
+                        pop_id=pop_id,
+                    )
                     if stored is not None:
                         content = box.content(stored)
-                        return Message(content, stored.size, stored.source, topic, session, stored.number)
+                        return Message(
+                            content, stored.size, stored.source, topic, session, stored.number
+                        )
                 if loop.time() >= end or self._leaving:
                     return None
                 arrival.clear()
@@ -491,7 +540,12 @@ class Broker:
             self._wake_readers(message.session, message.topic)
 
     async def release(
-        self, session: str, topic: str | None = None, *, reader: str, run: str | None = None
+        self,
+        session: str,
+        topic: str | None = None,
+        *,
+        reader: str,
+        run: str | None = None,
     ) -> None:
         """Drops a topic's unread messages, as far as this reader could get them, and what was sent to the reader.
 
@@ -541,7 +595,9 @@ class Broker:
             raise SessionReleased(f"session {session} has ended")
 
     def _refuse_oversize(self, size: int) -> None:
-        limit = min(self._limits.message_bytes, self._limits.session_bytes, self._limits.total_bytes)
+        limit = min(
+            self._limits.message_bytes, self._limits.session_bytes, self._limits.total_bytes
+        )
         if size > limit:
             settings = "limits.message_bytes, limits.session_bytes"
             raise TooLarge(

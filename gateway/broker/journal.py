@@ -98,7 +98,12 @@ class Spool:
             os.truncate(self.path, self.size)
         return records, torn
 
-    def append(self, kind: Kind, head: dict[str, Any], body: bytes = b"") -> int:
+    def append(
+        self,
+        kind: Kind,
+        head: dict[str, Any],
+        body: bytes = b"",
+    ) -> int:
         """Writes one record and returns where its body lies. On OSError the journal is as it was before."""
         record = encoded(kind, head, body)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -142,12 +147,19 @@ class Spool:
         self.size = size
         return bodies
 
-    def write_payload(self, number: int, pieces: Iterable[bytes], size: int) -> None:
+    def write_payload(
+        self,
+        number: int,
+        pieces: Iterable[bytes],
+        size: int,
+    ) -> None:
         """Writes a large payload into its own file. On failure no file is left."""
         path = self.payload_path(number)
         try:
             with open(path, "wb", buffering=0, opener=opened_private) as file:
-                file.truncate(size)  # a file that does not grow with each write takes them much faster
+                file.truncate(
+                    size
+                )  # a file that does not grow with each write takes them much faster
                 for piece in pieces:
                     _write_all(file.fileno(), piece)
         except BaseException:
@@ -155,7 +167,14 @@ class Spool:
                 path.unlink()
             raise
 
-    def write_part(self, upload: str, offset: int, pieces: Iterable[bytes], size: int, there: int) -> None:
+    def write_part(
+        self,
+        upload: str,
+        offset: int,
+        pieces: Iterable[bytes],
+        size: int,
+        there: int,
+    ) -> None:
         """Writes a part of a payload of ``size`` bytes; ``upload`` is a name of our own making.
 
         Behind those bytes stands how many of them are ``there`` now: the file has its size from the begin, as one
@@ -179,7 +198,12 @@ class Spool:
                 return int(_COUNT.unpack(os.pread(file.fileno(), _COUNT.size, size))[0])
         return 0
 
-    def complete(self, upload: str, number: int, size: int) -> None:
+    def complete(
+        self,
+        upload: str,
+        number: int,
+        size: int,
+    ) -> None:
         """Makes a payload that has come wholly that of a message."""
         path = self._part_path(upload)
         os.truncate(path, size)
@@ -240,7 +264,11 @@ def folders(root: Path) -> Iterator[Path]:
             yield path
 
 
-def encoded(kind: Kind, head: dict[str, Any], body: bytes) -> bytes:
+def encoded(
+    kind: Kind,
+    head: dict[str, Any],
+    body: bytes,
+) -> bytes:
     """Returns the bytes of a record."""
     raw = json.dumps(head, separators=(",", ":")).encode("ascii")
     return b"".join((_LEAD.pack(kind, len(raw), len(body), zlib.crc32(raw, kind)), raw, body))

@@ -50,7 +50,11 @@ class Mailbox:
 
     def take(self, sources: Collection[str] | None, run: str | None) -> Stored | None:
         """Removes the oldest message of these sources (None: of any), except what the reading run pushed."""
-        heads = [(lane[0].number, key) for key, lane in self._lanes.items() if _may_read(key, sources, run)]
+        heads = [
+            (lane[0].number, key)
+            for key, lane in self._lanes.items()
+            if _may_read(key, sources, run)
+        ]
         if not heads:
             return None
         _, key = min(heads, key=lambda head: head[0])
@@ -69,6 +73,10 @@ class Mailbox:
         return [stored for lane in list(self._lanes.values()) for stored in list(lane)]
 
 
-def _may_read(lane: tuple[str, str | None], sources: Collection[str] | None, run: str | None) -> bool:
+def _may_read(
+    lane: tuple[str, str | None],
+    sources: Collection[str] | None,
+    run: str | None,
+) -> bool:
     lane_source, lane_run = lane
     return (sources is None or lane_source in sources) and (run is None or lane_run != run)

@@ -189,7 +189,13 @@ class Pool:
 class Session:
     """The mailboxes of one session, what is on its way to readers, and the spool that remembers both."""
 
-    def __init__(self, name: str, spool: Spool, limits: BrokerLimits, pool: Pool) -> None:
+    def __init__(
+        self,
+        name: str,
+        spool: Spool,
+        limits: BrokerLimits,
+        pool: Pool,
+    ) -> None:
         self.name = name
         self.spool = spool
         self.messages = 0
@@ -223,7 +229,9 @@ class Session:
 
     def received(self) -> Received:
         """Return what has come; may be called from another thread."""
-        return Received(self._received_messages, self._received_bytes, self.recent().total() // RECENT_SECONDS)
+        return Received(
+            self._received_messages, self._received_bytes, self.recent().total() // RECENT_SECONDS
+        )
 
     def recent(self) -> Counter[str]:
         """Return the bytes that came lately, by topic; may be called from another thread."""
@@ -250,7 +258,12 @@ class Session:
             self.reserve(pending[number])
         self._needed = sum(stored.record for stored in self._live())
 
-    def _replay(self, record: Record, pending: dict[int, Stored], length: int) -> None:
+    def _replay(
+        self,
+        record: Record,
+        pending: dict[int, Stored],
+        length: int,
+    ) -> None:
         head = record.head
         match record.kind:
             case Kind.OPEN:
@@ -284,7 +297,9 @@ class Session:
                     self._forget(self._flights.get(number))
             case Kind.SEEN:
                 body = self.spool.read(record.offset, record.size)
-                self._seen.update((body[i : i + _DIGEST], None) for i in range(0, len(body), _DIGEST))
+                self._seen.update(
+                    (body[i : i + _DIGEST], None) for i in range(0, len(body), _DIGEST)
+                )
 
     def reserve(self, stored: Stored, sign: int = 1) -> None:
         """Counts one message against the session's capacity, and against its run's share of it."""
@@ -313,7 +328,10 @@ class Session:
 
     def seen(self, stored: Stored) -> bool:
         """Tell whether a message with the sequence of this one has come from its source on its topic before."""
-        return stored.sequence is not None and digest(stored.topic, stored.source, stored.sequence) in self._seen
+        return (
+            stored.sequence is not None
+            and digest(stored.topic, stored.source, stored.sequence) in self._seen
+        )
 
     def add(self, stored: Stored, payload: bytes) -> None:
         """Stores one message that is counted already; OSError if the disk refuses, and then nothing changed."""
@@ -338,13 +356,22 @@ class Session:
         self._recent[-1][1][stored.topic] += stored.size
 
     def take(
-        self, topic: str, *, sources: Collection[str] | None, reader: str, run: str | None, pop_id: str | None
+        self,
+        topic: str,
+        *,
+        sources: Collection[str] | None,
+        reader: str,
+        run: str | None,
+        pop_id: str | None,
     ) -> Stored | None:
         """Hands out the next message; the same one again for the same reader, topic and pop id.
 
         Any other call of a reader on a topic shows that it has what was sent to it there before.
         """
-        if pop_id is not None and (flight := self._repeats.get((reader, topic, pop_id))) is not None:
+        if (
+            pop_id is not None
+            and (flight := self._repeats.get((reader, topic, pop_id))) is not None
+        ):
             self._kept.get(reader, {}).pop(flight.stored.number, None)
             flight.sending += 1
             return flight.stored
@@ -356,7 +383,14 @@ class Session:
         self._tidy(topic)
         self._fly(Flight(stored, reader, pop_id, sending=1))
         if pop_id is not None:
-            self._note(Kind.TAKEN, {"n": stored.number, "reader": reader, "pop": pop_id})
+            self._note(
+                Kind.TAKEN,
+                {
+                    "n": stored.number,
+                    "reader": reader,
+                    "pop": pop_id,
+                },
+            )
         return stored
 
     def delivered(self, number: int) -> bool:
@@ -388,7 +422,13 @@ class Session:
         self._mailbox(flight.stored.topic).put_back(flight.stored)
         return True
 
-    def release(self, topic: str | None, *, reader: str, run: str | None) -> bool:
+    def release(
+        self,
+        topic: str | None,
+        *,
+        reader: str,
+        run: str | None,
+    ) -> bool:
         """Drops what was sent to this reader (on that topic) and, with a topic, what it could still read there."""
         kept = self._kept.get(reader, {}).values()
         self._drop([f for f in kept if topic is None or f.stored.topic == topic])
@@ -458,7 +498,9 @@ class Session:
         kept = list(self._kept[reader].values())
         size = sum(flight.stored.size for flight in kept)
         surplus = []
-        while len(kept) > 1 and (len(kept) > self._limits.kept_messages or size > self._limits.kept_bytes):
+        while len(kept) > 1 and (
+            len(kept) > self._limits.kept_messages or size > self._limits.kept_bytes
+        ):
             surplus.append(kept.pop(0))
             size -= surplus[-1].stored.size
         self._drop(surplus)
@@ -496,7 +538,12 @@ class Session:
             self.spool.append(kind, head)
         except OSError as error:
             log.warning(
-                "journal not written", extra={"session": self.name, "kind": kind.name, "error": str(error)}
+                "journal not written",
+                extra={
+                    "session": self.name,
+                    "kind": kind.name,
+                    "error": str(error),
+                },
             )
 
     def _compact(self) -> None:
@@ -523,7 +570,11 @@ class Session:
             yield Kind.PUSH, _push_head(stored), body
         for flight in self._flights.values():
             if flight.pop_id is not None:
-                head = {"n": flight.stored.number, "reader": flight.reader, "pop": flight.pop_id}
+                head = {
+                    "n": flight.stored.number,
+                    "reader": flight.reader,
+                    "pop": flight.pop_id,
+                }
                 yield Kind.TAKEN, head, b""
 
 

@@ -14,7 +14,17 @@ import typer
 from gateway.auth import BY_PROVIDER, Role, Token, new_token, token_place
 from gateway.cli import options
 from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, settings_of
-from gateway.cli.command import Columns, Output, command, compact, difference, listing, own, say, when
+from gateway.cli.command import (
+    Columns,
+    Output,
+    command,
+    compact,
+    difference,
+    listing,
+    own,
+    say,
+    when,
+)
 from gateway.cli.language import t
 from gateway.cli.node import audit_change, sign_audit, store_of
 from gateway.errors import counted
@@ -34,7 +44,14 @@ audit = typer.Typer(name="audit")
 def create_token(
     name: Annotated[str, typer.Argument(help="Whose it is; shown in the audit and in histories.")],
     role: Annotated[Role, typer.Option(help="What it is for.")],
-    days: Annotated[float, typer.Option(min=0, max=36_500, help="Days until it expires; 0: never.")] = 90,
+    days: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=36_500,
+            help="Days until it expires; 0: never.",
+        ),
+    ] = 90,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Create a token and print it, once: only its hash is kept."""
@@ -43,16 +60,31 @@ def create_token(
     if not name.strip() or len(name) > 255:
         raise CallFailed("the name must have 1 to 255 characters", EXIT_BAD_INPUT)
     if name.startswith(BY_PROVIDER):
-        raise CallFailed(f"names beginning with {BY_PROVIDER} are of those who log in by OpenID", EXIT_BAD_INPUT)
+        raise CallFailed(
+            f"names beginning with {BY_PROVIDER} are of those who log in by OpenID", EXIT_BAD_INPUT
+        )
     now = datetime.now(UTC)
     text, token = new_token(name, role, now, now + timedelta(days=days) if days else None)
     until = token.expires_at.isoformat() if token.expires_at else None
     with closing(store_of(config)) as store:
         SqlTokens(store).add(token)
         audit_change(
-            store, "token create", None, {"id": token.id, "name": name, "role": role, "expires_at": until}
+            store,
+            "token create",
+            None,
+            {
+                "id": token.id,
+                "name": name,
+                "role": role,
+                "expires_at": until,
+            },
         )
-    yield {"id": token.id, "name": name, "role": role, "token": text}
+    yield {
+        "id": token.id,
+        "name": name,
+        "role": role,
+        "token": text,
+    }
     say(text)
     ends = f"until {until[:16].replace('T', ' ')} UTC" if until else "without expiry"
     say(f"{role} {name}, {ends}; it is shown only now", err=True)
@@ -70,7 +102,16 @@ def list_tokens(config: options.Config = DEFAULT_CONFIG, **page: Any) -> Output:
     yield found
     columns: Columns = {key: key for key in ("id", "name", "role")}
     more: Columns = {f"{key} (UTC)": when(key, 16) for key in ("created", "expires")}
-    listing(found, "tokens", "token", {**columns, **more, "state": "state"})
+    listing(
+        found,
+        "tokens",
+        "token",
+        {
+            **columns,
+            **more,
+            "state": "state",
+        },
+    )
 
 
 def _listed(token: Token) -> dict[str, str]:
@@ -97,7 +138,9 @@ def revoke_token(
         count = SqlTokens(store).revoke(name, datetime.now(UTC))
         if not count:
             raise CallFailed(f"no valid token has the name or id {name}")
-        audit_change(store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0})
+        audit_change(
+            store, "token revoke", {"token": name, "good": count}, {"token": name, "good": 0}
+        )
     yield {"revoked": count}
     say(f"{count} revoked")
 
@@ -112,7 +155,14 @@ def show_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     yield {"keys": keys}
     if keys:
         listing(
-            {"keys": keys}, "keys", "key", {"use": lambda k: t(k["use"]), "algorithm": "algorithm", "id": "id"}
+            {"keys": keys},
+            "keys",
+            "key",
+            {
+                "use": lambda k: t(k["use"]),
+                "algorithm": "algorithm",
+                "id": "id",
+            },
         )
     else:
         say("this node has no key pair and signs nothing: bfia-gateway identity rotate makes one")
@@ -124,7 +174,15 @@ def export_identity(config: options.Config = DEFAULT_CONFIG) -> Output:
     keys = _identity(config)
     yield {"keys": keys}
     for key in keys:
-        say("\n".join(["-----BEGIN PUBLIC KEY-----", *wrap(key["public_key"], 64), "-----END PUBLIC KEY-----"]))
+        say(
+            "\n".join(
+                [
+                    "-----BEGIN PUBLIC KEY-----",
+                    *wrap(key["public_key"], 64),
+                    "-----END PUBLIC KEY-----",
+                ]
+            )
+        )
 
 
 @command(identity, "rotate", "--finish")
@@ -134,7 +192,10 @@ def rotate_identity(
         typer.Option(help="How the new key signs."),
     ] = "ed25519",
     finish: Annotated[
-        bool, typer.Option("--finish", help="Sign with the next key from now on, and delete the one before.")
+        bool,
+        typer.Option(
+            "--finish", help="Sign with the next key from now on, and delete the one before."
+        ),
     ] = False,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
@@ -156,7 +217,9 @@ def rotate_identity(
             sign_audit(store, config)
     yield {"keys": keys}
     newest = keys[-1]
-    say(f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key")
+    say(
+        f"{newest['id']} signs" if newest["use"] == "signing" else f"{newest['id']} is the next key"
+    )
     if not finish and len(keys) > 1:
         say("next: have partners add what bfia-gateway identity export prints to their routes")
         say("then: bfia-gateway identity rotate --finish")
@@ -168,7 +231,15 @@ def _identity(config: Path) -> list[dict[str, str]]:
     from gateway.identity.keys import Keyring
 
     pairs = Keyring(settings_of(config).state_dir).pairs.items()
-    return [{"use": use, "id": p.id, "algorithm": p.algorithm, "public_key": p.public} for use, p in pairs]
+    return [
+        {
+            "use": use,
+            "id": p.id,
+            "algorithm": p.algorithm,
+            "public_key": p.public,
+        }
+        for use, p in pairs
+    ]
 
 
 # ------------------------------------------------------------- the audit log
@@ -179,15 +250,26 @@ def list_entries(
     node: Client,
     who: Annotated[str, typer.Option(help="Only by this person, program or node.")] = "",
     action: Annotated[
-        str, typer.Option(help="Only whose action, or its meaning, holds this text, such as datasets.")
+        str,
+        typer.Option(help="Only whose action, or its meaning, holds this text, such as datasets."),
     ] = "",
-    since: Annotated[str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")] = "",
+    since: Annotated[
+        str, typer.Option(help="Only since, UTC: 2026-11-21 or 2026-11-21T08:00.")
+    ] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
-    refused: Annotated[bool, typer.Option("--refused", help="Only changes that were not made.")] = False,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Only changes that were not made.")
+    ] = False,
     **page: Any,
 ) -> Output:
     """Show who requested which change, with what was there before and after."""
-    narrow = {"who": who, "action": action, "since": since, "until": until, "refused": refused}
+    narrow = {
+        "who": who,
+        "action": action,
+        "since": since,
+        "until": until,
+        "refused": refused,
+    }
     found = node.get("/api/v1/audit", **narrow, **page)
     yield found
     columns: Columns = {
@@ -201,7 +283,9 @@ def list_entries(
 
 
 def _what(entry: Mapping[str, Any]) -> str:
-    return "\n".join(dict.fromkeys(map(t, (entry.get("in_words", entry["action"]), entry["action"]))))
+    return "\n".join(
+        dict.fromkeys(map(t, (entry.get("in_words", entry["action"]), entry["action"])))
+    )
 
 
 def _result(entry: Mapping[str, Any]) -> str:
@@ -217,10 +301,16 @@ def _difference(entry: Mapping[str, Any], most: int = 300) -> str:
         return ", ".join(map(difference, detail["changes"][:10]))[:most]
     if "reason" in detail and "from" in detail:
         more = f", {detail['repeated']} times more" if "repeated" in detail else ""
-        return _cut(t(f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"), most)
+        return _cut(
+            t(f"from {detail['from']}: {detail.get('message') or detail['reason']}{more}"), most
+        )
     if "before" in detail or "after" in detail:
-        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[:most]
-    return _cut(t(str(detail.get("refused") or "")) or (compact(detail, most) if detail else ""), most)
+        return f"{compact(detail.get('before'), most)} → {compact(detail.get('after'), most)}"[
+            :most
+        ]
+    return _cut(
+        t(str(detail.get("refused") or "")) or (compact(detail, most) if detail else ""), most
+    )
 
 
 def _cut(text: str, most: int) -> str:
@@ -243,9 +333,14 @@ def export(config: options.Config = DEFAULT_CONFIG) -> None:
 
 @command(audit, "verify", "audit.jsonl --keys our-keys.pem")
 def verify(
-    file: Annotated[Path | None, typer.Argument(help="What was exported; default: the node's database.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="What was exported; default: the node's database.")
+    ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="The node's public keys (identity export); default: those that it has now.")
+        Path | None,
+        typer.Option(
+            help="The node's public keys (identity export); default: those that it has now."
+        ),
     ] = None,
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
@@ -258,7 +353,9 @@ def verify(
 
     try:
         if keys is None:
-            trusted = [pair.public for pair in Keyring(settings_of(config).state_dir).pairs.values()]
+            trusted = [
+                pair.public for pair in Keyring(settings_of(config).state_dir).pairs.values()
+            ]
         else:
             trusted = list(public_keys(keys.read_text(encoding="utf-8")))
         if file is None:
@@ -272,7 +369,9 @@ def verify(
     yield vars(found), not found.problems
     for text in found.problems:
         say(text)
-    say(f"{counted(found.lines, 'line')} from {found.first} on, {found.before} of them older than the chain")
+    say(
+        f"{counted(found.lines, 'line')} from {found.first} on, {found.before} of them older than the chain"
+    )
     if found.head is not None:
         text = f"newest head: line {found.head}, signed {found.head_at} with {found.key}"
         say(f"{text}; {counted(found.after_head, 'line')} after it")
@@ -285,6 +384,10 @@ def _exported(file: Path) -> "Iterator[Line]":
     with file.open(encoding="utf-8") as lines:
         for number, text in enumerate(lines, 1):
             line = json.loads(text)
-            if not isinstance(line, dict) or line.keys() != names or not isinstance(line["id"], int):
+            if (
+                not isinstance(line, dict)
+                or line.keys() != names
+                or not isinstance(line["id"], int)
+            ):
                 raise ValueError(f"line {number} of {file} is not one of an exported audit log")
             yield line

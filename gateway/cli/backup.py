@@ -12,7 +12,14 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 import typer
 
 from gateway.cli import options
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, invalid_in, new_file, settings_of
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    CallFailed,
+    invalid_in,
+    new_file,
+    settings_of,
+)
 from gateway.cli.command import Output, amount, command, say, table
 from gateway.cli.node import audit_change, sign_audit, store_of
 from gateway.errors import Invalid, counted
@@ -82,7 +89,13 @@ def backup(
             part.unlink()
     size = file.stat().st_size
     left_out = _left_out(settings)
-    yield {"file": str(file), "bytes": size, "tables": counts, "storage": len(stored), "left_out": left_out}
+    yield {
+        "file": str(file),
+        "bytes": size,
+        "tables": counts,
+        "storage": len(stored),
+        "left_out": left_out,
+    }
     say(
         f"{file}: {amount(size)}, {counted(sum(counts.values()), 'row')}; it holds private keys, keep it like them"
     )
@@ -93,7 +106,8 @@ def backup(
 
 @command(commands, "restore", "node-2026-11-24.zip --config node.yml")
 def restore(
-    file: Annotated[Path, typer.Argument(help="What backup wrote.")], config: options.Config = DEFAULT_CONFIG
+    file: Annotated[Path, typer.Argument(help="What backup wrote.")],
+    config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Make a node from a backup: its database has to be empty, and no gateway may run on it.
 
@@ -111,24 +125,38 @@ def restore(
             if new:
                 _unpack(archive, {_CONFIG: source})
             settings, places = _usable(source, file if new else None)
-            files = {**_fitting(archive, about, settings), **({_CONFIG: config} if new else {})}  # that comes last
+            files = {
+                **_fitting(archive, about, settings),
+                **({_CONFIG: config} if new else {}),
+            }  # that comes last
             with closing(store_of(source)) as store:
                 counts = fill(store, _tables(archive, about["tables"], files))
-                audit_change(store, "restore", None, {"file": file.name, "made_at": about["made_at"]})
+                audit_change(
+                    store, "restore", None, {"file": file.name, "made_at": about["made_at"]}
+                )
                 HeadFile(settings.state_dir).delete()  # that of the log before
                 sign_audit(store, config)
                 missing = [one for one in _stored(store) if not places.exists(one)]
     except (BadZipFile, KeyError, ValueError) as error:
-        raise CallFailed(f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT) from error
+        raise CallFailed(
+            f"{file} is not a backup, or is damaged: {error}", EXIT_BAD_INPUT
+        ) from error
     except OSError as error:
         raise CallFailed(f"{error.filename or file}: {error.strerror}", EXIT_BAD_INPUT) from error
     finally:
         if new:
             source.unlink(missing_ok=True)
     written = [str(path) for path in files.values()]
-    found = {"node": about["node"], "tables": counts, "written": written, "missing": list(map(_shown, missing))}
+    found = {
+        "node": about["node"],
+        "tables": counts,
+        "written": written,
+        "missing": list(map(_shown, missing)),
+    }
     yield found, not missing
-    say(f"node {about['node']} as of {about['made_at'][:19]}: {counted(sum(counts.values()), 'row')}")
+    say(
+        f"node {about['node']} as of {about['made_at'][:19]}: {counted(sum(counts.values()), 'row')}"
+    )
     for one in written:
         say(f"written: {one}")
     if missing:
@@ -157,10 +185,14 @@ def _usable(config: Path, file: Path | None) -> "tuple[Settings, Storages]":
         except Invalid as error:
             raise invalid_in(config, error) from error
     except CallFailed as error:
-        hint = f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
+        hint = (
+            f"put back what it names, or unzip {_CONFIG} from {file}, correct it, and restore again"
+        )
         if error.reason == "BACKUP_WRITES_ELSEWHERE":
             hint = f"if it is right, unzip {_CONFIG} from {file}, and restore again"
-        raise CallFailed(f"{error}\n{hint}" if file else str(error), EXIT_BAD_INPUT, error.reason) from error
+        raise CallFailed(
+            f"{error}\n{hint}" if file else str(error), EXIT_BAD_INPUT, error.reason
+        ) from error
 
 
 def _refuse_outside(settings: "Settings", home: Path) -> None:
@@ -169,9 +201,13 @@ def _refuse_outside(settings: "Settings", home: Path) -> None:
     places = {
         "route_table.file": settings.route_table.file,
         "state_dir": settings.state_dir,
-        "database.url": Path(database.removeprefix("sqlite:///")) if database.startswith("sqlite:///") else None,
+        "database.url": Path(database.removeprefix("sqlite:///"))
+        if database.startswith("sqlite:///")
+        else None,
     }
-    outside = [f"{name}: {place}" for name, place in places.items() if place and not _is_below(place, home)]
+    outside = [
+        f"{name}: {place}" for name, place in places.items() if place and not _is_below(place, home)
+    ]
     if outside:
         text = f"the backup's {_CONFIG} has files written outside of {home}: {', '.join(outside)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_WRITES_ELSEWHERE")
@@ -183,7 +219,11 @@ def _is_below(place: Path, home: Path) -> bool:
 
 def _left_out(settings: "Settings") -> list[str]:
     """Return the files that the configuration names and a backup does not hold: certificates, passwords."""
-    return [str(path) for path in _paths(settings) if path.is_file() and path != settings.route_table.file]
+    return [
+        str(path)
+        for path in _paths(settings)
+        if path.is_file() and path != settings.route_table.file
+    ]
 
 
 def _paths(value: Any) -> Iterator[Path]:
@@ -235,12 +275,18 @@ def _manifest(archive: ZipFile) -> dict[str, Any]:
     return about
 
 
-def _fitting(archive: ZipFile, about: Mapping[str, Any], settings: "Settings") -> dict[str, Path]:
+def _fitting(
+    archive: ZipFile,
+    about: Mapping[str, Any],
+    settings: "Settings",
+) -> dict[str, Path]:
     """Return the files that are still to be written. Raises `CallFailed` where the node is another one."""
     if about["node"] != settings.node.id:
         text = f"the backup is of node {about['node']}, node.id here is {settings.node.id}"
         raise CallFailed(text, EXIT_BAD_INPUT, "BACKUP_OTHER_NODE")
-    files = {name: path for name, path in _files(settings, Path()).items() if name in archive.namelist()}
+    files = {
+        name: path for name, path in _files(settings, Path()).items() if name in archive.namelist()
+    }
     del files[_CONFIG]
     for name, path in files.items():
         if path.exists() and name != _ROUTES and path.read_bytes() != archive.read(name):
@@ -252,7 +298,11 @@ def _fitting(archive: ZipFile, about: Mapping[str, Any], settings: "Settings") -
 def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
     """Write files whole or not at all, readable by their owner only."""
     for name, path in files.items():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
         part = path.with_name(path.name + ".part")
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -261,7 +311,9 @@ def _unpack(archive: ZipFile, files: Mapping[str, Path]) -> None:
 
 
 def _tables(
-    archive: ZipFile, names: Iterable[str], files: Mapping[str, Path]
+    archive: ZipFile,
+    names: Iterable[str],
+    files: Mapping[str, Path],
 ) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
     """Yield what a database is filled with; the files are there before that is committed."""
     for name in names:

@@ -18,7 +18,14 @@ from uuid import uuid4
 import typer
 
 from bfia_gateway_client.errors import harmless
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, content, new_file, read_object
+from gateway.cli.client import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    CallFailed,
+    content,
+    new_file,
+    read_object,
+)
 from gateway.cli.command import EngineKind, Output, command, compact, mark, say, table
 from gateway.cli.language import t
 from gateway.cli.providers import commands
@@ -41,8 +48,12 @@ _LINES = 20
 
 @command(commands, "init", "overlap && cd overlap && pytest")
 def init(
-    name: Annotated[str, typer.Argument(help="The provider's name: lower-case letters, digits, . _ -")],
-    component: Annotated[str, typer.Option(help="The component's name; default: from the name.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="The provider's name: lower-case letters, digits, . _ -")
+    ],
+    component: Annotated[
+        str, typer.Option(help="The component's name; default: from the name.")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write into; default: the name.")
     ] = None,
@@ -55,19 +66,26 @@ def init(
     if not _NAME.fullmatch(name):
         text = f"{name!r} cannot name an image: expected lower-case letters, digits, . _ - (such as overlap)"
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
-    component = component or "".join(word[:1].upper() + word[1:] for word in re.split("[._-]", name))
+    component = component or "".join(
+        word[:1].upper() + word[1:] for word in re.split("[._-]", name)
+    )
     if not _COMPONENT.fullmatch(component):
         text = f"{component!r} cannot name a component: expected letters, digits, _ - (such as Overlap)"
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID")
     folder, module = output or Path(name), re.sub(r"\W", "_", name)
     template = files("gateway.conformance").joinpath("template")
-    made = {folder / one.name.removesuffix(".txt").replace("NAME", module): one for one in template.iterdir()}
+    made = {
+        folder / one.name.removesuffix(".txt").replace("NAME", module): one
+        for one in template.iterdir()
+    }
     for file in made:
         new_file(file, force)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, one in made.items():
-            text = one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name)
+            text = (
+                one.read_text("utf-8").replace("test_NAME", f"test_{module}").replace("NAME", name)
+            )
             file.write_text(text.replace("Overlap", component), "utf-8")
             file.chmod(0o644)  # COPY keeps it, and another user runs the image
     except OSError as error:
@@ -76,21 +94,35 @@ def init(
     for file in sorted(made):
         say(f"wrote {file}")
     place = shlex.quote(str(folder.absolute()))  # the check runs the command in folders of its own
-    say(f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) {place}/main.py"')
+    say(
+        f'next: bfia-gateway provider check {place}/register.json --command "$(which python3) {place}/main.py"'
+    )
 
 
 @command(commands, "check", "register.json --image registry.example.com/vendor:1.0.0")
 def check(
-    file: Annotated[Path, typer.Argument(help="The body that registers the provider, as JSON or YAML.")],
-    image: Annotated[str, typer.Option(help="Run this image's components, too.", metavar="REF")] = "",
+    file: Annotated[
+        Path, typer.Argument(help="The body that registers the provider, as JSON or YAML.")
+    ],
+    image: Annotated[
+        str, typer.Option(help="Run this image's components, too.", metavar="REF")
+    ] = "",
     program: Annotated[
-        str, typer.Option("--command", help="With the process engine: the command line that stands for the image.")
+        str,
+        typer.Option(
+            "--command", help="With the process engine: the command line that stands for the image."
+        ),
     ] = "",
     engine: Annotated[
-        EngineKind | None, typer.Option(help="How components run; default: process with --command, else docker.")
+        EngineKind | None,
+        typer.Option(help="How components run; default: process with --command, else docker."),
     ] = None,
-    component: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    clause: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    component: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be repeated.")
+    ] = None,
+    clause: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be repeated.")
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,13 +132,18 @@ def check(
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(help="A parameter's value, NAME=VALUE, or of one role ROLE.NAME=VALUE; may be repeated."),
+        typer.Option(
+            help="A parameter's value, NAME=VALUE, or of one role ROLE.NAME=VALUE; may be repeated."
+        ),
     ] = None,
     show_outputs: Annotated[
-        bool, typer.Option("--show-outputs", help="Print the beginning of what each party wrote, too.")
+        bool,
+        typer.Option("--show-outputs", help="Print the beginning of what each party wrote, too."),
     ] = False,
     grace: Annotated[float, typer.Option(min=0.1, help="Seconds from SIGTERM to SIGKILL.")] = 10.0,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one run of all parties together.")] = 300.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for one run of all parties together.")
+    ] = 300.0,
     memory: Annotated[float, typer.Option(min=0.01, help="GiB for each party, with Docker.")] = 2.0,
 ) -> Output:
     """Check a registration as a gateway does, and with --image its components clause by clause. Needs no gateway.
@@ -148,7 +185,11 @@ def check(
             typer.echo("\n".join(map(harmless, text.splitlines()[:_LINES])))
 
 
-def _given(data: Sequence[str], parameters: Sequence[str], found: "Described") -> "Given":
+def _given(
+    data: Sequence[str],
+    parameters: Sequence[str],
+    found: "Described",
+) -> "Given":
     """Read what stands for a role's tables, for one of its inputs, and for parameters."""
     from gateway.conformance.check import Given
 
@@ -161,10 +202,16 @@ def _given(data: Sequence[str], parameters: Sequence[str], found: "Described") -
             inputs[role, name] = content(Path(file))
         else:
             tables[role] = content(Path(file))
-    roles = {r for c in found.provider.components.values() for r in c.roles} if found.provider else set()
+    roles = (
+        {r for c in found.provider.components.values() for r in c.roles}
+        if found.provider
+        else set()
+    )
     common: dict[str, str] = {}
     of_roles: dict[str, dict[str, str]] = {}
-    for name, value in (_pair(one, "--parameter NAME=VALUE or ROLE.NAME=VALUE") for one in parameters):
+    for name, value in (
+        _pair(one, "--parameter NAME=VALUE or ROLE.NAME=VALUE") for one in parameters
+    ):
         role, _, own = name.partition(".")
         if own and role in roles:
             of_roles.setdefault(role, {})[own] = value
@@ -180,7 +227,12 @@ def _pair(text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str) -> list[X]:
+def _chosen(
+    known: Mapping[str, X],
+    names: Sequence[str],
+    what: str,
+    reason: str,
+) -> list[X]:
     """Return what is named, all where nothing is. Raises `CallFailed`."""
     if unknown := [name for name in names if name not in known]:
         text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
@@ -188,7 +240,12 @@ def _chosen(known: Mapping[str, X], names: Sequence[str], what: str, reason: str
     return [known[name] for name in dict.fromkeys(names or known)]
 
 
-def _validate(given: "Given", components: "Sequence[Component]", *, strict: bool) -> None:
+def _validate(
+    given: "Given",
+    components: "Sequence[Component]",
+    *,
+    strict: bool,
+) -> None:
     """Raise `CallFailed` for a parameter, or data, that none of the components has or reads, and for a value that
     rejects a job. A value that is only reported there is a warning here."""
     from provider_registry import values
@@ -212,7 +269,9 @@ def _validate(given: "Given", components: "Sequence[Component]", *, strict: bool
     roles = {role for c in components for role in c.roles}
     inputs = {one.name for c in components for one in c.inputs}
     unused = [role for role in given.tables if role not in roles]
-    unused += [f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs]
+    unused += [
+        f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs
+    ]
     if unused:
         text = f"no component that is checked reads data of {', '.join(unused)}; there are roles "
         text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
@@ -221,7 +280,11 @@ def _validate(given: "Given", components: "Sequence[Component]", *, strict: bool
 
 @contextmanager
 def _sandbox(
-    kind: EngineKind | None, image: str, program: str, timeouts: "Timeouts", memory: float
+    kind: EngineKind | None,
+    image: str,
+    program: str,
+    timeouts: "Timeouts",
+    memory: float,
 ) -> "Iterator[Sandbox]":
     """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
     from engines.base import EngineError
@@ -229,7 +292,9 @@ def _sandbox(
     from gateway.conformance.sandbox import Sandbox
 
     installation = uuid4().hex
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and remove all below
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # and remove all below
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
         kind = kind or (EngineKind.process if program else EngineKind.docker)
@@ -238,10 +303,14 @@ def _sandbox(
         try:
             yield sandbox
         except Invalid as error:
-            text = "\n".join(["a table of --data cannot be used:", *(f"  {p}" for p in error.problems)])
+            text = "\n".join(
+                ["a table of --data cannot be used:", *(f"  {p}" for p in error.problems)]
+            )
             raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from error
         except (EngineError, GatewayError) as error:
-            raise CallFailed(f"the sandbox cannot be used: {error}", EXIT_FAILED, error.reason) from error
+            raise CallFailed(
+                f"the sandbox cannot be used: {error}", EXIT_FAILED, error.reason
+            ) from error
         except OSError as error:
             text = f"the sandbox cannot be used: {error.strerror or error}; is Docker on another machine?"
             raise CallFailed(text, EXIT_FAILED, "SANDBOX_FAILED") from error
@@ -253,7 +322,13 @@ def _sandbox(
         signal.signal(signal.SIGTERM, before)
 
 
-def _engine(kind: EngineKind, image: str, program: str, folder: Path, installation: str) -> "Engine":
+def _engine(
+    kind: EngineKind,
+    image: str,
+    program: str,
+    folder: Path,
+    installation: str,
+) -> "Engine":
     from engines.base import EngineError
     from engines.docker import ContainerdEngine, DockerOptions
     from engines.process.engine import ProcessEngine
@@ -261,7 +336,9 @@ def _engine(kind: EngineKind, image: str, program: str, folder: Path, installati
 
     made: Engine
     if kind is EngineKind.docker:
-        made = ContainerdEngine(NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}"))
+        made = ContainerdEngine(
+            NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}")
+        )
     elif program:
         try:
             words = shlex.split(program)
@@ -269,7 +346,12 @@ def _engine(kind: EngineKind, image: str, program: str, folder: Path, installati
             raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
         _find(words)
         images = {image: tuple(words)}
-        made = ProcessEngine(node=NODE, installation=installation, images=images, run_root=folder / "process")
+        made = ProcessEngine(
+            node=NODE,
+            installation=installation,
+            images=images,
+            run_root=folder / "process",
+        )
     else:
         text = "the process engine needs --command, the command line that stands for the image"
         raise CallFailed(text, EXIT_BAD_INPUT)
@@ -298,41 +380,88 @@ def _find(words: Sequence[str]) -> None:
     for word in words[1:]:
         if not os.path.isabs(word) and os.path.isfile(word):
             text = f"--command: {word!r} is in {Path.cwd()}, and the program is started in a folder of its own; "
-            raise CallFailed(f"{text}write {Path(word).absolute()}", EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
+            raise CallFailed(
+                f"{text}write {Path(word).absolute()}", EXIT_BAD_INPUT, "COMMAND_NOT_FOUND"
+            )
 
 
-def _as_json(good: bool, found: "Described", checked: "Sequence[Checked]") -> dict[str, Any]:
+def _as_json(
+    good: bool,
+    found: "Described",
+    checked: "Sequence[Checked]",
+) -> dict[str, Any]:
     def problems(those: "Iterable[Problem]") -> list[dict[str, Any]]:
-        return [{key: value for key, value in p._asdict().items() if key != "suggestion" or value} for p in those]
+        return [
+            {key: value for key, value in p._asdict().items() if key != "suggestion" or value}
+            for p in those
+        ]
 
     def clause(of: "Clause", finding: "Finding") -> dict[str, Any]:
         remedy = (finding.remedy or of.remedy) if finding.result == "failed" else ""
-        about = {"clause": of.name, "section": of.section, "says": of.says, "result": str(finding.result)}
-        return {**about, "seen": finding.seen, "remedy": remedy}
+        about = {
+            "clause": of.name,
+            "section": of.section,
+            "says": of.says,
+            "result": str(finding.result),
+        }
+        return {
+            **about,
+            "seen": finding.seen,
+            "remedy": remedy,
+        }
 
     components = []
     for one in checked:
-        outputs = [{"party": p, "output": name, "begins": text} for (p, name), text in one.outputs.items()]
+        outputs = [
+            {
+                "party": p,
+                "output": name,
+                "begins": text,
+            }
+            for (p, name), text in one.outputs.items()
+        ]
         clauses = [clause(*pair) for pair in one.findings]
-        components.append({"component": one.component, "good": one.good, "clauses": clauses, "outputs": outputs})
+        components.append(
+            {
+                "component": one.component,
+                "good": one.good,
+                "clauses": clauses,
+                "outputs": outputs,
+            }
+        )
     description = {"errors": problems(found.errors), "warnings": problems(found.warnings)}
     key = found.provider.key if found.provider else None
-    return {"good": good, "provider": key, "description": description, "components": components}
+    return {
+        "good": good,
+        "provider": key,
+        "description": description,
+        "components": components,
+    }
 
 
-def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None:
+def _print(
+    file: Path,
+    found: "Described",
+    checked: "Sequence[Checked]",
+) -> None:
     marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
     rows = [
-        [t(m), p.path, t(p.rule), "" if p.got is None else compact(p.got, 200), p.suggestion] for m, p in marked
+        [t(m), p.path, t(p.rule), "" if p.got is None else compact(p.got, 200), p.suggestion]
+        for m, p in marked
     ]
-    title = f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
+    title = (
+        f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
+    )
     if rows:
         table(title, ["", "where", "problem", "value", "suggestion"], rows)
     else:
         say(title)
     for one in checked:
         say()
-        idle = any(clause.name in ("starts", "works") and f.result == "failed" for clause, f in one.findings)
+        idle = any(
+            clause.name in ("starts", "works") and f.result == "failed"
+            for clause, f in one.findings
+        )
         lines = [
             [
                 "\n".join(dict.fromkeys((t(clause.name), clause.name))),
@@ -342,7 +471,9 @@ def _print(file: Path, found: "Described", checked: "Sequence[Checked]") -> None
                 t(clause.section),
             ]
             for clause, f in one.findings
-            if not (idle and f.result == "not shown")  # what does not work shows little: the last line counts them
+            if not (
+                idle and f.result == "not shown"
+            )  # what does not work shows little: the last line counts them
         ]
         table(one.component, ["clause", "result", "seen", "what to do", "BFIA section"], lines)
         broken = [clause.name for clause, f in one.findings if f.result == "failed"]

@@ -44,7 +44,13 @@ T = TypeVar("T")
 class CallFailed(GatewayError):
     """A command failed. ``code`` is its exit code, ``data`` what the node's response has beside the message."""
 
-    def __init__(self, text: str, code: int = EXIT_FAILED, reason: str = "", data: Any = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        code: int = EXIT_FAILED,
+        reason: str = "",
+        data: Any = None,
+    ) -> None:
         super().__init__(text, reason=reason)
         self.code = code
         self.data = data
@@ -53,7 +59,14 @@ class CallFailed(GatewayError):
 class Client:
     """Requests to one node. Use as a context. Every method raises `CallFailed`."""
 
-    def __init__(self, url: str, word: str = "", *, timeout: float = 60.0, source: str = "the token") -> None:
+    def __init__(
+        self,
+        url: str,
+        word: str = "",
+        *,
+        timeout: float = 60.0,
+        source: str = "the token",
+    ) -> None:
         """``word`` is the token, ``source`` where it comes from."""
         from bfia_gateway_client.wire import BlockingWire
 
@@ -74,7 +87,12 @@ class Client:
         """Get JSON; parameters that are None, False or empty are left out."""
         return self.call("GET", path, query=query)
 
-    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+    def post(
+        self,
+        path: str,
+        body: Any = None,
+        **query: Any,
+    ) -> Any:
         """Post JSON."""
         return self.call("POST", path, body, query=query)
 
@@ -82,12 +100,24 @@ class Client:
         """Delete."""
         return self.call("DELETE", path, query=query)
 
-    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        **options: Any,
+    ) -> Any:
         """Send one request; return the response's JSON. ``options`` are those of `Wire.call`."""
-        return self.done(self.wire.call(method, path, body, **{"timeout": self._timeout, **options}))
+        return self.done(
+            self.wire.call(method, path, body, **{"timeout": self._timeout, **options})
+        )
 
     def download(
-        self, path: str, target: Path, moved: Callable[[int, int | None], None] = lambda *_: None, **query: Any
+        self,
+        path: str,
+        target: Path,
+        moved: Callable[[int, int | None], None] = lambda *_: None,
+        **query: Any,
     ) -> int:
         """Write a response's body into a file, whole or not at all; return its length in bytes.
 
@@ -121,7 +151,9 @@ class Client:
             text = f"{error.message}; is the node up? bfia-gateway serve starts it (another node: --config, --url)"
             if error.next_step == MAYBE_DONE:
                 text = f"{error.message}; {MAYBE_DONE}"
-            raise CallFailed(self._other_scheme(error.message) or text, EXIT_NO_ANSWER, error.reason) from error
+            raise CallFailed(
+                self._other_scheme(error.message) or text, EXIT_NO_ANSWER, error.reason
+            ) from error
         except GatewayError as error:
             text = _NO_TOKEN if error.reason == "NO_TOKEN" else error.message
             if error.reason == "PATH_UNKNOWN":
@@ -145,7 +177,12 @@ class Client:
         return ""
 
 
-def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
+def connect(
+    config: Path,
+    url: str = "",
+    *,
+    timeout: float = 60.0,
+) -> Client:
     """Return a client for the node at ``url``, else at the address in its configuration. Raises `CallFailed`."""
     if url:
         return Client(url, os.environ.get(TOKEN, ""), timeout=timeout, source=TOKEN)
@@ -154,7 +191,11 @@ def connect(config: Path, url: str = "", *, timeout: float = 60.0) -> Client:
     if port == "0":
         text = f"{config} lets the operator listener choose its port; name it with --url or {URL}"
         raise CallFailed(text, EXIT_BAD_INPUT)
-    here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)
+    here = {
+        "0.0.0.0": "127.0.0.1",
+        "[::]": "[::1]",
+        "::": "[::1]",
+    }.get(host, host)
     word, source = os.environ.get(TOKEN, ""), TOKEN
     if not word and settings.auth.mode == "on":
         word, source = settings.auth.token, f"auth.token of {config}"
@@ -250,7 +291,9 @@ def new_file(target: Path, force: bool) -> None:
     except OSError as error:
         raise NotFit(f"{str(target)[:80]}… cannot be written: {error.strerror}") from None
     if exists and not replaceable:
-        raise NotFit(f"{target} is a folder, a device or a pipe, and is never replaced; name a file")
+        raise NotFit(
+            f"{target} is a folder, a device or a pipe, and is never replaced; name a file"
+        )
     if exists and not force:
         raise NotFit(f"{target} exists already; give --force to overwrite, or name another file")
 
@@ -275,7 +318,9 @@ def read_object(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise NotFit(f"{file} is neither JSON nor YAML: {syntax_error(error)}") from None
     if not isinstance(body, dict):
-        found = "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
+        found = (
+            "a list" if isinstance(body, list) else "nothing" if body is None else "a single value"
+        )
         raise NotFit(f"{file} must hold an object (name: value) and holds {found}")
     try:
         json.dumps(body, allow_nan=False, ensure_ascii=False).encode()

@@ -65,7 +65,12 @@ class EngineKind(StrEnum):
     process = "process"
 
 
-def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+def say(
+    text: str = "",
+    *,
+    err: bool = False,
+    nl: bool = True,
+) -> None:
     """Print text, `harmless`; with ``err`` to standard error."""
     typer.echo(harmless(t(text)), err=err, nl=nl)
 
@@ -76,7 +81,12 @@ def warn(warnings: Iterable[str]) -> None:
         say(f"warning: {warning}", err=True)
 
 
-def print_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
+def print_json(
+    value: Any,
+    *,
+    indent: int | None = 2,
+    err: bool = False,
+) -> None:
     """Print JSON; control characters are escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text), err=err)
@@ -100,19 +110,32 @@ _NEXT = {
 
 
 _REMEDY = "what to do"
-_WORDED = frozenset({"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"})
+_WORDED = frozenset(
+    {"state", "until", "result", "seen", "what", "check", _REMEDY, "reports", "digest"}
+)
 """headings of columns that hold texts of this program; so does a first column without a heading"""
 
 
 def listing(
-    found: Mapping[str, Any], key: str, noun: str, columns: Columns, title: str = "", spare: Sequence[str] = ()
+    found: Mapping[str, Any],
+    key: str,
+    noun: str,
+    columns: Columns,
+    title: str = "",
+    spare: Sequence[str] = (),
 ) -> None:
     """Print one page of a list as a `table`, and how to get the next page; of an empty list what to do next."""
     entries = found[key]
     if not title:
         total = int(found.get("total", len(entries)))
-        title = counted(total, noun) if total == len(entries) else f"{len(entries)} of {counted(total, noun)}"
-    rows = [[one[of] if isinstance(of, str) else of(one) for of in columns.values()] for one in entries]
+        title = (
+            counted(total, noun)
+            if total == len(entries)
+            else f"{len(entries)} of {counted(total, noun)}"
+        )
+    rows = [
+        [one[of] if isinstance(of, str) else of(one) for of in columns.values()] for one in entries
+    ]
     if not rows and key in _NEXT:
         say(title)
         say(_NEXT[key])
@@ -122,7 +145,11 @@ def listing(
         say(f"more: --after {shlex.quote(str(found['next']))}", err=True)
 
 
-def _spared(columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str]) -> list[str]:
+def _spared(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    spare: Sequence[str],
+) -> list[str]:
     """Return which columns that hold something are left out, so that the others have room; one is shown always."""
     shown = {name: [cell(row[n]) for row in rows] for n, name in enumerate(columns)}
     widths = {name: 3 + _width([t(name), *of]) for name, of in shown.items() if any(of)}
@@ -135,7 +162,12 @@ def _spared(columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequen
     return spared
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spare: Sequence[str] = ()) -> None:
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    spare: Sequence[str] = (),
+) -> None:
     """Print a table as wide as the terminal, in a pipe as COLUMNS says, without columns that hold nothing.
 
     Long cells are folded, and words stay whole. Where there is too little room for that, each row becomes a table
@@ -156,18 +188,25 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spa
     if not any(columns):
         rows = [row for row in rows if any(map(cell, row[1:]))]
     worded = [name in _WORDED or not (at or name) for at, name in enumerate(columns)]
-    lines = [[harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)] for row in rows]
+    lines = [
+        [harmless(t(cell(v)) if of else cell(v)) for of, v in zip(worded, row, strict=True)]
+        for row in rows
+    ]
     filled = [n for n in range(len(columns)) if not lines or any(line[n] for line in lines)]
     shown = [[harmless(t(columns[n])), *(line[n] for line in lines)] for n in filled]
     room = console.width - 3 * len(shown) + 1
     at = columns.index(_REMEDY) if _REMEDY in columns else 0
     advice = [line[at] for line in lines if at and line[at]]
     if advice and (sum(map(_width, shown)) > room or len(set(advice)) < len(advice)):
-        table("", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows])
+        table(
+            "", [*columns[:at], *columns[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
+        )
         about = 2 if "about" in columns[1:2] else 1
         say("what to do:")
         named = [" ".join(" ".join(line[:about]).split()) for line in lines]
-        for first, remedy in dict.fromkeys((name, line[at]) for name, line in zip(named, lines, strict=True)):
+        for first, remedy in dict.fromkeys(
+            (name, line[at]) for name, line in zip(named, lines, strict=True)
+        ):
             if remedy:
                 say(f"  {' '.join(first.split())}{'：' if spoken() == CHINESE else ': '}{remedy}")
         return
@@ -177,7 +216,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], spa
         for number, entry in enumerate(entries):
             table(" " if number else "", ["", ""], list(zip(headings, entry, strict=True)))
         return
-    made = Table(show_edge=False, pad_edge=False, show_header=any(column[0] for column in shown))
+    made = Table(
+        show_edge=False,
+        pad_edge=False,
+        show_header=any(column[0] for column in shown),
+    )
     for column, width in zip(shown, widths, strict=True):
         made.add_column(Text(column[0]), overflow="fold", width=width)
     for row in zip(*(column[1:] for column in shown), strict=True):
@@ -241,15 +284,26 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     from rich.cells import cell_len
 
     widths = [_width(column) for column in columns]
-    ids = [[len(w) for text in column[1:] for w in text.split() if _ID.fullmatch(w)] for column in columns]
-    headings = [max([1, *map(cell_len, c[0].split()), *of]) for c, of in zip(columns, ids, strict=True)]
+    ids = [
+        [len(w) for text in column[1:] for w in text.split() if _ID.fullmatch(w)]
+        for column in columns
+    ]
+    headings = [
+        max([1, *map(cell_len, c[0].split()), *of]) for c, of in zip(columns, ids, strict=True)
+    ]
     found = [re.findall("([!-~]+)|([\u2e80-\uffff]+)", "\n".join(column)) for column in columns]
-    longest = [max((len(w) or min(cell_len(wide), _WIDE) for w, wide in of), default=1) for of in found]
-    words = [max(min(length, _LONG), heading) for length, heading in zip(longest, headings, strict=True)]
+    longest = [
+        max((len(w) or min(cell_len(wide), _WIDE) for w, wide in of), default=1) for of in found
+    ]
+    words = [
+        max(min(length, _LONG), heading) for length, heading in zip(longest, headings, strict=True)
+    ]
     if len(columns) > 2:  # the first names what the row is about
         words[0] = headings[0] = max(headings[0], min(widths[0], room // 2))
     for least in (words,) if len(columns) > 2 else (words, headings):
-        while sum(widths) > room and (can := [n for n, width in enumerate(widths) if width > least[n]]):
+        while sum(widths) > room and (
+            can := [n for n, width in enumerate(widths) if width > least[n]]
+        ):
             widths[max(can, key=widths.__getitem__)] -= 1
     return widths
 
@@ -271,7 +325,9 @@ def cell(value: Any) -> str:
         case list():
             return ", ".join(map(cell, value))
         case Mapping():
-            return "; ".join(f"{key} {cell(one)}" for key, one in value.items() if one not in (None, "", {}, []))
+            return "; ".join(
+                f"{key} {cell(one)}" for key, one in value.items() if one not in (None, "", {}, [])
+            )
     return str(value)
 
 
@@ -293,7 +349,9 @@ def amount(count: int) -> str:
     return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
-_IN_SHORT = re.compile("an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits")
+_IN_SHORT = re.compile(
+    "an object with [0-9]+ fields|a list of [0-9]+ values|an integer of many digits"
+)
 """what stands for a value that is too long to be shown"""
 
 
@@ -312,15 +370,15 @@ def difference(change: Mapping[str, Any]) -> str:
     place = ".".join(str(change[key]) for key in ("node", "field", "path") if change.get(key))
     if change.get("field") == "keys":
         old, new = map(_key_ids, (before, after))
-        return (
-            f"{place}: {' '.join([*(f'+{k}' for k in sorted(new - old)), *(f'-{k}' for k in sorted(old - new))])}"
-        )
+        return f"{place}: {' '.join([*(f'+{k}' for k in sorted(new - old)), *(f'-{k}' for k in sorted(old - new))])}"
     return f"{place}: {compact(before)} → {compact(after)}"
 
 
 def _key_ids(keys: Sequence[str] | None) -> set[str]:
     """Return the beginnings of public keys' ids."""
-    return {f"sha256:{hashlib.sha256(base64.b64decode(key)).hexdigest()[:12]}…" for key in keys or ()}
+    return {
+        f"sha256:{hashlib.sha256(base64.b64decode(key)).hexdigest()[:12]}…" for key in keys or ()
+    }
 
 
 Output = Iterator[Any]
@@ -328,7 +386,11 @@ Output = Iterator[Any]
 What it does afterwards prints the same for people."""
 
 
-def loaded_from(group: str, *modules: str, usual: str = "") -> type[TyperGroup]:
+def loaded_from(
+    group: str,
+    *modules: str,
+    usual: str = "",
+) -> type[TyperGroup]:
     """Return a kind of group: its commands are those of a group that modules of this room fill.
 
     ``usual``: the command that is meant where none is named.
@@ -342,10 +404,15 @@ def loaded_from(group: str, *modules: str, usual: str = "") -> type[TyperGroup]:
         @cached_property
         def commands(self) -> Any:  # type: ignore[override]
             filled = [getattr(import_module(f"gateway.cli.{module}"), group) for module in modules]
-            return {name: translated(one) for name, one in typer.main.get_group(filled[0]).commands.items()}
+            return {
+                name: translated(one)
+                for name, one in typer.main.get_group(filled[0]).commands.items()
+            }
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            named = not usual or (args and (args[0] in self.commands or args[0] in ctx.help_option_names))
+            named = not usual or (
+                args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+            )
             return super().parse_args(ctx, args if named else [usual, *args])
 
     return Loading
@@ -366,7 +433,11 @@ def command(
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = [
+            p
+            for p in inspect.signature(function).parameters.values()
+            if p.kind is not p.VAR_KEYWORD
+        ]
         needs_node = bool(own) and own[0].annotation is Client
         parameters = {p.name: (p.annotation, p.default) for p in own[needs_node:]}
         parameters |= options or {}
@@ -390,15 +461,18 @@ def command(
 
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
-                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+                inspect.Parameter(
+                    key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+                )
                 for key, (annotation, default) in parameters.items()
             ]
         )
         run.__annotations__ = {key: annotation for key, (annotation, _) in parameters.items()}
         words = ["Example: bfia-gateway", app.info.name, name, example]
-        app.command(name, help=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{' '.join(filter(None, words))}")(
-            run
-        )
+        app.command(
+            name,
+            help=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{' '.join(filter(None, words))}",
+        )(run)
         return function
 
     return register
@@ -410,7 +484,10 @@ def whole_id(node: Client, given: str) -> str:
         return given
     ids: list[str] = []
     with suppress(CallFailed):  # the command itself says what is the matter
-        ids = [job["job_id"] for job in node.get("/api/v1/jobs", limit=1 if given == "last" else 1000)["jobs"]]
+        ids = [
+            job["job_id"]
+            for job in node.get("/api/v1/jobs", limit=1 if given == "last" else 1000)["jobs"]
+        ]
     if given == "last" and ids:
         return ids[0]
     fits = [job_id for job_id in ids if job_id.startswith(given)]
@@ -424,7 +501,9 @@ def whole_id(node: Client, given: str) -> str:
 
 def short(ids: Sequence[str]) -> list[str]:
     """Return ids as lists show them: so much of the beginning as tells them apart."""
-    length = next((n for n in range(_SHORT, _LONG) if len({one[:n] for one in ids}) == len(set(ids))), _LONG)
+    length = next(
+        (n for n in range(_SHORT, _LONG) if len({one[:n] for one in ids}) == len(set(ids))), _LONG
+    )
     return [one[:length] if len(one) >= _LONG else one for one in ids]
 
 
@@ -441,7 +520,9 @@ def lasted(since: str | None, until: str | None) -> str:
         (seconds % 60, "s"),
     ]
     first = next((n for n, (count, _) in enumerate(units) if count), 3)
-    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count or first == 3)
+    return " ".join(
+        f"{count} {unit}" for count, unit in units[first : first + 2] if count or first == 3
+    )
 
 
 def _show(output: Any, as_json: bool) -> None:
@@ -467,12 +548,22 @@ def reporting(as_json: bool = False) -> Iterator[None]:
         except NotFit as error:
             raise CallFailed(str(error), EXIT_BAD_INPUT) from None
         except Invalid as error:
-            raise CallFailed("; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason) from None
+            raise CallFailed(
+                "; ".join(map(str, error.problems)), EXIT_BAD_INPUT, error.reason
+            ) from None
         except DatabaseAway as error:
             raise CallFailed(error.message, EXIT_NO_ANSWER, error.reason) from None
     except CallFailed as error:
         if as_json:
-            print_json({"error": str(error), "reason": error.reason, "data": error.data}, indent=None, err=True)
+            print_json(
+                {
+                    "error": str(error),
+                    "reason": error.reason,
+                    "data": error.data,
+                },
+                indent=None,
+                err=True,
+            )
         else:
             say(str(error), err=True)
         raise typer.Exit(error.code) from None
@@ -480,7 +571,13 @@ def reporting(as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def save(node: Client, path: str, target: Path, force: bool, **query: Any) -> Output:
+def save(
+    node: Client,
+    path: str,
+    target: Path,
+    force: bool,
+    **query: Any,
+) -> Output:
     """Download into a new file, and print its name and size."""
     new_file(target, force)
     with Progress(f"fetching {target.name}") as shown:

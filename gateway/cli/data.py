@@ -32,12 +32,22 @@ from gateway.errors import counted
 commands = typer.Typer(name="data")
 
 DatasetId = Annotated[
-    str, typer.Argument(metavar="NAMESPACE#NAME", help="The dataset's id.", autocompletion=options.datasets)
+    str,
+    typer.Argument(
+        metavar="NAMESPACE#NAME",
+        help="The dataset's id.",
+        autocompletion=options.datasets,
+    ),
 ]
 SOURCE_PASSWORD = "BFIA_GATEWAY_SOURCE_PASSWORD"
 
 
-def _option(kind: type, default: Any, text: str, *names: str) -> tuple[Any, Any]:
+def _option(
+    kind: type,
+    default: Any,
+    text: str,
+    *names: str,
+) -> tuple[Any, Any]:
     return Annotated[kind, typer.Option(*names, help=text)], default
 
 
@@ -55,7 +65,9 @@ _SENT = _TABLE | {
         bool, False, "Put a unique column sid first; match ids may repeat then.", "--extend-sid"
     ),
     "overwrite": _option(bool, False, "Replace a dataset of the same id.", "--overwrite"),
-    "storage": _option(str, "", "Which of the node's storages, `file` for its folder; else the first."),
+    "storage": _option(
+        str, "", "Which of the node's storages, `file` for its folder; else the first."
+    ),
 }
 """options of a table that is sent"""
 
@@ -78,12 +90,18 @@ def upload(
     node: Client,
     file: Annotated[Path, typer.Argument(help="A table as CSV; - reads standard input.")],
     delimiter: Annotated[
-        str, typer.Option(help="Character between the cells; recognised where none is given.", show_default=False)
+        str,
+        typer.Option(
+            help="Character between the cells; recognised where none is given.", show_default=False
+        ),
     ] = "",
     encoding: Annotated[
-        str, typer.Option(help="Such as utf-8 or gbk; auto, or none: recognised.", show_default=False)
+        str,
+        typer.Option(help="Such as utf-8 or gbk; auto, or none: recognised.", show_default=False),
     ] = "",
-    head: Annotated[bool, typer.Option("--head/--no-head", help="The first line names the columns.")] = True,
+    head: Annotated[
+        bool, typer.Option("--head/--no-head", help="The first line names the columns.")
+    ] = True,
     **table: Any,
 ) -> Output:
     """Send a table to the node. An upload that is interrupted, or refused, leaves nothing there."""
@@ -112,7 +130,8 @@ def import_dataset(
     source: Annotated[str, typer.Option("--from", help="The database, without a password.")],
     query: Annotated[str, typer.Option(help="A SELECT; its columns are the table's.")],
     password_file: Annotated[
-        Path | None, typer.Option(help=f"File with the password; without it, {SOURCE_PASSWORD} is used.")
+        Path | None,
+        typer.Option(help=f"File with the password; without it, {SOURCE_PASSWORD} is used."),
     ] = None,
     **table: Any,
 ) -> Output:
@@ -132,7 +151,12 @@ def import_dataset(
 
 
 def _sent(
-    node: Client, sent_as: str, file: Any, table: dict[str, Any], delimiter: str, encoding: str
+    node: Client,
+    sent_as: str,
+    file: Any,
+    table: dict[str, Any],
+    delimiter: str,
+    encoding: str,
 ) -> dict[str, Any]:
     from bfia_gateway_client.transfers import send_table
 
@@ -149,7 +173,9 @@ def _sent(
 
 def _print_stored(found: Mapping[str, Any]) -> None:
     rows, columns = counted(found["count"], "row"), counted(len(found["columns"]), "column")
-    say(f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}")
+    say(
+        f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}"
+    )
 
 
 def _read_as(found: Mapping[str, Any]) -> str:
@@ -167,7 +193,9 @@ def _read_as(found: Mapping[str, Any]) -> str:
 )
 def register(
     node: Client,
-    place: Annotated[str, typer.Argument(help="Such as s3://bucket/path, file:///path or lake:path.")],
+    place: Annotated[
+        str, typer.Argument(help="Such as s3://bucket/path, file:///path or lake:path.")
+    ],
     count: Annotated[
         bool, typer.Option("--count", help="Read all of it: count rows, check that no id repeats.")
     ] = False,
@@ -181,8 +209,17 @@ def register(
 
     Nothing is copied, and `data delete` leaves the files.
     """
-    body = {"place": place, "count": count, "overwrite": overwrite, "reason": reason}
-    body |= {"match_id_name": table.pop("match_id"), "label_name": table.pop("label"), **table}
+    body = {
+        "place": place,
+        "count": count,
+        "overwrite": overwrite,
+        "reason": reason,
+    }
+    body |= {
+        "match_id_name": table.pop("match_id"),
+        "label_name": table.pop("label"),
+        **table,
+    }
     found = node.call("POST", "/api/v1/datasets", body, timeout=None)
     yield found
     columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
@@ -200,10 +237,28 @@ def list_datasets(
     """List the datasets that were uploaded here."""
     found = node.get("/api/v1/datasets", namespace=namespace, **page)
     yield found
-    columns = {"dataset": "dataset_id", "rows": "count", "columns": "columns", "size": size("size")}
+    columns = {
+        "dataset": "dataset_id",
+        "rows": "count",
+        "columns": "columns",
+        "size": size("size"),
+    }
     place: Columns = {"storage": lambda one: one["storage"].removeprefix("file")}
-    more = {"created (UTC)": when("created_at", 16), "disabled": "disabled", "description": "description"}
-    listing(found, "datasets", "dataset", {**columns, **place, **more})
+    more = {
+        "created (UTC)": when("created_at", 16),
+        "disabled": "disabled",
+        "description": "description",
+    }
+    listing(
+        found,
+        "datasets",
+        "dataset",
+        {
+            **columns,
+            **place,
+            **more,
+        },
+    )
 
 
 @command(commands, "show", "experiment#breast_hetero_guest")
@@ -243,7 +298,11 @@ def show_dataset(node: Client, dataset: DatasetId) -> Output:
     warn(found["warnings"])
 
 
-@command(commands, "edit", 'experiment#breast_hetero_guest --label y --match-id id --description "customers"')
+@command(
+    commands,
+    "edit",
+    'experiment#breast_hetero_guest --label y --match-id id --description "customers"',
+)
 def edit(
     node: Client,
     dataset: DatasetId,
@@ -251,7 +310,8 @@ def edit(
     label: Annotated[str | None, typer.Option(help="Column with the label; '' for none.")] = None,
     description: Annotated[str | None, typer.Option(help="Free text.")] = None,
     meta: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Free keys to set as a JSON object; null deletes one.")
+        str | None,
+        typer.Option(metavar="JSON", help="Free keys to set as a JSON object; null deletes one."),
     ] = None,
     reason: options.Reason = "",
 ) -> Output:
@@ -259,32 +319,54 @@ def edit(
 
     A table of several partitions is divided by its match id, and keeps it.
     """
-    change: dict[str, Any] = {"match_id_name": match_id, "label_name": label, "description": description}
+    change: dict[str, Any] = {
+        "match_id_name": match_id,
+        "label_name": label,
+        "description": description,
+    }
     if meta is not None:
         try:
             change["meta"] = json.loads(meta)
         except (ValueError, RecursionError):
-            raise CallFailed(f"--meta must be a JSON object (got {meta!r})", EXIT_BAD_INPUT) from None
+            raise CallFailed(
+                f"--meta must be a JSON object (got {meta!r})", EXIT_BAD_INPUT
+            ) from None
     change = {key: value for key, value in change.items() if value is not None}
     if not change:
-        raise CallFailed("nothing to change: give --match-id, --label, --description or --meta", EXIT_BAD_INPUT)
+        raise CallFailed(
+            "nothing to change: give --match-id, --label, --description or --meta", EXIT_BAD_INPUT
+        )
     found = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=None)
     yield found
-    say(f"changed {dataset}: match id {found['match_id_name'] or 'none'}, label {found['label_name'] or 'none'}")
+    say(
+        f"changed {dataset}: match id {found['match_id_name'] or 'none'}, label {found['label_name'] or 'none'}"
+    )
 
 
 @command(commands, "preview", "experiment#breast_hetero_guest --rows 5")
 def preview(
     node: Client,
     dataset: DatasetId,
-    rows: Annotated[int, typer.Option(min=0, max=100, help="How many rows.")] = 10,
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help="How many rows.",
+        ),
+    ] = 10,
 ) -> Output:
     """Show the first rows of a dataset."""
     found = node.get(_path(dataset, "/preview"), rows=rows)
     yield found
     about = node.get(_path(dataset))
     keys = (about["match_id_name"], about["label_name"])
-    table("", found["columns"], found["rows"], [one for one in reversed(found["columns"]) if one not in keys])
+    table(
+        "",
+        found["columns"],
+        found["rows"],
+        [one for one in reversed(found["columns"]) if one not in keys],
+    )
     if found["left_out"]:
         say(f"not shown: {found['left_out']}", err=True)
     if found["changed"]:
@@ -296,7 +378,8 @@ def download(
     node: Client,
     dataset: DatasetId,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; default: NAME.csv, or .parquet.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default: NAME.csv, or .parquet."),
     ] = None,
     force: options.Force = False,
 ) -> Output:
@@ -324,14 +407,22 @@ def delete(
 
 
 @command(commands, "disable", 'experiment#breast_hetero_guest -m "units are wrong"')
-def disable(node: Client, dataset: DatasetId, reason: options.Reason = "") -> Output:
+def disable(
+    node: Client,
+    dataset: DatasetId,
+    reason: options.Reason = "",
+) -> Output:
     """Disable a dataset: jobs that name it are refused, nothing further of those here starts."""
     yield node.post(_path(dataset, "/disable"), {"reason": reason})
     say(f"{dataset} is disabled")
 
 
 @command(commands, "enable", "experiment#breast_hetero_guest")
-def enable(node: Client, dataset: DatasetId, reason: options.Reason = "") -> Output:
+def enable(
+    node: Client,
+    dataset: DatasetId,
+    reason: options.Reason = "",
+) -> Output:
     """Enable a disabled dataset again."""
     yield node.post(_path(dataset, "/enable"), {"reason": reason})
     say(f"{dataset} is enabled")
@@ -342,7 +433,8 @@ def publish(
     node: Client,
     dataset: DatasetId,
     to: Annotated[
-        list[str] | None, typer.Option(help="Only for this node; may be repeated.", autocompletion=options.nodes)
+        list[str] | None,
+        typer.Option(help="Only for this node; may be repeated.", autocompletion=options.nodes),
     ] = None,
     reason: options.Reason = "",
 ) -> Output:
@@ -363,15 +455,23 @@ def grant(
     node: Client,
     dataset: DatasetId,
     node_id: options.NodeId,
-    days: Annotated[float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")] = 0.0,
+    days: Annotated[
+        float, typer.Option(min=0, help="Days until it ends; 0: when it is revoked.")
+    ] = 0.0,
     reason: options.Reason = "",
-    force: Annotated[bool, typer.Option("--force", help="Also to a node that has no route here.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also to a node that has no route here.")
+    ] = False,
 ) -> Output:
     """Let jobs with a partner node use a dataset; from its first grant on it serves no job with others.
 
     A node without a route here is refused: its id may be a typo.
     """
-    body = {"reason": reason, **({"force": True} if force else {}), **({"days": days} if days else {})}
+    body = {
+        "reason": reason,
+        **({"force": True} if force else {}),
+        **({"days": days} if days else {}),
+    }
     found = node.call("PUT", _path(dataset, f"/grants/{segment(node_id)}"), body)
     yield found
     say(f"{dataset} is granted to {node_id} {_until(found)}")
@@ -379,7 +479,11 @@ def grant(
 
 
 @command(commands, "revoke", "experiment#breast_hetero_guest JG0100002200000020")
-def revoke(node: Client, dataset: DatasetId, node_id: options.NodeId) -> Output:
+def revoke(
+    node: Client,
+    dataset: DatasetId,
+    node_id: options.NodeId,
+) -> Output:
     """End a grant immediately: nothing further starts of a job with that node that uses the dataset.
 
     It stays on record and keeps the dataset from serving others.
@@ -392,13 +496,25 @@ def revoke(node: Client, dataset: DatasetId, node_id: options.NodeId) -> Output:
 def grants(
     node: Client,
     dataset: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE#NAME]", help="Only of this one.", autocompletion=options.datasets)
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE#NAME]",
+            help="Only of this one.",
+            autocompletion=options.datasets,
+        ),
     ] = "",
-    node_id: Annotated[str, typer.Option("--node", help="Only to this node.", autocompletion=options.nodes)] = "",
+    node_id: Annotated[
+        str, typer.Option("--node", help="Only to this node.", autocompletion=options.nodes)
+    ] = "",
     **page: Any,
 ) -> Output:
     """List what was granted to whom, until when; ended grants too."""
-    found = node.get("/api/v1/dataset-grants", node=node_id, dataset_id=dataset, **page)
+    found = node.get(
+        "/api/v1/dataset-grants",
+        node=node_id,
+        dataset_id=dataset,
+        **page,
+    )
     yield found
     _print_grants(found)
     say(_ungranted(found["default"]))
@@ -415,7 +531,16 @@ def _print_grants(found: Mapping[str, Any]) -> None:
         "state": "state",
         "until": lambda one: _ends(one) or _until(one),
     }
-    listing(found, "grants", "grant", {**columns, "by": "granted_by", "why": "reason"})
+    listing(
+        found,
+        "grants",
+        "grant",
+        {
+            **columns,
+            "by": "granted_by",
+            "why": "reason",
+        },
+    )
 
 
 def _until(found: Mapping[str, Any]) -> str:

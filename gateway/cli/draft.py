@@ -35,7 +35,11 @@ _NOT_TEXT = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 """words that YAML does not read as text"""
 
 
-@command(commands, "draft", "reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml")
+@command(
+    commands,
+    "draft",
+    "reference/Intersection reference/HeteroLR --data guest=bank#customers > job.yml",
+)
 def draft(
     tasks: Annotated[
         list[str],
@@ -45,7 +49,8 @@ def draft(
         ),
     ],
     party: Annotated[
-        list[str] | None, typer.Option(help="ROLE=NODE; may be repeated. Default: this node plays every role.")
+        list[str] | None,
+        typer.Option(help="ROLE=NODE; may be repeated. Default: this node plays every role."),
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help="ROLE=DATASET; may be repeated.")] = None,
     flow: Annotated[str, typer.Option(help="The flow's name.")] = "draft",
@@ -78,16 +83,24 @@ def draft(
 def _component(one: "model.Component") -> Component:
     from provider_registry.forms import form
 
-    inputs, outputs = (tuple(Port(i.name, i.category) for i in found) for found in (one.inputs, one.outputs))
+    inputs, outputs = (
+        tuple(Port(i.name, i.category) for i in found) for found in (one.inputs, one.outputs)
+    )
     return Component(one.name, one.provider, one.version, one.roles, inputs, outputs, form(one))
 
 
-def _by_role(given: Sequence[str], roles: Sequence[str], form: str) -> dict[str, str]:
+def _by_role(
+    given: Sequence[str],
+    roles: Sequence[str],
+    form: str,
+) -> dict[str, str]:
     made = {}
     for text in given:
         role, _, value = text.partition("=")
         if not value or role not in roles:
-            raise CallFailed(f"{text!r} must read {form}; roles are {', '.join(roles)}", EXIT_BAD_INPUT)
+            raise CallFailed(
+                f"{text!r} must read {form}; roles are {', '.join(roles)}", EXIT_BAD_INPUT
+            )
         made[role] = value
     return made
 
@@ -121,7 +134,10 @@ def _drafted(
         '  version: "2.0.0"',
         f"  initiator: {{role: {_yaml(first)}, node_id: {_yaml(nodes[first])}}}",
         "  role:",
-        *(f"    {_yaml(role)}: [{_yaml(node)}]{hint if role in open_ else ''}" for role, node in nodes.items()),
+        *(
+            f"    {_yaml(role)}: [{_yaml(node)}]{hint if role in open_ else ''}"
+            for role, node in nodes.items()
+        ),
         "  job_params:",
         "    common: {sync_type: callback}",
         "  task_params:",
@@ -183,7 +199,10 @@ def _about(field: Mapping[str, Any]) -> str:
     """Return a parameter's type, its allowed values, and what it depends on."""
     choices = _comment(allowed(field))[:_LONGEST]
     conditions = field["x-bfia"].get("dependsOn", ())
-    parts = [field["x-bfia"]["type"], t(f"one of {choices}") if choices and "enum" in field else choices]
+    parts = [
+        field["x-bfia"]["type"],
+        t(f"one of {choices}") if choices and "enum" in field else choices,
+    ]
     parts.append(t(f"goes with {' or '.join(conditions)}") if conditions else "")
     return _comment("; ".join(filter(None, parts)))
 

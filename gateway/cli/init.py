@@ -28,7 +28,10 @@ _ROUTES = (
     ("JG0100001100000000:", ""),
     ("  host: 127.0.0.1", "or  url: https://gateway.example.com/bfia"),
     ("  port: 7380", ""),
-    ("  profile: spec", "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol"),
+    (
+        "  profile: spec",
+        "spec | fate | kuscia | audited: its dialect; fate-partner: FATE's protocol",
+    ),
     ("  deadline: 10", "seconds for one request"),
     ("  signing: required", "by its keys; off: whoever names the node is taken for it"),
     ("JG0100001100000005:", ""),
@@ -51,26 +54,49 @@ def docker_answers() -> bool:
 def _memory_of_docker() -> int | None:
     """Return the bytes of memory of the daemon's machine; None where no daemon answers."""
     try:
-        with closing(Client(version="auto", timeout=3, **kwargs_from_env())) as client:
+        with closing(
+            Client(
+                version="auto",
+                timeout=3,
+                **kwargs_from_env(),
+            )
+        ) as client:
             return int(client.info()["MemTotal"])
     except (DockerException, OSError):
         return None
 
 
-def more(port: int, auth: bool, tls: Path | None, folder: Path) -> dict[str, Any]:
+def more(
+    port: int,
+    auth: bool,
+    tls: Path | None,
+    folder: Path,
+) -> dict[str, Any]:
     """Return the settings that the options choose, by path; files as seen from the configuration's folder."""
     chosen: dict[str, Any] = {"auth.mode": "on"} if auth else {}
     for n, (name, host) in enumerate(
-        {"peer": "0.0.0.0", "container": "127.0.0.1", "operator": "127.0.0.1"}.items()
+        {
+            "peer": "0.0.0.0",
+            "container": "127.0.0.1",
+            "operator": "127.0.0.1",
+        }.items()
     ):
         chosen[f"listen.{name}.bind"] = f"{host}:{port + n}"
     if tls is not None:
         files = [Path(os.path.relpath(tls / one, folder)).as_posix() for one in TLS_FILES]
-        chosen["listen.peer.tls"] = dict(zip(("certificate", "key", "client_ca"), files, strict=True))
+        chosen["listen.peer.tls"] = dict(
+            zip(("certificate", "key", "client_ca"), files, strict=True)
+        )
     return chosen
 
 
-def example(node: str, engine: str, routes: str, folder: Path, more: dict[str, Any]) -> str:
+def example(
+    node: str,
+    engine: str,
+    routes: str,
+    folder: Path,
+    more: dict[str, Any],
+) -> str:
     """Return a configuration for a file in the folder: every setting with its meaning, bounded by this machine."""
     storage = f"file://{folder.resolve() / DEFAULT_STORAGE}"
     memory = (_memory_of_docker() if engine == "docker" else None) or this_machine().memory
@@ -116,13 +142,20 @@ def _part_of(size: int) -> float:
 
 
 def _settings(
-    model: type[BaseModel], values: BaseModel | None, path: str, chosen: dict[str, Any]
+    model: type[BaseModel],
+    values: BaseModel | None,
+    path: str,
+    chosen: dict[str, Any],
 ) -> Iterator[str]:
     """Yield a line for each setting of a section; ``values`` are its defaults where they are not the model's."""
     pad = "  " * path.count(".")
     for name, field in model.model_fields.items():
         place = f"{path}{name}"
-        value = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
+        value = (
+            field.get_default(call_default_factory=True)
+            if values is None
+            else getattr(values, name)
+        )
         section = _section(field)
         if place == "engine.process":
             yield f"{pad}process:"
@@ -133,10 +166,14 @@ def _settings(
             if about := _about(field.description or section.__doc__ or ""):
                 yield f"{pad}# {about}"
             yield f"{pad}{name}:"
-            yield from _settings(section, value if isinstance(value, BaseModel) else None, f"{place}.", chosen)
+            yield from _settings(
+                section, value if isinstance(value, BaseModel) else None, f"{place}.", chosen
+            )
         else:
             about = _about(field.description or "")
-            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}" + (f"  # {about}" if about else "")
+            yield f"{pad}{name}: {_yaml(chosen.get(place, value))}" + (
+                f"  # {about}" if about else ""
+            )
 
 
 def _about(text: str) -> str:

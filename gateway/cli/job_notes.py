@@ -16,7 +16,9 @@ def lineage(job: Mapping[str, Any]) -> Iterator[str]:
     inherited = ", ".join(dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", [])))
     inherited = f"; taken over: {inherited}" if inherited else ""
     if origin := job.get("origin"):
-        changed = f", other parameters for {', '.join(origin['changed'])}" if origin["changed"] else ""
+        changed = (
+            f", other parameters for {', '.join(origin['changed'])}" if origin["changed"] else ""
+        )
         yield f"reruns {origin['job_id']} from {origin['start']}{changed}{inherited}"
     elif job.get("old_job_id"):
         yield f"continues {job['old_job_id']}{inherited}"
@@ -46,7 +48,9 @@ def away(job: Mapping[str, Any]) -> Iterator[str]:
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
     """Yield the end of what each failed run here wrote, and where the whole is."""
     for run, last in [one for one in _that_count(job) if one[0].get("last_lines")][-3:]:
-        where = shlex.join(["job", "logs", job["job_id"], "--task", run["task_name"], "--party", run["party"]])
+        where = shlex.join(
+            ["job", "logs", job["job_id"], "--task", run["task_name"], "--party", run["party"]]
+        )
         where = f" (all: {where})" if last else f", attempt {run['attempt'] + 1}"
         yield t(f"last lines of {run['task_name']} as {run['party']}{where}:")
         yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])
@@ -59,11 +63,17 @@ def warnings(job: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", []), *ours]))
 
 
-def in_short(warnings: Sequence[str], job_id: str, most: int | None) -> list[str]:
+def in_short(
+    warnings: Sequence[str],
+    job_id: str,
+    most: int | None,
+) -> list[str]:
     """Return the first warnings as lines, and where the others are."""
     hidden = len(warnings) - most if most is not None else 0
     rest = (
-        [f"{counted(hidden, 'more warning')}: bfia-gateway job show {shlex.quote(job_id)}"] if hidden > 0 else []
+        [f"{counted(hidden, 'more warning')}: bfia-gateway job show {shlex.quote(job_id)}"]
+        if hidden > 0
+        else []
     )
     return [*(f"warning: {warning}" for warning in warnings[:most]), *rest]
 
@@ -73,4 +83,6 @@ def _that_count(job: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], bool]]:
     runs = job.get("runs", []) if job.get("outcome") != "STOPPED" else []
     last = {(run["task_name"], run["party"]): run for run in runs}
     tried = [(run, last[run["task_name"], run["party"]]) for run in runs]
-    return [(run, run is last) for run, last in tried if run is last or last.get("status") != "SUCCESS"]
+    return [
+        (run, run is last) for run, last in tried if run is last or last.get("status") != "SUCCESS"
+    ]

@@ -40,20 +40,29 @@ _DATASET = r"[^\s'\"（：；]+#[^\s'\"（：；]+"
 
 commands = typer.Typer(name="job")
 
-JobFile = Annotated[Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")]
+JobFile = Annotated[
+    Path, typer.Argument(help="The job as JSON or YAML: dag and config; - reads standard input.")
+]
 Task = Annotated[str, typer.Option("--task", "-t", help="Name of a task in the flow.")]
 Party = Annotated[
-    str, typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one.")
+    str,
+    typer.Option("--party", "-p", help="Which party here, such as guest.0; default: the only one."),
 ]
-Why = Annotated[str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")]
+Why = Annotated[
+    str, typer.Option("--reason", "-m", help="Why; a refusal's goes to every node of the job.")
+]
 
 
 @command(commands, "submit", "examples/create_all_psi_sbt.json --watch")
 def submit(
     node: Client,
     file: JobFile,
-    watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show how it goes.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what would be a warning.")] = False,
+    watch_it: Annotated[
+        bool, typer.Option("--watch", "-w", help="Stay, and show how it goes.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse what would be a warning.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Submit a job; the response comes when every node of it has accepted it. Prints the job's id.
@@ -76,10 +85,14 @@ def submit(
 def rerun(
     node: Client,
     job_id: options.JobId,
-    start: Annotated[str, typer.Option("--from", help="Task to begin with; default: the first that failed.")] = "",
+    start: Annotated[
+        str, typer.Option("--from", help="Task to begin with; default: the first that failed.")
+    ] = "",
     parameters: Annotated[
         Path | None,
-        typer.Option(help="JSON or YAML: new values, common: {task: {…}}, role: {index: {task: {…}}}."),
+        typer.Option(
+            help="JSON or YAML: new values, common: {task: {…}}, role: {index: {task: {…}}}."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -101,7 +114,9 @@ def params(
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
     """Give tasks of a running job that have not begun new parameters, at every node or at none."""
-    made = node.post(path_of("jobs", job_id, "parameters"), {"parameters": read_object(file), "reason": reason})
+    made = node.post(
+        path_of("jobs", job_id, "parameters"), {"parameters": read_object(file), "reason": reason}
+    )
     yield made
     say(f"{job_id} continues with version {made['version']} of its parameters")
 
@@ -115,14 +130,24 @@ def _be_strict(body: dict[str, Any]) -> None:
     body["strict"] = True
 
 
-def _created(node: Client, path: str, body: Mapping[str, Any]) -> Any:
+def _created(
+    node: Client,
+    path: str,
+    body: Mapping[str, Any],
+) -> Any:
     """Request a new job; a refusal names the job where one is kept. Raises `CallFailed`."""
     try:
         return node.post(path, body)
     except CallFailed as error:
         kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        lines = [f"It is kept as {kept}: bfia-gateway job show {quote(kept)}", *_meant(node, kept)] if kept else []
-        raise CallFailed("\n".join([str(error), *lines]), error.code, error.reason, error.data) from None
+        lines = (
+            [f"It is kept as {kept}: bfia-gateway job show {quote(kept)}", *_meant(node, kept)]
+            if kept
+            else []
+        )
+        raise CallFailed(
+            "\n".join([str(error), *lines]), error.code, error.reason, error.data
+        ) from None
 
 
 def _meant(node: Client, job_id: str) -> list[str]:
@@ -132,15 +157,27 @@ def _meant(node: Client, job_id: str) -> list[str]:
         failure = job.get("failure") or {}
         named = dict.fromkeys(re.findall(_DATASET, str(failure.get("message"))))
         if named and failure.get("node") == job["scheduler"]:
-            there = [one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]]
-            hints = [
-                f"{one}: did you mean {meant}?" for one in named if (meant := near(one, there)) not in ("", one)
+            there = [
+                one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]
             ]
-            return [*hints, "Datasets of this node: bfia-gateway data list"] if set(named) - set(there) else []
+            hints = [
+                f"{one}: did you mean {meant}?"
+                for one in named
+                if (meant := near(one, there)) not in ("", one)
+            ]
+            return (
+                [*hints, "Datasets of this node: bfia-gateway data list"]
+                if set(named) - set(there)
+                else []
+            )
     return []
 
 
-def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None:
+def _print_created(
+    node: Client,
+    made: Mapping[str, Any],
+    as_json: bool,
+) -> None:
     """Print a new job's id alone on standard output; its warnings, and who has to approve, on standard error."""
     try:
         job = job_at(node, made["job_id"])
@@ -155,20 +192,41 @@ def _print_created(node: Client, made: Mapping[str, Any], as_json: bool) -> None
         warn(notes)
 
 
-@command(commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=options.paged(20))
+@command(
+    commands, "list", "--outcome FAILED --since 2026-11-01 --limit 50", options=options.paged(20)
+)
 def list_jobs(
     node: Client,
-    status: Annotated[str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")] = "",
-    outcome: Annotated[str, typer.Option(help="Only that ended so: SUCCEEDED, FAILED, STOPPED, REJECTED.")] = "",
+    status: Annotated[
+        str, typer.Option(help="Only in these states, with commas: READY,RUNNING.")
+    ] = "",
+    outcome: Annotated[
+        str, typer.Option(help="Only that ended so: SUCCEEDED, FAILED, STOPPED, REJECTED.")
+    ] = "",
     flow: Annotated[str, typer.Option(help="Only jobs of this flow.")] = "",
-    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=options.nodes)] = "",
-    since: Annotated[str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")] = "",
+    partner: Annotated[
+        str, typer.Option(help="Only with this node.", autocompletion=options.nodes)
+    ] = "",
+    since: Annotated[
+        str, typer.Option(help="Only created since, UTC: 2026-11-21, 2026-11-21T08:00.")
+    ] = "",
     until: Annotated[str, typer.Option(help="Only before that.")] = "",
     **page: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
-    narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner}
-    found = node.get("/api/v1/jobs", since=since, until=until, **narrow, **page)
+    narrow = {
+        "status": status,
+        "outcome": outcome,
+        "flow_id": flow,
+        "partner": partner,
+    }
+    found = node.get(
+        "/api/v1/jobs",
+        since=since,
+        until=until,
+        **narrow,
+        **page,
+    )
     yield found
     whole = [job["job_id"] for job in found["jobs"]]
     ids = dict(zip(whole, short(whole), strict=True))
@@ -193,7 +251,11 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
     yield job
     failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
     advice = []
-    waits = [one for key in ("local_waiting", "waiting") if (one := job.get(key)) and one["reason"] == "APPROVAL"]
+    waits = [
+        one
+        for key in ("local_waiting", "waiting")
+        if (one := job.get(key)) and one["reason"] == "APPROVAL"
+    ]
     first: dict[str, Mapping[str, Any]] = {}
     for one in filter(None, [*failures, *waits]):
         first.setdefault(one["reason"], one)
@@ -205,7 +267,11 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
 
 
 @command(commands, "watch", "job-0123")
-def watch(node: Client, job_id: options.JobId, as_json: options.AsJson = False) -> None:
+def watch(
+    node: Client,
+    job_id: options.JobId,
+    as_json: options.AsJson = False,
+) -> None:
     """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
     _watch(node, job_id, as_json)
 
@@ -216,20 +282,28 @@ def timeline(node: Client, job_id: options.JobId) -> Output:
     found = node.get(path_of("jobs", job_id, "timeline"))
     yield found
     days = {entry["at"][:10] for entry in found["timeline"]}
-    title, at = (f"{job_id}, {days.pop()}", slice(11, 23)) if len(days) == 1 else (job_id, slice(23))
+    title, at = (
+        (f"{job_id}, {days.pop()}", slice(11, 23)) if len(days) == 1 else (job_id, slice(23))
+    )
     columns: Columns = {
         "at (UTC)": lambda e: e["at"][at].replace("T", " "),
         "as": lambda e: t(e["side"]),
         "what": "event",
         "by": "by",
-        "more": lambda e: cell(_readable({k: v for k, v in e["detail"].items() if v != e["by"]}))[:300],
+        "more": lambda e: cell(_readable({k: v for k, v in e["detail"].items() if v != e["by"]}))[
+            :300
+        ],
     }
     listing(found, "timeline", "", columns, title)
 
 
 def _readable(detail: dict[str, Any]) -> dict[str, Any]:
     """Return what people read of an event's detail: --json has ids, proofs and successful answers too."""
-    detail = {k: v for k, v in detail.items() if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]}
+    detail = {
+        k: v
+        for k, v in detail.items()
+        if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]
+    }
     if "attempt" in detail:
         detail["attempt"] += 1  # people count from 1
     if origin := detail.get("origin"):
@@ -238,7 +312,9 @@ def _readable(detail: dict[str, Any]) -> dict[str, Any]:
         return _keys(detail)
     path = "/".join(detail.pop("path").split("/")[-2:])
     took = f"{1000 * detail.pop('seconds'):.0f} ms"
-    called = {detail.pop("method"): ", ".join(str(v) for v in (path, detail.pop("http", None), took) if v)}
+    called = {
+        detail.pop("method"): ", ".join(str(v) for v in (path, detail.pop("http", None), took) if v)
+    }
     if detail.get("code") == 0:
         detail = {k: v for k, v in detail.items() if k not in ("code", "message")}
     return called | _keys(detail)
@@ -247,7 +323,14 @@ def _readable(detail: dict[str, Any]) -> dict[str, Any]:
 def _keys(detail: Mapping[str, Any]) -> dict[str, Any]:
     texts = {key: t(one) for key, one in detail.items() if key == "message"}
     inner = {key: _keys(one) for key, one in detail.items() if isinstance(one, Mapping)}
-    return {t(key.replace("_", " ")): one for key, one in {**detail, **texts, **inner}.items()}
+    return {
+        t(key.replace("_", " ")): one
+        for key, one in {
+            **detail,
+            **texts,
+            **inner,
+        }.items()
+    }
 
 
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")
@@ -257,8 +340,12 @@ def logs(
     task: Task = "",
     party: Party = "",
     tail: Annotated[int, typer.Option(min=0, help="Only so many lines at the end; 0: all.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
-    level: Annotated[Level, typer.Option(help="info: warnings, too, and worse; debug: all.")] = Level.DEBUG,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run is over.")
+    ] = False,
+    level: Annotated[
+        Level, typer.Option(help="info: warnings, too, and worse; debug: all.")
+    ] = Level.DEBUG,
 ) -> None:
     """Print what a run here wrote.
 
@@ -268,9 +355,13 @@ def logs(
     query = {"tail": tail or None, "level": level}
     followed = node.events(run["log"], follow=True, **query)
     event = None
-    for event, line in followed if follow else (("", line) for line in node.lines(run["log"], **query)):
+    for event, line in (
+        followed if follow else (("", line) for line in node.lines(run["log"], **query))
+    ):
         if event != "end":
-            typer.echo(harmless(line), err=event == "stderr")  # as it was written, in no other language
+            typer.echo(
+                harmless(line), err=event == "stderr"
+            )  # as it was written, in no other language
     if event is None:
         text = "wrote nothing" if level is Level.DEBUG else "wrote no such line"
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
@@ -280,14 +371,31 @@ def logs(
 
 
 @command(commands, "stop", "job-0123 --task secureboost")
-def stop(node: Client, job_id: options.JobId, task: Task = "") -> Output:
+def stop(
+    node: Client,
+    job_id: options.JobId,
+    task: Task = "",
+) -> Output:
     """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
     job = job_at(node, job_id)
-    states = [t["status"] for t in job["tasks"] if t["name"] == task and t["status"] in ("SUCCESS", "FAILED")]
-    ended = f"{job['status']} {job.get('outcome') or ''}".strip() if job["status"] in OVER else "".join(states)
+    states = [
+        t["status"]
+        for t in job["tasks"]
+        if t["name"] == task and t["status"] in ("SUCCESS", "FAILED")
+    ]
+    ended = (
+        f"{job['status']} {job.get('outcome') or ''}".strip()
+        if job["status"] in OVER
+        else "".join(states)
+    )
     body = {"job_id": job_id, "task_name": task} if task else {"job_id": job_id}
     node.post(f"{_SCHEDULE}/job/{'stop_task' if task else 'stop_all'}", body)
-    yield {"job_id": job_id, "task_name": task, "stopped": not ended, "ended": ended}
+    yield {
+        "job_id": job_id,
+        "task_name": task,
+        "stopped": not ended,
+        "ended": ended,
+    }
     what = f"task {task} of {job_id}" if task else job_id
     if ended:
         say(f"{what} has ended before ({ended}); there was nothing to stop")
@@ -339,7 +447,9 @@ def approvals(node: Client, **page: Any) -> Output:
             for of in one["tasks"]
             if of["parameters"]
         ),
-        "until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace("T", " "),
+        "until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace(
+            "T", " "
+        ),
     }
     listing(found, "approvals", "", columns, counted(found["total"], "job waits", "jobs wait"))
 
@@ -349,18 +459,32 @@ def _of_tasks(key: str) -> Column:
 
 
 @command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
-def approve(node: Client, job_id: options.JobId, reason: Why = "") -> Output:
+def approve(
+    node: Client,
+    job_id: options.JobId,
+    reason: Why = "",
+) -> Output:
     """Approve a job at this node."""
     yield from _decide(node, job_id, "approve", "approved", reason)
 
 
 @command(commands, "reject", 'job-0123 -m "not agreed"')
-def reject(node: Client, job_id: options.JobId, reason: Why = "") -> Output:
+def reject(
+    node: Client,
+    job_id: options.JobId,
+    reason: Why = "",
+) -> Output:
     """Reject a job at this node; it is then rejected at every node."""
     yield from _decide(node, job_id, "reject", "rejected", reason)
 
 
-def _decide(node: Client, job_id: str, name: str, done: str, reason: str) -> Output:
+def _decide(
+    node: Client,
+    job_id: str,
+    name: str,
+    done: str,
+    reason: str,
+) -> Output:
     found = node.post(path_of("jobs", job_id, name), {"by": who(), "reason": reason})
     yield found
     if not found["repeated"]:
@@ -391,13 +515,26 @@ def plan(node: Client, file: JobFile) -> Output:
         "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),
         "what to do": "remedy",
     }
-    words = {"problem": "in the way", "waits": "to wait for", "warning": "to look at", "unknown": "unknown"}
+    words = {
+        "problem": "in the way",
+        "waits": "to wait for",
+        "warning": "to look at",
+        "unknown": "unknown",
+    }
     order = [*words, "ok"]
     for one in found["nodes"]:
         one["checks"].sort(key=lambda c: order.index(c["standing"]))
-        listing(one, "checks", "", columns, f"{one['node']} ({', '.join(one['parties']) or t('no party')})")
+        listing(
+            one,
+            "checks",
+            "",
+            columns,
+            f"{one['node']} ({', '.join(one['parties']) or t('no party')})",
+        )
         say()
-    counts = [f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")]
+    counts = [
+        f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")
+    ]
     verdict = "nothing stands in the way" if found["good"] else "the job would fail"
     say(verdict + (f" ({', '.join(counts)})" if counts else ""))
 
@@ -405,14 +542,22 @@ def plan(node: Client, file: JobFile) -> Output:
 # ---------------------------------------------------------------- watching
 
 
-def _watch(node: Client, job_id: str, as_json: bool) -> None:
+def _watch(
+    node: Client,
+    job_id: str,
+    as_json: bool,
+) -> None:
     """Show the job until it is over. Leaves with exit code 1 where it has not succeeded."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     job: Mapping[str, Any] = {}
-    with Live(console=Console(stderr=as_json), refresh_per_second=8, transient=as_json) as live:
+    with Live(
+        console=Console(stderr=as_json),
+        refresh_per_second=8,
+        transient=as_json,
+    ) as live:
         try:
             for job, trouble in _looks(node, job_id):
                 tree = _tree(job, most_warnings=3)
@@ -450,7 +595,12 @@ def job_at(node: Client, job_id: str) -> dict[str, Any]:
     return job
 
 
-def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task ") -> dict[str, Any]:
+def run_of(
+    job: Mapping[str, Any],
+    task: str,
+    party: str,
+    option: str = "--task ",
+) -> dict[str, Any]:
     """Return the newest attempt of the one run that is meant; ``option`` is how the command is given the task.
 
     Raises `CallFailed` where it is not clear, with what to add.
@@ -464,7 +614,9 @@ def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task 
         there = ", ".join(dict.fromkeys(known)) or "none"
         text = f"{what} here matches; there are: {there}"
         here = party in (r["party"] for r in job["runs"])
-        if other := [p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not here]:
+        if other := [
+            p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not here
+        ]:
             text += f"; {party} plays at node {other[0]}: run the command there"
         raise CallFailed(text, EXIT_BAD_INPUT)
     return max(fits, key=lambda run: int(run.get("attempt", 0)))
@@ -472,10 +624,20 @@ def run_of(job: Mapping[str, Any], task: str, party: str, option: str = "--task 
 
 _NOT_BEGUN = {"PENDING", "READY"}
 """states of a task that, once its job has ended, says no more than that it never began"""
-_STYLE = {"SUCCESS": "green", "RUNNING": "yellow", "FAILED": "red", "STOPPED": "red"}
+_STYLE = {
+    "SUCCESS": "green",
+    "RUNNING": "yellow",
+    "FAILED": "red",
+    "STOPPED": "red",
+}
 
 
-def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: Sequence[str] = ()) -> Any:
+def _tree(
+    job: Mapping[str, Any],
+    *,
+    most_warnings: int | None = None,
+    advice: Sequence[str] = (),
+) -> Any:
     """Draw tasks by parties, the progress, and what is to be known."""
     from rich.console import Group, RenderableType
     from rich.progress_bar import ProgressBar
@@ -489,27 +651,53 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: S
     for party in job["parties"]:
         roles.setdefault(party["node"], []).append(party["role"])
     cells = Table(box=None, pad_edge=False)
-    for heading in (t("task"), *(f"{node} ({', '.join(names)})" for node, names in roles.items()), ""):
+    for heading in (
+        t("task"),
+        *(f"{node} ({', '.join(names)})" for node, names in roles.items()),
+        "",
+    ):
         cells.add_column(text(heading), overflow="fold")
     for task in job["tasks"]:
         states = []
         stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
         for node in roles:
             by_role = {
-                r: "STOPPED" if stopped and s == "FAILED" else s for r, s in task["nodes"].get(node, {}).items()
+                r: "STOPPED" if stopped and s == "FAILED" else s
+                for r, s in task["nodes"].get(node, {}).items()
             }
             same = set(by_role.values())
             if job.get("outcome"):
-                same, by_role = same - _NOT_BEGUN, {r: s for r, s in by_role.items() if s not in _NOT_BEGUN}
-            state = next(iter(same)) if len(same) == 1 else " ".join(f"{r} {s}" for r, s in by_role.items())
+                same, by_role = (
+                    same - _NOT_BEGUN,
+                    {r: s for r, s in by_role.items() if s not in _NOT_BEGUN},
+                )
+            state = (
+                next(iter(same))
+                if len(same) == 1
+                else " ".join(f"{r} {s}" for r, s in by_role.items())
+            )
             states.append(text(state or "–", _STYLE.get(state, "dim")))
-        cells.add_row(text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim"))
+        cells.add_row(
+            text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim")
+        )
     line = Table.grid(padding=(0, 1))
     state = " ".join(dict.fromkeys(filter(None, (job["status"], job.get("outcome")))))
     goes_on = job["progress"] and job.get("outcome") in (None, "SUCCEEDED")
-    bar = [ProgressBar(total=100, completed=job["progress"], width=40)] if goes_on else []
+    bar = (
+        [
+            ProgressBar(
+                total=100,
+                completed=job["progress"],
+                width=40,
+            )
+        ]
+        if goes_on
+        else []
+    )
     line.add_row(*bar, text(f"{state}, {job['progress']} %"))
-    parts: list[RenderableType] = [text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")]
+    parts: list[RenderableType] = [
+        text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")
+    ]
     parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
     for one in job.get("refusals") or [job]:
         if why := _why({"failure": one} if one is not job else job):
@@ -517,7 +705,9 @@ def _tree(job: Mapping[str, Any], *, most_warnings: int | None = None, advice: S
     parts += [*map(text, advice)]
     parts += [text(t(line), "dim") for line in (*lineage(job), *on_channel(job), *away(job))]
     parts += [text(line, "dim") for line in last_lines(job)]
-    parts += [text(t(line), "yellow") for line in in_short(warnings(job), job["job_id"], most_warnings)]
+    parts += [
+        text(t(line), "yellow") for line in in_short(warnings(job), job["job_id"], most_warnings)
+    ]
     return Group(*parts)
 
 
@@ -534,7 +724,10 @@ def _begun(job: Mapping[str, Any]) -> Iterator[str]:
 def _is_cause(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     """Tell whether a task failed of what the job failed of, which is shown once, below."""
     mine, whole = task.get("failure") or {}, job.get("failure") or {}
-    return bool(mine) and (mine["reason"], mine["message"]) == (whole.get("reason"), whole.get("message"))
+    return bool(mine) and (mine["reason"], mine["message"]) == (
+        whole.get("reason"),
+        whole.get("message"),
+    )
 
 
 def _why(what: Mapping[str, Any]) -> str:
@@ -544,9 +737,13 @@ def _why(what: Mapping[str, Any]) -> str:
         message, before = failure["message"], ""
         while message != before:  # as it was at each node that passed it on
             before = message
-            message = message.removeprefix(f"{failure.get('node')}: ").removeprefix(f"{failure['reason']}: ")
+            message = message.removeprefix(f"{failure.get('node')}: ").removeprefix(
+                f"{failure['reason']}: "
+            )
         message = message.replace(f" {failure['reason']}: ", " ")
-        return ": ".join(filter(None, (failure["reason"] + (f" ({where})" if where else ""), message)))
+        return ": ".join(
+            filter(None, (failure["reason"] + (f" ({where})" if where else ""), message))
+        )
     waiting = what.get("waiting") or {}
     if waiting.get("reason") == "JOB":  # its message names what the job waits for
         return str(waiting["message"]).rpartition(": ")[2]

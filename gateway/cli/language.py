@@ -38,7 +38,11 @@ def asked(words: Sequence[str]) -> str:
     for at, word in enumerate(words):
         name, given, value = word.partition("=")
         if name == "--lang":
-            return CHINESE if (value if given else "".join(words[at + 1 : at + 2])).startswith("zh") else ENGLISH
+            return (
+                CHINESE
+                if (value if given else "".join(words[at + 1 : at + 2])).startswith("zh")
+                else ENGLISH
+            )
         if not word.startswith("-"):
             break
     return of_environment()
@@ -112,7 +116,10 @@ def _frame() -> None:
 
 def _loaded(command: Any) -> list[Any]:
     """Return a command, and what is loaded of those below it."""
-    return [command, *(one for inner in vars(command).get("commands", {}).values() for one in _loaded(inner))]
+    return [
+        command,
+        *(one for inner in vars(command).get("commands", {}).values() for one in _loaded(inner)),
+    ]
 
 
 def paragraphs(text: str) -> list[str]:

@@ -11,7 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 from gateway.cli import backup, node
-from gateway.cli.client import DEFAULT_CONFIG, EXAMPLE_NODE, EXIT_BAD_INPUT, CallFailed, check_there, invalid_in
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXAMPLE_NODE,
+    EXIT_BAD_INPUT,
+    CallFailed,
+    check_there,
+    invalid_in,
+)
 from gateway.cli.command import EngineKind, command, loaded_from, say
 from gateway.cli.language import asked, speak, translated
 from gateway.errors import Invalid
@@ -51,7 +58,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,
+        ),
     ] = False,
     lang: Annotated[
         Language | None,
@@ -71,10 +84,16 @@ def init(
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = DEFAULT_CONFIG,
-    engine: Annotated[EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")] = None,
+    engine: Annotated[
+        EngineKind | None, typer.Option(help="Default: docker if a daemon responds.")
+    ] = None,
     port: Annotated[
         int,
-        typer.Option(min=1, max=65533, help="Port for peers; containers get the next one, operators the third."),
+        typer.Option(
+            min=1,
+            max=65533,
+            help="Port for peers; containers get the next one, operators the third.",
+        ),
     ] = 7380,
     auth: Annotated[bool, typer.Option("--auth", help="Require tokens of operators.")] = False,
     tls: Annotated[
@@ -100,7 +119,9 @@ def init(
         kind = engine or (EngineKind.docker if docker_answers() else EngineKind.process)
         output.parent.mkdir(parents=True, exist_ok=True)
         chosen = more(port, auth, tls, output.parent)
-        output.write_text(example(name, str(kind), routes.name, output.parent, chosen), encoding="utf-8")
+        output.write_text(
+            example(name, str(kind), routes.name, output.parent, chosen), encoding="utf-8"
+        )
         routes.write_text(empty_routes(), encoding="utf-8")
         for file in (output, routes):  # with --force it may have been readable to others before
             file.chmod(0o600)
@@ -111,25 +132,40 @@ def init(
     say(f"wrote {output} and {routes}; engine kind: {kind}")
     say(f"this node signs its requests with the key {key}")
     if kind is EngineKind.process:
-        say("the process engine runs vendor code with the gateway's own rights: for trials, not for production")
+        say(
+            "the process engine runs vendor code with the gateway's own rights: for trials, not for production"
+        )
     if node is None:
         text = f"this node is now {name}, the default id, and no two nodes may have the same"
-        say(f"warning: {text}: give it an id of its own with --node before it meets partners", err=True)
-    if tls is not None and (missing := [str(tls / one) for one in TLS_FILES if not (tls / one).is_file()]):
-        say(f"put there before the start: {', '.join(missing)} (docs/operations.md has a recipe)", err=True)
+        say(
+            f"warning: {text}: give it an id of its own with --node before it meets partners",
+            err=True,
+        )
+    if tls is not None and (
+        missing := [str(tls / one) for one in TLS_FILES if not (tls / one).is_file()]
+    ):
+        say(
+            f"put there before the start: {', '.join(missing)} (docs/operations.md has a recipe)",
+            err=True,
+        )
     if auth:
         say(f"tokens are required: bfia-gateway token create NAME --role admin --config {output}")
     else:
-        say("every user of this machine may do everything at the operator listener: --auth requires tokens")
+        say(
+            "every user of this machine may do everything at the operator listener: --auth requires tokens"
+        )
     say(f"next: bfia-gateway serve --config {output}")
 
 
 @command(app, "serve", "--config node.yml")
 def serve(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")] = DEFAULT_CONFIG,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The configuration file.")
+    ] = DEFAULT_CONFIG,
     log_format: Annotated[str, typer.Option(help="text or json")] = "text",
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write the listeners' addresses there (JSON) once they respond.")
+        Path | None,
+        typer.Option(help="Write the listeners' addresses there (JSON) once they respond."),
     ] = None,
 ) -> None:
     """Serve one node until SIGTERM or Ctrl-C. Running containers go on and are picked up at the next start."""
@@ -149,13 +185,22 @@ def serve(
 
 @command(app, "demo", "--data credit")
 def demo(
-    engine: Annotated[EngineKind, typer.Option(help="How the vendor's code runs.")] = EngineKind.process,
+    engine: Annotated[
+        EngineKind, typer.Option(help="How the vendor's code runs.")
+    ] = EngineKind.process,
     data: Annotated[
-        DemoData, typer.Option(help="breast: breast-cancer diagnosis; credit: synthetic credit scoring.")
+        DemoData,
+        typer.Option(help="breast: breast-cancer diagnosis; credit: synthetic credit scoring."),
     ] = DemoData.breast,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the two nodes up afterwards.")] = False,
-    directory: Annotated[Path, typer.Option("--dir", help="Where the nodes keep their state.")] = Path("var/demo"),
-    base_image: Annotated[str, typer.Option(help="With --engine docker: image with Python 3.11.")] = "",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the two nodes up afterwards.")
+    ] = False,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the nodes keep their state.")
+    ] = Path("var/demo"),
+    base_image: Annotated[
+        str, typer.Option(help="With --engine docker: image with Python 3.11.")
+    ] = "",
     key_length: Annotated[int, typer.Option(help="Bits of the Paillier keys.")] = 2048,
 ) -> None:
     """Two institutions train a model together on this machine, from upload to result. Needs a checkout."""
@@ -175,25 +220,48 @@ def demo(
         raise
 
 
-def _group(name: str, text: str, kind: type[TyperGroup]) -> None:
-    app.add_typer(typer.Typer(name=name, help=text, no_args_is_help=True, cls=kind))
+def _group(
+    name: str,
+    text: str,
+    kind: type[TyperGroup],
+) -> None:
+    app.add_typer(
+        typer.Typer(
+            name=name,
+            help=text,
+            no_args_is_help=True,
+            cls=kind,
+        )
+    )
 
 
 for _commands in (node.commands, backup.commands):
     app.add_typer(_commands)
-_group("token", "Who may use the operator listener, and in which role.", loaded_from("tokens", "access"))
+_group(
+    "token",
+    "Who may use the operator listener, and in which role.",
+    loaded_from("tokens", "access"),
+)
 _group(
     "identity",
     "The key pair with which this node signs what it requests of partners.",
     loaded_from("identity", "access"),
 )
-_group("audit", "Who requested which change, and what became of it.", loaded_from("audit", "access", usual="list"))
+_group(
+    "audit",
+    "Who requested which change, and what became of it.",
+    loaded_from("audit", "access", usual="list"),
+)
 _group(
     "partner",
     "Become the partner of another node; contracts, and what partners apply for.",
     loaded_from("commands", "partner"),
 )
-_group("data", "Datasets of this node, and which partner nodes may use them.", loaded_from("commands", "data"))
+_group(
+    "data",
+    "Datasets of this node, and which partner nodes may use them.",
+    loaded_from("commands", "data"),
+)
 _group(
     "job",
     "Submit a job, watch it, see what it wrote and left, stop it.",
@@ -219,7 +287,9 @@ _group(
 
 def main() -> None:
     """Entry point of the console script."""
-    os.umask(0o077)  # what it writes is this user's alone; a container's folders are opened one by one
+    os.umask(
+        0o077
+    )  # what it writes is this user's alone; a container's folders are opened one by one
     speak(asked(sys.argv[1:]))
     try:
         translated(typer.main.get_command(app))()

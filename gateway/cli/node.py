@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli import options
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_NO_ANSWER, CallFailed, Client, connect, settings_of, who
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_NO_ANSWER,
+    CallFailed,
+    Client,
+    connect,
+    settings_of,
+    who,
+)
 from gateway.cli.command import (
     Columns,
     Output,
@@ -55,7 +63,12 @@ def gc(
     if not items:
         say("nothing to remove")
         return
-    columns: Columns = {"kind": "kind", "name": "name", "job": "job", "size": size("bytes")}
+    columns: Columns = {
+        "kind": "kind",
+        "name": "name",
+        "job": "job",
+        "size": size("bytes"),
+    }
     title = f"{counted(len(items), 'item')}, {amount(found['bytes'])}"
     listing(found, "items", "", {**columns, "why": lambda one: one["cause"] or one["why"]}, title)
     done = "would be removed" if dry_run else "removed"
@@ -65,8 +78,12 @@ def gc(
 @command(commands, "drain", "--stop")
 def drain(
     node: Client,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop running jobs instead of waiting for them.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show what is left until the node exits.")] = True,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop running jobs instead of waiting for them.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Show what is left until the node exits.")
+    ] = True,
     as_json: options.AsJson = False,
 ) -> None:
     """Drain a node: it takes no new jobs, running ones end, then its process exits with code 0.
@@ -124,7 +141,9 @@ def doctor(config: options.Config = DEFAULT_CONFIG) -> Output:
     from gateway.store.serialization import to_plain
 
     # an installation of this name owns no containers
-    steps = look(settings_of(config), lambda settings: engine_of(settings, "doctor", "doctor"), config)
+    steps = look(
+        settings_of(config), lambda settings: engine_of(settings, "doctor", "doctor"), config
+    )
     plain = to_plain(steps)
     yield {"good": good(steps), "steps": plain}, good(steps)
     print_steps(str(config), plain)
@@ -144,7 +163,14 @@ def migrate(
     due = before != newest
     if due and not check:
         _opened(config).dispose()
-    yield {"was": before, "newest": newest, "migrated": due and not check}, not (due and check)
+    yield (
+        {
+            "was": before,
+            "newest": newest,
+            "migrated": due and not check,
+        },
+        not (due and check),
+    )
     if due:
         say(f"{'would go' if check else 'went'} from {before or 'no schema'} to {newest}")
     else:
@@ -153,7 +179,12 @@ def migrate(
 
 # ---------------------------------------------------------------- resources
 
-_KINDS = {"cpu": "cpu", "memory_gib": "memory GiB", "disk_gib": "disk GiB", "gpu": "gpu"}
+_KINDS = {
+    "cpu": "cpu",
+    "memory_gib": "memory GiB",
+    "disk_gib": "disk GiB",
+    "gpu": "gpu",
+}
 _COUNTS = {
     "returns_ignored": "returns with nothing to return",
     "returned_by_reconciler": "jobs that ended and still held something",
@@ -186,7 +217,12 @@ def resources(node: Client) -> Output:
         ]
         table("\nreserved", ["job", "engine", *headings, "since"], held)
     if found["waiting"]:
-        columns: Columns = {"job": "job_id", "priority": "priority", "since": "since", "why": "reason"}
+        columns: Columns = {
+            "job": "job_id",
+            "priority": "priority",
+            "since": "since",
+            "why": "reason",
+        }
         listing(found, "waiting", "", columns, "\nwaiting, in this order")
     for key, text in _COUNTS.items():
         if found[key]:
@@ -213,7 +249,10 @@ def settings(
     contains: Annotated[str, typer.Argument(help="Only settings whose path holds this text.")] = "",
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not a default.")] = False,
     file: Annotated[
-        bool, typer.Option("--file", help="What a start with this configuration would use; needs no node.")
+        bool,
+        typer.Option(
+            "--file", help="What a start with this configuration would use; needs no node."
+        ),
     ] = False,
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
@@ -232,10 +271,15 @@ def settings(
     rows = [
         one
         for one in found
-        if contains in one["path"] and (not changed or one.get("changed", one["origin"] != "default"))
+        if contains in one["path"]
+        and (not changed or one.get("changed", one["origin"] != "default"))
     ]
     yield {"settings": rows}
-    columns: Columns = {"setting": "path", "value": _value, "from": lambda one: one["where"] or one["origin"]}
+    columns: Columns = {
+        "setting": "path",
+        "value": _value,
+        "from": lambda one: one["where"] or one["origin"],
+    }
     listing({"settings": rows}, "settings", "setting", columns)
 
 
@@ -271,10 +315,17 @@ def sign_audit(store: "Store", config: Path) -> None:
 
     settings = settings_of(config)
     if pair := Keyring(settings.state_dir).signing:
-        SqlAudit(store).sign(settings.node.id, pair, datetime.now(UTC), HeadFile(settings.state_dir))
+        SqlAudit(store).sign(
+            settings.node.id, pair, datetime.now(UTC), HeadFile(settings.state_dir)
+        )
 
 
-def audit_change(store: "Store", action: str, before: Any, after: Any) -> None:
+def audit_change(
+    store: "Store",
+    action: str,
+    before: Any,
+    after: Any,
+) -> None:
     """Record a change that was not made through the operator listener."""
     from gateway.store.audit import SqlAudit
 

@@ -49,7 +49,13 @@ def outputs(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs left here: tables, models, reports."""
     found = node.get(path_of("jobs", job_id, "outputs"))
     yield found
-    columns = {"task": "task", "party": "party", "key": "key", "is the": "output", "there": "there"}
+    columns = {
+        "task": "task",
+        "party": "party",
+        "key": "key",
+        "is the": "output",
+        "there": "there",
+    }
     content = {"content": lambda o: "" if o["value"] is None else compact(o["value"])}
     listing(found, "outputs", "", {**columns, **content}, f"outputs of {job_id} here")
 
@@ -62,7 +68,8 @@ def download(
     key: Annotated[str, typer.Argument(help="Key of the output in the flow.")],
     party: Party = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; default: key and extension.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default: key and extension."),
     ] = None,
     force: options.Force = False,
 ) -> Output:
@@ -71,7 +78,14 @@ def download(
     path = path_of("jobs", job_id, "outputs", task, label, key)
     if output is None:
         kind = group(node.get(path, rows=1)["type"])
-        output = Path(key + {"data": ".csv", "metric": ".json", "model": ".model"}[kind])
+        output = Path(
+            key
+            + {
+                "data": ".csv",
+                "metric": ".json",
+                "model": ".model",
+            }[kind]
+        )
     yield from save(node, f"{path}/download", output, force)
 
 
@@ -88,13 +102,18 @@ def archive(
 
     Secrets are masked; SHA256SUMS lists every file.
     """
-    yield from save(node, path_of("jobs", job_id, "archive"), output or Path(f"{Path(job_id).name}.zip"), force)
+    yield from save(
+        node, path_of("jobs", job_id, "archive"), output or Path(f"{Path(job_id).name}.zip"), force
+    )
 
 
 @command(commands, "verify", "job-0123.zip")
 def verify(
     job: Annotated[
-        str, typer.Argument(help="The job's id or its beginning, last, or an archive of it; that needs no node.")
+        str,
+        typer.Argument(
+            help="The job's id or its beginning, last, or an archive of it; that needs no node."
+        ),
     ],
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
@@ -110,7 +129,9 @@ def verify(
             with zipfile.ZipFile(job) as archive, archive.open(FILE) as file:
                 found = json.loads(file.read(_LARGEST))
         except (zipfile.BadZipFile, KeyError, ValueError, RecursionError) as error:
-            raise CallFailed(f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT) from error
+            raise CallFailed(
+                f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT
+            ) from error
     else:
         with connect(config, url) as node:
             found = node.get(path_of("jobs", whole_id(node, job), "bundle"))
@@ -120,9 +141,25 @@ def verify(
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
     good = all(one["good"] is not False for one in findings)
-    yield {"job_id": of, "node": at, "good": good, "findings": findings}, good
-    words = {True: "good", False: "DIFFERS", None: "unknown"}
-    columns: Columns = {"": lambda one: words[one["good"]], "check": "check", "found": lambda one: t(one["text"])}
+    yield (
+        {
+            "job_id": of,
+            "node": at,
+            "good": good,
+            "findings": findings,
+        },
+        good,
+    )
+    words = {
+        True: "good",
+        False: "DIFFERS",
+        None: "unknown",
+    }
+    columns: Columns = {
+        "": lambda one: words[one["good"]],
+        "check": "check",
+        "found": lambda one: t(one["text"]),
+    }
     title = f"what was signed of {of}, and what ran at {at}"
     listing({"findings": findings}, "findings", "", columns, title)
 
@@ -132,7 +169,12 @@ def reports(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs here reported, and warnings about what they left."""
     found = node.get(path_of("jobs", job_id, "reports"))
     yield found
-    columns = {"task": "task", "party": "party", "key": "key", "is the": "output"}
+    columns = {
+        "task": "task",
+        "party": "party",
+        "key": "key",
+        "is the": "output",
+    }
     title = f"reports of {job_id} here"
     listing(found, "reports", "", {**columns, "reports": lambda one: _gist(node, one)}, title)
     warn(f"{one['task']} {one['party']}: {one['warning']}" for one in found["warnings"])
@@ -144,7 +186,10 @@ def _gist(node: Client, listed: Mapping[str, Any]) -> str:
         return "not there"
     found = node.get(str(listed["url"]))
     words = [f"{name} {_shown(value)}" for name, value in list(found["values"].items())[:_VALUES]]
-    words += [f"{s['name'] or 'a table'} of {counted(len(s['points']), 'row')}" for s in found["series"][:_VALUES]]
+    words += [
+        f"{s['name'] or 'a table'} of {counted(len(s['points']), 'row')}"
+        for s in found["series"][:_VALUES]
+    ]
     return str(found["problem"] or ", ".join(words))
 
 
@@ -156,7 +201,8 @@ def report(
     key: Annotated[str, typer.Argument(help="Key of the report in the flow.")],
     party: Party = "",
     plot: Annotated[
-        Path | None, typer.Option("--plot", "-o", help="Draw it into this file (SVG; browsers show it).")
+        Path | None,
+        typer.Option("--plot", "-o", help="Draw it into this file (SVG; browsers show it)."),
     ] = None,
     force: options.Force = False,
     series: Annotated[
@@ -166,7 +212,9 @@ def report(
 ) -> None:
     """Show a report: its values and the first rows of its tables; with --plot as a picture too."""
     if series is not None and plot is None:
-        raise CallFailed("--series selects what to draw: name a file with --plot too", EXIT_BAD_INPUT)
+        raise CallFailed(
+            "--series selects what to draw: name a file with --plot too", EXIT_BAD_INPUT
+        )
     if plot is not None:
         new_file(plot, force)
     known = node.get(path_of("jobs", job_id, "reports"))["reports"]
@@ -181,7 +229,10 @@ def report(
     else:
         _print_report(found)
     if plot is not None:
-        say(f"{plot}: {amount(node.download(fits[0]['url'] + '/plot', plot, series=series))}", err=as_json)
+        say(
+            f"{plot}: {amount(node.download(fits[0]['url'] + '/plot', plot, series=series))}",
+            err=as_json,
+        )
 
 
 def _print_report(found: Mapping[str, Any]) -> None:
@@ -206,8 +257,12 @@ def metadata(
     node: Client,
     job_id: options.JobId,
     task: TaskName,
-    party: Annotated[str, typer.Argument(help="Whose: host.0, or host for all parties of that role.")],
-    key: Annotated[str, typer.Argument(help="Key of one output in the flow; default: all of the task.")] = "",
+    party: Annotated[
+        str, typer.Argument(help="Whose: host.0, or host for all parties of that role.")
+    ],
+    key: Annotated[
+        str, typer.Argument(help="Key of one output in the flow; default: all of the task.")
+    ] = "",
 ) -> Output:
     """Show the metadata of a task's outputs: columns, rows, size; at a partner if granted to this node.
 
@@ -241,7 +296,9 @@ def _columns(one: Mapping[str, Any]) -> str:
 def delete(
     node: Client,
     job_id: options.JobId,
-    here: Annotated[bool, typer.Option("--here", help="Only at this node; the others get no request.")] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Only at this node; the others get no request.")
+    ] = False,
     reason: Annotated[str, typer.Option(help="Kept in the line that is left of the job.")] = "",
     dry_run: options.DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -256,13 +313,19 @@ def delete(
     if not (yes or dry_run or as_json):
         where = "" if here else ", at every node of it"
         typer.confirm(harmless(t(f"Delete {job_id} for good{where}?")), abort=True, err=True)
-    found = node.delete(path_of("jobs", job_id), here=here, reason=reason, dry_run=dry_run)
+    found = node.delete(
+        path_of("jobs", job_id),
+        here=here,
+        reason=reason,
+        dry_run=dry_run,
+    )
     others = found["nodes"] or {}
     yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
     _print_deleted(found, dry_run)
     done = "would be" if dry_run else "yes"
     rows = [
-        [name, t(f"no: {at['reason']} {at['message']}" if at["reason"] else done)] for name, at in others.items()
+        [name, t(f"no: {at['reason']} {at['message']}" if at["reason"] else done)]
+        for name, at in others.items()
     ]
     if rows:
         table("other nodes", ["node", "deleted"], rows)
@@ -273,12 +336,16 @@ def clean(
     node: Client,
     job_id: options.JobId,
     task: Annotated[str, typer.Argument(help="The task's name in the flow, or its id.")],
-    metrics: Annotated[bool, typer.Option("--metrics", help="Its reports, not its tables and models.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Its reports, not its tables and models.")
+    ] = False,
     dry_run: options.DryRun = False,
 ) -> Output:
     """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
     content = "metrics" if metrics else "outputs"
-    found = node.delete(path_of("jobs", job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run)
+    found = node.delete(
+        path_of("jobs", job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run
+    )
     yield found
     _print_deleted(found, dry_run)
 
@@ -288,7 +355,15 @@ def _print_deleted(found: Mapping[str, Any], dry_run: bool) -> None:
     if not items:
         say("nothing to delete")
         return
-    title = (
-        f"{'would be deleted' if dry_run else 'deleted'}: {counted(len(items), 'item')}, {amount(found['bytes'])}"
+    title = f"{'would be deleted' if dry_run else 'deleted'}: {counted(len(items), 'item')}, {amount(found['bytes'])}"
+    listing(
+        found,
+        "items",
+        "",
+        {
+            "kind": "kind",
+            "name": "name",
+            "size": size("bytes"),
+        },
+        title,
     )
-    listing(found, "items", "", {"kind": "kind", "name": "name", "size": size("bytes")}, title)

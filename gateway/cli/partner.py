@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="partner")
 
 
-_AUTHORITY = (
-    "PEM file: the authority of the partner's certificate, where no public one issued it; default: the route's."
+_AUTHORITY = "PEM file: the authority of the partner's certificate, where no public one issued it; default: the route's."
+_CERTIFICATE = (
+    "PEM file: this node's certificate, which it shows the partner; default: the route's."
 )
-_CERTIFICATE = "PEM file: this node's certificate, which it shows the partner; default: the route's."
 _KEY = "PEM file: the private key of that certificate; default: the route's."
-Address = Annotated[str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")]
+Address = Annotated[
+    str, typer.Option(help="Where the partner reaches this node; default: listen.peer.advertise.")
+]
 
 
 @command(commands, "invite", "--address https://gw.bank.example:7380 > invitation.json")
@@ -48,7 +50,9 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
     _warn(found)
     if found["node"] == EXAMPLE_NODE:
         warn(
-            [f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"]
+            [
+                f"{EXAMPLE_NODE} is the default id, for trials: no two nodes may have the same; change node.id first"
+            ]
         )
     yield found
     print_json(found)
@@ -58,11 +62,19 @@ def invite(address: Address = "", config: options.Config = DEFAULT_CONFIG) -> Ou
 def accept(
     file: Annotated[Path, typer.Argument(help="The partner's invitation; - reads standard input.")],
     address: Annotated[
-        str, typer.Option(help="This node's address as its own invitation has it; default: listen.peer.advertise.")
+        str,
+        typer.Option(
+            help="This node's address as its own invitation has it; default: listen.peer.advertise."
+        ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="The words are the same: write the route.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="The words are the same: write the route.")
+    ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace address and keys of the node's route, and enable it.")
+        bool,
+        typer.Option(
+            "--replace", help="Replace address and keys of the node's route, and enable it."
+        ),
     ] = False,
     ca: Annotated[Path | None, typer.Option(help=_AUTHORITY)] = None,
     certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
@@ -100,19 +112,47 @@ def accept(
             say(f"this node, {own['node']}, is at {own['address']}; {node} is at {url}", err=True)
             say(f"the words at both sides: {words}", err=True)
             typer.confirm(t("Does the partner see the same words?"), abort=True, err=True)
-        entry = {"url": url, "keys": ", ".join(keys), "signing": "required", "bundles": "required"}
-        tls = {"ca": ca, "certificate": certificate, "key": key}
+        entry = {
+            "url": url,
+            "keys": ", ".join(keys),
+            "signing": "required",
+            "bundles": "required",
+        }
+        tls = {
+            "ca": ca,
+            "certificate": certificate,
+            "key": key,
+        }
         entry |= {name: str(given.absolute()) for name, given in tls.items() if given}
         entry |= {"enabled": "true"} if before else {}
-        body = {"route": entry, "reason": "invitation accepted", "author": who()}
-        done = client.call("PATCH" if before else "PUT", path_of("routes", node), body, query={"version": version})
-    yield {"node": node, "words": words, "version": done["version"]}
+        body = {
+            "route": entry,
+            "reason": "invitation accepted",
+            "author": who(),
+        }
+        done = client.call(
+            "PATCH" if before else "PUT", path_of("routes", node), body, query={"version": version}
+        )
+    yield {
+        "node": node,
+        "words": words,
+        "version": done["version"],
+    }
     say(f"{node} is a partner now, and must sign its requests; the words: {words}")
     say(f"next: bfia-gateway route test {node}, once the partner has accepted, too")
 
 
-Number = Annotated[int, typer.Argument(min=1, help="Number of the application, as the list has it.")]
-Days = Annotated[float | None, typer.Option(min=0, max=36_500, help="For so many days.")]
+Number = Annotated[
+    int, typer.Argument(min=1, help="Number of the application, as the list has it.")
+]
+Days = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=36_500,
+        help="For so many days.",
+    ),
+]
 Jobs = Annotated[int | None, typer.Option(min=1, help="For so many jobs.")]
 _COLUMNS: Columns = {
     "number": "number",
@@ -131,7 +171,9 @@ def apply(
     partner: options.NodeId,
     subject: Annotated[str, typer.Argument(help="Id of the dataset, project, flow or model.")] = "",
     to: Annotated[str, typer.Option(help="Of a contract: where the partner is reached.")] = "",
-    address: Annotated[str, typer.Option(help="Of a contract: where the partner reaches this node.")] = "",
+    address: Annotated[
+        str, typer.Option(help="Of a contract: where the partner reaches this node.")
+    ] = "",
     key: Annotated[
         str,
         typer.Option(
@@ -140,33 +182,57 @@ def apply(
     ] = "",
     signing: Annotated[
         str,
-        typer.Option(help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."),
+        typer.Option(
+            help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+        ),
     ] = "",
     days: Days = None,
     jobs: Jobs = None,
     fields: Annotated[
-        Path | None, typer.Option(help="File with further fields of the standard's body, such as name or dag.")
+        Path | None,
+        typer.Option(help="File with further fields of the standard's body, such as name or dag."),
     ] = None,
 ) -> Output:
     """Apply for a contract with a node, or for the use of what it offers. A person there decides."""
-    body: dict[str, Any] = {"kind": kind, "partner": partner, "subject": subject, "url": to, "address": address}
+    body: dict[str, Any] = {
+        "kind": kind,
+        "partner": partner,
+        "subject": subject,
+        "url": to,
+        "address": address,
+    }
     body |= {"key": key, "signing": signing or None}
-    body |= {"jobs": jobs, "expires_at": _until(days), "fields": read_object(fields) if fields else {}}
+    body |= {
+        "jobs": jobs,
+        "expires_at": _until(days),
+        "fields": read_object(fields) if fields else {},
+    }
     made = node.call("POST", "/api/v1/applications", body)
     yield made
-    say(f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications")
+    say(
+        f"application {made['number']}: {partner} has it; its answer is in: bfia-gateway partner applications"
+    )
 
 
 @command(commands, "applications", "--waiting", options=options.paged())
 def applications(
     node: Client,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Only what waits for a decision here.")] = False,
-    partner: Annotated[str, typer.Option(help="Only with this node.", autocompletion=options.nodes)] = "",
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Only what waits for a decision here.")
+    ] = False,
+    partner: Annotated[
+        str, typer.Option(help="Only with this node.", autocompletion=options.nodes)
+    ] = "",
     **page: Any,
 ) -> Output:
     """List contracts and audits, of partners and of this node: what waits, what holds, until when."""
     narrow = {"side": "theirs", "status": "APPLIED"} if waiting else {}
-    found = node.get("/api/v1/applications", **narrow, partner=partner, **page)
+    found = node.get(
+        "/api/v1/applications",
+        **narrow,
+        partner=partner,
+        **page,
+    )
     yield found
     more = {
         "state": "status",
@@ -175,7 +241,16 @@ def applications(
         "key id": "key",
         "signed": "signed",
     }
-    listing(found, "applications", "application", {**_COLUMNS, **more, "trouble": "trouble"})
+    listing(
+        found,
+        "applications",
+        "application",
+        {
+            **_COLUMNS,
+            **more,
+            "trouble": "trouble",
+        },
+    )
 
 
 @command(commands, "approve", '3 --days 90 --reason "contract 2026-17"')
@@ -186,7 +261,9 @@ def approve(
     jobs: Jobs = None,
     signing: Annotated[
         str,
-        typer.Option(help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."),
+        typer.Option(
+            help="Of a contract: required (default), accepted or off, for nodes that sign otherwise."
+        ),
     ] = "",
     reason: options.Reason = "",
 ) -> Output:
@@ -194,18 +271,31 @@ def approve(
 
     A contract writes the route, a dataset the grant.
     """
-    body = {"reason": reason, "expires_at": _until(days), "jobs": jobs, "signing": signing or None}
+    body = {
+        "reason": reason,
+        "expires_at": _until(days),
+        "jobs": jobs,
+        "signing": signing or None,
+    }
     yield from _changed(node, number, "approve", body)
 
 
 @command(commands, "reject", '3 --reason "unknown institution"')
-def reject(node: Client, number: Number, reason: options.Reason = "") -> Output:
+def reject(
+    node: Client,
+    number: Number,
+    reason: options.Reason = "",
+) -> Output:
     """Reject a partner's application; it may apply again."""
     yield from _changed(node, number, "reject", {"reason": reason})
 
 
 @command(commands, "terminate", '3 --reason "end of the project"')
-def terminate(node: Client, number: Number, reason: options.Reason = "") -> Output:
+def terminate(
+    node: Client,
+    number: Number,
+    reason: options.Reason = "",
+) -> Output:
     """End a contract or an audit, whoever applied: its route is disabled, its grant is revoked."""
     done = yield from _changed(node, number, "terminate", {"reason": reason})
     route = _route(node, done["partner"]) if done["kind"] == "contract" else {}
@@ -230,11 +320,17 @@ def offers(
     found = node.get(path_of("partners", partner, what), page=page)
     yield found
     keys = dict.fromkeys(key for one in found["records"] for key in one) or ["name"]
-    columns: Columns = {_OFFERED.get(key, key.replace("_", " ")): partial(_offered, key) for key in keys}
+    columns: Columns = {
+        _OFFERED.get(key, key.replace("_", " ")): partial(_offered, key) for key in keys
+    }
     listing(found, "records", "offer", columns)
 
 
-_OFFERED = {"join_columns": "match id", "column_metas": "columns", "count": "rows"}
+_OFFERED = {
+    "join_columns": "match id",
+    "column_metas": "columns",
+    "count": "rows",
+}
 """fields of the standard by the heading under which people see them"""
 
 
@@ -246,11 +342,18 @@ def _offered(key: str, one: Mapping[str, Any]) -> Any:
     return value
 
 
-def _changed(node: Client, number: int, verb: str, body: dict[str, Any]) -> Generator[Any, None, Any]:
+def _changed(
+    node: Client,
+    number: int,
+    verb: str,
+    body: dict[str, Any],
+) -> Generator[Any, None, Any]:
     """Return what a change of an application made of it, once it is printed."""
     done = node.call("POST", f"/api/v1/applications/{number}/{verb}", body)
     yield done
-    say(f"application {number}: {done['kind']} {done['subject']}, {done['partner']}: {done['status']}")
+    say(
+        f"application {number}: {done['kind']} {done['subject']}, {done['partner']}: {done['status']}"
+    )
     warn([done["trouble"]] if done["trouble"] else [])
     return done
 
@@ -268,15 +371,26 @@ def _own(settings: "Settings", address: str) -> dict[str, Any]:
         text = "give --address, or set listen.peer.advertise: where the partner reaches this node"
         raise CallFailed(text, EXIT_BAD_INPUT)
     if not address.lower().startswith(("http://", "https://")):
-        raise CallFailed(f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT)
+        raise CallFailed(
+            f"the address {address} must begin with https:// or http://", EXIT_BAD_INPUT
+        )
     if keys := [pair.public for pair in Keyring(settings.state_dir).pairs.values()]:
-        return {"node": settings.node.id, "address": address, "keys": keys}
+        return {
+            "node": settings.node.id,
+            "address": address,
+            "keys": keys,
+        }
     raise CallFailed("this node has no key pair: bfia-gateway identity rotate makes one")
 
 
 def _warn(*invitations: dict[str, Any]) -> None:
-    addresses = [one["address"] for one in invitations if one["address"].lower().startswith("http://")]
-    warn(f"{address} is not encrypted: anyone on the network can read it; use https" for address in addresses)
+    addresses = [
+        one["address"] for one in invitations if one["address"].lower().startswith("http://")
+    ]
+    warn(
+        f"{address} is not encrypted: anyone on the network can read it; use https"
+        for address in addresses
+    )
 
 
 def _route(client: Client, node: str) -> dict[str, Any]:

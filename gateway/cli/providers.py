@@ -11,7 +11,15 @@ import typer
 
 from bfia_gateway_client.calls import path_of, provider_named
 from gateway.cli import options
-from gateway.cli.client import DEFAULT_CONFIG, EXIT_BAD_INPUT, CallFailed, Client, connect, read_object, who
+from gateway.cli.client import (
+    DEFAULT_CONFIG,
+    EXIT_BAD_INPUT,
+    CallFailed,
+    Client,
+    connect,
+    read_object,
+    who,
+)
 from gateway.cli.command import Columns, Output, command, difference, listing, say, table, when
 from gateway.cli.language import t
 from gateway.domain.problems import Problem
@@ -36,8 +44,12 @@ _CHANGES = 20
 @command(commands, "register", 'register_unionpay.json -m "version of November"', timeout=180)
 def register(
     node: Client,
-    file: Annotated[Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")],
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse it if its image cannot be inspected.")] = False,
+    file: Annotated[
+        Path, typer.Argument(help="The registration, JSON or YAML; -: standard input.")
+    ],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse it if its image cannot be inspected.")
+    ] = False,
     reason: options.Reason = "",
 ) -> Output:
     """Register an image with the descriptions of its components, or replace its registration.
@@ -47,7 +59,13 @@ def register(
     started until `provider approve`.
     """
     body = read_object(file)
-    found = node.post("/api/v1/providers", body, strict="true" if strict else None, reason=reason, author=who())
+    found = node.post(
+        "/api/v1/providers",
+        body,
+        strict="true" if strict else None,
+        reason=reason,
+        author=who(),
+    )
     yield found
     _print_change(found)
     _print_warnings(found)
@@ -63,8 +81,17 @@ def list_providers(
     **page: Any,
 ) -> Output:
     """List what is registered."""
-    narrow = {"name": name, "component": component, "owner": owner}
-    found = node.get("/api/v1/providers", **narrow, retired="false" if in_use else None, **page)
+    narrow = {
+        "name": name,
+        "component": component,
+        "owner": owner,
+    }
+    found = node.get(
+        "/api/v1/providers",
+        **narrow,
+        retired="false" if in_use else None,
+        **page,
+    )
     yield found
     columns: Columns = {
         "provider": "provider_name",
@@ -83,7 +110,10 @@ def show_provider(node: Client, name: Name) -> Output:
     """Show a provider: its images and their digests, its components, the jobs that use it, and every warning."""
     found = node.get(_path(node, name))
     yield found
-    rows: list[list[Any]] = [["revision", found["revision"]], ["owner", found["owner"] or t("admins")]]
+    rows: list[list[Any]] = [
+        ["revision", found["revision"]],
+        ["owner", found["owner"] or t("admins")],
+    ]
     rows += [[f"image {i}", digest or t("not pinned")] for i, digest in found["images"].items()]
     rows += [["retired", "yes: no new job gets it"]] if found["retired"] else []
     rows += [["used by", found["jobs"]]] if found["jobs"] else []
@@ -97,11 +127,20 @@ def show_provider(node: Client, name: Name) -> Output:
 
 
 @command(commands, "history", "unionpay:2.0.0@docker", options=options.paged(20))
-def history(node: Client, name: Name, **page: Any) -> Output:
+def history(
+    node: Client,
+    name: Name,
+    **page: Any,
+) -> Output:
     """Show who changed a provider, when and why. A deleted one needs its full name."""
     found = node.get(_path(node, name, "history"), **page)
     yield found
-    columns: Columns = {"revision": "revision", "at (UTC)": when("at"), "by": "author", "what": "action"}
+    columns: Columns = {
+        "revision": "revision",
+        "at (UTC)": when("at"),
+        "by": "author",
+        "what": "action",
+    }
     listing(found, "history", "", {**columns, "why": "reason"}, "revisions")
 
 
@@ -109,8 +148,12 @@ def history(node: Client, name: Name, **page: Any) -> Output:
 def diff(
     node: Client,
     name: Name,
-    since: Annotated[int, typer.Option(min=-1, help="Revision to start from; default: the one before.")] = -1,
-    until: Annotated[int, typer.Option(min=0, help="Revision to compare with it; default: the newest.")] = 0,
+    since: Annotated[
+        int, typer.Option(min=-1, help="Revision to start from; default: the one before.")
+    ] = -1,
+    until: Annotated[
+        int, typer.Option(min=0, help="Revision to compare with it; default: the newest.")
+    ] = 0,
 ) -> Output:
     """Show what differs between two revisions of a provider, place by place."""
     query = {"since": since if since >= 0 else None, "until": until or None}
@@ -121,13 +164,21 @@ def diff(
 
 
 @command(commands, "retire", 'unionpay:1.0.0 -m "has a known flaw"', timeout=180)
-def retire(node: Client, name: Name, reason: options.Reason = "") -> Output:
+def retire(
+    node: Client,
+    name: Name,
+    reason: options.Reason = "",
+) -> Output:
     """Retire a provider: new jobs cannot use it, those under way continue. `provider unretire` undoes it."""
     yield from _changed(node, name, "retire", {"reason": reason})
 
 
 @command(commands, "unretire", "unionpay:1.0.0", timeout=180)
-def unretire(node: Client, name: Name, reason: options.Reason = "") -> Output:
+def unretire(
+    node: Client,
+    name: Name,
+    reason: options.Reason = "",
+) -> Output:
     """Put a retired provider into use again."""
     yield from _changed(node, name, "unretire", {"reason": reason})
 
@@ -147,7 +198,9 @@ def approve(
 def give(
     node: Client,
     name: Annotated[str, typer.Argument(help="The provider's name, without version and device.")],
-    to: Annotated[str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")],
+    to: Annotated[
+        str, typer.Option(help="Name of the vendor's tokens; empty: back to the admins.")
+    ],
 ) -> Output:
     """Make a vendor the owner of a provider's name: only its tokens, and admins, may change it. For admins."""
     found = node.call("PUT", path_of("provider-owners", name), {"owner": to})
@@ -155,7 +208,12 @@ def give(
     say(f"{name} belonged to {found['before'] or 'the admins'}, now to {to or 'the admins'}")
 
 
-def _changed(node: Client, name: str, what: str, body: Mapping[str, str]) -> Output:
+def _changed(
+    node: Client,
+    name: str,
+    what: str,
+    body: Mapping[str, str],
+) -> Output:
     found = node.post(_path(node, name, what), {**body, "author": who()})
     yield found
     _print_change(found)
@@ -163,7 +221,9 @@ def _changed(node: Client, name: str, what: str, body: Mapping[str, str]) -> Out
 
 def _print_change(found: Mapping[str, Any]) -> None:
     if not found["changed"]:
-        say(f"{found['provider_name']} is unchanged: nothing differs from revision {found['revision']}")
+        say(
+            f"{found['provider_name']} is unchanged: nothing differs from revision {found['revision']}"
+        )
         return
     say(f"{found['provider_name']} {found['action']}, revision {found['revision']}")
     if found["action"] != "registered":
@@ -182,7 +242,11 @@ def _print_warnings(found: Mapping[str, Any]) -> None:
         say(f"  {Problem(one['path'], one['rule'], one['got'], one.get('suggestion', ''))}")
 
 
-def _path(node: Client, name: str, *rest: str) -> str:
+def _path(
+    node: Client,
+    name: str,
+    *rest: str,
+) -> str:
     """Return the path of the one provider that a name, perhaps without version or device, stands for."""
     full = node.done(provider_named(node.wire, name, retired=rest == ("unretire",)))
     return path_of("providers", full, *rest)
@@ -191,12 +255,21 @@ def _path(node: Client, name: str, *rest: str) -> str:
 # ---------------------------------------------------------------- components and their parameters
 
 
-def component_of(provider: str, name: str, config: Path, url: str) -> "Component":
+def component_of(
+    provider: str,
+    name: str,
+    config: Path,
+    url: str,
+) -> "Component":
     """Return a component of a provider (by its name, perhaps in part) or of a registration's file.
 
     Without a name, the only one. Raises `CallFailed`.
     """
-    components = _from_file(Path(provider)) if os.path.isfile(provider) else _from_node(provider, config, url)
+    components = (
+        _from_file(Path(provider))
+        if os.path.isfile(provider)
+        else _from_node(provider, config, url)
+    )
     if name in components:
         return components[name]
     if not name and len(components) == 1:
@@ -212,13 +285,19 @@ def _from_file(file: Path) -> Mapping[str, "Component"]:
 
     body = read_object(file)
     try:
-        return (provider_from_component(body) if "imageUrl" in body else provider_from_request(body)).components
+        return (
+            provider_from_component(body) if "imageUrl" in body else provider_from_request(body)
+        ).components
     except InvalidDescription as error:
         text = "\n".join([f"{file} would be refused:", *(f"  {p}" for p in error.problems)])
         raise CallFailed(text, EXIT_BAD_INPUT, "INVALID") from None
 
 
-def _from_node(name: str, config: Path, url: str) -> Mapping[str, "Component"]:
+def _from_node(
+    name: str,
+    config: Path,
+    url: str,
+) -> Mapping[str, "Component"]:
     from provider_registry import description
 
     with connect(config, url) as node:
@@ -238,7 +317,9 @@ def parameters(
             autocompletion=options.providers,
         ),
     ],
-    component: Annotated[str, typer.Argument(help="Which of its components; default: the only one.")] = "",
+    component: Annotated[
+        str, typer.Argument(help="Which of its components; default: the only one.")
+    ] = "",
     config: options.Config = DEFAULT_CONFIG,
     url: options.Url = "",
 ) -> Output:
@@ -254,7 +335,13 @@ def parameters(
     yield schema
     rows = [
         [
-            *(key, field["x-bfia"]["type"], t(_required(key, schema)), _default(field), allowed(field)),
+            *(
+                key,
+                field["x-bfia"]["type"],
+                t(_required(key, schema)),
+                _default(field),
+                allowed(field),
+            ),
             field.get("description", field["title"]),
         ]
         for key, field in schema["properties"].items()

@@ -9,13 +9,27 @@ import typer
 from bfia_gateway_client.calls import path_of
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, who
-from gateway.cli.command import Columns, Output, command, difference, listing, own, print_steps, say, when
+from gateway.cli.command import (
+    Columns,
+    Output,
+    command,
+    difference,
+    listing,
+    own,
+    print_steps,
+    say,
+    when,
+)
 from route_table.model import PROFILES
 
 commands = typer.Typer(name="route")
 
 
-def _key(help_text: str, kind: Any = str, **more: Any) -> tuple[Any, None]:
+def _key(
+    help_text: str,
+    kind: Any = str,
+    **more: Any,
+) -> tuple[Any, None]:
     return Annotated[kind | None, typer.Option(help=help_text, **more)], None
 
 
@@ -23,7 +37,9 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
     "to": _key("Address of its gateway, such as https://gw.example:7380."),
     "via": _key("In place of an address: id of the node that relays requests."),
     "relay": _key("Whether this node relays requests from it or to it.", bool),
-    "transport": _key("Address of its transport layer (messages of containers), if that is another one."),
+    "transport": _key(
+        "Address of its transport layer (messages of containers), if that is another one."
+    ),
     "profile": _key(f"Its dialect: {', '.join(PROFILES)}."),
     "institution": _key("Its owner."),
     "deadline": _key("Seconds that one request may take; default: as it was, or 10.", float, min=0),
@@ -36,9 +52,13 @@ _ENTRY: dict[str, tuple[Any, Any]] = {
         "its public key; default: its node id."
     ),
     "keys": _key('Public keys that sign its requests, such as "$(cat their-keys.pem)".'),
-    "signing": _key("required (default of a new route), accepted, or off: its requests need no proof."),
+    "signing": _key(
+        "required (default of a new route), accepted, or off: its requests need no proof."
+    ),
     "bundles": _key("required or accepted (default): whether its jobs need a signed bundle."),
-    "components": _key('What it may run here, such as "unionpay/*, reference/*"; default: everything.'),
+    "components": _key(
+        'What it may run here, such as "unionpay/*, reference/*"; default: everything.'
+    ),
 }
 """options of `add` and `edit`: the keys of a route"""
 
@@ -70,7 +90,12 @@ def list_routes(node: Client, **page: Any) -> Output:
     'JG0100002200000020 --to https://gw.partner.example:7380 --keys "$(cat their-keys.pem)" -m "new partner"',
     options=_ENTRY,
 )
-def add(node: Client, node_id: options.NodeId, reason: options.Reason = "", **entry: Any) -> Output:
+def add(
+    node: Client,
+    node_id: options.NodeId,
+    reason: options.Reason = "",
+    **entry: Any,
+) -> Output:
     """Add a route, or replace its entry. In force immediately; also in the file within a second or two.
 
     The id `default` stands for all nodes without an entry. Requests of the node need a signature by one of
@@ -86,7 +111,8 @@ def edit(
     node: Client,
     node_id: options.NodeId,
     unset: Annotated[
-        list[str] | None, typer.Option(help="Key of the entry to remove, such as ca; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Key of the entry to remove, such as ca; may be repeated."),
     ] = None,
     reason: options.Reason = "",
     **entry: Any,
@@ -99,19 +125,31 @@ def edit(
 
 
 @command(commands, "disable", 'JG0100002200000020 -m "maintenance until Monday"')
-def disable(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
+def disable(
+    node: Client,
+    node_id: options.NodeId,
+    reason: options.Reason = "",
+) -> Output:
     """Take no new jobs with a node; its entry stays, and jobs under way continue."""
     yield from _edit(node, "PATCH", node_id, {"enabled": False}, reason)
 
 
 @command(commands, "enable", "JG0100002200000020")
-def enable(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
+def enable(
+    node: Client,
+    node_id: options.NodeId,
+    reason: options.Reason = "",
+) -> Output:
     """Enable a disabled node again."""
     yield from _edit(node, "PATCH", node_id, {"enabled": True}, reason)
 
 
 @command(commands, "remove", 'JG0100002200000020 -m "contract ended"')
-def remove(node: Client, node_id: options.NodeId, reason: options.Reason = "") -> Output:
+def remove(
+    node: Client,
+    node_id: options.NodeId,
+    reason: options.Reason = "",
+) -> Output:
     """Remove a route. `route rollback` restores it."""
     yield from _changed(node.delete(path_of("routes", node_id), reason=reason, author=who()))
 
@@ -121,7 +159,11 @@ def history(node: Client, **page: Any) -> Output:
     """Show who changed the routes, when and why."""
     found = node.get("/api/v1/route-versions", **page)
     yield found
-    columns: Columns = {"version": "version", "at (UTC)": when("at", 16), "by": lambda v: own(v["author"])}
+    columns: Columns = {
+        "version": "version",
+        "at (UTC)": when("at", 16),
+        "by": lambda v: own(v["author"]),
+    }
     more: Columns = {"changed": _changes, "why": lambda v: own(v["reason"])}
     listing(found, "versions", "", {**columns, **more}, "versions of the routes")
 
@@ -142,7 +184,9 @@ def diff(
 @command(commands, "rollback")
 def rollback(
     node: Client,
-    version: Annotated[int, typer.Argument(help="The version to go back to; 0: the one before the newest.")] = 0,
+    version: Annotated[
+        int, typer.Argument(help="The version to go back to; 0: the one before the newest.")
+    ] = 0,
     reason: options.Reason = "",
 ) -> Output:
     """Make the routes what they were at a version. That is a version of its own, and can be rolled back too.
@@ -153,9 +197,14 @@ def rollback(
     if not version:
         newest = int(node.get("/api/v1/routes")["version"])
         if newest < 2:
-            raise CallFailed("there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN")
+            raise CallFailed(
+                "there is no version before this one", EXIT_BAD_INPUT, "VERSION_UNKNOWN"
+            )
         if node.get(f"/api/v1/route-versions/{newest}")["source"] == "rollback":
-            say(f"this takes back the rollback of version {newest}; to go further back, name a version", err=True)
+            say(
+                f"this takes back the rollback of version {newest}; to go further back, name a version",
+                err=True,
+            )
     query = {} if version else {"version": newest}  # so that nobody else's change is undone unseen
     path = f"/api/v1/route-versions/{version or newest - 1}/rollback"
     yield from _changed(node.post(path, {"reason": reason, "author": who()}, **query))
@@ -180,18 +229,38 @@ def _signing(route: Mapping[str, Any]) -> str:
 
 def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of an entry that were given, with absolute paths of files."""
-    given = {"url" if key == "to" else key: value for key, value in entry.items() if value not in (None, "")}
+    given = {
+        "url" if key == "to" else key: value
+        for key, value in entry.items()
+        if value not in (None, "")
+    }
     files = given.keys() & {"ca", "certificate", "key"}
     return given | {key: str(Path(given[key]).absolute()) for key in files}
 
 
-def _edit(node: Client, method: str, node_id: str, values: Mapping[str, Any], reason: str) -> Output:
-    body = {"route": values, "reason": reason, "author": who()}
+def _edit(
+    node: Client,
+    method: str,
+    node_id: str,
+    values: Mapping[str, Any],
+    reason: str,
+) -> Output:
+    body = {
+        "route": values,
+        "reason": reason,
+        "author": who(),
+    }
     version = node.call(method, path_of("routes", node_id), body)
     yield from _changed(version)
     if any(map(_takes_nothing, version["changes"])):
-        say(f"nothing of {node_id} is taken before its route has a key: accept its invitation", err=True)
-        say(f"(bfia-gateway partner accept), or: bfia-gateway route edit {node_id} --keys KEYS", err=True)
+        say(
+            f"nothing of {node_id} is taken before its route has a key: accept its invitation",
+            err=True,
+        )
+        say(
+            f"(bfia-gateway partner accept), or: bfia-gateway route edit {node_id} --keys KEYS",
+            err=True,
+        )
 
 
 def _takes_nothing(change: Mapping[str, Any]) -> bool:
@@ -212,7 +281,10 @@ def _changed(version: dict[str, Any]) -> Output:
     if version.get("not_in_file"):
         text = "warning: the route file cannot be used as it is, and does not hold this version"
         say("\n".join([f"{text}:", *(f"  {cause}" for cause in version["not_in_file"])]), err=True)
-        say("correct it and make this change in it, too: the corrected file replaces this version", err=True)
+        say(
+            "correct it and make this change in it, too: the corrected file replaces this version",
+            err=True,
+        )
 
 
 def _changes(version: Mapping[str, Any]) -> str:

@@ -44,7 +44,9 @@ def run(
     sys.setswitchinterval(0.001)  # so that responses need not wait for busy threads
     settings = load(config)
     gateway = Gateway(settings, engine=engine, pace=pace)
-    gateway.doctor = partial(look, settings, partial(engine_of, installation="doctor", instance="doctor"), config)
+    gateway.doctor = partial(
+        look, settings, partial(engine_of, installation="doctor", instance="doctor"), config
+    )
     log = structlog.get_logger("gateway")
     if unused := [path for path in settings.origins if path in REMOVED]:
         log.warning("settings of an earlier version have no effect: delete them", settings=unused)
@@ -61,7 +63,12 @@ def run(
 
         def ready() -> None:
             tune_garbage_collector()
-            log.info("serving", node=settings.node.id, engine=settings.engine.kind, **gateway.addresses())
+            log.info(
+                "serving",
+                node=settings.node.id,
+                engine=settings.engine.kind,
+                **gateway.addresses(),
+            )
             if ready_file is not None:
                 part = ready_file.with_suffix(".part")
                 part.write_text(json.dumps({"pid": os.getpid(), **gateway.addresses()}))
@@ -144,31 +151,52 @@ def configure_logs(log_format: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
         )
     )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.WARNING,
+        handlers=[handler],
+        force=True,
+    )
     for room in _OURS:
         logging.getLogger(room).setLevel(logging.INFO)
     logging.captureWarnings(True)
 
 
-def _as_text(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> str:
+def _as_text(
+    _logger: Any,
+    _name: str,
+    event: MutableMapping[str, Any],
+) -> str:
     """Render a line for a log file or pipe: without colours, at a fifth of the cost."""
     at, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
     trace = event.pop("exception", "")
     values = (
-        f"{key}={v if (v := str(event[key])).isprintable() and ' ' not in v else repr(v)}" for key in sorted(event)
+        f"{key}={v if (v := str(event[key])).isprintable() and ' ' not in v else repr(v)}"
+        for key in sorted(event)
     )
     return f"{at} [{level:9}] {text:30} {' '.join(values)}" + (f"\n{trace}" if trace else "")
 
 
-def _trace(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _trace(
+    _logger: Any,
+    _name: str,
+    event: MutableMapping[str, Any],
+) -> MutableMapping[str, Any]:
     """Add the trace id of the work under way where the line does not name one itself."""
     if trace_id := current_trace():
         event.setdefault("trace_id", trace_id)
     return event
 
 
-def _hide_tokens(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _hide_tokens(
+    _logger: Any,
+    _name: str,
+    event: MutableMapping[str, Any],
+) -> MutableMapping[str, Any]:
     for name, value in event.items():
-        if isinstance(value, str) and name not in ("trace_id", "job", "sha256"):  # others may choose the first two
+        if isinstance(value, str) and name not in (
+            "trace_id",
+            "job",
+            "sha256",
+        ):  # others may choose the first two
             event[name] = without_tokens(value)
     return event

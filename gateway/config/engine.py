@@ -18,13 +18,17 @@ _WHOLE_MACHINE = ("/", "/run", "/var", "/var/run", "/proc", "/sys", "/dev", "/et
 class Image(Section):
     """The local command in place of an image."""
 
-    command: list[str] = Field(min_length=1, description="Command line to run in place of the image.")
+    command: list[str] = Field(
+        min_length=1, description="Command line to run in place of the image."
+    )
 
 
 class ProcessEngineSettings(Section):
     """Algorithms as local processes, with the gateway's own rights."""
 
-    images: dict[str, Image] = Field(default_factory=dict, description="Image name -> the command that runs it.")
+    images: dict[str, Image] = Field(
+        default_factory=dict, description="Image name -> the command that runs it."
+    )
 
 
 class StorageSource(Section):
@@ -43,7 +47,9 @@ class StorageSource(Section):
 class TlsSettings(Section):
     """Who the daemon is, and who we are; the daemon's certificate is always checked."""
 
-    ca: Path = Field(description="File with the certificate of the authority that signed the daemon's.")
+    ca: Path = Field(
+        description="File with the certificate of the authority that signed the daemon's."
+    )
     cert: Path | None = Field(default=None, description="File with our own certificate.")
     key: Path | None = Field(default=None, description="File with its key.")
 
@@ -82,16 +88,23 @@ class Machines(Daemon):
     """What is said of a Swarm."""
 
     constraints: list[Constraint] = Field(
-        default_factory=list, description="For swarm: machines that may take runs, as of docker service create."
+        default_factory=list,
+        description="For swarm: machines that may take runs, as of docker service create.",
     )
-    gpu: str = Field(default="NVIDIA-GPU", pattern=_GENERIC, description=_GPU)
+    gpu: str = Field(
+        default="NVIDIA-GPU",
+        pattern=_GENERIC,
+        description=_GPU,
+    )
 
     def shares_folders(self) -> None:
         """Raise `ValueError` for a volume."""
         for name in ("storage_source", "runs_source"):
             source: StorageSource | None = getattr(self, name)
             if source is not None and source.volume is not None:
-                raise ValueError(f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)")
+                raise ValueError(
+                    f"{name}.volume: machines of a Swarm share no volumes; name a folder (bind)"
+                )
 
 
 class ExtraMount(Section):
@@ -106,17 +119,23 @@ class Allowance(Section):
     """What an admin grants the containers of one provider. Shown with every run that has it."""
 
     mounts: list[ExtraMount] = Field(default_factory=list, description="Further mounts.")
-    capabilities: list[str] = Field(default_factory=list, description="Linux capabilities, such as NET_RAW.")
+    capabilities: list[str] = Field(
+        default_factory=list, description="Linux capabilities, such as NET_RAW."
+    )
     compute: str | None = Field(
         default=None,
         pattern=r"^(spark|eggroll)://[^\s/@]+:\d{1,5}$",
         description="A computing engine for them, `system.compute`: spark://host:port or eggroll://host:port.",
     )
     n_threads: int | None = Field(
-        default=None, gt=0, description="`config.n_threads`; null: what the registration says."
+        default=None,
+        gt=0,
+        description="`config.n_threads`; null: what the registration says.",
     )
     chunk_size: int | None = Field(
-        default=None, gt=0, description="`config.chunk_size`; null: what the registration says."
+        default=None,
+        gt=0,
+        description="`config.chunk_size`; null: what the registration says.",
     )
 
     @field_validator("mounts")
@@ -128,7 +147,9 @@ class Allowance(Section):
             if mount.source.suffix == ".sock" or str(mount.source) in _WHOLE_MACHINE:
                 raise ValueError(f"{mount.source} would hand the whole machine to the container")
             if mount.target.startswith("/bfia"):
-                raise ValueError(f"{mount.target} is the gateway's own; choose a target outside of /bfia")
+                raise ValueError(
+                    f"{mount.target} is the gateway's own; choose a target outside of /bfia"
+                )
         return value
 
 
@@ -136,7 +157,9 @@ class Toleration(Section):
     """A taint of machines that runs tolerate."""
 
     key: str = Field(default="", description="Name of the taint; empty, with operator Exists: any.")
-    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="Exists: whatever its value.")
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal", description="Exists: whatever its value."
+    )
     value: str = Field(default="", description="Value of the taint, for Equal.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default=None, description="Which of its effects; null: all."
@@ -148,20 +171,29 @@ class KubernetesEngineSettings(Section):
 
     kind: ClassVar = "kubernetes"
     kubeconfig: Path | None = Field(
-        default=None, description="File; null: as KUBECONFIG says, in a pod its own service account."
+        default=None,
+        description="File; null: as KUBECONFIG says, in a pod its own service account.",
     )
     namespace: str = Field(
         default="", description="Where the runs are; empty: that of the file's current context."
     )
-    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of machines that take runs.")
-    tolerations: list[Toleration] = Field(default_factory=list, description="Taints of machines that take runs.")
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="Labels of machines that take runs."
+    )
+    tolerations: list[Toleration] = Field(
+        default_factory=list, description="Taints of machines that take runs."
+    )
     gpu: str = Field(
         default="nvidia.com/gpu",
         pattern=r"^[\w.-]+/[\w.-]+$",
         description="The machines' extended resource that stands for GPUs, such as huawei.com/Ascend910.",
     )
-    runtime_class: str = Field(default="", description="Runtime class of the runs; empty: the cluster's default.")
-    priority_class: str = Field(default="", description="Priority class of the runs; empty: the default.")
+    runtime_class: str = Field(
+        default="", description="Runtime class of the runs; empty: the cluster's default."
+    )
+    priority_class: str = Field(
+        default="", description="Priority class of the runs; empty: the default."
+    )
     seccomp_profile: str = Field(
         default="",
         pattern=r"^([\w-][\w.-]*(/[\w-][\w.-]*)*)?$",
@@ -172,22 +204,36 @@ class KubernetesEngineSettings(Section):
 class NamedEngine(Machines):
     """A further engine, which providers may name as ``metadata.engine`` or by its address (``base_url``)."""
 
-    kind: Literal["docker", "swarm", "kubernetes"] = Field(default="docker", description="What it is.")
+    kind: Literal["docker", "swarm", "kubernetes"] = Field(
+        default="docker", description="What it is."
+    )
     kubernetes: KubernetesEngineSettings | None = Field(
         default=None, description="For kubernetes: which, and how."
     )
-    outside: bool = Field(default=True, description="Containers there reach other machines, and so this gateway.")
-    cpu: float | None = Field(default=None, gt=0, description="Its cores for jobs; null: all that it has.")
+    outside: bool = Field(
+        default=True, description="Containers there reach other machines, and so this gateway."
+    )
+    cpu: float | None = Field(
+        default=None,
+        gt=0,
+        description="Its cores for jobs; null: all that it has.",
+    )
     memory_gib: float | None = Field(
-        default=None, gt=0, description="Its memory for jobs in GiB; null: all that it has."
+        default=None,
+        gt=0,
+        description="Its memory for jobs in GiB; null: all that it has.",
     )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if (self.kind == "kubernetes") != (self.kubernetes is not None):
             raise ValueError("kind kubernetes and the section kubernetes belong together")
-        if self.kind == "kubernetes" and (self.base_url or self.tls or self.storage_source or self.runs_source):
-            raise ValueError("base_url, tls, storage_source and runs_source are not for kind kubernetes")
+        if self.kind == "kubernetes" and (
+            self.base_url or self.tls or self.storage_source or self.runs_source
+        ):
+            raise ValueError(
+                "base_url, tls, storage_source and runs_source are not for kind kubernetes"
+            )
         if self.kind != "kubernetes" and not self.base_url:
             raise ValueError(f"kind {self.kind} needs base_url")
         if self.kind == "swarm":
@@ -211,11 +257,19 @@ class SwarmEngineSettings(Machines):
 class SignatureRule(Section):
     """Whose signature the images of a provider, or from a registry, need: cosign's, with a key of one's own."""
 
-    provider: str = Field(default="*", min_length=1, description="Provider's name; * for any.")
-    registry: str = Field(
-        default="*", min_length=1, description="Its image's registry, host[:port] or docker.io; * for any."
+    provider: str = Field(
+        default="*",
+        min_length=1,
+        description="Provider's name; * for any.",
     )
-    keys: list[Path] = Field(min_length=1, description="Files with public keys in PEM; one of them will do.")
+    registry: str = Field(
+        default="*",
+        min_length=1,
+        description="Its image's registry, host[:port] or docker.io; * for any.",
+    )
+    keys: list[Path] = Field(
+        min_length=1, description="Files with public keys in PEM; one of them will do."
+    )
 
 
 class DockerEngineSettings(Daemon):
@@ -223,28 +277,42 @@ class DockerEngineSettings(Daemon):
 
     kind: ClassVar = "docker"
     pull: Literal["never", "missing"] = Field(
-        default="never", description="missing: images that are not here are fetched before a job is READY."
+        default="never",
+        description="missing: images that are not here are fetched before a job is READY.",
     )
     registries: list[str] = Field(
         default_factory=list,
         description="Registries images may be fetched from: host[:port], or docker.io for names without one.",
     )
-    pull_seconds: float = Field(default=600.0, gt=0, description="Longest time for fetching one image.")
+    pull_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="Longest time for fetching one image.",
+    )
     signatures: list[SignatureRule] = Field(
         default_factory=list,
         description="Images that have to be signed (cosign sign --key); the first rule about an image decides.",
     )
-    network: str = Field(default="", description="Bridge network of the containers; default: bfia-<node>.")
-    network_mode: Literal["bridge", "host"] = Field(default="bridge", description="host gives up isolation.")
-    outside: bool = Field(
-        default=False, description="Containers reach other machines; needed if the gateway is on another one."
+    network: str = Field(
+        default="", description="Bridge network of the containers; default: bfia-<node>."
     )
-    user: str = Field(default="65534:65534", description="User of containers whose image would run as root.")
+    network_mode: Literal["bridge", "host"] = Field(
+        default="bridge", description="host gives up isolation."
+    )
+    outside: bool = Field(
+        default=False,
+        description="Containers reach other machines; needed if the gateway is on another one.",
+    )
+    user: str = Field(
+        default="65534:65534", description="User of containers whose image would run as root."
+    )
     read_only_root: bool = Field(
-        default=False, description="Containers can write only their outputs, their log and a small /tmp."
+        default=False,
+        description="Containers can write only their outputs, their log and a small /tmp.",
     )
     allow: dict[str, Allowance] = Field(
-        default_factory=dict, description="What containers of a provider get beyond the ordinary, by its name."
+        default_factory=dict,
+        description="What containers of a provider get beyond the ordinary, by its name.",
     )
 
     @model_validator(mode="after")
@@ -266,15 +334,21 @@ MainEngine = DockerEngineSettings | SwarmEngineSettings | KubernetesEngineSettin
 class EngineSettings(Section):
     """What runs the algorithms."""
 
-    kind: Annotated[Literal["docker", "swarm", "kubernetes", "process"], BeforeValidator(_no_foreign_engine)] = (
-        Field(description="docker, swarm, kubernetes, or process (runs vendor code as the gateway). No default.")
+    kind: Annotated[
+        Literal["docker", "swarm", "kubernetes", "process"], BeforeValidator(_no_foreign_engine)
+    ] = Field(
+        description="docker, swarm, kubernetes, or process (runs vendor code as the gateway). No default."
     )
-    docker: DockerEngineSettings = Field(default=DockerEngineSettings(), description="For kind docker.")
+    docker: DockerEngineSettings = Field(
+        default=DockerEngineSettings(), description="For kind docker."
+    )
     swarm: SwarmEngineSettings = Field(default=SwarmEngineSettings(), description="For kind swarm.")
     kubernetes: KubernetesEngineSettings = Field(
         default=KubernetesEngineSettings(), description="For kind kubernetes."
     )
-    process: ProcessEngineSettings = Field(default=ProcessEngineSettings(), description="For kind process.")
+    process: ProcessEngineSettings = Field(
+        default=ProcessEngineSettings(), description="For kind process."
+    )
 
     @property
     def main(self) -> MainEngine | None:

@@ -58,7 +58,8 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Setti
     unknown = [
         Problem(name, "is not a setting; see `bfia-gateway init`", HIDDEN)
         for name in os.environ
-        if name.startswith(PREFIX) and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
+        if name.startswith(PREFIX)
+        and name[len(PREFIX) :].partition("__")[0].lower() not in Settings.model_fields
     ]
     try:
         settings = Settings(**data)
@@ -84,7 +85,11 @@ def _removed(data: dict[str, Any]) -> Iterator[Problem]:
         section: Any = data
         for one in sections:
             section = section.get(one) if isinstance(section, dict) else None
-        if isinstance(section, dict) and name in section and (value := section.pop(name)) != default:
+        if (
+            isinstance(section, dict)
+            and name in section
+            and (value := section.pop(name)) != default
+        ):
             rule = "is not a setting of this version any more; delete it"
             yield Problem(path, rule, _shown((*sections, name), value))
 
@@ -104,7 +109,11 @@ def _merged(data: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(data)
     for key, value in over.items():
         old = result.get(key)
-        result[key] = _merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
+        result[key] = (
+            _merged(old, value)
+            if isinstance(value, Mapping) and isinstance(old, Mapping)
+            else value
+        )
     return result
 
 
@@ -116,7 +125,9 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         database = database.model_copy(update={"url": url})
     if storage.url is None:
         storage = storage.model_copy(update={"url": f"file://{base / DEFAULT_STORAGE}"})
-    anchored: Settings = _below(base, settings.model_copy(update={"database": database, "storage": storage}))
+    anchored: Settings = _below(
+        base, settings.model_copy(update={"database": database, "storage": storage})
+    )
     return anchored
 
 
@@ -142,7 +153,9 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     except NotFit as error:
         raise Invalid([Problem(str(path), str(error).removeprefix(f"{path} "))]) from error
     except UnicodeDecodeError as error:
-        raise Invalid([Problem(str(path), "must be text in UTF-8", f"byte {error.start}")]) from error
+        raise Invalid(
+            [Problem(str(path), "must be text in UTF-8", f"byte {error.start}")]
+        ) from error
     except DuplicateKey as error:
         rule = f"duplicate key in lines {error.first} and {error.second}; keep one of them"
         raise Invalid([Problem(error.key, rule, HIDDEN)]) from error
@@ -150,14 +163,21 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise Invalid([Problem(str(path), f"must be YAML: {syntax_error(error)}")]) from error
     data = {} if data is None else data
     if not isinstance(data, dict):
-        raise Invalid([Problem(str(path), "must be a YAML mapping (name: value)", type(data).__name__)])
+        raise Invalid(
+            [Problem(str(path), "must be a YAML mapping (name: value)", type(data).__name__)]
+        )
     return text, data
 
 
 class DuplicateKey(Exception):
     """A mapping has a key twice."""
 
-    def __init__(self, key: str, first: int, second: int) -> None:
+    def __init__(
+        self,
+        key: str,
+        first: int,
+        second: int,
+    ) -> None:
         super().__init__(f"duplicate key {key} in lines {first} and {second}")
         self.key = key
         self.first = first
@@ -192,12 +212,18 @@ def syntax_error(error: Exception) -> str:
     return str(error)
 
 
-def _origins(path: Path | None, text: str, overrides: Mapping[str, Any]) -> dict[str, Origin]:
+def _origins(
+    path: Path | None,
+    text: str,
+    overrides: Mapping[str, Any],
+) -> dict[str, Origin]:
     """Find the origin of everything that was set; what overrides another comes later."""
     found: dict[str, Origin] = {}
     if path is not None:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        found |= {at: Origin("file", f"{path}:{line}") for at, line, whole in _nodes(tree, "") if whole}
+        found |= {
+            at: Origin("file", f"{path}:{line}") for at, line, whole in _nodes(tree, "") if whole
+        }
     found |= {at: Origin("command") for at in _leaves(overrides)}
     return found | {at: Origin("environment", name) for at, name in _of_environment()}
 
@@ -235,7 +261,11 @@ def _nodes(node: Any, at: str) -> Iterator[tuple[str, int, bool]]:
         return
     for key, value in node.value:
         inner = f"{at}.{key.value}" if at else str(key.value)
-        yield inner, key.start_mark.line + 1, not isinstance(value, yaml.MappingNode) or not value.value
+        yield (
+            inner,
+            key.start_mark.line + 1,
+            not isinstance(value, yaml.MappingNode) or not value.value,
+        )
         yield from _nodes(value, inner)
 
 
@@ -254,12 +284,19 @@ def effective(settings: Settings) -> list[dict[str, Any]]:
     ``changed``: it is not the default.
     """
     required: Mapping[str, Any] = {"node": Node, "engine": EngineSettings}
-    blank = Settings.model_construct(**{name: section.model_construct() for name, section in required.items()})
+    blank = Settings.model_construct(
+        **{name: section.model_construct() for name, section in required.items()}
+    )
     defaults = dict(_values(_anchored(blank, settings.base), ""))
     found = []
     for path, value in _values(settings, ""):
         origin = _origin_of(path, settings.origins)
-        one = {"path": path, "value": shown(path, value), "origin": origin.kind, "where": origin.where}
+        one = {
+            "path": path,
+            "value": shown(path, value),
+            "origin": origin.kind,
+            "where": origin.where,
+        }
         found.append(one | {"changed": path not in defaults or value != defaults[path]})
     return found
 
@@ -269,7 +306,9 @@ def shown(path: str, value: Any) -> Any:
     if any(word in path.rpartition(".")[2].lower() for word in _SECRET):
         return MASKED if value else value
     if isinstance(value, BaseModel):
-        return {name: shown(f"{path}.{name}", getattr(value, name)) for name in type(value).model_fields}
+        return {
+            name: shown(f"{path}.{name}", getattr(value, name)) for name in type(value).model_fields
+        }
     if isinstance(value, Mapping):
         return {str(key): shown(f"{path}.{key}", one) for key, one in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -45,12 +45,30 @@ class LimitSettings(Section):
         gt=0,
         description="Disk in GiB of a task that requests none; null: reserves none, may use 3/4 of the node's.",
     )
-    pids: int | None = Field(default=512, gt=0, description="Processes and threads of a container.")
-    body_bytes: int = Field(default=32 * 1024**2, gt=0, description="Largest body of a control request, in bytes.")
-    message_bytes: int = Field(default=256 * 1024**2, gt=0, description="Largest channel message, in bytes.")
-    session_bytes: int = Field(default=2 * 1024**3, gt=0, description="Unread bytes of one job's channel.")
+    pids: int | None = Field(
+        default=512,
+        gt=0,
+        description="Processes and threads of a container.",
+    )
+    body_bytes: int = Field(
+        default=32 * 1024**2,
+        gt=0,
+        description="Largest body of a control request, in bytes.",
+    )
+    message_bytes: int = Field(
+        default=256 * 1024**2,
+        gt=0,
+        description="Largest channel message, in bytes.",
+    )
+    session_bytes: int = Field(
+        default=2 * 1024**3,
+        gt=0,
+        description="Unread bytes of one job's channel.",
+    )
     partner_jobs: int = Field(
-        default=5000, gt=0, description="Jobs of one partner node that have not ended; a further one is refused."
+        default=5000,
+        gt=0,
+        description="Jobs of one partner node that have not ended; a further one is refused.",
     )
     partner_job_seconds: float | None = Field(
         default=7 * 86_400.0,
@@ -58,7 +76,9 @@ class LimitSettings(Section):
         description="Time that a job of a partner may run here before it is ended with TIMEOUT; null: no limit.",
     )
     partner_requests_per_minute: int = Field(
-        default=60_000, gt=0, description="Requests of one partner node in a minute; further ones are refused."
+        default=60_000,
+        gt=0,
+        description="Requests of one partner node in a minute; further ones are refused.",
     )
     unreachable_seconds: float = Field(
         default=600.0,
@@ -73,10 +93,14 @@ class LimitSettings(Section):
         "node granted while it waits for another.",
     )
     schedule_attempts: int = Field(
-        default=0, ge=0, description="A job ends when one node had too little free so many times; 0: it waits on."
+        default=0,
+        ge=0,
+        description="A job ends when one node had too little free so many times; 0: it waits on.",
     )
     schedule_pause_seconds: float = Field(
-        default=0.5, gt=0, description="First pause before a retry at such a node; it doubles each time."
+        default=0.5,
+        gt=0,
+        description="First pause before a retry at such a node; it doubles each time.",
     )
     schedule_longest_pause_seconds: float = Field(
         default=30.0,
@@ -96,33 +120,68 @@ class LimitSettings(Section):
         "while it runs.",
     )
     storage_reserve_bytes: int = Field(
-        default=256 * 1024**2, ge=0, description="No container is started with less than this free on the storage."
+        default=256 * 1024**2,
+        ge=0,
+        description="No container is started with less than this free on the storage.",
     )
 
 
 class RoleDefaults(Section):
     """What a task of one role needs, where the job does not say."""
 
-    cpu: float | None = Field(default=None, gt=0, description="Cores of a task.")
-    memory_gib: float | None = Field(default=None, gt=0, description="Memory of a task in GiB.")
-    disk_gib: float | None = Field(default=None, gt=0, description="Disk of a task in GiB.")
+    cpu: float | None = Field(
+        default=None,
+        gt=0,
+        description="Cores of a task.",
+    )
+    memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Memory of a task in GiB.",
+    )
+    disk_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Disk of a task in GiB.",
+    )
 
 
 class ResourceSettings(Section):
     """What this node has for jobs. Detected; the settings can only make it less, but for the overcommit."""
 
-    cpu: float | None = Field(default=None, gt=0, description="Cores for jobs; null: all that the engine has.")
+    cpu: float | None = Field(
+        default=None,
+        gt=0,
+        description="Cores for jobs; null: all that the engine has.",
+    )
     memory_gib: float | None = Field(
-        default=None, gt=0, description="Memory for jobs in GiB; null: all that the engine has."
+        default=None,
+        gt=0,
+        description="Memory for jobs in GiB; null: all that the engine has.",
     )
     disk_gib: float | None = Field(
-        default=None, gt=0, description="Disk for jobs in GiB; null: the whole file system of the storage."
+        default=None,
+        gt=0,
+        description="Disk for jobs in GiB; null: the whole file system of the storage.",
     )
-    cpu_overcommit: float = Field(default=1.0, gt=0, le=1000, description="Jobs may hold so many times the cores.")
+    cpu_overcommit: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Jobs may hold so many times the cores.",
+    )
     memory_overcommit: float = Field(
-        default=1.0, gt=0, le=1000, description="Jobs may hold so many times the memory."
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Jobs may hold so many times the memory.",
     )
-    job_share: float = Field(default=1.0, gt=0, le=1, description="Part of all this that one job may hold.")
+    job_share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Part of all this that one job may hold.",
+    )
     partner_share: float = Field(
         default=0.75,
         gt=0,
@@ -139,13 +198,19 @@ class Retention(Section):
     """What is kept of a job after its end, and for how long; null: for ever."""
 
     logs_seconds: float | None = Field(
-        default=30 * 86400.0, ge=0, description="Logs of runs, after the end of their job."
+        default=30 * 86400.0,
+        ge=0,
+        description="Logs of runs, after the end of their job.",
     )
     outputs_seconds: float | None = Field(
-        default=None, ge=0, description="Tables, models and reports of a job; what others refer to stays."
+        default=None,
+        ge=0,
+        description="Tables, models and reports of a job; what others refer to stays.",
     )
     jobs_seconds: float | None = Field(
-        default=None, ge=0, description="The job itself with its logs and outputs; a line that it was there stays."
+        default=None,
+        ge=0,
+        description="The job itself with its logs and outputs; a line that it was there stays.",
     )
 
 
@@ -160,9 +225,12 @@ class FateSite(Section):
     """What is agreed with one FATE site: how requests are signed (null: not at all), where its components run."""
 
     sends: FateApp | None = Field(default=None, description="What the site gave this node.")
-    expects: FateApp | None = Field(default=None, description="What this node gave the site; without it: refused.")
+    expects: FateApp | None = Field(
+        default=None, description="What this node gave the site; without it: refused."
+    )
     device: Literal["docker", "k8s", "local"] = Field(
-        default="docker", description="Under which device the site has registered the providers of our jobs."
+        default="docker",
+        description="Under which device the site has registered the providers of our jobs.",
     )
 
 
@@ -184,25 +252,35 @@ class ApprovalRule(Section):
 
     source: str = Field(default="*", description="The node that wants the job.")
     component: str = Field(default="*", description="provider/name of the task's component.")
-    dataset: str = Field(default="*", description="Id of the task's own data here, or <namespace>#<name>.")
+    dataset: str = Field(
+        default="*", description="Id of the task's own data here, or <namespace>#<name>."
+    )
     role: str = Field(default="*", description="The role that this node plays.")
     command: Literal["*", "create", "start"] = Field(
-        default="*", description="create: taking the job; start: its start, where only a reject counts."
+        default="*",
+        description="create: taking the job; start: its start, where only a reject counts.",
     )
-    decide: Literal["approve", "reject", "ask"] = Field(description="approve, reject, or ask a person.")
+    decide: Literal["approve", "reject", "ask"] = Field(
+        description="approve, reject, or ask a person."
+    )
 
 
 class ApprovalSettings(Section):
     """Who has to agree before this node takes part in a job of another one."""
 
     mode: Literal["off", "rules", "person"] = Field(
-        default="off", description="off: no approval; rules: they decide, else a person; person: always a person."
+        default="off",
+        description="off: no approval; rules: they decide, else a person; person: always a person.",
     )
     deadline_seconds: float = Field(
-        default=86_400.0, gt=0, le=31_536_000, description="A job that is undecided by then is refused."
+        default=86_400.0,
+        gt=0,
+        le=31_536_000,
+        description="A job that is undecided by then is refused.",
     )
     rules: list[ApprovalRule] = Field(
-        default_factory=list, description="The first that matches a task decides; reject applies in every mode."
+        default_factory=list,
+        description="The first that matches a task decides; reject applies in every mode.",
     )
 
 
@@ -223,7 +301,9 @@ class Node(Section):
     """Who this node is."""
 
     id: NodeName = Field(description="Id of this node, as peers and jobs name it.")
-    institution: str = Field(default="", description="Id of the institution that owns it; default: the node's id.")
+    institution: str = Field(
+        default="", description="Id of the institution that owns it; default: the node's id."
+    )
     coordinator: str = Field(
         default="", description="Node that schedules the jobs submitted here; default: this node."
     )
@@ -244,11 +324,17 @@ class Listener(Section):
 class PeerListener(Listener):
     """Where other nodes reach this one."""
 
-    tls: PeerTls | None = Field(default=None, description="Certificate for https; null: plain http.")
+    tls: PeerTls | None = Field(
+        default=None, description="Certificate for https; null: plain http."
+    )
 
     @model_validator(mode="after")
     def _advertised_by_https(self) -> "PeerListener":
-        if self.tls is not None and self.advertise is not None and not self.advertise.startswith("https://"):
+        if (
+            self.tls is not None
+            and self.advertise is not None
+            and not self.advertise.startswith("https://")
+        ):
             raise ValueError("advertise must begin with https:// while tls is set")
         return self
 
@@ -256,18 +342,24 @@ class PeerListener(Listener):
 class OperatorListener(Section):
     """Where this node's people and platform reach it."""
 
-    bind: Bind = Field(default="127.0.0.1:7382", description="Address and port of the operator's interface.")
+    bind: Bind = Field(
+        default="127.0.0.1:7382", description="Address and port of the operator's interface."
+    )
 
 
 class Listen(Section):
     """Three listeners in one process: for peers, for this node's containers, for its operators."""
 
-    peer: PeerListener = Field(default=PeerListener(bind="0.0.0.0:7380"), description="For other nodes.")
+    peer: PeerListener = Field(
+        default=PeerListener(bind="0.0.0.0:7380"), description="For other nodes."
+    )
     container: Listener | None = Field(
         default=Listener(bind="127.0.0.1:7381"),
         description="For this node's containers; null serves them on the peer listener, by token only.",
     )
-    operator: OperatorListener = Field(default=OperatorListener(), description="For this node's own platform.")
+    operator: OperatorListener = Field(
+        default=OperatorListener(), description="For this node's own platform."
+    )
 
 
 class Database(Section):
@@ -317,7 +409,11 @@ class Data(Section):
         description="open: an uploaded dataset never granted to anybody serves jobs with every node; listed: with "
         "none. What jobs left always needs a grant. `init` writes listed.",
     )
-    max_upload_bytes: int = Field(default=16 * 1024**3, gt=0, description="Largest uploaded file, in bytes.")
+    max_upload_bytes: int = Field(
+        default=16 * 1024**3,
+        gt=0,
+        description="Largest uploaded file, in bytes.",
+    )
 
 
 class Oidc(Section):
@@ -327,12 +423,18 @@ class Oidc(Section):
         description="Address of the provider, exactly as in its metadata.",
         examples=["https://login.bank.example/realms/bank"],
     )
-    client_id: str = Field(min_length=1, description="This console's id there.", examples=["bfia-console"])
+    client_id: str = Field(
+        min_length=1,
+        description="This console's id there.",
+        examples=["bfia-console"],
+    )
     client_secret: str = Field(
         default="",
         description="Its secret there: better in client_secret_file, or in the environment; empty: none.",
     )
-    client_secret_file: Path | None = Field(default=None, description="File with the secret and nothing else.")
+    client_secret_file: Path | None = Field(
+        default=None, description="File with the secret and nothing else."
+    )
     console: PrivateUrl = Field(
         description="Address at which browsers reach the operators' listener; the provider sends them back to "
         "/api/v1/session/oidc/callback below it.",
@@ -345,16 +447,22 @@ class Oidc(Section):
         examples=[{"bfia-admins": "admin", "analysts": "platform"}],
     )
     role_claim: str = Field(
-        default="groups", min_length=1, description="Claim of the ID token with the groups; may be a path: a.b."
+        default="groups",
+        min_length=1,
+        description="Claim of the ID token with the groups; may be a path: a.b.",
     )
     name_claim: str = Field(
-        default="preferred_username", min_length=1, description="Claim with the name that the audit shows."
+        default="preferred_username",
+        min_length=1,
+        description="Claim with the name that the audit shows.",
     )
     scopes: list[str] = Field(
-        default_factory=lambda: ["openid", "profile"], description="What is asked for; openid must be among them."
+        default_factory=lambda: ["openid", "profile"],
+        description="What is asked for; openid must be among them.",
     )
     ca: Path | None = Field(
-        default=None, description="PEM file of the authorities of the provider's certificate; null: the system's."
+        default=None,
+        description="PEM file of the authorities of the provider's certificate; null: the system's.",
     )
 
     @model_validator(mode="after")
@@ -376,14 +484,16 @@ class Auth(Section):
     """Whether the operators' listener requires a token, and how people get one."""
 
     mode: Literal["off", "on"] = Field(
-        default="off", description="off only while the operator listener is on the loopback address."
+        default="off",
+        description="off only while the operator listener is on the loopback address.",
     )
     token: Token = Field(
         default="",
         description="An admin's bearer token for mode on; others are made by: bfia-gateway token create.",
     )
     oidc: Oidc | None = Field(
-        default=None, description="An OpenID provider at which people log in to the console; null: tokens only."
+        default=None,
+        description="An OpenID provider at which people log in to the console; null: tokens only.",
     )
 
     @model_validator(mode="after")
@@ -399,7 +509,9 @@ class WebhookSettings(Section):
     """A receiver of events."""
 
     url: HttpUrl = Field(description="Address that each event is posted to, as JSON.")
-    events: list[EventName] = Field(default_factory=list, description="Names of events; empty: all.")
+    events: list[EventName] = Field(
+        default_factory=list, description="Names of events; empty: all."
+    )
     secret: str = Field(default="", description="Key of the signature header; empty: no signature.")
 
 
@@ -414,7 +526,9 @@ class EventSettings(Section):
     def _each_once(self) -> "EventSettings":
         urls = [hook.url for hook in self.webhooks]
         if len(set(urls)) != len(urls):
-            raise ValueError("webhooks must each have a url of their own: name all its events in one entry")
+            raise ValueError(
+                "webhooks must each have a url of their own: name all its events in one entry"
+            )
         return self
 
 
@@ -422,7 +536,8 @@ class ProviderSettings(Section):
     """What a registration of an algorithm image has to fulfil."""
 
     image: Literal["warn", "require"] = Field(
-        default="warn", description="require: an image that is not there refuses its registration, and jobs."
+        default="warn",
+        description="require: an image that is not there refuses its registration, and jobs.",
     )
 
 

@@ -45,7 +45,9 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
         yield Problem(_NAMES.get(found.path, found.path), found.rule, found.got)
     if tls.revoked is not None and tls.client_ca is None:
         yield Problem(
-            f"{PATH}.revoked", "needs client_ca, whose authorities sign revocation lists", str(tls.revoked)
+            f"{PATH}.revoked",
+            "needs client_ca, whose authorities sign revocation lists",
+            str(tls.revoked),
         )
     elif tls.revoked is not None:
         try:
@@ -57,10 +59,14 @@ def problems(tls: PeerTls, now: datetime) -> Iterator[Problem]:
 def files(tls: PeerTls | None) -> dict[str, Sequence[str]]:
     """Return the digest of each file, and until when it is good: what a listener that starts now serves."""
     found = certificates.expiries(tls.identity, PATH) if tls is not None else ()
-    return {e.path: (sha256(Path(e.file).read_bytes()).hexdigest(), e.ends.isoformat()) for e in found}
+    return {
+        e.path: (sha256(Path(e.file).read_bytes()).hexdigest(), e.ends.isoformat()) for e in found
+    }
 
 
-def expiries(tls: PeerTls, served: Mapping[str, Sequence[str]]) -> Iterator[tuple[certificates.Expiry, str]]:
+def expiries(
+    tls: PeerTls, served: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[certificates.Expiry, str]]:
     """Yield until when what the listener serves is good, and `NEWER` where its file is another one by now."""
     there = files(tls)
     for found in certificates.expiries(tls.identity, PATH):

@@ -78,12 +78,16 @@ def _database(value: str) -> str:
     except ValueError:  # a port that is none, or a name that is; its text may have the password
         is_complete = False
     before_options = rest.partition("?")[0]
-    if scheme == _MYSQL and (before_options.count("@") > 1 or (not is_complete and rest.count("@") > 1)):
+    if scheme == _MYSQL and (
+        before_options.count("@") > 1 or (not is_complete and rest.count("@") > 1)
+    ):
         raise ValueError(_ENCODED)
     if scheme == _MYSQL and not is_complete and _has_delimiter_in_password(rest):
         raise ValueError(_ENCODED)
     if scheme != _MYSQL or not is_complete:
-        raise ValueError("must read sqlite:///path or mysql+pymysql://user:password@host:port/database")
+        raise ValueError(
+            "must read sqlite:///path or mysql+pymysql://user:password@host:port/database"
+        )
     return value
 
 
@@ -97,7 +101,9 @@ def _has_delimiter_in_password(rest: str) -> bool:
 
 def _file_url(value: str) -> str:
     if not value.startswith("file://"):
-        raise ValueError("must be file:///path; s3:// and hdfs:// go into storages: {lake: {url: …}}")
+        raise ValueError(
+            "must be file:///path; s3:// and hdfs:// go into storages: {lake: {url: …}}"
+        )
     if not value.startswith("file:///"):
         raise ValueError("must be file:// and an absolute path: file:///path")
     return value
@@ -105,7 +111,9 @@ def _file_url(value: str) -> str:
 
 def _storage_name(value: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", value):
-        raise ValueError("a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them")
+        raise ValueError(
+            "a storage's name must have a-z, 0-9 and _, begin with a letter, at most 32 of them"
+        )
     if value == "file":
         raise ValueError("file is the name of the folder that every node has")
     return value
@@ -113,7 +121,9 @@ def _storage_name(value: str) -> str:
 
 def _token(value: str) -> str:
     if value.lower().startswith("change-me"):
-        raise ValueError("is still the example's; put one of your own, such as from: openssl rand -hex 24")
+        raise ValueError(
+            "is still the example's; put one of your own, such as from: openssl rand -hex 24"
+        )
     return value
 
 
@@ -152,7 +162,9 @@ StorageName = Annotated[str, AfterValidator(_storage_name)]
 def without_password(url: str) -> str:
     """Return the address without its user, password and options."""
     url = re.sub(r"(?s)(://|^(?!.*://)).*@", r"\1***@", url)
-    url = re.sub(r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", url)  # a password without its @
+    url = re.sub(
+        r"://([^/?@:]*):(?![0-9]+([/?]|$))[^/?@]*", r"://\1:***", url
+    )  # a password without its @
     return re.sub(r"(?s)\?.*", "?***", url)
 
 
@@ -162,12 +174,16 @@ _PORTS = {"s3": (80, 443), "hdfs": (8020, 8020)}
 def _url(value: str) -> str:
     parts = urlsplit(value)
     try:
-        usable = parts.scheme in _PORTS and parts.hostname and parts.path.strip("/") and parts.port != 0
+        usable = (
+            parts.scheme in _PORTS and parts.hostname and parts.path.strip("/") and parts.port != 0
+        )
     except ValueError:  # a port that is none
         usable = False
     if not usable or parts.query or parts.username:
         raise ValueError("must read s3://host:port/bucket or hdfs://host:port/folder")
-    if parts.scheme == "s3" and not re.fullmatch(r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?", parts.path):
+    if parts.scheme == "s3" and not re.fullmatch(
+        r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?", parts.path
+    ):
         raise ValueError("must name a bucket and nothing below it: s3://host:port/bucket")
     return value
 
@@ -175,7 +191,9 @@ def _url(value: str) -> str:
 def _data_node(value: str) -> str:
     host, _, port = value.rpartition(":")
     try:
-        usable = 0 < int(port) < 65536 and bool(ipaddress.IPv4Network(host, strict=False) if "/" in host else host)
+        usable = 0 < int(port) < 65536 and bool(
+            ipaddress.IPv4Network(host, strict=False) if "/" in host else host
+        )
     except ValueError:
         usable = False
     if not usable:
@@ -190,7 +208,8 @@ class RemoteSettings(Section):
     """A storage elsewhere."""
 
     url: Annotated[str, AfterValidator(_url)] = Field(
-        description="s3://host:port/bucket or hdfs://host:port/folder.", examples=["s3://10.0.0.5:9000/joint"]
+        description="s3://host:port/bucket or hdfs://host:port/folder.",
+        examples=["s3://10.0.0.5:9000/joint"],
     )
     username: str = Field(default="", description="Access key of S3; user of HDFS.")
     password: str = Field(
@@ -200,7 +219,9 @@ class RemoteSettings(Section):
         default=None, description="File with the secret key of S3 and nothing else."
     )
     tls: bool = Field(default=False, description="S3 by https.")
-    region: str = Field(default="us-east-1", description="Region of S3; most servers of one's own ignore it.")
+    region: str = Field(
+        default="us-east-1", description="Region of S3; most servers of one's own ignore it."
+    )
     addressing: Literal["auto", "path", "virtual"] = Field(
         default="auto",
         description="Where S3 has the bucket: path: host/bucket, virtual: bucket.host, as OSS, COS and OBS want "
@@ -222,9 +243,15 @@ class RemoteSettings(Section):
     @model_validator(mode="after")
     def _has_key(self) -> "RemoteSettings":
         if self.kind == "s3" and not (self.username and (self.password or self.password_file)):
-            raise ValueError("s3 needs username, and password_file (or password by the environment)")
+            raise ValueError(
+                "s3 needs username, and password_file (or password by the environment)"
+            )
         if self.kind == "hdfs" and (
-            self.password or self.password_file or self.role or self.tls or self.addressing != "auto"
+            self.password
+            or self.password_file
+            or self.role
+            or self.tls
+            or self.addressing != "auto"
         ):
             raise ValueError("hdfs takes url, username and datanodes only")
         if self.kind == "s3" and self.datanodes:

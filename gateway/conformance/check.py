@@ -69,7 +69,11 @@ def labelled(found: Described, sandbox: Sandbox) -> Described:
     assert found.provider is not None
     as_here = replace(found.provider, image=sandbox.image, images={})
     return replace(
-        found, warnings=(*found.warnings, *image_labels.differences(sandbox.labels(), as_here, sandbox.image))
+        found,
+        warnings=(
+            *found.warnings,
+            *image_labels.differences(sandbox.labels(), as_here, sandbox.image),
+        ),
     )
 
 
@@ -91,7 +95,11 @@ def check(
     if broken and seen.best.worked:
         again = _evidence(sandbox, component, given, lambda _: None, {TOGETHER})
         found |= {clause: _twice(found[clause], clause.judge(again)) for clause in broken}
-    outputs = {(trace.party, name): text for trace in seen.best.traces for name, text in trace.shown.items()}
+    outputs = {
+        (trace.party, name): text
+        for trace in seen.best.traces
+        for name, text in trace.shown.items()
+    }
     return Checked(component.name, tuple(found.items()), outputs)
 
 
@@ -103,7 +111,11 @@ def _twice(first: Finding, second: Finding) -> Finding:
 
 
 def _evidence(
-    sandbox: Sandbox, component: Component, given: Given, progress: Callable[[str], None], wanted: Set[str]
+    sandbox: Sandbox,
+    component: Component,
+    given: Given,
+    progress: Callable[[str], None],
+    wanted: Set[str],
 ) -> Evidence:
     parties = tuple(f"{role}.0" for role in component.roles)
     known = required(component, given.parameters)
@@ -117,7 +129,11 @@ def _evidence(
     hung = any(t.was_stopped for t in together.traces) and not any(
         t.code for t in together.traces if not t.was_stopped
     )
-    if not together.worked and not hung and all(t.started and not t.oom_killed for t in together.traces):
+    if (
+        not together.worked
+        and not hung
+        and all(t.started and not t.oom_killed for t in together.traces)
+    ):
         known_only = tried(known)
         every = {**defaults(component), **known}
         if not known_only.worked and every != known:
@@ -137,7 +153,9 @@ def _evidence(
     hungry: tuple[Trace, ...] = ()
     if seen.best.worked and STOPPED in wanted:
         alone = _stopped(
-            sandbox, component, [Plan((p,), values, given.of_roles, inputs, stop=True) for p in parties]
+            sandbox,
+            component,
+            [Plan((p,), values, given.of_roles, inputs, stop=True) for p in parties],
         )
     progress(f"{component.name}: stopped")
     if seen.best.worked and WITHOUT_DATA in wanted and inputs:
@@ -146,7 +164,11 @@ def _evidence(
     return replace(seen, alone=alone, without_data=hungry)
 
 
-def _stopped(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+def _stopped(
+    sandbox: Sandbox,
+    component: Component,
+    plans: Sequence[Plan],
+) -> tuple[Trace, ...]:
     """Stop each party as soon as it runs.
 
     One that reports a success then is run again and stopped a moment later, as it may just have been quick. One
@@ -155,14 +177,24 @@ def _stopped(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> t
     traces = list(_each(sandbox, component, plans))
     for attempt in range(_MORE_ATTEMPTS):
         late = [i for i, trace in enumerate(traces) if trace.was_stopped and trace.killed]
-        quick = [i for i, t in enumerate(traces) if t.was_stopped and not t.killed and t.reported == "SUCCESS"]
-        again = [plans[i] for i in late] + [replace(plans[i], linger=_MOMENT * (attempt + 1)) for i in quick]
+        quick = [
+            i
+            for i, t in enumerate(traces)
+            if t.was_stopped and not t.killed and t.reported == "SUCCESS"
+        ]
+        again = [plans[i] for i in late] + [
+            replace(plans[i], linger=_MOMENT * (attempt + 1)) for i in quick
+        ]
         for i, trace in zip(late + quick, _each(sandbox, component, again), strict=True):
             traces[i] = trace
     return tuple(traces)
 
 
-def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tuple[Trace, ...]:
+def _each(
+    sandbox: Sandbox,
+    component: Component,
+    plans: Sequence[Plan],
+) -> tuple[Trace, ...]:
     """Make trials side by side: most of what they do is to wait."""
     with ThreadPoolExecutor(max(len(plans), 1)) as pool:
         try:
@@ -173,7 +205,11 @@ def _each(sandbox: Sandbox, component: Component, plans: Sequence[Plan]) -> tupl
             raise
 
 
-def _inputs(component: Component, role: str, given: Given) -> dict[str, bytes]:
+def _inputs(
+    component: Component,
+    role: str,
+    given: Given,
+) -> dict[str, bytes]:
     """Return what a role finds at its inputs: what was given, else tables for those that are tables."""
     tables = role != "arbiter" or role in given.tables
     made = {}

@@ -44,7 +44,11 @@ class Clause:
 _CLAUSES: list[Clause] = []
 
 
-def _clause(name: str, section: str, shown_by: str = TOGETHER) -> Callable[[Judge], Judge]:
+def _clause(
+    name: str,
+    section: str,
+    shown_by: str = TOGETHER,
+) -> Callable[[Judge], Judge]:
     """Add a clause, whose judge's docstring says what a component keeps, then what to do if it does not."""
 
     def add(judge: Judge) -> Judge:
@@ -102,10 +106,16 @@ def _first_step(seen: Evidence) -> str:
     if large := [trace.party for trace in traces if trace.oom_killed]:
         return f"find what {', '.join(large)} needs so much memory for, or allow more by --memory"
     if failing := [trace.party for trace in traces if trace.code and not trace.was_stopped]:
-        own = "; their tables were made up, so give yours by --data ROLE=FILE.csv" if seen.made_up else ""
+        own = (
+            "; their tables were made up, so give yours by --data ROLE=FILE.csv"
+            if seen.made_up
+            else ""
+        )
         return f"find the cause in the last lines of {', '.join(failing)}{own}"
     if evidence.unsent(traces):
-        return "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
+        return (
+            "push what is waited for, under the same topic, with x-ptp-target-node-id of who waits"
+        )
     if any(trace.no_callback for trace in traces):
         return "report SUCCESS as the last step before the exit, or write all outputs"
     hung = [trace.party for trace in traces if trace.was_stopped]
@@ -186,7 +196,9 @@ def _callback_names(seen: Evidence) -> Finding:
     for trace in seen.best.traces:
         for report in trace.requests.reports:
             if report.task_id != trace.task_id:
-                wrong.append(f"{trace.party} has task_id {report.task_id[:80]!r}, expected {trace.task_id!r}")
+                wrong.append(
+                    f"{trace.party} has task_id {report.task_id[:80]!r}, expected {trace.task_id!r}"
+                )
             if report.role not in (trace.party, trace.party.partition(".")[0]):
                 wrong.append(f"{trace.party} has role {report.role[:80]!r}")
     return _unless(wrong, _reported(seen, lambda t: f"{t.party} names both"))
@@ -198,10 +210,14 @@ def _callback_running(seen: Evidence) -> Finding:
 
     Report RUNNING once, at the beginning.
     """
-    late = [t.party for t in _ended(seen) if t.reported and t.requests.reports[-1].status == "RUNNING"]
+    late = [
+        t.party for t in _ended(seen) if t.reported and t.requests.reports[-1].status == "RUNNING"
+    ]
     if late:
         return failed(f"{', '.join(late)} reported RUNNING after the end")
-    silent = "never reported RUNNING: a gateway shows such a run as running once its container is up"
+    silent = (
+        "never reported RUNNING: a gateway shows such a run as running once its container is up"
+    )
     otherwise = silent if any(t.reported for t in _ended(seen)) else "reported nothing"
 
     def running(trace: Trace) -> str:
@@ -224,7 +240,9 @@ def _callback_end(seen: Evidence) -> Finding:
     ]
     flagged = "reported no end: a node takes exit code 0 with all outputs for SUCCESS and flags it no_callback, "
     flagged += "unless limits.exit_without_report says fails"
-    return _unless(wrong, _all(seen, lambda t: t.reported and f"{t.party} reported {t.reported}", flagged))
+    return _unless(
+        wrong, _all(seen, lambda t: t.reported and f"{t.party} reported {t.reported}", flagged)
+    )
 
 
 @_clause("exit-code", "3.5")
@@ -234,9 +252,13 @@ def _exit_code(seen: Evidence) -> Finding:
     Exit with 0 after SUCCESS, with a code above 0 after FAILED.
     """
     wrong = [
-        f"{t.party} ended with code {t.code} after a success" for t in _ended(seen) if t.worked and t.code != 0
+        f"{t.party} ended with code {t.code} after a success"
+        for t in _ended(seen)
+        if t.worked and t.code != 0
     ]
-    return _unless(wrong, _all(seen, lambda t: f"{t.party} ended with code {t.code}" if t.worked else ""))
+    return _unless(
+        wrong, _all(seen, lambda t: f"{t.party} ended with code {t.code}" if t.worked else "")
+    )
 
 
 @_clause("result-code", "3.2", shown_by=WITHOUT_DATA)
@@ -267,7 +289,8 @@ def _failure_reported(seen: Evidence) -> Finding:
     if wrong:
         return failed("its input is missing, and yet " + "; ".join(wrong))
     shown = (
-        f"{t.party} ended with code {t.code}{f', reported {t.reported}' if t.reported else ''}" for t in hungry
+        f"{t.party} ended with code {t.code}{f', reported {t.reported}' if t.reported else ''}"
+        for t in hungry
     )
     return ok("; ".join(shown)) if hungry else not_shown("no party ended for lack of input")
 
@@ -329,7 +352,11 @@ def _output_form(seen: Evidence) -> Finding:
     object with count and column_info.
     """
     written = [(t.party, *output) for t in seen.best.traces for output in t.outputs.items()]
-    shown = ok(f"{len(written)} read") if written else not_shown("nothing was written at the given addresses")
+    shown = (
+        ok(f"{len(written)} read")
+        if written
+        else not_shown("nothing was written at the given addresses")
+    )
     return _unless((f"{name} of {party} {wrong}" for party, name, wrong in written if wrong), shown)
 
 
@@ -344,7 +371,9 @@ def _only_there(seen: Evidence) -> Finding:
     if _outputs_written(seen).result == "failed":
         return not_shown("the outputs are not where they belong")
     wrong = [f"{t.party} wrote {_some(t.strays)}" for t in seen.best.traces if t.strays]
-    return _unless(wrong, ok("nothing else can be written" if seen.confined else "nothing else was written"))
+    return _unless(
+        wrong, ok("nothing else can be written" if seen.confined else "nothing else was written")
+    )
 
 
 @_clause("input-untouched", "4")
@@ -382,7 +411,9 @@ def _channel_accepted(seen: Evidence) -> Finding:
     the body has.
     """
     traces = [t for t in seen.best.traces if t.started]
-    pushes = sum(c.operation == "push" and c.succeeded for t in traces for c in t.requests.channel_calls)
+    pushes = sum(
+        c.operation == "push" and c.succeeded for t in traces for c in t.requests.channel_calls
+    )
     asked = any(t.requests.channel_calls for t in traces)
     if evidence.alien(traces):
         return not_shown("a node refuses another session or token")
@@ -404,7 +435,11 @@ def _channel_topics(seen: Evidence) -> Finding:
     if not seen.best.worked and (missing := evidence.unsent(traces)):
         return failed("; ".join(missing[:3]))
     left = evidence.unclaimed(traces)
-    return ok("; ".join(left[:3]) or "every message was read") if seen.best.worked else not_shown(_NO_SUCCESS)
+    return (
+        ok("; ".join(left[:3]) or "every message was read")
+        if seen.best.worked
+        else not_shown(_NO_SUCCESS)
+    )
 
 
 @_clause("own-paths", "3.3")
@@ -413,7 +448,9 @@ def _own_paths(seen: Evidence) -> Finding:
 
     Leave everything else to the platform: a gateway's other paths are closed to containers.
     """
-    wrong = [f"{t.party}: {_some(t.requests.others)}" for t in seen.best.traces if t.requests.others]
+    wrong = [
+        f"{t.party}: {_some(t.requests.others)}" for t in seen.best.traces if t.requests.others
+    ]
     asked = any(t.requests.reports or t.requests.channel_calls for t in seen.best.traces)
     return _unless(wrong, ok("nothing else was used") if asked else not_shown("it sent no request"))
 
@@ -425,10 +462,16 @@ def _sigterm(seen: Evidence) -> Finding:
     Handle SIGTERM also while waiting for a partner; start it with exec, so that it gets the signal.
     """
     stopped = [t for t in seen.alone if t.was_stopped]
-    wrong = [f"{t.party} had to be killed after {t.stop_seconds:.0f} s" for t in stopped if t.killed]
-    wrong += [f"{t.party} reported SUCCESS" for t in stopped if not t.killed and t.reported == "SUCCESS"]
+    wrong = [
+        f"{t.party} had to be killed after {t.stop_seconds:.0f} s" for t in stopped if t.killed
+    ]
+    wrong += [
+        f"{t.party} reported SUCCESS" for t in stopped if not t.killed and t.reported == "SUCCESS"
+    ]
     ends = (f"{t.party} ended after {t.stop_seconds:.1f} s with code {t.code}" for t in stopped)
-    return _unless(wrong, ok("; ".join(ends)) if stopped else not_shown("it ended before it could be stopped"))
+    return _unless(
+        wrong, ok("; ".join(ends)) if stopped else not_shown("it ended before it could be stopped")
+    )
 
 
 CLAUSES = tuple(_CLAUSES)
@@ -446,7 +489,11 @@ def _unless(wrong: Iterable[str], kept: Finding) -> Finding:
     return failed("; ".join(found[:3])) if found else kept
 
 
-def _all(seen: Evidence, look: Callable[[Trace], str], otherwise: str = "reported nothing") -> Finding:
+def _all(
+    seen: Evidence,
+    look: Callable[[Trace], str],
+    otherwise: str = "reported nothing",
+) -> Finding:
     """Join what every party shows; not shown where some party shows nothing."""
     found = {trace.party: look(trace) for trace in _ended(seen)}
     if not found:
@@ -463,9 +510,12 @@ def _reported(seen: Evidence, look: Callable[[Trace], str]) -> Finding:
 def _states(trace: Trace) -> str:
     """Return the reported states in their order; a repeated one, such as RUNNING, once."""
     states = [
-        (status, len(list(same))) for status, same in groupby(report.status for report in trace.requests.reports)
+        (status, len(list(same)))
+        for status, same in groupby(report.status for report in trace.requests.reports)
     ]
-    return _some((f"{status} ({times} times)" if times > 1 else status for status, times in states), 5)
+    return _some(
+        (f"{status} ({times} times)" if times > 1 else status for status, times in states), 5
+    )
 
 
 def _parties(traces: Iterable[Trace]) -> str:

@@ -156,7 +156,9 @@ class Trace:
     @property
     def worked(self) -> bool:
         """Whether a gateway takes the run for a success."""
-        return (self.ended and self.reported == "SUCCESS") or (self.no_callback and not self.missing)
+        return (self.ended and self.reported == "SUCCESS") or (
+            self.no_callback and not self.missing
+        )
 
     @property
     def killed(self) -> bool:
@@ -170,8 +172,14 @@ class Trace:
             return f"{self.party} did not start: {self.not_started}"
         if not self.started and self.code is not None:
             meaning = runs.meaning(self.code)
-            return f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
-        how = "was still running and was stopped" if self.was_stopped else f"ended with code {self.code}"
+            return (
+                f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
+            )
+        how = (
+            "was still running and was stopped"
+            if self.was_stopped
+            else f"ended with code {self.code}"
+        )
         if self.oom_killed:
             return f"{self.party} used more memory than it may (OOM_KILLED){self._last_words()}"
         state = f", reported {self.reported}" if self.reported else ", reported no final state"
@@ -182,7 +190,9 @@ class Trace:
             lines = stream.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
             if lines:
                 shown = "\n".join(line[-300:] for line in lines)
-                return f"; its last lines:\n{shown}" if len(lines) > 1 else f"; its last line: {shown}"
+                return (
+                    f"; its last lines:\n{shown}" if len(lines) > 1 else f"; its last line: {shown}"
+                )
         return ""
 
 
@@ -256,9 +266,13 @@ def alien(traces: Sequence[Trace]) -> list[str]:
     for trace in traces:
         for call in trace.requests.channel_calls:
             if call.session != trace.session:
-                found.append(f"{trace.party} used session {call.session[:80]!r} for {call.operation}")
+                found.append(
+                    f"{trace.party} used session {call.session[:80]!r} for {call.operation}"
+                )
             if call.token != trace.token:
-                found.append(f"{trace.party} sent no config.token, or another, with {call.operation}")
+                found.append(
+                    f"{trace.party} sent no config.token, or another, with {call.operation}"
+                )
     return list(dict.fromkeys(found))
 
 
@@ -269,7 +283,9 @@ def unsent(traces: Sequence[Trace]) -> list[str]:
     for trace in traces:
         ended = [other.party for other in traces if other.ended and other is not trace]
         until = f" before {', '.join(ended)} ended" if trace.was_stopped and ended else ""
-        waited = [c for c in trace.requests.channel_calls if c.operation == "pop" and c.topic is not None]
+        waited = [
+            c for c in trace.requests.channel_calls if c.operation == "pop" and c.topic is not None
+        ]
         for topic in dict.fromkeys(c.topic or "" for c in waited):
             if (trace.party, topic) in read or (trace.party, topic) in sent:
                 continue

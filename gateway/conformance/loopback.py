@@ -48,7 +48,13 @@ same time"""
 class Station:
     """One party's gateway, and the requests to it. Used by the event loop and by threads."""
 
-    def __init__(self, party: str, node: str, run: str, token: str) -> None:
+    def __init__(
+        self,
+        party: str,
+        node: str,
+        run: str,
+        token: str,
+    ) -> None:
         """``run`` is the query of its callback's address."""
         self.party, self.node, self.run, self.token = party, node, run, token
         self.requests = Requests()
@@ -70,20 +76,32 @@ class Station:
     def recorded(self, app: ASGIApp) -> ASGIApp:
         """Return an application that passes requests on and records them; of callbacks the refused ones."""
 
-        async def record(scope: Scope, receive: Receive, send: Send) -> None:
+        async def record(
+            scope: Scope,
+            receive: Receive,
+            send: Send,
+        ) -> None:
             if scope["path"] == CALLBACK:
                 await self._call_back(app, scope, receive, send)
             elif scope["path"].removeprefix(CHANNEL) in OPERATIONS:
                 await self._channel_call(app, scope, receive, send)
             else:
-                if scope["path"] != CHANNEL + "invoke":  # that is how its partners' gateways reach this one
+                if (
+                    scope["path"] != CHANNEL + "invoke"
+                ):  # that is how its partners' gateways reach this one
                     self.requests.others.append(f"{scope['method']} {scope['path']}"[:200])
                 self.first.set()
                 await app(scope, receive, send)
 
         return record
 
-    async def _call_back(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_back(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         response = bytearray()
 
         async def sending(message: Message) -> None:
@@ -95,14 +113,26 @@ class Station:
             await app(scope, receive, sending)
             body = json.loads(response)
             if body.get("code") != 0:
-                self.requests.refused.append(str(body.get("msg") or body.get("message") or body)[:500])
+                self.requests.refused.append(
+                    str(body.get("msg") or body.get("message") or body)[:500]
+                )
                 self.first.set()
         finally:
             self.pending -= 1
 
-    async def _channel_call(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]}
-        named = (headers.get(f"x-ptp-{name}", "") for name in ("session-id", "token", "target-node-id"))
+    async def _channel_call(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        headers = {
+            k.decode("latin-1").replace("_", "-"): v.decode("latin-1") for k, v in scope["headers"]
+        }
+        named = (
+            headers.get(f"x-ptp-{name}", "") for name in ("session-id", "token", "target-node-id")
+        )
         call = ChannelCall(str(scope["path"]).removeprefix(CHANNEL), *named)
         self.requests.channel_calls.append(call)
         self.first.set()
@@ -132,20 +162,34 @@ class Station:
                 call.content, call.message = bool(answer.content), answer.message[:300]
 
 
-def _topic(operation: str, body: bytes, headers: list[tuple[bytes, bytes]], kind: str) -> str | None:
+def _topic(
+    operation: str,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]],
+    kind: str,
+) -> str | None:
     """Return the topic that a request names; None where it cannot be read."""
     if (named := read_topic(headers)) is not None:
         return named
     with suppress(GatewayError):
         form = form_of(kind, None)
-        return read_push([body], form)[0].topic if operation == "push" else decode_ask(body, form).topic
+        return (
+            read_push([body], form)[0].topic
+            if operation == "push"
+            else decode_ask(body, form).topic
+        )
     return None
 
 
 class Loopback:
     """Serves the stations on one address while it is open. A context."""
 
-    def __init__(self, stations: Mapping[str, Station], host: str, folder: Path) -> None:
+    def __init__(
+        self,
+        stations: Mapping[str, Station],
+        host: str,
+        folder: Path,
+    ) -> None:
         """``stations`` by node. Raises `OSError` if nothing can listen on ``host``."""
         self._stations = stations
         self._folder = folder
@@ -158,7 +202,11 @@ class Loopback:
             raise
         self._bases = {node: f"{host}:{port_of(sock)}" for node, sock in self._sockets.items()}
         self._up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="loopback", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()),
+            name="loopback",
+            daemon=True,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -211,8 +259,13 @@ class Loopback:
         for broker in brokers.values():
             broker.recover()
         with _building:
-            apps = {node: self._application(node, brokers[node], couriers[node]) for node in self._stations}
-        logging.getLogger("uvicorn").addHandler(logging.NullHandler())  # else it prints what is not HTTP
+            apps = {
+                node: self._application(node, brokers[node], couriers[node])
+                for node in self._stations
+            }
+        logging.getLogger("uvicorn").addHandler(
+            logging.NullHandler()
+        )  # else it prints what is not HTTP
         rpc = {node: Grpc(app, _LARGEST_MESSAGE) for node, app in apps.items()}
         try:
             sockets = {node: [sock] for node, sock in self._sockets.items()}
@@ -223,20 +276,31 @@ class Loopback:
             for broker in brokers.values():
                 broker.close()
 
-    def _application(self, node: str, broker: Broker, courier: Courier) -> ASGIApp:
+    def _application(
+        self,
+        node: str,
+        broker: Broker,
+        courier: Courier,
+    ) -> ASGIApp:
         station = self._stations[node]
         parts = router.ChannelParts(
             node=node,
             institution=node,
             broker=broker,
-            run_of=lambda claim: Member(station.run, frozenset(self._bases)),  # wrong headers are judged later
-            route_of=lambda other: Route(other, f"http://{self._bases[other]}") if other in self._bases else None,
+            run_of=lambda claim: Member(
+                station.run, frozenset(self._bases)
+            ),  # wrong headers are judged later
+            route_of=lambda other: (
+                Route(other, f"http://{self._bases[other]}") if other in self._bases else None
+            ),
             known_sender=lambda sender: sender in self._bases,
             session_open=lambda session: True,
             max_body=_LARGEST_MESSAGE,
             courier=courier,
         )
-        limiters = Limiters(CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4))  # callbacks in their order
+        limiters = Limiters(
+            CapacityLimiter(4), CapacityLimiter(1), CapacityLimiter(4)
+        )  # callbacks in their order
         app = create_app(
             "conformance",
             [

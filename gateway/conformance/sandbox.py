@@ -104,7 +104,9 @@ class Sandbox:
     ) -> None:
         """``memory``: GiB that each party may use, where the engine reports who used more."""
         self.engine = engine
-        self.limits = Limits(memory=int(memory * 2**30) if "oom_flag" in engine.capabilities else None)
+        self.limits = Limits(
+            memory=int(memory * 2**30) if "oom_flag" in engine.capabilities else None
+        )
         self.image = image
         self.installation = installation
         self.timeouts = timeouts
@@ -140,7 +142,9 @@ class Sandbox:
     def run(self, component: Component, plan: Plan) -> tuple[Trace, ...]:
         """Make one trial. Raises `OSError` and `EngineError` where the sandbox itself cannot be made."""
         spec = _job(component)
-        stations = {p.node: Station(p.label, p.node, uuid4().hex, uuid4().hex) for p in spec.parties}
+        stations = {
+            p.node: Station(p.label, p.node, uuid4().hex, uuid4().hex) for p in spec.parties
+        }
         home = self._folder / spec.job_id
         home.mkdir(parents=True)
         with Loopback(stations, self._host(), home / "channel") as loopback:
@@ -223,7 +227,11 @@ class _Trial:
             missing=tuple(name for name, at in run.outputs.items() if not storage.exists(at)),
             strays=_strays(storage, existing, [*run.inputs.values(), *run.outputs.values()]),
             changed=tuple(name for name in run.inputs if before[name] != after[name]),
-            shown={name: _beginning(storage, at) for name, at in run.outputs.items() if storage.exists(at)},
+            shown={
+                name: _beginning(storage, at)
+                for name, at in run.outputs.items()
+                if storage.exists(at)
+            },
         )
 
     def _filled(self, run: Run, root: Path) -> FileStorage:
@@ -234,9 +242,16 @@ class _Trial:
         for name, address in () if self.plan.empty else run.inputs.items():
             content = self.plan.inputs[run.party.role][name]
             if name in tables:
-                header = content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
+                header = (
+                    content.partition(b"\n")[0].decode("utf-8-sig", "replace").strip().split(",")
+                )
                 label = _LABEL if _LABEL in header else ""
-                upload = Upload(address, delimiter=",", label_name=label, match_id_name=header[0])
+                upload = Upload(
+                    address,
+                    delimiter=",",
+                    label_name=label,
+                    match_id_name=header[0],
+                )
                 with closing(datasets.receive()) as reception:
                     reception.write(content)
                     datasets.upload_from_file(upload, reception, f"{run.party.role}.csv")
@@ -250,16 +265,34 @@ class _Trial:
 
     def _launch(self, run: Run, place: Placement) -> LaunchSpec:
         party = run.party
-        callback, transport = self.loopback.callback(party.node), self.loopback.transport(party.node)
+        callback, transport = (
+            self.loopback.callback(party.node),
+            self.loopback.transport(party.node),
+        )
         institutions = {one.node: f"institution-of-{one.role}" for one in self.spec.parties}
         site = Site(place.storage_url, callback, transport, place.log_path, institutions)
         local = LocalJob(self.spec, party.node, JobStatus.RUNNING, run.created_at, "", runs=(run,))
-        names = (NODE, self.sandbox.installation, self.spec.job_id, run.task_id, party.role, party.index, 0)
+        names = (
+            NODE,
+            self.sandbox.installation,
+            self.spec.job_id,
+            run.task_id,
+            party.role,
+            party.index,
+            0,
+        )
         mounts = tuple(m for m in place.mounts if m.source.exists())
         limits = self.sandbox.limits
-        return LaunchSpec(run.name, run.image, environment(local, run, site), labels(*names), limits, mounts)
+        return LaunchSpec(
+            run.name, run.image, environment(local, run, site), labels(*names), limits, mounts
+        )
 
-    def _until_over(self, run: Run, station: Station, trace: Trace) -> Trace:
+    def _until_over(
+        self,
+        run: Run,
+        station: Station,
+        trace: Trace,
+    ) -> Trace:
         """Wait until a run exits, or stop it; return how it ended."""
         engine, running_by = self.sandbox.engine, time.monotonic() + _STARTED_SECONDS
         last = math.inf
@@ -281,12 +314,19 @@ class _Trial:
         del self.running[trace.party]
         if probe.code != 0:
             self._failed()
-        return replace(trace, code=probe.code, signal=probe.signal, oom_killed=probe.oom_killed)
+        return replace(
+            trace,
+            code=probe.code,
+            signal=probe.signal,
+            oom_killed=probe.oom_killed,
+        )
 
     def _in_vain(self) -> bool:
         """Tell whether a party has ended, and all others wait for messages."""
         running = list(self.running.values())
-        return len(running) < len(self.plan.parties) and all(evidence.waits(one.requests) for one in running)
+        return len(running) < len(self.plan.parties) and all(
+            evidence.waits(one.requests) for one in running
+        )
 
     def _failed(self) -> None:
         """Shorten the deadline: the partners of a party that failed only wait for it."""
@@ -312,7 +352,14 @@ def _job(component: Component) -> JobSpec:
     )
 
 
-def _run(component: Component, spec: JobSpec, party: Party, station: Station, image: str, plan: Plan) -> Run:
+def _run(
+    component: Component,
+    spec: JobSpec,
+    party: Party,
+    station: Station,
+    image: str,
+    plan: Plan,
+) -> Run:
     task_id = f"task_{spec.job_id.removeprefix('job-')}"
     namespace = f"{spec.job_id}-{party.role}-{party.index}"
     return Run(
@@ -326,7 +373,9 @@ def _run(component: Component, spec: JobSpec, party: Party, station: Station, im
         image=image,
         created_at=datetime.now(UTC),
         parameters={**plan.parameters, **plan.of_roles.get(party.role, {})},
-        inputs={name: Address(f"{spec.job_id}-data", name) for name in plan.inputs.get(party.role, ())},
+        inputs={
+            name: Address(f"{spec.job_id}-data", name) for name in plan.inputs.get(party.role, ())
+        },
         outputs={o.name: Address(namespace, f"{task_id}-{o.name}") for o in component.outputs},
         roles=component.roles,
     )
@@ -346,7 +395,9 @@ def table(role: str) -> bytes:
 
 def required(component: Component, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all given values, and made-up ones for further required parameters."""
-    made = {p.name: _made_up(p) for p in component.parameters if not p.optional and p.name not in given}
+    made = {
+        p.name: _made_up(p) for p in component.parameters if not p.optional and p.name not in given
+    }
     return {**made, **given}
 
 
@@ -363,7 +414,9 @@ def _made_up(parameter: Parameter) -> Any:
     kind = parameter.type.lower()
     number: float = 1
     if parameter.validator is not None and parameter.validator.pattern is None:
-        limits = [n for n in (parameter.validator.lower, parameter.validator.upper) if n is not None]
+        limits = [
+            n for n in (parameter.validator.lower, parameter.validator.upper) if n is not None
+        ]
         number = sum(limits) / len(limits) if limits else 1
     if kind in ("int", "integer"):
         return int(number)
@@ -376,7 +429,9 @@ def _made_up(parameter: Parameter) -> Any:
 
 def files_in(folder: Path) -> tuple[str, ...]:
     """Return the files below a folder that a component filled, by their paths in it; none without it."""
-    return tuple(sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file()))
+    return tuple(
+        sorted(os.path.relpath(entry.path, folder) for entry in walk(folder) if entry.is_file())
+    )
 
 
 def _files(storage: FileStorage) -> frozenset[Path]:
@@ -384,19 +439,32 @@ def _files(storage: FileStorage) -> frozenset[Path]:
     return frozenset(Path(e.path) for e in walk(storage.root) if not is_folder(e))
 
 
-def _strays(storage: FileStorage, before: Set[Path], belongs: Iterable[Address]) -> tuple[str, ...]:
+def _strays(
+    storage: FileStorage,
+    before: Set[Path],
+    belongs: Iterable[Address],
+) -> tuple[str, ...]:
     kept = {storage.path(address) for address in belongs}
     new = [path for path in _files(storage) - before if kept.isdisjoint((path, *path.parents))]
     return tuple(sorted(str(path.relative_to(storage.root)) for path in new))
 
 
 def _checksums(storage: FileStorage, run: Run) -> dict[str, str | None]:
-    return {name: storage.checksum(at) if storage.exists(at) else None for name, at in run.inputs.items()}
+    return {
+        name: storage.checksum(at) if storage.exists(at) else None
+        for name, at in run.inputs.items()
+    }
 
 
-def _outputs(storage: FileStorage, component: Component, outputs: Mapping[str, Address]) -> dict[str, str]:
+def _outputs(
+    storage: FileStorage,
+    component: Component,
+    outputs: Mapping[str, Address],
+) -> dict[str, str]:
     described = {o.name: o for o in component.outputs}
-    return {n: _problem(storage, at, described[n]) for n, at in outputs.items() if storage.exists(at)}
+    return {
+        n: _problem(storage, at, described[n]) for n, at in outputs.items() if storage.exists(at)
+    }
 
 
 def _beginning(storage: FileStorage, address: Address) -> str:
@@ -407,7 +475,11 @@ def _beginning(storage: FileStorage, address: Address) -> str:
         return ""
 
 
-def _problem(storage: FileStorage, address: Address, described: DataSpec) -> str:
+def _problem(
+    storage: FileStorage,
+    address: Address,
+    described: DataSpec,
+) -> str:
     """Return what is wrong with an output's format; empty for nothing."""
     expected = described.formats[0].lower() if described.formats else ""
     try:

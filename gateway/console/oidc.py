@@ -60,7 +60,9 @@ class Provider:
             file = "ca"
             self._verify = ssl.create_default_context(cafile=settings.ca)
         except (OSError, ValueError) as error:
-            raise Invalid([Problem(f"auth.oidc.{file}", "cannot be used", str(error)[:200])]) from error
+            raise Invalid(
+                [Problem(f"auth.oidc.{file}", "cannot be used", str(error)[:200])]
+            ) from error
         self.back = f"{settings.console}{BACK}"
         self._known: tuple[datetime, dict[str, Any]] | None = None
 
@@ -86,12 +88,19 @@ class Provider:
             text = "the answer belongs to no login that this browser began, or it is too late"
             raise LoginRefused(text, reason="OIDC_STATE")
         if "code" not in answer:
-            raise LoginRefused(f"the provider says {answer.get('error', 'neither code nor error')[:200]!r}")
+            raise LoginRefused(
+                f"the provider says {answer.get('error', 'neither code nor error')[:200]!r}"
+            )
         about = self._about()
         tokens = self._tokens(answer["code"], secret, about)
         return self._trusted(self._claims(tokens, secret, about))
 
-    def _claims(self, tokens: Mapping[str, Any], secret: str, about: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _claims(
+        self,
+        tokens: Mapping[str, Any],
+        secret: str,
+        about: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
         issuer, client = self._settings.issuer, self._settings.client_id
         try:
             token = jwt.decode(str(tokens["id_token"]), self._keys(about), _SIGNED)
@@ -106,13 +115,17 @@ class Provider:
         except KeyError as error:
             raise LoginRefused(f"{issuer} sent no {error}", reason="OIDC_TOKEN") from error
         except (JoseError, AuthlibBaseError, ValueError, TypeError, AttributeError) as error:
-            raise LoginRefused(f"the ID token is not valid: {str(error)[:200]}", reason="OIDC_TOKEN") from error
+            raise LoginRefused(
+                f"the ID token is not valid: {str(error)[:200]}", reason="OIDC_TOKEN"
+            ) from error
         return dict(claims)
 
     def _keys(self, about: Mapping[str, Any]) -> KeySet:
         keys = []
         for key in self._get(about["jwks_uri"])["keys"]:
-            with suppress(JoseError, LookupError, ValueError, TypeError):  # RFC 7517 5: ignore what is unknown
+            with suppress(
+                JoseError, LookupError, ValueError, TypeError
+            ):  # RFC 7517 5: ignore what is unknown
                 keys.append(import_key(key))
         return KeySet(keys)
 
@@ -120,9 +133,18 @@ class Provider:
         settings = self._settings
         subject = str(claims["sub"])
         found = _at(claims, settings.name_claim)
-        name = "".join(c for c in (found if isinstance(found, str) else "") if c.isprintable()).strip() or subject
+        name = (
+            "".join(c for c in (found if isinstance(found, str) else "") if c.isprintable()).strip()
+            or subject
+        )
         held = _at(claims, settings.role_claim)
-        groups = {held} if isinstance(held, str) else set(map(str, held)) if isinstance(held, list) else set()
+        groups = (
+            {held}
+            if isinstance(held, str)
+            else set(map(str, held))
+            if isinstance(held, list)
+            else set()
+        )
         for group, role in settings.roles.items():
             if group in groups:
                 return Person(subject, name[:200], role)
@@ -136,14 +158,21 @@ class Provider:
         about = self._get(f"{issuer}/.well-known/openid-configuration")
         name = str(about.get("issuer", "")).rstrip("/")
         if name != issuer:
-            raise LoginRefused(f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE")
+            raise LoginRefused(
+                f"the provider at {issuer} calls itself {name[:200]!r}", reason="OIDC_UNREACHABLE"
+            )
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not is_private(str(about.get(name, ""))):
                 raise LoginRefused(f"{issuer} has no {name} with https", reason="OIDC_UNREACHABLE")
         self._known = (now, about)
         return about
 
-    def _tokens(self, code: str, secret: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    def _tokens(
+        self,
+        code: str,
+        secret: str,
+        about: Mapping[str, Any],
+    ) -> dict[str, Any]:
         client, own = self._settings.client_id, self._secret
         form = {
             "grant_type": "authorization_code",
@@ -170,9 +199,18 @@ class Provider:
             raise _unreachable(url, f"status {answer.status_code}")
         return _object(answer)
 
-    def _request(self, method: str, url: str, **more: Any) -> httpx.Response:
+    def _request(
+        self,
+        method: str,
+        url: str,
+        **more: Any,
+    ) -> httpx.Response:
         try:
-            with httpx.Client(verify=self._verify, timeout=_TIMEOUT, trust_env=False) as http:
+            with httpx.Client(
+                verify=self._verify,
+                timeout=_TIMEOUT,
+                trust_env=False,
+            ) as http:
                 return http.request(method, url, headers={"accept": "application/json"}, **more)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _unreachable(url, str(error) or type(error).__name__) from error
@@ -193,7 +231,11 @@ def _unreachable(url: str, why: str) -> LoginRefused:
 
 
 def _part(secret: str, purpose: str) -> str:
-    return urlsafe_b64encode(hmac.digest(secret.encode(), purpose.encode(), "sha256")).rstrip(b"=").decode()
+    return (
+        urlsafe_b64encode(hmac.digest(secret.encode(), purpose.encode(), "sha256"))
+        .rstrip(b"=")
+        .decode()
+    )
 
 
 def _at(claims: Any, path: str) -> Any:

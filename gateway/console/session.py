@@ -40,7 +40,14 @@ _UNDER_WAY = 600
 """seconds for the login at the provider"""
 _MOST = 36
 """requests that speak with the provider, or wait for their turn"""
-_SESSION = shape("Session", node=str, institution=str, version=str, user=str, role=str)
+_SESSION = shape(
+    "Session",
+    node=str,
+    institution=str,
+    version=str,
+    user=str,
+    role=str,
+)
 _ENDED = shape("SessionEnded", ended=bool, provider=str)
 _WAYS = shape("LoginWays", oidc=bool, issuer=str)
 _AWAY = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
@@ -49,17 +56,37 @@ _AWAY = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 class Sessions:
     """The tokens in browsers' cookies."""
 
-    def __init__(self, settings: Settings, tokens: SqlTokens, record: Record, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: SqlTokens,
+        record: Record,
+        clock: Clock,
+    ) -> None:
         self.settings = settings
         self._tokens = tokens
         self._record = record
         self._clock = clock
         self.cookie = cookie_name(settings.node.id)
-        self.secure = settings.auth.oidc is not None and settings.auth.oidc.console.startswith("https:")
+        self.secure = settings.auth.oidc is not None and settings.auth.oidc.console.startswith(
+            "https:"
+        )
 
-    def keep(self, answer: Response, token: str, secure: bool) -> None:
+    def keep(
+        self,
+        answer: Response,
+        token: str,
+        secure: bool,
+    ) -> None:
         """Put a token into the browser's cookie."""
-        answer.set_cookie(self.cookie, token, _SECONDS, httponly=True, samesite="strict", secure=secure)
+        answer.set_cookie(
+            self.cookie,
+            token,
+            _SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
 
     def begin(self, person: "Person") -> str:
         """Return a new token for somebody who logged in at the provider; none outlives its time."""
@@ -68,8 +95,14 @@ class Sessions:
         text, token = new_token(provider_name(person.name, person.subject), person.role, now, until)
         self._tokens.forget(BY_PROVIDER, now)
         self._tokens.add(token)
-        detail: dict[str, Any] = {"token": token.id, "subject": person.subject, "role": str(person.role)}
-        self._record(now, token.name, "login", 200, None, detail | {"expires_at": until.isoformat()})
+        detail: dict[str, Any] = {
+            "token": token.id,
+            "subject": person.subject,
+            "role": str(person.role),
+        }
+        self._record(
+            now, token.name, "login", 200, None, detail | {"expires_at": until.isoformat()}
+        )
         return text
 
     def end(self, text: str) -> bool:
@@ -90,7 +123,14 @@ def router(sessions: Sessions) -> APIRouter:
     def session_of(request: Request) -> Reply:
         state = request.state
         asker = {"user": getattr(state, "operator", ""), "role": getattr(state, "role", "")}
-        return Reply({"node": node.id, "institution": node.institution or node.id, "version": VERSION, **asker})
+        return Reply(
+            {
+                "node": node.id,
+                "institution": node.institution or node.id,
+                "version": VERSION,
+                **asker,
+            }
+        )
 
     @paths("GET", "/session", "Who asks, in which role, at which node", _SESSION)
     async def session(request: Request) -> Response:
@@ -133,7 +173,9 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
         under_way += 1
         try:
             if under_way > _MOST:
-                raise LoginRefused("too many logins wait for the provider", reason="OIDC_UNREACHABLE")
+                raise LoginRefused(
+                    "too many logins wait for the provider", reason="OIDC_UNREACHABLE"
+                )
             answer = await anyio.to_thread.run_sync(work, limiter=few)
         except LoginRefused as error:
             request.state.refused = error
@@ -149,7 +191,13 @@ def oidc_router(sessions: Sessions, provider: "Provider") -> APIRouter:
             secret = secrets.token_urlsafe(32)
             answer = RedirectResponse(provider.begin(secret), 303, _AWAY)
             answer.set_cookie(
-                begun, secret, _UNDER_WAY, path=OIDC, httponly=True, samesite="lax", secure=sessions.secure
+                begun,
+                secret,
+                _UNDER_WAY,
+                path=OIDC,
+                httponly=True,
+                samesite="lax",
+                secure=sessions.secure,
             )
             return answer
 

@@ -27,10 +27,18 @@ _SECONDS = 2.0
 class Storages(Storage):
     """All storages of a node as one: an address says in which of them something lies."""
 
-    def __init__(self, folder: FileStorage, remotes: Sequence[Remote] = (), *, stand_in: bool = True) -> None:
+    def __init__(
+        self,
+        folder: FileStorage,
+        remotes: Sequence[Remote] = (),
+        *,
+        stand_in: bool = True,
+    ) -> None:
         """``remotes``: the first is where uploads go. ``stand_in``: the folder serves every component."""
         self.folder = folder
-        self.remotes: Mapping[str, RemoteStorage] = {one.name: RemoteStorage(one) for one in remotes}
+        self.remotes: Mapping[str, RemoteStorage] = {
+            one.name: RemoteStorage(one) for one in remotes
+        }
         self._places: Mapping[str, Storage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
         self._asked: dict[str, Future[None]] = {}
@@ -47,7 +55,13 @@ class Storages(Storage):
         known = [*self.remotes, FILE]
         name = name or known[0]
         if name not in known:
-            raise Invalid([Problem("storage", f"must be one of this node's storages: {', '.join(known)}", name)])
+            raise Invalid(
+                [
+                    Problem(
+                        "storage", f"must be one of this node's storages: {', '.join(known)}", name
+                    )
+                ]
+            )
         return "" if name == FILE else name
 
     def path(self, address: Address) -> Path:
@@ -71,7 +85,9 @@ class Storages(Storage):
     def check(self, seconds: float = _SECONDS) -> None:
         """Look whether every storage elsewhere answers. Raises `StorageFailed`, which names all that do not."""
         if failed := list(self.failures(seconds).values()):
-            raise StorageFailed("; ".join(error.message for error in failed), reason=failed[0].reason)
+            raise StorageFailed(
+                "; ".join(error.message for error in failed), reason=failed[0].reason
+            )
 
     def failures(self, seconds: float = _SECONDS) -> dict[str, StorageFailed]:
         """Ask all storages elsewhere at the same time; return what is the matter with those that do not answer."""
@@ -79,7 +95,11 @@ class Storages(Storage):
             for name, storage in self.remotes.items():
                 if name not in self._asked or self._asked[name].done():
                     self._asked[name] = answer = Future[None]()
-                    threading.Thread(target=_ask, args=(storage.check_answers, answer), daemon=True).start()
+                    threading.Thread(
+                        target=_ask,
+                        args=(storage.check_answers, answer),
+                        daemon=True,
+                    ).start()
             asked = dict(self._asked)
         wait(asked.values(), seconds)
         found = {}
@@ -95,7 +115,9 @@ class Storages(Storage):
     @property
     def secrets(self) -> list[str]:
         """Return what nobody may see: the keys of the storages, as they are and as an address has them."""
-        keys = [remote.remote.password for remote in self.remotes.values() if remote.remote.password]
+        keys = [
+            remote.remote.password for remote in self.remotes.values() if remote.remote.password
+        ]
         return [*keys, *(quote(key, safe="") for key in keys)]
 
     # ------------------------------------------------------------ for components
@@ -140,7 +162,11 @@ class Storages(Storage):
         if (meant := at.meaning(words)) is not None:
             return meant
         answer = Future[None]()
-        threading.Thread(target=_ask, args=(at.check, answer), daemon=True).start()
+        threading.Thread(
+            target=_ask,
+            args=(at.check, answer),
+            daemon=True,
+        ).start()
         try:
             answer.result(SAMPLE_SECONDS)
         except TimeoutError:
@@ -157,28 +183,35 @@ class Storages(Storage):
             raise NotFound(text, reason="STORAGE_UNKNOWN")
         return self._places[address.storage]
 
-    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+    def files(self, address: Address) -> Mapping[str, Stored]:
         return self._at(address).files(address)
 
-    def exists(self, address: Address) -> bool:  # noqa: D102
+    def exists(self, address: Address) -> bool:
         return address.storage in self._places and self._at(address).exists(address)
 
-    def taken(self, address: Address) -> bool:  # noqa: D102
+    def taken(self, address: Address) -> bool:
         return self._at(address).taken(address)
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:  # noqa: D102
+    def open_file(
+        self,
+        address: Address,
+        name: str,
+        start: int = 0,
+    ) -> BufferedReader:
         return self._at(address).open_file(address, name, start)
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+    def names(self, namespace: str, storage: str = "") -> list[str]:
         return self._at(Address(namespace, "", storage)).names(namespace)
 
-    def namespaces(self) -> set[str]:  # noqa: D102
+    def namespaces(self) -> set[str]:
         found = self.folder.namespaces()
         for remote in self.remotes.values():
             try:
                 found |= remote.namespaces()
             except StorageFailed as error:  # what lies elsewhere is there all the same
-                log.warning("a storage is left out", storage=remote.remote.name, cause=error.message)
+                log.warning(
+                    "a storage is left out", storage=remote.remote.name, cause=error.message
+                )
         return found
 
     def staging(self) -> Staging:
@@ -186,23 +219,29 @@ class Storages(Storage):
         return self.folder.staging()
 
     @contextmanager
-    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+    def published(
+        self,
+        staging: Staging,
+        address: Address,
+        *,
+        overwrite: bool,
+    ) -> Iterator[None]:
         if address.storage:
             staging.note(address)  # of a write that is cut short, `gc` deletes there what was sent
         with self._at(address).published(staging, address, overwrite=overwrite):
             yield
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
         if address.storage:
             staging.note(address)
         with self._at(address).parts(staging, address) as parts:
             yield parts
 
-    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+    def write_metadata(self, address: Address, data: bytes) -> None:
         self._at(address).write_metadata(address, data)
 
-    def delete(self, address: Address) -> bool:  # noqa: D102
+    def delete(self, address: Address) -> bool:
         return self._at(address).delete(address)
 
     def copy(self, source: Address, target: Address) -> None:

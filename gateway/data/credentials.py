@@ -29,7 +29,11 @@ _READS = ["s3:GetObject"]
 _WRITES = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 
 
-def of(remote: Remote, run: Run, longest: float | None = None) -> Remote:
+def of(
+    remote: Remote,
+    run: Run,
+    longest: float | None = None,
+) -> Remote:
     """Return a storage as a run may use it, for so many seconds at most.
 
     Raises `StorageFailed` where the role cannot be assumed.
@@ -43,10 +47,19 @@ def of(remote: Remote, run: Run, longest: float | None = None) -> Remote:
     }
     made = _assumed(remote, request, longest or _LONGEST)["Credentials"]
     key, secret, token = made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"]
-    return replace(remote, username=key, password=secret, token=token)
+    return replace(
+        remote,
+        username=key,
+        password=secret,
+        token=token,
+    )
 
 
-def end(remote: Remote, run: Run, now: datetime) -> None:
+def end(
+    remote: Remote,
+    run: Run,
+    now: datetime,
+) -> None:
     """Have the bucket deny a run's credentials from now on.
 
     Raises `StorageFailed`, where the node's key may not change the policy of the bucket, too.
@@ -59,8 +72,12 @@ def end(remote: Remote, run: Run, now: datetime) -> None:
             with _ENDING:
                 if _is_denied(client, remote.folder, f"*:{_session(run)}", now):
                     return
-            time.sleep(_SETTLES)  # another gateway's change may be on its way, and take this one back
-    raise StorageAway(f"storage {remote.name} does not keep what this node adds to the policy of its bucket")
+            time.sleep(
+                _SETTLES
+            )  # another gateway's change may be on its way, and take this one back
+    raise StorageAway(
+        f"storage {remote.name} does not keep what this node adds to the policy of its bucket"
+    )
 
 
 def check_end(remote: Remote) -> None:
@@ -69,7 +86,11 @@ def check_end(remote: Remote) -> None:
         _statements(client, remote.folder)
 
 
-def _assumed(remote: Remote, request: Mapping[str, str], longest: float) -> Mapping[str, Any]:
+def _assumed(
+    remote: Remote,
+    request: Mapping[str, str],
+    longest: float,
+) -> Mapping[str, Any]:
     """Assume a role for as long as the run may take, or as every role allows."""
     seconds = min(_LONGEST, max(_SHORTEST, math.ceil(longest)))
     with remote.client("sts", f"does not let this node assume {remote.role}") as client:
@@ -87,7 +108,12 @@ def _session(run: Run) -> str:
     return f"bfia-{run.run_id[:32]}"
 
 
-def _is_denied(client: Any, bucket: str, pattern: str, now: datetime) -> bool:
+def _is_denied(
+    client: Any,
+    bucket: str,
+    pattern: str,
+    now: datetime,
+) -> bool:
     """Tell whether a bucket's policy denies a session; if not, have it do so."""
     rules, own = _statements(client, bucket), f"{_ENDED}{now:%Y%m%d}"
     found = (rule["Condition"]["StringLike"]["aws:userid"] for rule in rules if _sid(rule) == own)
@@ -95,7 +121,11 @@ def _is_denied(client: Any, bucket: str, pattern: str, now: datetime) -> bool:
     if pattern in before:
         return True
     outlived = f"{_ENDED}{now - timedelta(days=1):%Y%m%d}"
-    kept = [r for r in rules if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)]
+    kept = [
+        r
+        for r in rules
+        if _sid(r) != own and (not _sid(r).startswith(_ENDED) or _sid(r) >= outlived)
+    ]
     ended = {
         "Sid": own,
         "Effect": "Deny",
@@ -128,13 +158,28 @@ def policy(bucket: str, run: Run) -> dict[str, Any]:
     """Return what a run may do in a bucket, in the words of S3's policies."""
 
     def objects(addresses: Iterable[Address]) -> list[str]:
-        found = {f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses}
-        places = [place for path, is_file in found.items() for place in ([path] * is_file + [f"{path}/*"])]
+        found = {
+            f"{_literal(a.namespace)}/{_literal(a.name)}": a.in_place == FILE for a in addresses
+        }
+        places = [
+            place for path, is_file in found.items() for place in ([path] * is_file + [f"{path}/*"])
+        ]
         return [f"arn:aws:s3:::{bucket}/{place}" for place in places]
 
     kept = [run.checkpoint] if run.checkpoint and run.checkpoint.storage else []
-    rules = [(_READS, objects(run.inputs.values())), (_WRITES, objects([*run.outputs.values(), *kept]))]
-    allowed = [{"Effect": "Allow", "Action": actions, "Resource": what} for actions, what in rules if what]
+    rules = [
+        (_READS, objects(run.inputs.values())),
+        (_WRITES, objects([*run.outputs.values(), *kept])),
+    ]
+    allowed = [
+        {
+            "Effect": "Allow",
+            "Action": actions,
+            "Resource": what,
+        }
+        for actions, what in rules
+        if what
+    ]
     prefixes = [what.partition("/")[2] for _, found in rules for what in found]
     listing = {
         "Effect": "Allow",

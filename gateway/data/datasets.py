@@ -18,7 +18,15 @@ from gateway.data import parquet
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import Staging
 from gateway.data.parquet import PARQUET
-from gateway.data.registration import CSV, Registration, change, check_ids, dataset_at, overlap, shown_place
+from gateway.data.registration import (
+    CSV,
+    Registration,
+    change,
+    check_ids,
+    dataset_at,
+    overlap,
+    shown_place,
+)
 from gateway.data.storage import METADATA, taken
 from gateway.data.table_reader import BLOCK, Findings
 from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
@@ -30,7 +38,9 @@ from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, NotFound
 T = TypeVar("T")
 _SHOWN = 5
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
-_NEVER_EXPIRES = 4102444800.0  # 2100-01-01: readers of metadata need a time, and nothing here expires
+_NEVER_EXPIRES = (
+    4102444800.0  # 2100-01-01: readers of metadata need a time, and nothing here expires
+)
 
 
 class Datasets:
@@ -57,7 +67,11 @@ class Datasets:
 
     def upload_from_path(self, upload: Upload, path: str) -> Dataset:
         """Store a file of this server. Raises `NotAllowed`, `Invalid`, `Conflict`; nothing is left then."""
-        with open_below(self._roots, path) as file, storage_errors(), self._storage.staging() as staging:
+        with (
+            open_below(self._roots, path) as file,
+            storage_errors(),
+            self._storage.staging() as staging,
+        ):
             return self._store(upload, file, f"path:{path}", staging)
 
     def receive(self, max_bytes: int | None = None) -> Reception:
@@ -68,11 +82,23 @@ class Datasets:
             stack.pop_all()
             return received
 
-    def store_while_received(self, upload: Upload, received: Reception, filename: str) -> None:
+    def store_while_received(
+        self,
+        upload: Upload,
+        received: Reception,
+        filename: str,
+    ) -> None:
         """Store a file while it is received; `Reception.finish` raises what `upload_from_file` does."""
-        received.begin(lambda source: self._store(upload, source, f"file:{filename}", received.staging))
+        received.begin(
+            lambda source: self._store(upload, source, f"file:{filename}", received.staging)
+        )
 
-    def upload_from_file(self, upload: Upload, received: Reception, filename: str) -> Dataset:
+    def upload_from_file(
+        self,
+        upload: Upload,
+        received: Reception,
+        filename: str,
+    ) -> Dataset:
         """Store a file that was received. Raises `Invalid`, `Conflict`; nothing is left then."""
         with received.opened() as source:
             return self._store(upload, source, f"file:{filename}", received.staging)
@@ -119,8 +145,12 @@ class Datasets:
         path = f"{address.namespace}/{address.name}"
         for one in self.list():
             below = not one.storage and f"{one.place}/".startswith(f"{path}/")
-            if one.in_place and (below or (one.namespace, one.name) == (address.namespace, address.name)):
-                text = f"dataset {one.dataset_id} was registered where it lies: delete its entry first"
+            if one.in_place and (
+                below or (one.namespace, one.name) == (address.namespace, address.name)
+            ):
+                text = (
+                    f"dataset {one.dataset_id} was registered where it lies: delete its entry first"
+                )
                 raise Conflict(text, reason="DATASET_EXISTS")
 
     def _refuse_taken(self, upload: Upload) -> None:
@@ -137,7 +167,13 @@ class Datasets:
         if users := self._users(address):
             raise used_by(address.dataset_id, users, "stop it, or give the new table another name")
 
-    def _store(self, upload: Upload, source: Source, origin: str, staging: Staging) -> Dataset:
+    def _store(
+        self,
+        upload: Upload,
+        source: Source,
+        origin: str,
+        staging: Staging,
+    ) -> Dataset:
         address, storage, place = upload.address, self._storage.named(upload.storage), ""
         self._refuse_taken(upload)
         if storage:  # what was there before stays whole until this is
@@ -152,9 +188,14 @@ class Datasets:
             found = write_table(reader, upload, parts, staging.folder / "ids", origin, self._clock)
             dataset = replace(found, storage=storage, place=place)
             (staging.table / METADATA).write_bytes(metadata_of(dataset))
-            with self._storage.published(staging, where, overwrite=upload.overwrite), self._changing:
+            with (
+                self._storage.published(staging, where, overwrite=upload.overwrite),
+                self._changing,
+            ):
                 dataset, old = self._recorded(dataset, overwrite=upload.overwrite)
-        if old is not None and old.address != where:  # not above, where a failure deletes what replaced it
+        if (
+            old is not None and old.address != where
+        ):  # not above, where a failure deletes what replaced it
             with storage_errors():
                 self._delete_old(old.address)
         return dataset
@@ -188,7 +229,13 @@ class Datasets:
 
     # ------------------------------------------------------------ reading
 
-    def resolve(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> Address:
+    def resolve(
+        self,
+        dataset_id: str = "",
+        *,
+        namespace: str = "",
+        name: str = "",
+    ) -> Address:
         """Return where a dataset lies.
 
         Raises `NotFound` (DATASET_UNKNOWN), `NotAllowed` (DATASET_DISABLED), `Conflict` (DATASET_CHANGED).
@@ -209,7 +256,13 @@ class Datasets:
         """Say what became of the files of a table that was registered where it lies; empty where nothing did."""
         return change(self._storage, dataset) if dataset.in_place else ""
 
-    def format(self, dataset_id: str = "", *, namespace: str = "", name: str = "") -> str:
+    def format(
+        self,
+        dataset_id: str = "",
+        *,
+        namespace: str = "",
+        name: str = "",
+    ) -> str:
         """Return in which format a table lies: csv or parquet."""
         if dataset_id:
             namespace, _, name = dataset_id.partition("#")
@@ -238,7 +291,9 @@ class Datasets:
     def keeper(self, address: Address) -> Sequence[str]:
         """Say which uploaded dataset lies at a place of a storage elsewhere."""
         uploaded = self.list() if address.storage else []
-        return [f"dataset {one.dataset_id}" for one in uploaded if one.place and one.address == address]
+        return [
+            f"dataset {one.dataset_id}" for one in uploaded if one.place and one.address == address
+        ]
 
     def switch(self, address: Address, *, disabled: bool) -> tuple[Dataset, Dataset]:
         """Disable a dataset for jobs, or enable it; return it before and after. Raises `NotFound`."""
@@ -268,7 +323,9 @@ class Datasets:
             match_id = after.meta.get("match_id_name")
             with storage_errors():
                 if match_id and match_id != before.meta.get("match_id_name"):
-                    self._check_ids(before, match_id)  # reads all of it: others do not wait meanwhile
+                    self._check_ids(
+                        before, match_id
+                    )  # reads all of it: others do not wait meanwhile
                 with self._changing:
                     if self.get(address) == before:
                         if not before.in_place:
@@ -325,7 +382,10 @@ class Datasets:
         self._refuse_registered(address)
         place = self._place(address, before)
         there = False
-        with storage_errors(), suppress(NotFound):  # of a storage that is not among this node's any more
+        with (
+            storage_errors(),
+            suppress(NotFound),
+        ):  # of a storage that is not among this node's any more
             there = self._storage.delete(place)
         known = self._repository.delete(address.namespace, address.name)
         if not (there or known):
@@ -341,7 +401,9 @@ class Datasets:
         found = replace(dataset_of(address, metadata), storage=place.storage)
         if not found.origin:  # other programs name no size, and some count no rows
             is_counted = found.count or found.columns
-            size = sum(file.size for name, file in self._storage.files(place).items() if name != METADATA)
+            size = sum(
+                file.size for name, file in self._storage.files(place).items() if name != METADATA
+            )
             found = replace(found, size=size, count=found.count if is_counted else None)
         return found if place.name == address.name else replace(found, place=place.name)
 
@@ -361,10 +423,16 @@ def _unknown(address: Address, why: str) -> NotFound:
     return NotFound(f"dataset {address.dataset_id} {why}", reason="DATASET_UNKNOWN")
 
 
-def used_by(dataset_id: str, users: Sequence[str], remedy: str) -> Conflict:
+def used_by(
+    dataset_id: str,
+    users: Sequence[str],
+    remedy: str,
+) -> Conflict:
     """Return the refusal to take a dataset from jobs that are not over."""
     more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
-    text = f"dataset {dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet; {remedy}"
+    text = (
+        f"dataset {dataset_id} is used by {', '.join(users[:_SHOWN])}{more}, not over yet; {remedy}"
+    )
     return Conflict(text, reason="DATASET_IN_USE")
 
 
@@ -402,11 +470,18 @@ def metadata_of(dataset: Dataset) -> bytes:
             "stored": dataset.stored,
         },
     }
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+    return json.dumps(
+        document,
+        ensure_ascii=False,
+        allow_nan=False,
+        indent=1,
+    ).encode()
 
 
 def _switched_as(old: Dataset | None, dataset: Dataset) -> Dataset:
-    return dataset if old is None else replace(dataset, disabled=old.disabled, published=old.published)
+    return (
+        dataset if old is None else replace(dataset, disabled=old.disabled, published=old.published)
+    )
 
 
 def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
@@ -472,7 +547,11 @@ def open_below(roots: Sequence[Path], requested: str) -> Source:
     raise Invalid([Problem("file", rule, requested)], reason="FILE_NOT_FOUND")
 
 
-def _opened(path: Path, root: Path, requested: str) -> Source:
+def _opened(
+    path: Path,
+    root: Path,
+    requested: str,
+) -> Source:
     """Open a file, then check where that one lies, whatever was changed meanwhile. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -40,7 +40,12 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 class Buckets:
     """Files of a folder, appended to through one bounded buffer, so that few are open at the same time."""
 
-    def __init__(self, folder: Path, prefix: str, budget: int = 8 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        budget: int = 8 * 1024 * 1024,
+    ) -> None:
         self._folder = folder
         self._prefix = prefix
         self._budget = budget
@@ -72,7 +77,11 @@ class Staging:
 
     def __init__(self, root: Path) -> None:
         base = root / FOLDER
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        base.mkdir(
+            mode=0o700,
+            parents=True,
+            exist_ok=True,
+        )
         lock = None
         while lock is None:  # else another process took the new folder for a dead one's
             self.folder = base / secrets.token_hex(8)
@@ -86,9 +95,16 @@ class Staging:
         self.stays = False
         """whether the note of where the table went outlasts this, for what could not be deleted there"""
 
-    def put(self, target: Path, address: Address, overwrite: bool) -> None:
+    def put(
+        self,
+        target: Path,
+        address: Address,
+        overwrite: bool,
+    ) -> None:
         """Put the table in its place. Raises `Conflict`."""
-        self.table.chmod(0o755)  # containers run as users of their own; the folder above is closed to others
+        self.table.chmod(
+            0o755
+        )  # containers run as users of their own; the folder above is closed to others
         for file in self.table.iterdir():
             file.chmod(0o644)
         self.note(address)
@@ -146,7 +162,11 @@ def leftovers(root: Path) -> list[str]:
     return found
 
 
-def clear_leftover(root: Path, name: str, elsewhere: Callable[[Address], bool] = lambda target: False) -> None:
+def clear_leftover(
+    root: Path,
+    name: str,
+    elsewhere: Callable[[Address], bool] = lambda target: False,
+) -> None:
     """Delete what a dead process left, or complete its replacement; a living one's folder stays as it is.
 
     ``elsewhere`` deletes what it sent to another storage, and tells whether it did; until then the folder stays.
@@ -160,7 +180,9 @@ def clear_leftover(root: Path, name: str, elsewhere: Callable[[Address], bool] =
             target = Address(*json.loads((folder / _TARGET).read_text(encoding="utf-8")))
         if target.storage and not elsewhere(target):
             return
-        if os.path.lexists(folder / "old") and (folder / "new").is_dir():  # it died between the two steps
+        if (
+            os.path.lexists(folder / "old") and (folder / "new").is_dir()
+        ):  # it died between the two steps
             path = root / target.namespace / target.name
             if not os.path.lexists(path):
                 (folder / "new").rename(path)
@@ -204,7 +226,7 @@ class FileStorage(Storage):
         check_names(address)
         return self.root / address.namespace / address.name
 
-    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+    def files(self, address: Address) -> Mapping[str, Stored]:
         path = self.path(address)
         found = {f"{PARTITION}0": path} if _is_file(path) else {}
         if _is_folder(path):
@@ -222,14 +244,19 @@ class FileStorage(Storage):
         path = self.path(address)
         return os.path.lexists(path) and not (_is_folder(path) and not _names(path))
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+    def names(self, namespace: str, storage: str = "") -> list[str]:
         folder = self.root / namespace
         return sorted(_names(folder)) if _is_folder(folder) else []
 
-    def namespaces(self) -> set[str]:  # noqa: D102
+    def namespaces(self) -> set[str]:
         return {path.name for path in self.root.glob("[!.]*")}
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:  # noqa: D102
+    def open_file(
+        self,
+        address: Address,
+        name: str,
+        start: int = 0,
+    ) -> BufferedReader:
         path = self.path(address)
         if _is_file(path) and name == f"{PARTITION}0":
             file = _opened(path, address.dataset_id)
@@ -246,7 +273,13 @@ class FileStorage(Storage):
         return Staging(self.root)
 
     @contextmanager
-    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+    def published(
+        self,
+        staging: Staging,
+        address: Address,
+        *,
+        overwrite: bool,
+    ) -> Iterator[None]:
         target = self.path(address)
         if staging.parts is not None:
             staging.parts.finish()
@@ -258,11 +291,11 @@ class FileStorage(Storage):
             raise
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
         staging.parts = Buckets(staging.table, PARTITION)
         yield staging.parts
 
-    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+    def write_metadata(self, address: Address, data: bytes) -> None:
         path = self.path(address)
         if not _is_folder(path):
             raise missing(address)
@@ -272,7 +305,7 @@ class FileStorage(Storage):
             new.chmod(0o644)
             new.replace(path / METADATA)
 
-    def delete(self, address: Address) -> bool:  # noqa: D102
+    def delete(self, address: Address) -> bool:
         path = self.path(address)
         if not os.path.lexists(path):
             return False

@@ -37,11 +37,18 @@ _LEVEL_OF = {word: level for level, words in _WORDS.items() for word in words.sp
 _FIELDS = ("level", "severity", "levelname")
 _COLOUR = rb"\x1b\[[0-9;]*m"
 _LEADING = re.compile(
-    rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|" + _COLOUR + rb")*+"
+    rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|"
+    + _COLOUR
+    + rb")*+"
     rb"([A-Za-z]+)(?![A-Za-z0-9_])"
 )
 _GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
-_GLOG_LEVEL = {b"I": Level.INFO, b"W": Level.INFO, b"E": Level.ERROR, b"F": Level.ERROR}
+_GLOG_LEVEL = {
+    b"I": Level.INFO,
+    b"W": Level.INFO,
+    b"E": Level.ERROR,
+    b"F": Level.ERROR,
+}
 _HEAD = 200
 """bytes within which a leading word has to begin"""
 
@@ -63,4 +70,6 @@ def _level_of_object(line: bytes) -> Level | None:
     except (ValueError, RecursionError):
         return None
     words = (fields.get(field) for field in _FIELDS)
-    return next((_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None)
+    return next(
+        (_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None
+    )

@@ -165,15 +165,31 @@ class RunLogs:
             text = f"the log of {run.task_name} as {run.party.label} is at {whose} of this node, which ran it"
             raise NotFound(text, reason="LOG_ELSEWHERE")
 
-    def read(self, task_id: str, level: Level, start: int, length: int | None = None, role: str = "") -> Excerpt:
+    def read(
+        self,
+        task_id: str,
+        level: Level,
+        start: int,
+        length: int | None = None,
+        role: str = "",
+    ) -> Excerpt:
         """Return lines of a level, or worse, from a number on. Raises `NotFound`."""
         return self._excerpt(self._of_task(task_id, role), level, start, length)
 
-    def run(self, job_id: str, role: str, index: int, task: str, attempt: int | None = None) -> Run:
+    def run(
+        self,
+        job_id: str,
+        role: str,
+        index: int,
+        task: str,
+        attempt: int | None = None,
+    ) -> Run:
         """Return a party's run of a task, by its name or id: one attempt, else the newest. Raises `NotFound`."""
         local = self._store.local_jobs.get(job_id)
         of_party = [r for r in local.runs if (r.party.role, r.party.index) == (role, index)]
-        runs = [r for r in of_party if r.task_name == task] or [r for r in of_party if r.task_id == task]
+        runs = [r for r in of_party if r.task_name == task] or [
+            r for r in of_party if r.task_id == task
+        ]
         if not runs:
             text = f"job {job_id} has no run of {task} as {role}.{index} here"
             nodes = [p.node for p in local.spec.parties if (p.role, p.index) == (role, index)]
@@ -214,7 +230,9 @@ class RunLogs:
         chosen = tuple(r for r in of_task if role in ("", r.party.role, r.party.label))
         if not chosen:
             known = ", ".join(r.party.label for r in of_task)
-            raise NotFound(f"task {task_id} has no role {role} here, but {known}", reason="ROLE_UNKNOWN")
+            raise NotFound(
+                f"task {task_id} has no role {role} here, but {known}", reason="ROLE_UNKNOWN"
+            )
         return self._indexed(of_task, chosen, STREAMS)
 
     def _expect(self, task_id: str) -> None:
@@ -228,7 +246,12 @@ class RunLogs:
             where = ", ".join(nodes) or "no node yet"
             raise NotFound(f"task {task_id} has no run here; ask at {where}", reason="TASK_UNKNOWN")
 
-    def _indexed(self, of_task: tuple[Run, ...], chosen: tuple[Run, ...], streams: Sequence[str]) -> _Log:
+    def _indexed(
+        self,
+        of_task: tuple[Run, ...],
+        chosen: tuple[Run, ...],
+        streams: Sequence[str],
+    ) -> _Log:
         """Index what the chosen runs have written since the last request."""
         launched = [run for run in chosen if run.launch.state is not CallState.IDLE]
         if not launched:
@@ -236,7 +259,9 @@ class RunLogs:
         for run in launched:
             self.check_here(run)
         if all(run.over and not self._workspace.logs(run).exists() for run in launched):
-            return _Log(chosen, over=all(run.over for run in chosen))  # deleted: nothing is made anew
+            return _Log(
+                chosen, over=all(run.over for run in chosen)
+            )  # deleted: nothing is made anew
         try:
             with self._ledger(of_task) as file:
                 segments = read_ledger(file)
@@ -250,9 +275,15 @@ class RunLogs:
                     for stream in STREAMS:
                         start = known.get((run.name, stream), 0)
                         paths = self._copies.paths(run, stream)
-                        extend(file, segments, found(paths, run.name, stream, start, complete=state.complete))
+                        extend(
+                            file,
+                            segments,
+                            found(paths, run.name, stream, start, complete=state.complete),
+                        )
         except OSError as error:
-            raise Busy(f"the logs cannot be read now: {error.strerror}", reason="LOGS_UNREADABLE") from error
+            raise Busy(
+                f"the logs cannot be read now: {error.strerror}", reason="LOGS_UNREADABLE"
+            ) from error
         names = {run.name for run in chosen}
         mine = tuple(s for s in segments if s.run in names and s.stream in streams)
         return _Log(chosen, mine, over, "; ".join(troubles))
@@ -271,14 +302,26 @@ class RunLogs:
                 file.flush()
             yield file
 
-    def _excerpt(self, log: _Log, level: Level, start: int, length: int | None) -> Excerpt:
+    def _excerpt(
+        self,
+        log: _Log,
+        level: Level,
+        start: int,
+        length: int | None,
+    ) -> Excerpt:
         total = sum(segment.number(level) for segment in log.segments)
         wanted = max(0, total - start if length is None else min(length, total - start))
         given = tuple(self._some(log, level, start, min(wanted, MOST_LINES)))
         parties = tuple(run.party.label for run in log.runs)
         return Excerpt(given, start, total, wanted - len(given), parties, log.over, log.incomplete)
 
-    def _some(self, log: _Log, level: Level, start: int, most: int) -> Iterator[LogLine]:
+    def _some(
+        self,
+        log: _Log,
+        level: Level,
+        start: int,
+        most: int,
+    ) -> Iterator[LogLine]:
         """Yield the lines from a number on: at most so many, and as many bytes as one response takes."""
         run_of = {run.name: run for run in log.runs}
         skip, size = start, 0
@@ -311,7 +354,9 @@ def _text(line: RawLine, run: Run) -> str:
     """Return what is shown of a line: without its end, colours and the run's secrets, and not endlessly."""
     shown = _COLOURS.sub(b"", line.head)  # first, as they may stand in the middle of a secret
     for id_ in filter(None, (run.run_id, run.token)):
-        shown = re.sub(re.escape(id_.encode()) + rb"[0-9a-f]*", lambda found: b"*" * len(found[0]), shown)
+        shown = re.sub(
+            re.escape(id_.encode()) + rb"[0-9a-f]*", lambda found: b"*" * len(found[0]), shown
+        )
     shown = shown.rstrip(b"\r\n")
     left = line.end - line.start - LONGEST_LINE
     if left > 0 and len(shown) > LONGEST_LINE:
@@ -335,7 +380,12 @@ class Copied:
 class LogCopies:
     """Copies the output of running containers. Each run is handled by one thread at a time."""
 
-    def __init__(self, engine: Engine, workspace: Workspace, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        workspace: Workspace,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._engine = engine
         self._workspace = workspace
         self._monotonic = monotonic
@@ -444,19 +494,31 @@ def read_ledger(file: BinaryIO) -> list[Segment]:
             break
         good += len(line)
         last = segments[-1] if segments else None
-        if last and (last.run, last.stream, last.start) == (segment.run, segment.stream, segment.start):
+        if last and (last.run, last.stream, last.start) == (
+            segment.run,
+            segment.stream,
+            segment.start,
+        ):
             segments[-1] = segment
         else:
             segments.append(segment)
     return segments
 
 
-def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> None:
+def extend(
+    file: BinaryIO,
+    segments: list[Segment],
+    more: Iterable[Segment],
+) -> None:
     """Record what was found, and add it to the segments. Raises OSError."""
     file.seek(0, os.SEEK_END)
     for segment in more:
         last = segments[-1] if segments else None
-        goes_on = last and (last.run, last.stream, last.end) == (segment.run, segment.stream, segment.start)
+        goes_on = last and (last.run, last.stream, last.end) == (
+            segment.run,
+            segment.stream,
+            segment.start,
+        )
         if last is not None and goes_on and segment.end - last.start <= LARGEST_SEGMENT:
             counts = tuple(map(sum, zip(last.counts, segment.counts, strict=True)))
             segment = replace(last, end=segment.end, counts=counts)
@@ -464,12 +526,21 @@ def extend(file: BinaryIO, segments: list[Segment], more: Iterable[Segment]) -> 
         else:
             segments.append(segment)
         debug, info, error = segment.counts
-        text = f"{segment.run} {segment.stream} {segment.start} {segment.end} {debug} {info} {error}\n"
+        text = (
+            f"{segment.run} {segment.stream} {segment.start} {segment.end} {debug} {info} {error}\n"
+        )
         file.write(text.encode())
     file.flush()
 
 
-def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete: bool) -> Iterator[Segment]:
+def found(
+    paths: Sequence[Path],
+    run: str,
+    stream: str,
+    start: int,
+    *,
+    complete: bool,
+) -> Iterator[Segment]:
     """Yield the lines from a byte on, in segments; one without its end only where the stream is complete."""
     counts, end = [0, 0, 0], start
     for line in lines(paths, start, None):
@@ -484,7 +555,11 @@ def found(paths: Sequence[Path], run: str, stream: str, start: int, *, complete:
         yield Segment(run, stream, start, end, tuple(counts))
 
 
-def lines(paths: Sequence[Path], start: int, end: int | None) -> Iterator[RawLine]:
+def lines(
+    paths: Sequence[Path],
+    start: int,
+    end: int | None,
+) -> Iterator[RawLine]:
     """Yield the lines between two bytes of the first of the files that is there, in memory one at a time.
 
     A line ends with a line feed, or before a carriage return by which a program begins it anew.

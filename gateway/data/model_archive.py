@@ -38,7 +38,14 @@ _FORMAT = "bfia-gateway model 1"
 _CHUNK = 1024 * 1024
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _UNREADABLE = (
-    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError),
+    *(
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        zlib.error,
+        struct.error,
+        NotImplementedError,
+        RuntimeError,
+    ),
     *(EOFError, ValueError, OverflowError, OSError),
 )
 """what zipfile raises for a damaged archive"""
@@ -97,7 +104,10 @@ def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
     """Yield the archive of a version's parts. The same parts give the same bytes."""
     out = Sink()
     with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
-        archive.writestr(zipfile.ZipInfo(MANIFEST), json.dumps(_manifest_of(models), ensure_ascii=False, indent=1))
+        archive.writestr(
+            zipfile.ZipInfo(MANIFEST),
+            json.dumps(_manifest_of(models), ensure_ascii=False, indent=1),
+        )
         yield out.take()
         for member, place, file in _members(models):
             with (
@@ -120,7 +130,14 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
         "key": part.key,
         "output": part.output,
         "parameters": dict(part.parameters),
-        "files": [{"name": f.name, "size": f.size, "sha256": f.sha256} for f in part.files],
+        "files": [
+            {
+                "name": f.name,
+                "size": f.size,
+                "sha256": f.sha256,
+            }
+            for f in part.files
+        ],
     }
 
 
@@ -130,9 +147,20 @@ def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
         "format": _FORMAT,
         **{name: getattr(first, name) for name in ("model_id", "version", "job_id", "flow_id")},
         "created_at": first.created_at.isoformat(),
-        "parties": [{"role": p.role, "index": p.index, "node": p.node} for p in first.parties],
+        "parties": [
+            {
+                "role": p.role,
+                "index": p.index,
+                "node": p.node,
+            }
+            for p in first.parties
+        ],
         "models": [
-            {"role": m.party.role, "index": m.party.index, "parts": [part_as_dict(p) for p in m.parts]}
+            {
+                "role": m.party.role,
+                "index": m.party.index,
+                "parts": [part_as_dict(p) for p in m.parts],
+            }
             for m in models
         ],
     }
@@ -174,18 +202,24 @@ def read(path: Path) -> list[PartyModel]:
         if problems := list(_inconsistencies(manifest)):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
         models = [_model(manifest, parts) for parts in manifest.models]
-        if problems := list(_differences(archive, {member: file.size for member, _, file in _members(models)})):
+        if problems := list(
+            _differences(archive, {member: file.size for member, _, file in _members(models)})
+        ):
             raise Invalid(problems, reason="ARCHIVE_INVALID")
     return models
 
 
 @contextmanager
 def unpacked(
-    path: Path, models: Sequence[PartyModel], storage: Storages
+    path: Path,
+    models: Sequence[PartyModel],
+    storage: Storages,
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Unpack the files aside; entering what this gives stores all of them or none. Raises `Invalid`."""
     with ExitStack() as stack, _opened(path) as archive:
-        places = {part.address: stack.enter_context(storage.staging()) for m in models for part in m.parts}
+        places = {
+            part.address: stack.enter_context(storage.staging()) for m in models for part in m.parts
+        }
         for member, place, file in _members(models):
             _extract(archive, member, file, places[place].table / file.name)
         yield partial(_in_place, storage, places)
@@ -199,7 +233,12 @@ def _in_place(storage: Storages, places: dict[Address, Staging]) -> Iterator[Non
         yield
 
 
-def _extract(archive: zipfile.ZipFile, member: str, file: FileSum, target: Path) -> None:
+def _extract(
+    archive: zipfile.ZipFile,
+    member: str,
+    file: FileSum,
+    target: Path,
+) -> None:
     digest, size = hashlib.sha256(), 0
     with target.open("xb") as out:
         try:
@@ -233,7 +272,11 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             raise _invalid("(archive)", "is not a zip archive", str(error)) from error
         odd = [info.filename for info in archive.infolist() if info.compress_type not in _METHODS]
         if odd or len(archive.infolist()) > MOST_MEMBERS:
-            raise _invalid("(archive)", f"must have at most {MOST_MEMBERS} members, stored or deflated", odd[:5])
+            raise _invalid(
+                "(archive)",
+                f"must have at most {MOST_MEMBERS} members, stored or deflated",
+                odd[:5],
+            )
         yield archive
 
 
@@ -253,7 +296,11 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
         raise Invalid(named, reason="ARCHIVE_INVALID") from error
 
 
-def _invalid(path: str, rule: str, got: Any = None) -> Invalid:
+def _invalid(
+    path: str,
+    rule: str,
+    got: Any = None,
+) -> Invalid:
     return Invalid([Problem(path, rule, got)], reason="ARCHIVE_INVALID")
 
 
@@ -266,14 +313,20 @@ def _inconsistencies(manifest: _Manifest) -> Iterator[Problem]:
     parties = {(p.role, p.index) for p in manifest.parties}
     owners = {(m.role, m.index) for m in manifest.models}
     if len(owners) != len(manifest.models) or not owners <= parties:
-        yield Problem(f"{MANIFEST}.models", "must name each of the parties at most once, and no other")
+        yield Problem(
+            f"{MANIFEST}.models", "must name each of the parties at most once, and no other"
+        )
     for i, owner in enumerate(manifest.models):
         for j, part in enumerate(owner.parts):
             data = sorted(f.name for f in part.files if f.name != METADATA)
             metadata = len(part.files) - len(data)
             if not data or data != sorted(f"data_{n}" for n in range(len(data))) or metadata > 1:
                 rule = "must name data_0, data_1, … without a gap, and each file once"
-                yield Problem(f"{MANIFEST}.models[{i}].parts[{j}].files", rule, [f.name for f in part.files[:20]])
+                yield Problem(
+                    f"{MANIFEST}.models[{i}].parts[{j}].files",
+                    rule,
+                    [f.name for f in part.files[:20]],
+                )
 
 
 def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
@@ -292,17 +345,30 @@ def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
         )
         for number, part in enumerate(owner.parts)
     )
-    same = {name: getattr(manifest, name) for name in ("model_id", "version", "job_id", "flow_id", "created_at")}
-    return PartyModel(party=party, parties=parties, parts=parts, imported=True, **same)
+    same = {
+        name: getattr(manifest, name)
+        for name in ("model_id", "version", "job_id", "flow_id", "created_at")
+    }
+    return PartyModel(
+        party=party,
+        parties=parties,
+        parts=parts,
+        imported=True,
+        **same,
+    )
 
 
 def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> Iterator[Problem]:
     """Compare the members with what the manifest names."""
-    there = {info.filename: info.file_size for info in archive.infolist() if info.filename != MANIFEST}
+    there = {
+        info.filename: info.file_size for info in archive.infolist() if info.filename != MANIFEST
+    }
     if len(there) + 1 != len(archive.infolist()):
         yield Problem("(archive)", "must have each member once")
     for name in there.keys() | sizes.keys():
         if name not in sizes:
             yield Problem(name, "is not in the manifest")
         elif there.get(name) != sizes[name]:
-            yield Problem(name, f"must have the {sizes[name]} bytes that the manifest says", there.get(name))
+            yield Problem(
+                name, f"must have the {sizes[name]} bytes that the manifest says", there.get(name)
+            )

@@ -63,7 +63,9 @@ class Models:
         what = f"version {name.version} of model {name.model_id}"
         if not name.predicts:
             if any(k.model.job_id != spec.job_id for k in found):
-                return _refusal("MODEL_VERSION_TAKEN", f"{what} is another job's already", name.version)
+                return _refusal(
+                    "MODEL_VERSION_TAKEN", f"{what} is another job's already", name.version
+                )
             return None
         used = False
         for party in spec.parties_at(self._node):
@@ -75,7 +77,11 @@ class Models:
                 text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
                 return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
             if mine.deployed_at is None:
-                return _refusal("MODEL_NOT_DEPLOYED", f"{what} is not deployed at node {self._node}", name.version)
+                return _refusal(
+                    "MODEL_NOT_DEPLOYED",
+                    f"{what} is not deployed at node {self._node}",
+                    name.version,
+                )
             parts = [part for node in spec.dag.nodes for part in models.part_for(mine.model, node)]
             if gone := [part for part in parts if not self._storage.exists(part.address)]:
                 text = f"the file of task {gone[0].task} in {what} is gone at node {self._node}"
@@ -87,15 +93,25 @@ class Models:
             return _refusal("MODEL_NOT_USED", text, [node.name for node in spec.dag.nodes][:20])
         return None
 
-    def inputs(self, spec: JobSpec, party: Party, node: DagNode, component: Component) -> dict[str, Address]:
+    def inputs(
+        self,
+        spec: JobSpec,
+        party: Party,
+        node: DagNode,
+        component: Component,
+    ) -> dict[str, Address]:
         """Return what a predicting job's task gets of the model, by the name of its input, else of the output."""
         name = models.named(spec)
         if not name.predicts:
             return {}
         mine = _of(self._kept.find(name.model_id, name.version), party)
         parts = models.part_for(mine.model, node) if mine else ()
-        matched = match_inputs([("model", f"{part.task}.{part.output}") for part in parts], component.inputs)
-        return {matched.get(f"{part.task}.{part.output}", part.output): part.address for part in parts}
+        matched = match_inputs(
+            [("model", f"{part.task}.{part.output}") for part in parts], component.inputs
+        )
+        return {
+            matched.get(f"{part.task}.{part.output}", part.output): part.address for part in parts
+        }
 
     # ------------------------------------------------------------ for operators
 
@@ -107,7 +123,9 @@ class Models:
         """Return the parts of a version that lie here. Raises `NotFound`."""
         found = self._kept.find(model_id, version)
         if not found:
-            raise NotFound(f"no version {version} of a model {model_id} lies here", reason="MODEL_UNKNOWN")
+            raise NotFound(
+                f"no version {version} of a model {model_id} lies here", reason="MODEL_UNKNOWN"
+            )
         return found
 
     def damaged(self, model_id: str, version: str) -> list[str]:
@@ -115,16 +133,29 @@ class Models:
         parts = [part for kept in self.get(model_id, version) for part in kept.model.parts]
         return [text for part in parts for text in _damage(self._storage, part)]
 
-    def deploy(self, model_id: str, version: str, nodes: Sequence[NodeId] | None = None) -> list[Kept]:
+    def deploy(
+        self,
+        model_id: str,
+        version: str,
+        nodes: Sequence[NodeId] | None = None,
+    ) -> list[Kept]:
         """Let jobs predict with a version; ``nodes`` may beside its parties. Raises `NotFound`, `Invalid`."""
         named = enumerate(nodes or ())
-        if problems := [Problem(f"nodes[{i}]", rule, node) for i, node in named if (rule := name_rule(node))]:
+        if problems := [
+            Problem(f"nodes[{i}]", rule, node) for i, node in named if (rule := name_rule(node))
+        ]:
             raise Invalid(problems)
         granted = None if nodes is None else set(nodes)
         self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
         return self.get(model_id, version)
 
-    def grant(self, model_id: str, node: NodeId, *, allowed: bool) -> None:
+    def grant(
+        self,
+        model_id: str,
+        node: NodeId,
+        *,
+        allowed: bool,
+    ) -> None:
         """Let a node use the versions of a model that lie here, or no longer. Raises `NotFound`."""
         versions = {kept.model.version: kept for kept in self.all(model_id)}
         if not versions:
@@ -150,7 +181,9 @@ class Models:
             if models.named(spec) == Named(models.PREDICT, model_id, version)
         ]
         if users:
-            raise Conflict(f"{what} is used by {', '.join(users[:5])}, not over yet", reason="MODEL_IN_USE")
+            raise Conflict(
+                f"{what} is used by {', '.join(users[:5])}, not over yet", reason="MODEL_IN_USE"
+            )
         if not self._kept.delete(model_id, version):
             raise Conflict(f"{what} was deployed meanwhile", reason="MODEL_DEPLOYED")
         needed = self._kept.addresses()
@@ -179,7 +212,9 @@ class Models:
         """Import an archive of at most so many bytes unpacked. Raises `Invalid`, `Conflict`, `TooLarge`."""
         wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
         if sum(file.size for model in wanted for part in model.parts for file in part.files) > most:
-            raise TooLarge(f"the model has more than {most} bytes unpacked, the setting data.max_upload_bytes")
+            raise TooLarge(
+                f"the model has more than {most} bytes unpacked, the setting data.max_upload_bytes"
+            )
         new, others = self._new(wanted)
         deployed = others.deployed_at if others else None
         granted = others.granted if others else (self._node,)
@@ -189,7 +224,9 @@ class Models:
 
     def _new(self, wanted: Sequence[PartyModel]) -> tuple[list[PartyModel], Kept | None]:
         """Return what of an archive is not here, and some part of its version that is. Raises `Conflict`."""
-        found = {k.model.party.label: k for k in self._kept.find(wanted[0].model_id, wanted[0].version)}
+        found = {
+            k.model.party.label: k for k in self._kept.find(wanted[0].model_id, wanted[0].version)
+        }
         for model in wanted:
             here = found.get(model.party.label)
             if here is not None and here.model.fingerprint != model.fingerprint:
@@ -205,7 +242,11 @@ def _at(model: PartyModel, storage: str) -> PartyModel:
     return replace(model, parts=tuple(parts))
 
 
-def _refusal(reason: str, text: str, got: object) -> Refusal:
+def _refusal(
+    reason: str,
+    text: str,
+    got: object,
+) -> Refusal:
     key = "model_version" if reason in ("MODEL_VERSION_TAKEN", "MODEL_NOT_DEPLOYED") else "model_id"
     return Refusal(reason, Problem(f"{_AT}.{key}", f"{reason}: {text}", got))
 

@@ -97,7 +97,11 @@ class Output:
 
     def as_dict(self) -> dict[str, Any]:
         """Return for JSON which it is, and where."""
-        place = {"task": self.run.task_name, "party": self.run.party.label, "key": self.key}
+        place = {
+            "task": self.run.task_name,
+            "party": self.run.party.label,
+            "key": self.key,
+        }
         return {**place, **self.address.as_dict()}
 
 
@@ -109,11 +113,18 @@ def outputs_of(local: LocalJob, wanted: Wanted) -> list[Output]:
     parties = [p for p in local.spec.parties if wanted.role in (p.role, p.label)]
     if all(p.node != local.node for p in parties):
         where = ", ".join(dict.fromkeys(p.node for p in parties))
-        text = f"plays at node {where}; its outputs are there" if where else f"is not a party of job {local.id}"
+        text = (
+            f"plays at node {where}; its outputs are there"
+            if where
+            else f"is not a party of job {local.id}"
+        )
         raise NotFound(f"{wanted.role} {text}", reason="PARTY_UNKNOWN")
     newest = {run.party: run for run in local.standing(task) if run.party in parties}
     found = [
-        Output(local, run, key) for run in newest.values() for key in run.output_keys if wanted.key in ("", key)
+        Output(local, run, key)
+        for run in newest.values()
+        for key in run.output_keys
+        if wanted.key in ("", key)
     ]
     if not found and not newest and wanted.key in ("", *(output.key for output in node.outputs)):
         raise NotFound(f"task {task} has not begun at {wanted.role}", reason="OUTPUT_MISSING")
@@ -149,7 +160,12 @@ class OutputCatalog:
         self._note = note
         self._clock = clock
 
-    def for_peer(self, wanted: Wanted, sender: NodeId, action: str) -> list[OutputMetadata]:
+    def for_peer(
+        self,
+        wanted: Wanted,
+        sender: NodeId,
+        action: str,
+    ) -> list[OutputMetadata]:
         """Return what was granted to a peer, and write that into the audit. Raises `NotFound`, `NotAllowed`."""
         local = self._store.local_jobs.find(wanted.job_id)
         if local is None or is_outside(local.spec, sender):
@@ -159,22 +175,33 @@ class OutputCatalog:
         if not facts:
             raise next(refusal for _, refusal in found if refusal)
         shown = [f"{one.namespace}#{one.name}" for one in facts]
-        detail = {"job_id": wanted.job_id, "task": wanted.task, "outputs": shown}
+        detail = {
+            "job_id": wanted.job_id,
+            "task": wanted.task,
+            "outputs": shown,
+        }
         self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
         return facts
 
     def for_operators(self, wanted: Wanted) -> list[OutputMetadata]:
         """Return metadata for operators, that of other parties' outputs from their nodes. Raises `NotFound`."""
-        local, job = self._store.local_jobs.find(wanted.job_id), self._store.jobs.find(wanted.job_id)
+        local, job = (
+            self._store.local_jobs.find(wanted.job_id),
+            self._store.jobs.find(wanted.job_id),
+        )
         record = local or job
         if record is None:
-            raise NotFound(f"no job {wanted.job_id} is scheduled or runs here", reason="JOB_UNKNOWN")
+            raise NotFound(
+                f"no job {wanted.job_id} is scheduled or runs here", reason="JOB_UNKNOWN"
+            )
         if record.spec.dag.get(wanted.task) is None:
             raise _no_task(wanted, record)
         parties = [p for p in record.spec.parties if wanted.role in (p.role, p.label)]
         nodes = list(dict.fromkeys(p.node for p in parties))
         if not nodes:
-            raise NotFound(f"job {wanted.job_id} has no party {wanted.role}", reason="PARTY_UNKNOWN")
+            raise NotFound(
+                f"job {wanted.job_id} has no party {wanted.role}", reason="PARTY_UNKNOWN"
+            )
         found: list[OutputMetadata] = []
         for node in nodes:
             if node != self._node:
@@ -187,20 +214,31 @@ class OutputCatalog:
         """Return why a node may not know of an output; unlike for jobs, no grant means no access."""
         name = address.dataset_id
         if self._shared.disabled(address):
-            return NotAllowed(f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED)
-        unknown = datasets.without_grant(self._shared.grants.of(address), [sender], Default.LISTED, self._clock())
+            return NotAllowed(
+                f"output {name} is disabled at node {self._node}", reason=datasets.DISABLED
+            )
+        unknown = datasets.without_grant(
+            self._shared.grants.of(address), [sender], Default.LISTED, self._clock()
+        )
         if not unknown:
             return None
         ((node, text),) = unknown
         step = f"its admin grants it by: bfia-gateway data grant {shlex.quote(name)} {node}"
         return NotAllowed(
-            f"output {name} of node {self._node}: {node} {text}; {step}", reason=datasets.NOT_GRANTED
+            f"output {name} of node {self._node}: {node} {text}; {step}",
+            reason=datasets.NOT_GRANTED,
         )
 
     def _metadata(self, one: Output) -> OutputMetadata:
         address = one.address
         plain = OutputMetadata(
-            one.run.task_name, one.run.party.label, one.key, one.type, address.namespace, address.name, False
+            one.run.task_name,
+            one.run.party.label,
+            one.key,
+            one.type,
+            address.namespace,
+            address.name,
+            False,
         )
         if not self._storage.exists(address):
             return plain
@@ -222,7 +260,9 @@ class OutputCatalog:
             description=known.description,
             id_column=_text(document.get("id_column")),
             label_column=_text(document.get("label_column")),
-            created_at=known.created_at.isoformat(timespec="seconds") if known.created_at.timestamp() else "",
+            created_at=known.created_at.isoformat(timespec="seconds")
+            if known.created_at.timestamp()
+            else "",
         )
 
 
@@ -232,4 +272,6 @@ def _text(value: Any) -> str:
 
 def _no_task(wanted: Wanted, record: Job | LocalJob) -> NotFound:
     names = ", ".join(node.name for node in record.spec.dag.nodes[:20])
-    return NotFound(f"job {wanted.job_id} has no task {wanted.task}; its tasks: {names}", reason="TASK_UNKNOWN")
+    return NotFound(
+        f"job {wanted.job_id} has no task {wanted.task}; its tasks: {names}", reason="TASK_UNKNOWN"
+    )

@@ -28,7 +28,11 @@ class Schema(NamedTuple):
     """what looks odd in it"""
 
 
-def is_parquet(storage: Storage, address: Address, part: Stored) -> bool:
+def is_parquet(
+    storage: Storage,
+    address: Address,
+    part: Stored,
+) -> bool:
     """Tell whether a file begins as Parquet does. Raises `NotFound`."""
     with storage.open_file(address, part.name) as file:
         return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
@@ -38,11 +42,16 @@ def schema(file: BinaryIO, what: str) -> Schema:
     """Read the end of a file. Raises `Conflict`, `Invalid`."""
     with _opened(file, what) as found:
         columns = found.schema_arrow
-        return Schema(tuple(columns.names), tuple(map(_kind, columns.types)), found.metadata.num_rows)
+        return Schema(
+            tuple(columns.names), tuple(map(_kind, columns.types)), found.metadata.num_rows
+        )
 
 
 def rows_of(
-    storage: Storage, address: Address, columns: Sequence[str] | None = None, batch: int = 1024
+    storage: Storage,
+    address: Address,
+    columns: Sequence[str] | None = None,
+    batch: int = 1024,
 ) -> Iterator[list[str]]:
     """Yield the rows of a table as text, an empty cell for null. Raises `NotFound`, `Conflict`, `Invalid`."""
     for part in storage.partitions(address):
@@ -65,7 +74,9 @@ def _opened(file: BinaryIO, what: str) -> Iterator[Any]:
             yield found
     except (pa.ArrowException, ValueError, NotImplementedError) as error:
         text = str(error).partition("\n")[0]
-        raise Invalid([Problem(what, "cannot be read as Parquet", text)], reason="DATA_BROKEN") from error
+        raise Invalid(
+            [Problem(what, "cannot be read as Parquet", text)], reason="DATA_BROKEN"
+        ) from error
 
 
 def _kind(column: Any) -> str:

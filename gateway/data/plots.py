@@ -37,7 +37,11 @@ def names(report: Report) -> tuple[str, ...]:
     return (*found, VALUES) if _numbers(report) else tuple(found)
 
 
-def picture(report: Report, title: str, name: str | None = None) -> bytes:
+def picture(
+    report: Report,
+    title: str,
+    name: str | None = None,
+) -> bytes:
     """Draw a table of a report, or its single values; without a name the first of them. Raises `NotFound`."""
     if report.problem:
         raise NotFound(f"the report {report.problem}", reason="NO_REPORT")
@@ -47,7 +51,10 @@ def picture(report: Report, title: str, name: str | None = None) -> bytes:
     wanted = known[0] if name is None else name
     if wanted not in known:
         shown = ", ".join(repr(n) for n in known[:20])
-        raise NotFound(f"nothing named {wanted[:100]!r} can be drawn; series is one of {shown}", reason="NO_PLOT")
+        raise NotFound(
+            f"nothing named {wanted[:100]!r} can be drawn; series is one of {shown}",
+            reason="NO_PLOT",
+        )
     series = next((s for s in report.series if s.name == wanted and _columns(s)), None)
     if series is None:
         numbers = _numbers(report)
@@ -103,7 +110,9 @@ class _Axis:
     end: float
 
     def at(self, value: float) -> float:
-        return round(self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low), 2)
+        return round(
+            self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low), 2
+        )
 
     def ticks(self) -> list[float]:
         """Return some five round numbers on the line."""
@@ -114,7 +123,11 @@ class _Axis:
         return [n * step for n in range(first, first + 12) if n * step <= self.high + step * 1e-9]
 
 
-def _axis(values: Iterable[float], start: float, end: float) -> _Axis:
+def _axis(
+    values: Iterable[float],
+    start: float,
+    end: float,
+) -> _Axis:
     found = list(values)
     low, high = min(found), max(found)
     room = max(abs(low), abs(high), 1 / LARGEST) * 1e-6
@@ -123,13 +136,19 @@ def _axis(values: Iterable[float], start: float, end: float) -> _Axis:
     return _Axis(low, high, start, end)
 
 
-def _lines(title: str, left: str, series: Series) -> bytes:
+def _lines(
+    title: str,
+    left: str,
+    series: Series,
+) -> bytes:
     every = -(-len(series.points) // MOST_POINTS)
     chosen = sorted({*range(0, len(series.points), every), len(series.points) - 1})
     over = [_number(series.points[at][0]) or 0.0 for at in chosen]
     columns = _columns(series)
     x = _axis(over, _LEFT, WIDTH - _RIGHT)
-    y = _axis((v for _, values in columns for v in values if v is not None), HEIGHT - _BELOW, _ABOVE)
+    y = _axis(
+        (v for _, values in columns for v in values if v is not None), HEIGHT - _BELOW, _ABOVE
+    )
     drawing = _Drawing(title)
     for tick in y.ticks():
         drawing.rule(_LEFT, y.at(tick), WIDTH - _RIGHT, y.at(tick))
@@ -139,17 +158,26 @@ def _lines(title: str, left: str, series: Series) -> bytes:
         drawing.text(f"{tick:.6g}", x.at(tick), HEIGHT - _BELOW + 20)
     drawing.text(_word(series.columns[0], left), (_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 12)
     for colour, (name, values) in zip(cycle(_COLOURS), columns, strict=False):
-        line = [(x.at(o), y.at(v)) for o, at in zip(over, chosen, strict=True) if (v := values[at]) is not None]
+        line = [
+            (x.at(o), y.at(v))
+            for o, at in zip(over, chosen, strict=True)
+            if (v := values[at]) is not None
+        ]
         drawing.line(line, colour, dots=len(chosen) <= 50)
         drawing.key(name, colour)
     return drawing.done()
 
 
 def _bars(
-    title: str, left: str, labels: Sequence[str], columns: Sequence[tuple[str, Sequence[float | None]]]
+    title: str,
+    left: str,
+    labels: Sequence[str],
+    columns: Sequence[tuple[str, Sequence[float | None]]],
 ) -> bytes:
     shown = [(name, values[:MOST_BARS]) for name, values in columns]
-    x = _axis([0.0, *(v for _, values in shown for v in values if v is not None)], _NAMES, WIDTH - _RIGHT)
+    x = _axis(
+        [0.0, *(v for _, values in shown for v in values if v is not None)], _NAMES, WIDTH - _RIGHT
+    )
     drawing = _Drawing(title)
     for tick in x.ticks():
         drawing.rule(x.at(tick), _ABOVE, x.at(tick), HEIGHT - _BELOW)
@@ -175,32 +203,103 @@ class _Drawing:
     """The elements of a picture; their text is escaped by the library that writes XML."""
 
     def __init__(self, title: str) -> None:
-        of = {"xmlns": "http://www.w3.org/2000/svg", "width": str(WIDTH), "height": str(HEIGHT)}
-        of |= {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "font-family": "sans-serif", "font-size": "13"}
+        of = {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "width": str(WIDTH),
+            "height": str(HEIGHT),
+        }
+        of |= {
+            "viewBox": f"0 0 {WIDTH} {HEIGHT}",
+            "font-family": "sans-serif",
+            "font-size": "13",
+        }
         self._root = Element("svg", of)
         SubElement(self._root, "title").text = _word(title)
-        self._add("rect", width=WIDTH, height=HEIGHT, fill="white")
+        self._add(
+            "rect",
+            width=WIDTH,
+            height=HEIGHT,
+            fill="white",
+        )
         self.text(_word(title), WIDTH / 2, 26, font_size=17)
         self._keys = 0
 
     def _add(self, tag: str, **of: Any) -> Element:
         return SubElement(self._root, tag, {k.replace("_", "-"): str(v) for k, v in of.items()})
 
-    def text(self, words: str, x: float, y: float, anchor: str = "middle", **of: Any) -> None:
-        self._add("text", x=x, y=round(y, 2), text_anchor=anchor, **{"fill": "#222222", **of}).text = words
+    def text(
+        self,
+        words: str,
+        x: float,
+        y: float,
+        anchor: str = "middle",
+        **of: Any,
+    ) -> None:
+        self._add(
+            "text",
+            x=x,
+            y=round(y, 2),
+            text_anchor=anchor,
+            **{"fill": "#222222", **of},
+        ).text = words
 
-    def rule(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        self._add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke="#dddddd")
+    def rule(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+    ) -> None:
+        self._add(
+            "line",
+            x1=x1,
+            y1=y1,
+            x2=x2,
+            y2=y2,
+            stroke="#dddddd",
+        )
 
-    def line(self, points: Sequence[tuple[float, float]], colour: str, dots: bool) -> None:
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        colour: str,
+        dots: bool,
+    ) -> None:
         way = " ".join(f"{x},{y}" for x, y in points)
-        self._add("polyline", points=way, fill="none", stroke=colour, stroke_width=2)
+        self._add(
+            "polyline",
+            points=way,
+            fill="none",
+            stroke=colour,
+            stroke_width=2,
+        )
         for x, y in points if dots else ():
-            self._add("circle", cx=x, cy=y, r=3, fill=colour)
+            self._add(
+                "circle",
+                cx=x,
+                cy=y,
+                r=3,
+                fill=colour,
+            )
 
-    def bar(self, zero: float, end: float, top: float, thick: float, colour: str, words: str) -> None:
+    def bar(
+        self,
+        zero: float,
+        end: float,
+        top: float,
+        thick: float,
+        colour: str,
+        words: str,
+    ) -> None:
         width = round(abs(end - zero), 2)
-        self._add("rect", x=min(zero, end), y=round(top, 2), width=width, height=round(thick, 2), fill=colour)
+        self._add(
+            "rect",
+            x=min(zero, end),
+            y=round(top, 2),
+            width=width,
+            height=round(thick, 2),
+            fill=colour,
+        )
         if thick >= 9 and width > 60:
             self.text(words, max(zero, end) - 6, top + thick / 2 + 4, "end", fill="white")
         elif thick >= 9:
@@ -210,7 +309,14 @@ class _Drawing:
         """Say in the next line under the title's what a colour stands for."""
         place = _LEFT + self._keys % _KEYS * (WIDTH - _LEFT - _RIGHT) / _KEYS
         y = 44 + self._keys // _KEYS * 18
-        self._add("rect", x=round(place, 2), y=y - 10, width=11, height=11, fill=colour)
+        self._add(
+            "rect",
+            x=round(place, 2),
+            y=y - 10,
+            width=11,
+            height=11,
+            fill=colour,
+        )
         self.text(_word(name)[:_NAME], round(place + 17, 2), y, "start")
         self._keys += 1
 
@@ -221,4 +327,6 @@ class _Drawing:
 def _word(*parts: Scalar) -> str:
     """Return text that XML can carry, cut to a label's length."""
     text = " ".join(str(part) for part in parts if part not in (None, ""))
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)[:LONGEST_LABEL]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)[
+        :LONGEST_LABEL
+    ]

@@ -16,7 +16,9 @@ def check_readable(file: Path) -> None:
     """Raise `OSError` where there is no such file, `NotFit` for a folder, a device, a pipe that is not open."""
     mode = file.stat().st_mode
     if not (stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and str(file).startswith(_OPENED))):
-        raise NotFit(f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, and no file")
+        raise NotFit(
+            f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, and no file"
+        )
 
 
 def whole(file: Path, most: int) -> bytes:
@@ -26,7 +28,11 @@ def whole(file: Path, most: int) -> bytes:
         return bounded(source.read(most + 1), str(file), most)
 
 
-def bounded(found: bytes, name: str, most: int) -> bytes:
+def bounded(
+    found: bytes,
+    name: str,
+    most: int,
+) -> bytes:
     """Return what was read. Raises `NotFit` where it is more than ``most`` bytes."""
     if len(found) > most:
         raise NotFit(f"{name} is larger than {most // MIB} MiB, which is the most that is read")

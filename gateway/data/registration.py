@@ -60,12 +60,16 @@ class Registration(BaseModel):
         description="Such as s3://bucket/path, hdfs://host:port/path, file:///path, or lake:path in that storage.",
         examples=["s3://joint/warehouse/customers"],
     )
-    namespace: Annotated[str, follows(namespace_rule)] = Field(description="First part of the dataset's id.")
+    namespace: Annotated[str, follows(namespace_rule)] = Field(
+        description="First part of the dataset's id."
+    )
     name: Annotated[str, follows(dataset_rule)] = Field(description="Second part.")
     match_id_name: str = Field(default="", description="Column that holds the ids.")
     label_name: str = Field(default="", description="Column that holds the label.")
     description: Annotated[str, follows(text_rule)] = Field(default="", description="Free text.")
-    meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(default_factory=dict, description="Free keys.")
+    meta: Annotated[dict[str, Any], follows(meta_rule)] = Field(
+        default_factory=dict, description="Free keys."
+    )
     overwrite: bool = Field(default=False, description="In place of an entry of that id.")
     count: bool = Field(
         default=False,
@@ -83,7 +87,11 @@ class Registration(BaseModel):
         return with_names(self.meta, self.label_name, self.match_id_name)
 
 
-def dataset_at(storages: Storages, wanted: Registration, now: datetime) -> Dataset:
+def dataset_at(
+    storages: Storages,
+    wanted: Registration,
+    now: datetime,
+) -> Dataset:
     """Return what lies at a place. Raises `NotFound` where nothing does, `Invalid` where it is not a table."""
     address = located(storages, wanted.place)
     parts = _parts(storages, address, wanted.place)
@@ -136,7 +144,9 @@ def warnings_of(storage: Storage, dataset: Dataset) -> list[str]:
             "call the files so where you can"
         )
     if dataset.format == PARQUET:
-        found.append("jobs may use it in components whose input lists parquet in dataFormat; others are refused")
+        found.append(
+            "jobs may use it in components whose input lists parquet in dataFormat; others are refused"
+        )
     return found
 
 
@@ -147,7 +157,9 @@ def located(storages: Storages, place: str) -> Address:
     """Return the address of a place in one of the node's storages. Raises `Invalid`, `NotFound`."""
     found = list(dict.fromkeys(_candidates(storages, place)))
     if not found:
-        known = ", ".join([f"{name} ({_url(one.remote)})" for name, one in storages.remotes.items()])
+        known = ", ".join(
+            [f"{name} ({_url(one.remote)})" for name, one in storages.remotes.items()]
+        )
         rule = (
             f"must lie in one of this node's storages: {f'{known}, or ' if known else ''}the folder "
             f"file://{storages.root}; {_missing_storage(place)}"
@@ -167,7 +179,9 @@ def located(storages: Storages, place: str) -> Address:
     for kind in (FILE, FOLDER):
         address = Address(folder, name, storage, kind)
         if wrong := wrong_names(address):
-            raise Invalid([Problem("place", f"has a part that {one.rule}", one.got) for one in wrong])
+            raise Invalid(
+                [Problem("place", f"has a part that {one.rule}", one.got) for one in wrong]
+            )
         if _is(storages, address):
             return address
     raise NotFound(f"nothing lies at {place}", reason="DATA_MISSING")
@@ -226,7 +240,9 @@ def _is(storages: Storages, address: Address) -> bool:
             return bool(storages.names(f"{address.namespace}/{address.name}", address.storage))
         return storages.taken(address)
     path = storages.path(address)
-    if os.path.realpath(path) != str(Path(os.path.realpath(storages.root)) / address.namespace / address.name):
+    if os.path.realpath(path) != str(
+        Path(os.path.realpath(storages.root)) / address.namespace / address.name
+    ):
         raise Invalid([Problem("place", "must not lead through a symbolic link", str(path))])
     return path.is_file() if address.in_place == FILE else path.is_dir()
 
@@ -247,13 +263,19 @@ def shown_place(storages: Storages, address: Address) -> str:
 
 def overlap(one: str, other: str) -> bool:
     """Tell whether two places are the same, or one lies in the other."""
-    return bool(one and other) and (f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"))
+    return bool(one and other) and (
+        f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    )
 
 
 # ---------------------------------------------------------------- what it is
 
 
-def _parts(storages: Storages, address: Address, place: str) -> list[Stored]:
+def _parts(
+    storages: Storages,
+    address: Address,
+    place: str,
+) -> list[Stored]:
     """Return the files of a table. Raises `NotFound`, `Invalid` for a folder of folders."""
     parts = storages.partitions(address) if storages.exists(address) else []
     if address.in_place == FOLDER:
@@ -261,7 +283,9 @@ def _parts(storages: Storages, address: Address, place: str) -> list[Stored]:
         inner = [name for name in names if name[0] not in "._"]
         if more := sorted(set(inner) - set(storages.files(address))):
             shown_names = ", ".join(more[:5]) + (", …" if len(more) > 5 else "")
-            raise Invalid([Problem("place", f"must hold files alone, but has {shown_names}", place)])
+            raise Invalid(
+                [Problem("place", f"must hold files alone, but has {shown_names}", place)]
+            )
     if not parts:
         raise NotFound(f"nothing lies at {place} but empty files", reason="DATA_MISSING")
     if len(parts) > MAX_PARTITIONS:
@@ -274,7 +298,10 @@ def _stamp(parts: Sequence[Stored]) -> str:
 
 
 def _look_at_parquet(
-    storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration
+    storages: Storages,
+    address: Address,
+    parts: Sequence[Stored],
+    wanted: Registration,
 ) -> Schema:
     findings, found = Findings(), list[Schema]()
     for part in parts:
@@ -292,7 +319,13 @@ def _look_at_parquet(
     return Schema(found[0].columns, found[0].types, sum(one.rows or 0 for one in found))
 
 
-def check_ids(storages: Storages, cells: Iterable[str], findings: Findings, *, repeats: bool = False) -> None:
+def check_ids(
+    storages: Storages,
+    cells: Iterable[str],
+    findings: Findings,
+    *,
+    repeats: bool = False,
+) -> None:
     """Find the rows of a table whose match id is missing or another's; the first is in line 2.
 
     ``repeats``: ids may repeat, as in a table with sids.
@@ -306,7 +339,12 @@ def check_ids(storages: Storages, cells: Iterable[str], findings: Findings, *, r
         ids.finish(findings)
 
 
-def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], wanted: Registration) -> Schema:
+def _look_at_csv(
+    storages: Storages,
+    address: Address,
+    parts: Sequence[Stored],
+    wanted: Registration,
+) -> Schema:
     """Read the header of every file and the beginning of the first, or with ``count`` all of it."""
     findings = Findings()
     table: Table | None = None
@@ -330,7 +368,9 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
                     whole = False
                     continue
                 for block in table.blocks(file, lines, source):
-                    numbers = range(count + 2, count + 2 + len(block.keys))  # lines, as if all were one file
+                    numbers = range(
+                        count + 2, count + 2 + len(block.keys)
+                    )  # lines, as if all were one file
                     if block.rows:
                         ids.refuse_blank(block.keys, numbers, findings)
                     ids.see(block.keys, numbers)
@@ -348,7 +388,11 @@ def _look_at_csv(storages: Storages, address: Address, parts: Sequence[Stored], 
     return Schema(tuple(table.columns), kinds, count if whole else None, tuple(warnings))
 
 
-def _lines(file: "io.BufferedReader[Any]", name: str, findings: Findings) -> Lines:
+def _lines(
+    file: "io.BufferedReader[Any]",
+    name: str,
+    findings: Findings,
+) -> Lines:
     names = file.peek()[:BLOCK].partition(b"\n")[0]
     form = recognised(file, delimiter="," if b"," in names else "")
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":

@@ -27,7 +27,17 @@ from opendal.layers import RetryLayer, TimeoutLayer
 
 from gateway.data.file_storage import Staging
 from gateway.data.s3_reader import ObjectReader
-from gateway.data.storage import CHUNK, METADATA, PARTITION, Parts, Storage, Stored, check_names, missing, taken
+from gateway.data.storage import (
+    CHUNK,
+    METADATA,
+    PARTITION,
+    Parts,
+    Storage,
+    Stored,
+    check_names,
+    missing,
+    taken,
+)
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, StorageAway, StorageFailed
 
@@ -38,7 +48,11 @@ FILE = "file"
 KINDS = (S3, HDFS)
 _SECONDS, _CONNECT_SECONDS, _RETRIES = 20.0, 3.0, 3
 AUTO, PATH, VIRTUAL = "auto", "path", "virtual"
-_VIRTUAL_ONLY = ("SecondLevelDomainForbidden", "PathStyleDomainForbidden", "VirtualHostDomainRequired")
+_VIRTUAL_ONLY = (
+    "SecondLevelDomainForbidden",
+    "PathStyleDomainForbidden",
+    "VirtualHostDomainRequired",
+)
 """what OSS, COS and OBS answer to a request of the path style"""
 _OWN_WORDS = (
     re.compile(r'code: "([^"]*)", message: "([^"]*)"'),
@@ -52,7 +66,9 @@ _CODES = {
     "DSQuotaExceededException": ("STORAGE_FULL", "is full: its quota is reached"),
     "InvalidAccessKeyId": ("STORAGE_DENIED", "does not know the access key"),
     "SignatureDoesNotMatch": ("STORAGE_DENIED", "does not accept the secret key"),
-    **dict.fromkeys(_VIRTUAL_ONLY, ("STORAGE_ADDRESSING", "takes requests of the virtual-hosted style only")),
+    **dict.fromkeys(
+        _VIRTUAL_ONLY, ("STORAGE_ADDRESSING", "takes requests of the virtual-hosted style only")
+    ),
     "AccessDenied": ("STORAGE_DENIED", "denies access"),
     "AccessControlException": ("STORAGE_DENIED", "denies access"),
 }
@@ -112,7 +128,9 @@ class Remote:
         if self.kind == HDFS:
             if self.username:  # the library reads the user there alone
                 os.environ["HADOOP_USER_NAME"] = self.username
-            made = Operator("hdfs-native", name_node=f"hdfs://{self.host}:{self.port}", root=self.folder)
+            made = Operator(
+                "hdfs-native", name_node=f"hdfs://{self.host}:{self.port}", root=self.folder
+            )
         else:
             _see_to_authorities()
             options = {
@@ -126,9 +144,17 @@ class Remote:
             }
             if self.addressing == VIRTUAL:
                 options["enable_virtual_host_style"] = "true"
-            made = Operator("s3", **options, **({"session_token": self.token} if self.token else {}))
+            made = Operator(
+                "s3", **options, **({"session_token": self.token} if self.token else {})
+            )
         if self.kind == S3:  # the client of HDFS tries again by itself
-            made = made.layer(RetryLayer(max_times=_RETRIES, min_delay=0.2, max_delay=2.0))
+            made = made.layer(
+                RetryLayer(
+                    max_times=_RETRIES,
+                    min_delay=0.2,
+                    max_delay=2.0,
+                )
+            )
         return made.layer(TimeoutLayer(timeout=_SECONDS, io_timeout=_SECONDS))
 
     @contextmanager
@@ -144,7 +170,9 @@ class Remote:
                 raise StorageAway(f"storage {self.name} is busy: {about}") from None
             raise StorageFailed(f"storage {self.name} {what}: {about}") from None
         except BotoCoreError as error:
-            raise StorageAway(f"storage {self.name} cannot be reached: {type(error).__name__}") from None
+            raise StorageAway(
+                f"storage {self.name} cannot be reached: {type(error).__name__}"
+            ) from None
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -160,7 +188,11 @@ class Remote:
     def url(self) -> str:
         """Return what a container gets as ``system.storage`` (component layer 4.2), credentials included."""
         given = {"username": self.username, "password": self.password}
-        given |= {"dir": self.folder} if self.kind == HDFS else {"bucket": self.folder, "token": self.token}
+        given |= (
+            {"dir": self.folder}
+            if self.kind == HDFS
+            else {"bucket": self.folder, "token": self.token}
+        )
         if self.kind == S3 and self.region != Remote.region:
             given["region"] = self.region
         if self.tls:
@@ -202,7 +234,7 @@ class RemoteStorage(Storage):
         self._doubtful = False
         """whether it was full or slow, and took no write in time since"""
 
-    def files(self, address: Address) -> Mapping[str, Stored]:  # noqa: D102
+    def files(self, address: Address) -> Mapping[str, Stored]:
         check_names(address)
         folder = f"{address.namespace}/{address.name}/"
         if address.in_place == FILE:
@@ -220,10 +252,10 @@ class RemoteStorage(Storage):
     async def _about(self, path: str) -> Any:
         return await self._at().to_async_operator().stat(path)
 
-    def names(self, namespace: str, storage: str = "") -> list[str]:  # noqa: D102
+    def names(self, namespace: str, storage: str = "") -> list[str]:
         return sorted(self._listed(f"{namespace}/"))
 
-    def namespaces(self) -> set[str]:  # noqa: D102
+    def namespaces(self) -> set[str]:
         return set(self._listed(""))
 
     def _listed(self, folder: str) -> dict[str, Stored | None]:
@@ -242,16 +274,25 @@ class RemoteStorage(Storage):
 
     async def _entries(self, folder: str, limit: int | None = None) -> list[Any]:
         """List a folder; the library's other way to do so stops all threads of the process meanwhile."""
-        return [entry async for entry in await self._at().to_async_operator().list(folder, limit=limit)]
+        return [
+            entry async for entry in await self._at().to_async_operator().list(folder, limit=limit)
+        ]
 
-    def open_file(self, address: Address, name: str, start: int = 0) -> io.BufferedReader:  # noqa: D102
+    def open_file(
+        self,
+        address: Address,
+        name: str,
+        start: int = 0,
+    ) -> io.BufferedReader:
         check_names(address)
         path = f"{address.namespace}/{address.name}"
         path = path if address.in_place == FILE else f"{path}/{name}"
         with self._named():
             try:
                 if self.remote.kind == S3 and not self.remote.tls:
-                    file: Any = ObjectReader(lambda: asyncio.run(self._signed(path)), _SECONDS, _RETRIES)
+                    file: Any = ObjectReader(
+                        lambda: asyncio.run(self._signed(path)), _SECONDS, _RETRIES
+                    )
                 else:
                     file = self._at().open(path, "rb")
                 if start:
@@ -266,7 +307,13 @@ class RemoteStorage(Storage):
         return await self._at().to_async_operator().presign_read(path, math.ceil(_SECONDS))
 
     @contextmanager
-    def published(self, staging: Staging, address: Address, *, overwrite: bool) -> Iterator[None]:  # noqa: D102
+    def published(
+        self,
+        staging: Staging,
+        address: Address,
+        *,
+        overwrite: bool,
+    ) -> Iterator[None]:
         parts = staging.parts
         if not overwrite and parts is None and self.taken(address):
             raise taken(address)
@@ -280,7 +327,7 @@ class RemoteStorage(Storage):
             yield
 
     @contextmanager
-    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:  # noqa: D102
+    def parts(self, staging: Staging, address: Address) -> Iterator[Parts]:
         check_names(address)
         folder = f"{address.namespace}/{address.name}/"
         with self._undone(staging, address):
@@ -306,7 +353,7 @@ class RemoteStorage(Storage):
         with path.open("rb") as source, self._at().open(to, "wb", chunk=PIECE) as target:
             shutil.copyfileobj(source, target, PIECE)
 
-    def write_metadata(self, address: Address, data: bytes) -> None:  # noqa: D102
+    def write_metadata(self, address: Address, data: bytes) -> None:
         if not self.taken(address):
             raise missing(address)
         path = f"{address.namespace}/{address.name}/{METADATA}"
@@ -317,7 +364,7 @@ class RemoteStorage(Storage):
                 self._at().write(f"{path}.new", data)
                 self._at().rename(f"{path}.new", path)
 
-    def delete(self, address: Address) -> bool:  # noqa: D102
+    def delete(self, address: Address) -> bool:
         check_names(address)
         folder = f"{address.namespace}/{address.name}/"
         there = self._listed(folder)
@@ -337,11 +384,18 @@ class RemoteStorage(Storage):
         begun = replace(target, name=f"{target.name}-begun")
         if self.taken(target) and not self.taken(begun):
             return
-        with self._named(), self._at().open(f"{begun.namespace}/{begun.name}/{PARTITION}0", "wb") as mark:
+        with (
+            self._named(),
+            self._at().open(f"{begun.namespace}/{begun.name}/{PARTITION}0", "wb") as mark,
+        ):
             mark.write(b"begun")
         for name in self.files(source):
             to = f"{target.namespace}/{target.name}/{name}"
-            with self._named(), self.open_file(source, name) as old, self._at().open(to, "wb", chunk=PIECE) as new:
+            with (
+                self._named(),
+                self.open_file(source, name) as old,
+                self._at().open(to, "wb", chunk=PIECE) as new,
+            ):
                 shutil.copyfileobj(old, new, PIECE)
         self.delete(begun)
 
@@ -355,7 +409,9 @@ class RemoteStorage(Storage):
                 for one in [upload for page in pages for upload in page.get("Uploads", [])]:
                     with suppress(client.exceptions.NoSuchUpload):  # another was faster
                         client.abort_multipart_upload(
-                            Bucket=self.remote.folder, Key=one["Key"], UploadId=one["UploadId"]
+                            Bucket=self.remote.folder,
+                            Key=one["Key"],
+                            UploadId=one["UploadId"],
                         )
         except StorageAway:
             raise
@@ -385,7 +441,9 @@ class RemoteStorage(Storage):
     def _at(self) -> Operator:
         if self.remote.kind == HDFS:  # its client notices only after 20 s that nobody is there
             try:
-                socket.create_connection((self.remote.host, self.remote.port), _CONNECT_SECONDS).close()
+                socket.create_connection(
+                    (self.remote.host, self.remote.port), _CONNECT_SECONDS
+                ).close()
             except OSError as error:
                 raise self._failed(error) from None
         if self._operator is None:
@@ -469,7 +527,11 @@ class RemoteParts:
     """
 
     def __init__(
-        self, operator: Operator, folder: str, scratch: Path, named: Callable[[], AbstractContextManager[None]]
+        self,
+        operator: Operator,
+        folder: str,
+        scratch: Path,
+        named: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """``named`` says what the storage's own errors mean."""
         self._operator = operator
@@ -505,7 +567,9 @@ class RemoteParts:
         with self._named():
             if number not in self._files:
                 at_once = 1 if self._renames else _AT_ONCE  # HDFS takes one piece after the other
-                self._files[number] = self._operator.open(self._name(number), "wb", concurrent=at_once)
+                self._files[number] = self._operator.open(
+                    self._name(number), "wb", concurrent=at_once
+                )
             for piece in self._waiting(number):
                 self._files[number].write(piece)
 

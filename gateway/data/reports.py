@@ -89,7 +89,13 @@ def _csv(storage: Storage, address: Address) -> Report:
     return Report("csv", {}, (Series("", tuple(columns), tuple(points), left_out),))
 
 
-def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Series], depth: int) -> None:
+def _gather(
+    value: Any,
+    name: str,
+    values: dict[str, Scalar],
+    series: list[Series],
+    depth: int,
+) -> None:
     """Collect the single values and the tables below a value."""
     if isinstance(value, dict) and depth < DEEPEST:
         for key, inner in value.items():
@@ -106,7 +112,11 @@ def _gather(value: Any, name: str, values: dict[str, Scalar], series: list[Serie
         values[name or "value"] = _scalar(value)
 
 
-def _table(entries: Sequence[Any], name: str, room: int) -> Series | None:
+def _table(
+    entries: Sequence[Any],
+    name: str,
+    room: int,
+) -> Series | None:
     """Read up to ``room`` cells of a list of objects, of equally long lists, or of numbers; None for others."""
     shown = entries[:MOST_POINTS_READ]
     columns: tuple[str, ...]
@@ -157,7 +167,11 @@ def _cell(text: str) -> Scalar:
     return number if math.isfinite(number) else text
 
 
-def output_warnings(storage: Storage, spec: JobSpec, run: Run) -> tuple[str, ...]:
+def output_warnings(
+    storage: Storage,
+    spec: JobSpec,
+    run: Run,
+) -> tuple[str, ...]:
     """Return warnings about the outputs of a run that has succeeded: missing, malformed, or not declared."""
     found: list[str] = []
     try:
@@ -171,14 +185,20 @@ def output_warnings(storage: Storage, spec: JobSpec, run: Run) -> tuple[str, ...
     return tuple(found)
 
 
-def _warnings(storage: Storage, spec: JobSpec, run: Run) -> Iterator[str]:
+def _warnings(
+    storage: Storage,
+    spec: JobSpec,
+    run: Run,
+) -> Iterator[str]:
     node = spec.dag.get(run.task_name)
     types = {output.key: output.type for output in node.outputs} if node else {}
     for key, name in run.output_keys.items():
         address = run.outputs[name]
         if not storage.exists(address):
             yield f"output {key} was not written"
-        elif group(types.get(key, "")) == "metric" and (problem := read_report(storage, address).problem):
+        elif group(types.get(key, "")) == "metric" and (
+            problem := read_report(storage, address).problem
+        ):
             yield f"report {key} {problem}"
         if problem := _metadata_problem(storage, address):
             yield f"metadata of output {key}: {problem}"

@@ -27,7 +27,12 @@ class ObjectReader:
     Raises what the library raises, with the server's own words.
     """
 
-    def __init__(self, sign: Callable[[], Any], seconds: float, retries: int) -> None:
+    def __init__(
+        self,
+        sign: Callable[[], Any],
+        seconds: float,
+        retries: int,
+    ) -> None:
         """``sign`` returns a request for the whole object, ``seconds`` is for each step of it."""
         self._sign = sign
         self._seconds = seconds
@@ -46,7 +51,14 @@ class ObjectReader:
         """Go to a byte."""
         if whence == io.SEEK_END and self._size is None:
             self._trying(self._ask)
-        target = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size or 0}[whence]
+        target = (
+            offset
+            + {
+                io.SEEK_SET: 0,
+                io.SEEK_CUR: self._at,
+                io.SEEK_END: self._size or 0,
+            }[whence]
+        )
         if target != self._at:
             self.close()
             self._at = target

@@ -23,7 +23,12 @@ from route_table.model import NODE_ID, NODE_RULE
 class NotShared(NotAllowed):
     """A job names datasets of this node that are disabled, or not granted to all its nodes; lists all of them."""
 
-    def __init__(self, reason: str, problems: Sequence[Problem], why: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        problems: Sequence[Problem],
+        why: str = "",
+    ) -> None:
         """``why``: the text for this node's operators, where peers get less."""
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self.problems = tuple(problems)
@@ -78,7 +83,10 @@ class Sharing:
         found = (
             spec.job_id
             for spec in self._unfinished()
-            if any(want.dataset == dataset for want in datasets.wanted(spec, self._node, self._roles_of))
+            if any(
+                want.dataset == dataset
+                for want in datasets.wanted(spec, self._node, self._roles_of)
+            )
         )
         return list(dict.fromkeys(found))
 
@@ -109,7 +117,9 @@ class Sharing:
         elif rule := unknown(node):
             problems.append(Problem("node", rule, node))
         if expires_at is not None and expires_at <= now:
-            problems.append(Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at))
+            problems.append(
+                Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at)
+            )
         if problems:
             raise Invalid(problems)
         before = self._known(dataset, node)
@@ -117,11 +127,18 @@ class Sharing:
         self.grants.put(made)
         return before, made
 
-    def revoke(self, dataset: Address, node: NodeId, by: str) -> tuple[Grant, Grant]:
+    def revoke(
+        self,
+        dataset: Address,
+        node: NodeId,
+        by: str,
+    ) -> tuple[Grant, Grant]:
         """End a grant: nothing further of a job with that node starts. Raises `NotFound` where there is none."""
         before = self._known(dataset, node)
         if before is None:
-            raise NotFound(f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN")
+            raise NotFound(
+                f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN"
+            )
         if before.revoked_at is not None:
             return before, before
         after = replace(before, revoked_at=self._clock(), revoked_by=by)
@@ -133,10 +150,14 @@ class Sharing:
 
         Raises `NotFound`, `Conflict` while jobs use it, `StorageFailed`; then it stays as it was.
         """
-        before, _ = self._datasets.switch(dataset, disabled=True)  # so that no job begins to use it meanwhile
+        before, _ = self._datasets.switch(
+            dataset, disabled=True
+        )  # so that no job begins to use it meanwhile
         try:
             if users := self.users(dataset):
-                raise used_by(before.dataset_id, users, "stop it, or disable the dataset until then")
+                raise used_by(
+                    before.dataset_id, users, "stop it, or disable the dataset until then"
+                )
             self._datasets.delete(dataset)
         except GatewayError:
             self._datasets.switch(dataset, disabled=before.disabled)
@@ -147,6 +168,11 @@ class Sharing:
     def _known(self, dataset: Address, node: NodeId) -> Grant | None:
         return next((g for g in self.grants.of(dataset) if g.node == node), None)
 
-    def _not_granted(self, dataset: Address, others: Sequence[NodeId], now: datetime) -> list[tuple[NodeId, str]]:
+    def _not_granted(
+        self,
+        dataset: Address,
+        others: Sequence[NodeId],
+        now: datetime,
+    ) -> list[tuple[NodeId, str]]:
         default = self.default if self._datasets.uploaded(dataset) else Default.LISTED
         return datasets.without_grant(self.grants.of(dataset), others, default, now)

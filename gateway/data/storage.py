@@ -66,7 +66,12 @@ class Storage(ABC):
         """Return what lies at an address, by its name; empty where nothing does. Raises `Invalid`."""
 
     @abstractmethod
-    def open_file(self, address: Address, name: str, start: int = 0) -> BufferedReader:
+    def open_file(
+        self,
+        address: Address,
+        name: str,
+        start: int = 0,
+    ) -> BufferedReader:
         """Open ``data_<n>`` or ``metadata`` at a byte. Raises `NotFound`."""
 
     @abstractmethod
@@ -78,7 +83,13 @@ class Storage(ABC):
         """Return every namespace in which something may lie."""
 
     @abstractmethod
-    def published(self, staging: "Staging", address: Address, *, overwrite: bool) -> AbstractContextManager[None]:
+    def published(
+        self,
+        staging: "Staging",
+        address: Address,
+        *,
+        overwrite: bool,
+    ) -> AbstractContextManager[None]:
         """Put a table in its place; if the block raises, all is as before. Raises `Conflict`, `Invalid`."""
 
     @abstractmethod
@@ -119,7 +130,10 @@ class Storage(ABC):
         found = sorted(number for name in files if (number := number_of(name)) is not None)
         for expected, there in enumerate(found):
             if there != expected:
-                raise NotFound(f"{address.dataset_id} lacks its part {PARTITION}{expected}", reason="DATA_MISSING")
+                raise NotFound(
+                    f"{address.dataset_id} lacks its part {PARTITION}{expected}",
+                    reason="DATA_MISSING",
+                )
         if not found:
             raise missing(address)
         return [files[f"{PARTITION}{number}"] for number in found]
@@ -127,8 +141,15 @@ class Storage(ABC):
     def _in_place(self, address: Address) -> list[Stored]:
         """Return the files of a table that was registered where it lies, but hidden and empty ones."""
         files = self.files(address).values()
-        shown = [file for file in files if file.size and file.name != METADATA and file.name[0] not in "._"]
-        return sorted(shown, key=lambda file: (number_of(file.name) is None, number_of(file.name) or 0, file.name))
+        shown = [
+            file
+            for file in files
+            if file.size and file.name != METADATA and file.name[0] not in "._"
+        ]
+        return sorted(
+            shown,
+            key=lambda file: (number_of(file.name) is None, number_of(file.name) or 0, file.name),
+        )
 
     def metadata(self, address: Address) -> dict[str, Any]:
         """Return what is known of the data; empty where nothing is. Raises `Invalid`, `TooLarge`."""
@@ -140,13 +161,18 @@ class Storage(ABC):
             raise Invalid([Problem(what, "must be a JSON object")], reason="DATA_BROKEN")
         return value
 
-    def sums(self, address: Address, look: Callable[[int], None] = lambda size: None) -> tuple[FileSum, ...]:
+    def sums(
+        self, address: Address, look: Callable[[int], None] = lambda size: None
+    ) -> tuple[FileSum, ...]:
         """Fingerprint the data's files, and the metadata where there is some. Raises `NotFound`.
 
         ``look`` gets the size of each file before it is read, and 0 now and then; what it raises ends the reading.
         """
         found = []
-        for part in (*self.partitions(address), *(f for f in self.files(address).values() if f.name == METADATA)):
+        for part in (
+            *self.partitions(address),
+            *(f for f in self.files(address).values() if f.name == METADATA),
+        ):
             look(part.size)
             with self.open_file(address, part.name) as file:
                 digest = hashlib.sha256()
@@ -162,7 +188,13 @@ class Storage(ABC):
         first = self.partitions(address)[0]
         return self._json(address, first.name, address.dataset_id, limit)
 
-    def _json(self, address: Address, name: str, what: str, limit: int) -> Any:
+    def _json(
+        self,
+        address: Address,
+        name: str,
+        what: str,
+        limit: int,
+    ) -> Any:
         with self.open_file(address, name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -170,9 +202,16 @@ class Storage(ABC):
         try:
             return from_json(data)
         except ValueError as error:
-            raise Invalid([Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN") from error
+            raise Invalid(
+                [Problem(what, "is not JSON", str(error))], reason="DATA_BROKEN"
+            ) from error
 
-    def stream(self, address: Address, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def stream(
+        self,
+        address: Address,
+        start: int = 0,
+        length: int | None = None,
+    ) -> Iterator[bytes]:
         """Yield the bytes of all parts, a table's as one with one header. Raises `NotFound` at the first."""
         left = sys.maxsize if length is None else length
         for part in self._parts(address):
@@ -254,7 +293,9 @@ class Storage(ABC):
     def _records(self, address: Address, name: str) -> Iterator[list[str]]:
         findings = Findings()
         with self.open_file(address, name) as file:
-            for _, row in rows(Lines(file, UTF8, findings, f"{address.dataset_id}/{name}"), ",", findings):
+            for _, row in rows(
+                Lines(file, UTF8, findings, f"{address.dataset_id}/{name}"), ",", findings
+            ):
                 if findings:
                     break
                 yield row
@@ -299,7 +340,8 @@ def number_of(name: str) -> int | None:
 def taken(address: Address) -> Conflict:
     """Return the refusal to write where something lies."""
     return Conflict(
-        f"{address.dataset_id} exists; to replace it set overwrite (or drop): true", reason="DATASET_EXISTS"
+        f"{address.dataset_id} exists; to replace it set overwrite (or drop): true",
+        reason="DATASET_EXISTS",
     )
 
 

@@ -44,10 +44,13 @@ ENCODINGS = {
     "windows-1252": "cp1252",
 }
 """by the names that an upload may give; none has a line end inside a character"""
-OTHER_ENCODING = (
-    f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
-)
-_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+OTHER_ENCODING = f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
+_DELIMITERS = {
+    ",": "comma",
+    ";": "semicolon",
+    "\t": "tab",
+    "|": "bar",
+}
 BLOCK = 256 * 1024
 """bytes of a table that are looked at in one piece; by the first of them the encoding is recognised"""
 _HEADER = 64 * 1024
@@ -78,14 +81,20 @@ class Format(NamedTuple):
     delimiter: str
 
 
-def recognised(file: "BufferedReader[Any]", encoding: str = "", delimiter: str = "") -> Format:
+def recognised(
+    file: "BufferedReader[Any]",
+    encoding: str = "",
+    delimiter: str = "",
+) -> Format:
     """Return the form of an unread file; what is given stands. Raises `Invalid` where it is unclear."""
     start = file.peek()[:BLOCK]
     if start.startswith(_UTF16):
         rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
         raise Invalid([Problem("file:1", rule, start[:8])])
     for magic, rule in _OTHER_FORMS.items():
-        if start.startswith(magic) and (magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start):
+        if start.startswith(magic) and (
+            magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start
+        ):
             raise Invalid([Problem("file", f"must be CSV, this is {rule}")])
     encoding = encoding or _encoding(start)
     delimiter = delimiter or separator_line(file, encoding)
@@ -100,7 +109,9 @@ def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
 
 def shown(encoding: str) -> str:
     """Return an encoding as people call it."""
-    return {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}.get(encoding, encoding.upper())
+    return {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}.get(
+        encoding, encoding.upper()
+    )
 
 
 def _encoding(start: bytes) -> str:
@@ -148,12 +159,22 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    def add(self, kind: str, path: str, rule: str, got: Any = None) -> None:
+    def add(
+        self,
+        kind: str,
+        path: str,
+        rule: str,
+        got: Any = None,
+    ) -> None:
         """Add a problem; beyond the first `SHOWN` of a kind it is only counted."""
         found = self._kinds.setdefault(kind, [])
         if len(found) < SHOWN:
             found.append(
-                Problem(path, _printable(rule, 500), _printable(got, 120) if isinstance(got, str) else got)
+                Problem(
+                    path,
+                    _printable(rule, 500),
+                    _printable(got, 120) if isinstance(got, str) else got,
+                )
             )
         else:
             self.more(kind, 1)
@@ -187,7 +208,13 @@ class Lines:
     """The lines of a file as text, numbered from 1. NUL bytes and what does not decode become findings."""
 
     def __init__(
-        self, file: BinaryIO, encoding: str, findings: Findings, name: str = "file", *, keep: bool = False
+        self,
+        file: BinaryIO,
+        encoding: str,
+        findings: Findings,
+        name: str = "file",
+        *,
+        keep: bool = False,
     ) -> None:
         """``keep``: for `taken`."""
         self.name = name
@@ -217,7 +244,9 @@ class Lines:
                 self._findings.add("row size", f"{self.name}:{self.number}", rule)
                 raise self._findings.error()
             if b"\0" in raw:
-                self._findings.add("NUL bytes", f"{self.name}:{self.number}", "must not hold NUL bytes", raw[:80])
+                self._findings.add(
+                    "NUL bytes", f"{self.name}:{self.number}", "must not hold NUL bytes", raw[:80]
+                )
                 raw = raw.replace(b"\0", b"")
             try:
                 text = raw.decode(self._encoding)
@@ -235,7 +264,11 @@ class Lines:
         return raw
 
 
-def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+def rows(
+    lines: Lines,
+    delimiter: str,
+    findings: Findings,
+) -> Iterator[tuple[int, list[str]]]:
     """Yield every row with the number of the line it begins at; empty lines are skipped.
 
     After a cell that is too long there are no more rows.
@@ -250,7 +283,9 @@ def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int
             return
         except csv.Error as error:
             findings.add("CSV syntax", f"{lines.name}:{line}", f"must be CSV: {_explained(error)}")
-            if "field larger" in str(error):  # a quote that is not closed: what follows cannot be read as rows
+            if "field larger" in str(
+                error
+            ):  # a quote that is not closed: what follows cannot be read as rows
                 return
             continue
         if row:
@@ -260,7 +295,9 @@ def rows(lines: Lines, delimiter: str, findings: Findings) -> Iterator[tuple[int
 def _explained(error: csv.Error) -> str:
     text = str(error)
     if "field larger" in text:
-        return f"a cell is longer than {csv.field_size_limit()} characters, or a quote is not closed"
+        return (
+            f"a cell is longer than {csv.field_size_limit()} characters, or a quote is not closed"
+        )
     if "new-line character" in text:
         return "lines must end with LF or CR LF, this one has a lone CR outside quotes"
     if "unexpected end of data" in text:
@@ -293,7 +330,13 @@ class Block(NamedTuple):
 class Table:
     """The rows of a table in blocks, and the narrowest of int, float, boolean and string for each column."""
 
-    def __init__(self, columns: Sequence[str], form: Format, match_id: str, findings: Findings) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        form: Format,
+        match_id: str,
+        findings: Findings,
+    ) -> None:
         self.columns = columns
         self.kinds = [""] * len(columns)
         """of each column so far; '' where every row was empty"""
@@ -303,7 +346,10 @@ class Table:
         self._plain = PlainBlocks(form, self.id_at)
 
     def blocks(
-        self, file: "BufferedReader[Any]", lines: Lines, source: Iterator[tuple[int, list[str]]]
+        self,
+        file: "BufferedReader[Any]",
+        lines: Lines,
+        source: Iterator[tuple[int, list[str]]],
     ) -> Iterator[Block]:
         """Yield what is left of a file, whose rows are ``source`` too; the last block has no rows."""
         seen = 1
@@ -336,7 +382,11 @@ class Table:
             yield Block(lines.taken(), seen, [line for line, _ in good], keys, rows=cells)
 
 
-def _until(end: int, source: Iterator[tuple[int, list[str]]], lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _until(
+    end: int,
+    source: Iterator[tuple[int, list[str]]],
+    lines: Lines,
+) -> Iterator[tuple[int, list[str]]]:
     """Yield rows, the last of them that which ends at or after a byte."""
     for one in source:
         yield one
@@ -375,7 +425,11 @@ class PlainBlocks:
 
     def stored(self, block: bytes, kinds: list[str]) -> bytes:
         """Return a block as it is stored; nothing where it is not plain."""
-        if self._form.delimiter not in _PLAIN_DELIMITERS or len(kinds) > _PLAIN_COLUMNS or b'"' in block:
+        if (
+            self._form.delimiter not in _PLAIN_DELIMITERS
+            or len(kinds) > _PLAIN_COLUMNS
+            or b'"' in block
+        ):
             return b""
         try:
             if self._form.encoding not in (UTF8, UTF8_BOM):
@@ -394,19 +448,26 @@ class PlainBlocks:
             return b""
         if self._form.delimiter != ",":
             block = block.replace(self._form.delimiter.encode(), b",")
-        most = csv.field_size_limit() // 2  # a row is shorter than two pieces where each has a line's end
+        most = (
+            csv.field_size_limit() // 2
+        )  # a row is shorter than two pieces where each has a line's end
         pieces = range(0, len(block) - most, most)
         return block if all(block.find(b"\n", at, at + most) >= 0 for at in pieces) else b""
 
     def _expression(self, kinds: list[str]) -> Any:
         text = rf'[^",\n\r\x00{self._form.delimiter}]'
-        cells = [f"(?:{_EXPRESSIONS.get(kind, f'{text}+')})" + ("?" if len(kinds) > 1 else "") for kind in kinds]
+        cells = [
+            f"(?:{_EXPRESSIONS.get(kind, f'{text}+')})" + ("?" if len(kinds) > 1 else "")
+            for kind in kinds
+        ]
         if self._id_at is not None:
             cells[self._id_at] = f"{text}*[0-9A-Za-z]{text}*"  # more than blanks
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.max_mem = _EXPRESSION_BYTES
-        return re2.compile(f"(?:{re2.escape(self._form.delimiter).join(cells)}\n)+".encode(), options)
+        return re2.compile(
+            f"(?:{re2.escape(self._form.delimiter).join(cells)}\n)+".encode(), options
+        )
 
 
 def _widened(kind: str, cells: list[str]) -> str:
@@ -447,7 +508,11 @@ class IdCheck:
         """where each bucket ends in the file, for every time that the buffer was written"""
 
     @staticmethod
-    def refuse_blank(keys: Sequence[bytes], lines: Sequence[int], findings: Findings) -> None:
+    def refuse_blank(
+        keys: Sequence[bytes],
+        lines: Sequence[int],
+        findings: Findings,
+    ) -> None:
         """Find rows without an id."""
         for line, key in zip(lines, keys, strict=True):
             if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
@@ -483,7 +548,9 @@ class IdCheck:
                     if len(first) < SHOWN or pair < first[-1]:
                         first = sorted([*first, pair])[:SHOWN]
         for line, earlier in first:
-            rule = f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
+            rule = (
+                f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
+            )
             findings.add("repeated ids", f"file:{line}", rule)
         findings.more("repeated ids", total - len(first))
 
@@ -512,7 +579,9 @@ def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
 
 def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
     """Yield (line, the first line with the same id)."""
-    seen: dict[tuple[int, int], int] = {}  # bounded by the distinct ids of a bucket, whatever repeats
+    seen: dict[
+        tuple[int, int], int
+    ] = {}  # bounded by the distinct ids of a bucket, whatever repeats
     for data in records:
         for hashed, crc, line in _RECORD.iter_unpack(data):
             earlier = seen.setdefault((hashed, crc), line)

@@ -37,7 +37,12 @@ class TableWarnings:
         self._text_by_line: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
         self._last_row: Row = (0, [])
 
-    def see_rows(self, rows: Sequence[Row], kinds_before: Sequence[str], kinds: Sequence[str]) -> None:
+    def see_rows(
+        self,
+        rows: Sequence[Row],
+        kinds_before: Sequence[str],
+        kinds: Sequence[str],
+    ) -> None:
         """Take in rows, with the columns' types before them and with them."""
         if not rows:
             return
@@ -47,12 +52,21 @@ class TableWarnings:
         if self._rows < _LOOKED_AT:
             self._look_into_cells(rows[: _LOOKED_AT - self._rows])
         for at, kind in enumerate(kinds):
-            if kind == "string" and kinds_before[at] in ("", "int", "float") and at != self._match_id_at:
+            if (
+                kind == "string"
+                and kinds_before[at] in ("", "int", "float")
+                and at != self._match_id_at
+            ):
                 self._look_for_text(at, rows)
         self._rows += len(rows)
         self._last_row = rows[-1]
 
-    def see_plain(self, block: bytes, first_line: int, count: int) -> None:
+    def see_plain(
+        self,
+        block: bytes,
+        first_line: int,
+        count: int,
+    ) -> None:
         """Take in rows as they are stored, which are of the types known before."""
         blank_line = self._separator.encode() + b"\n"
         if self._separator and (b"\n" + blank_line in block or block.startswith(blank_line)):
@@ -88,7 +102,13 @@ class TableWarnings:
         if not cell.strip()[:1].isdigit():
             self._text_by_line[line].append((self._columns[at], _quoted(cell)))
 
-    def texts(self, kinds: Sequence[str], *, has_header: bool, whole: bool = True) -> list[str]:
+    def texts(
+        self,
+        kinds: Sequence[str],
+        *,
+        has_header: bool,
+        whole: bool = True,
+    ) -> list[str]:
         """Return what is odd of all that was seen, for people. ``whole``: that is all of the table."""
         found = []
         numeric = [
@@ -157,5 +177,7 @@ def _is_number(cell: str) -> bool:
 
 def _quoted(cell: str) -> str:
     """Return a cell as an example: short, and without control characters."""
-    plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell[: _LONGEST_CELL + 1])
+    plain = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell[: _LONGEST_CELL + 1]
+    )
     return repr(shorten(plain, _LONGEST_CELL))

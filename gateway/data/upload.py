@@ -90,7 +90,9 @@ def delimiter_rule(text: str) -> str | None:
 
 def encoding_rule(text: str) -> str | None:
     """Return the rule that the name of an encoding breaks, None where it is fine."""
-    return None if not text or text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
+    return (
+        None if not text or text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
+    )
 
 
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
@@ -115,7 +117,11 @@ NAMED = ("label_name", "match_id_name")
 READ_AS = ("delimiter", "encoding")
 
 
-def with_names(meta: Mapping[str, Any], label_name: str, match_id_name: str) -> dict[str, Any]:
+def with_names(
+    meta: Mapping[str, Any],
+    label_name: str,
+    match_id_name: str,
+) -> dict[str, Any]:
     """Return the metadata of a table with the names of its columns that mean something; empty: none does."""
     named = zip(NAMED, (label_name, match_id_name), strict=True)
     return {**meta, **{key: name for key, name in named if name}}
@@ -153,20 +159,30 @@ class Edit(BaseModel):
     """A change of a table's meta."""
 
     description: str | None = Field(default=None, description="Free text.")
-    label_name: str | None = Field(default=None, description="Column that holds the label; empty: none.")
-    match_id_name: str | None = Field(
-        default=None, description="Column that holds the ids; empty: none. Stays where the table is divided by it."
+    label_name: str | None = Field(
+        default=None, description="Column that holds the label; empty: none."
     )
-    meta: dict[str, Any] | None = Field(default=None, description="Free keys to set; null deletes one.")
+    match_id_name: str | None = Field(
+        default=None,
+        description="Column that holds the ids; empty: none. Stays where the table is divided by it.",
+    )
+    meta: dict[str, Any] | None = Field(
+        default=None, description="Free keys to set; null deletes one."
+    )
 
     def of(self, dataset: Dataset) -> Dataset:
         """Return a dataset as it is after the change. Raises `Invalid` with every problem."""
         given = {key: getattr(self, key) for key in NAMED}
-        named = {key: dataset.meta.get(key, "") if name is None else name for key, name in given.items()}
+        named = {
+            key: dataset.meta.get(key, "") if name is None else name for key, name in given.items()
+        }
         free = {**free_meta(dataset), **(self.meta or {})}
         free = {key: value for key, value in free.items() if value is not None}
         description = dataset.description if self.description is None else self.description
-        checks = [("description", text_rule(description), description), ("meta", meta_rule(free), free)]
+        checks = [
+            ("description", text_rule(description), description),
+            ("meta", meta_rule(free), free),
+        ]
         for key, value in (self.meta or {}).items():
             if key in (*NAMED, *READ_AS):
                 rule = "must stay" if key in READ_AS else f"must be given as {key}, not in meta"
@@ -174,10 +190,14 @@ class Edit(BaseModel):
         columns = [name for name in dataset.columns if name != dataset.sid]
         for key, name in given.items():
             if name and name not in columns:
-                rule = f"must name a column of the table; they are {shorten(', '.join(columns), 1000)}"
+                rule = (
+                    f"must name a column of the table; they are {shorten(', '.join(columns), 1000)}"
+                )
                 checks.append((key, rule, name))
         if named["label_name"] and named["label_name"] == named["match_id_name"]:
-            checks.append(("label_name", "must not be the column of match_id_name", named["label_name"]))
+            checks.append(
+                ("label_name", "must not be the column of match_id_name", named["label_name"])
+            )
         match_id = named["match_id_name"]
         if (
             match_id
@@ -190,11 +210,17 @@ class Edit(BaseModel):
         if wrong := [Problem(path, rule, got) for path, rule, got in checks if rule]:
             raise Invalid(wrong)
         kept = {key: dataset.meta[key] for key in READ_AS if key in dataset.meta}
-        types = dict(zip(dataset.columns, dataset.types, strict=True)) | ({match_id: "string"} if match_id else {})
+        types = dict(zip(dataset.columns, dataset.types, strict=True)) | (
+            {match_id: "string"} if match_id else {}
+        )
         return replace(
             dataset,
             description=description,
-            meta={**free, **kept, **{key: name for key, name in named.items() if name}},
+            meta={
+                **free,
+                **kept,
+                **{key: name for key, name in named.items() if name},
+            },
             types=tuple(types.values()),
         )
 
@@ -205,7 +231,12 @@ def free_meta(dataset: Dataset) -> dict[str, Any]:
 
 
 def write_table(
-    file: "BufferedReader[Any]", upload: Upload, parts: Parts, scratch: Path, origin: str, clock: Clock
+    file: "BufferedReader[Any]",
+    upload: Upload,
+    parts: Parts,
+    scratch: Path,
+    origin: str,
+    clock: Clock,
 ) -> Dataset:
     """Write the partitions; return what was found. Raises `Invalid`.
 
@@ -252,10 +283,17 @@ def write_table(
             else:
                 crcs = ids.see(block.keys, block.lines)
         else:
-            crcs = [zlib.crc32(str(number).encode()) for number in following] if upload.partitions > 1 else []
+            crcs = (
+                [zlib.crc32(str(number).encode()) for number in following]
+                if upload.partitions > 1
+                else []
+            )
         if not findings:
             if upload.extend_sid:
-                stored = [f"{sid}-{number},".encode() + row for number, row in zip(following, stored, strict=True)]
+                stored = [
+                    f"{sid}-{number},".encode() + row
+                    for number, row in zip(following, stored, strict=True)
+                ]
             if divided:
                 written = out.add(crcs, stored)
             else:
@@ -294,7 +332,11 @@ def write_table(
 
 
 def check_header(
-    columns: Sequence[str], meta: Mapping[str, Any], findings: Findings, *, sid: bool = False
+    columns: Sequence[str],
+    meta: Mapping[str, Any],
+    findings: Findings,
+    *,
+    sid: bool = False,
 ) -> None:
     """Find what is wrong with the names of the columns, and names in ``meta`` that are not among them."""
     if len(columns) > MOST_COLUMNS:
@@ -305,22 +347,38 @@ def check_header(
         if not name.strip() or not name.isprintable():
             findings.add("header", "file:1", f"column {at} must have a printable name", name)
         elif name in seen:
-            findings.add("header", "file:1", f"column {at} must not have the name of another column", name)
+            findings.add(
+                "header", "file:1", f"column {at} must not have the name of another column", name
+            )
         seen.add(name)
     shown = shorten(", ".join(columns), 1000)
     for key in NAMED:
         if (named := meta.get(key)) and named not in seen:
-            findings.add("meta", f"meta.{key}", f"must name a column of the file; its columns are {shown}", named)
+            findings.add(
+                "meta",
+                f"meta.{key}",
+                f"must name a column of the file; its columns are {shown}",
+                named,
+            )
     if "label_name" in meta and meta["label_name"] == meta.get("match_id_name"):
-        findings.add("meta", "meta.label_name", "must not be the column of match_id_name", meta["label_name"])
+        findings.add(
+            "meta", "meta.label_name", "must not be the column of match_id_name", meta["label_name"]
+        )
     if sid and SID in seen:
-        findings.add("meta", "extend_sid", f"must be false for a file that has a column {SID} already", True)
+        findings.add(
+            "meta", "extend_sid", f"must be false for a file that has a column {SID} already", True
+        )
 
 
 class Partitions:
     """The files ``data_0`` … of one table, each with the header."""
 
-    def __init__(self, parts: Parts, count: int, header: Sequence[str]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        count: int,
+        header: Sequence[str],
+    ) -> None:
         self._parts = parts
         self._count = count
         self._plain = csv.writer(_Returned(), lineterminator="\n")
@@ -468,7 +526,11 @@ class Reception:
                 self._stored.set_exception(error)
             sent.skip()
 
-        self._storing = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
+        self._storing = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(work,),
+            daemon=True,
+        )
         self._storing.start()
 
     def write(self, data: bytes) -> None:

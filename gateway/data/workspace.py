@@ -169,12 +169,18 @@ class Workspace:
         remote = self._remote_of(run, begins)
         elsewhere, reach = (remote.url(), remote.services) if remote else ("", ())
         if not self._contained:
-            return Placement(elsewhere or f"file://{self.root}", str(log), checkpoint=str(checkpoint or ""))
+            return Placement(
+                elsewhere or f"file://{self.root}", str(log), checkpoint=str(checkpoint or "")
+            )
         no_logs = run.engine in self._apart.runs
         mounts = [] if no_logs else [Mount(log, INSIDE_LOG, read_only=False)]
-        inputs = [a for a in _here(run.inputs) if self._path(a).exists()]  # an output before it may be missing
+        inputs = [
+            a for a in _here(run.inputs) if self._path(a).exists()
+        ]  # an output before it may be missing
         mounts += [Mount(self._path(a), self._inside(a), read_only=True) for a in inputs]
-        mounts += [Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)]
+        mounts += [
+            Mount(self._path(a), self._inside(a), read_only=False) for a in _here(run.outputs)
+        ]
         if checkpoint is not None:
             mounts.append(Mount(checkpoint, INSIDE_CHECKPOINT, read_only=False))
         inside = INSIDE_CHECKPOINT if checkpoint else ""
@@ -185,7 +191,11 @@ class Workspace:
 
     def _checkpoint(self, run: Run) -> Path | None:
         """Return the folder of a run's checkpoints, None where it has none."""
-        return self._path(run.checkpoint) if run.checkpoint and run.engine not in self._apart.storage else None
+        return (
+            self._path(run.checkpoint)
+            if run.checkpoint and run.engine not in self._apart.storage
+            else None
+        )
 
     def _make_outputs(self, run: Run, log: Path) -> None:
         outputs = [self._path(address) for address in _here(run.outputs)]
@@ -296,7 +306,9 @@ class DiskWatch:
             text += f", {run.party.label} was granted {_gib(granted)} of it (resources.disk)"
         if reserve:
             text += f", and {_gib(reserve)} are kept back (limits.storage_reserve_bytes)"
-        raise NoSpace(f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}")
+        raise NoSpace(
+            f"{text}: delete data, {'ask for less' if free >= reserve else 'or lower the reserve'}"
+        )
 
     def over(self, run: Run) -> Failure | None:
         """Return why the run has to end if what it wrote takes more disk, or more files, than it may."""
@@ -313,17 +325,29 @@ class DiskWatch:
     def _too_much(self, run: Run) -> Failure | None:
         limit = self.bounds(run).get("disk")
         who = f"{run.party.label} in task {run.task_name}"
-        raised = "resources.disk" if run.limits.get("disk") else "it asked for none: resources.disk of the job"
-        may = "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"
+        raised = (
+            "resources.disk"
+            if run.limits.get("disk")
+            else "it asked for none: resources.disk of the job"
+        )
+        may = (
+            "it may take any" if limit is None else f"it may take {_gib(limit)} of disk ({raised})"
+        )
         try:
             used = self._workspace.used(run, self._files)
         except OSError:
-            return Failure("NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}")
+            return Failure(
+                "NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}"
+            )
         beside = Written()
         try:
             beside = self._written(run.name, self._files)
         except EngineError as error:
-            log.warning("what a container wrote beside its mounts is not known", run=run.name, cause=str(error))
+            log.warning(
+                "what a container wrote beside its mounts is not known",
+                run=run.name,
+                cause=str(error),
+            )
         if used.files + beside.files > self._files:
             text = f"{who} made more than {self._files} files and folders"
             return Failure("NO_SPACE", text)
@@ -337,10 +361,18 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.3f} GiB"
 
 
-def made(folder: Path, setting: str, mode: int = 0o777) -> None:
+def made(
+    folder: Path,
+    setting: str,
+    mode: int = 0o777,
+) -> None:
     """Make the folder that a setting names, unless it is there. Raises `Invalid` naming the setting."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        folder.mkdir(
+            parents=True,
+            exist_ok=True,
+            mode=mode,
+        )
     except OSError as error:
         there = nearest(folder)
         if there.is_dir():
@@ -368,7 +400,11 @@ def try_to_write(folder: Path) -> None:
         file.flush()
 
 
-def check_storage(staging: Callable[[], AbstractContextManager[object]], root: Path, reserve: int) -> None:
+def check_storage(
+    staging: Callable[[], AbstractContextManager[object]],
+    root: Path,
+    reserve: int,
+) -> None:
     """Check that a task could begin here and write its outputs. Raises `OSError`, `NoSpace`."""
     with staging():
         try_to_write(root)

@@ -17,7 +17,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from engines.base import MADE_AT_START, CommandNotFound, Engine, EngineDown, EngineError, ImageNotFound
+from engines.base import (
+    MADE_AT_START,
+    CommandNotFound,
+    Engine,
+    EngineDown,
+    EngineError,
+    ImageNotFound,
+)
 from engines.docker import ContainerdEngine
 from engines.multi import SeveralEngines
 from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, storages
@@ -86,10 +93,16 @@ class Installation:
         return True
 
 
-def look(settings: Settings, engine: Callable[[Settings], Engine], config: Path | None = None) -> list[Step]:
+def look(
+    settings: Settings,
+    engine: Callable[[Settings], Engine],
+    config: Path | None = None,
+) -> list[Step]:
     """Return every step with its result; ``config`` is the file that the settings are from."""
     store = Store(connect(settings.database.url))
-    with tempfile.TemporaryDirectory() as folder:  # so that the check leaves nothing in the node's own
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # so that the check leaves nothing in the node's own
         runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
         node = Installation(settings, config, store, runs)
         try:
@@ -129,7 +142,9 @@ def _migrations(node: Installation) -> Step:
     current, newest = node.revisions
     if current in (None, newest):
         return trials.ok(newest if current else "the schema is not made yet; serve makes it")
-    remedy = "serve upgrades a schema that it knows and refuses any other; back up the database first"
+    remedy = (
+        "serve upgrades a schema that it knows and refuses any other; back up the database first"
+    )
     return trials.warning(f"the schema is {current}, this version's is {newest}", remedy)
 
 
@@ -139,7 +154,9 @@ def _writable(folder: Path) -> Step:
         try_to_write(existing)
     except OSError as error:
         if full(error):
-            return trials.failed(f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}")
+            return trials.failed(
+                f"{existing} is full: {error.strerror}", f"make room on the disk of {folder}"
+            )
         text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
         return trials.failed(text, f"give the gateway's user the right to write to {folder}")
     return trials.ok(str(folder) if existing == folder else f"{folder} (made at the start)")
@@ -165,7 +182,9 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
             failed.append(f"{error.reason}: {error.message}")
             if error.own_words:
                 failed.append(f"the storage says: {error.own_words}")
-            steps.append(known.next_step[ENGLISH].rstrip(".") if (known := reason_of(error.reason)) else _SEE)
+            steps.append(
+                known.next_step[ENGLISH].rstrip(".") if (known := reason_of(error.reason)) else _SEE
+            )
         if isinstance(engine, ContainerdEngine) and (why := _no_way(engine, storage.remote)):
             failed.append(why)
             steps.append(_SEE)
@@ -178,18 +197,28 @@ def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
                 lasting.append(error.message)
     if failed:
         return trials.failed("; ".join(failed), "; ".join(dict.fromkeys(steps)))
-    found = ", ".join(f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes)
+    found = ", ".join(
+        f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes
+    )
     causes, remedies = [], []
     if shared:
-        causes.append(f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there")
-        remedies.append("where the server has STS, set role in storages: each run gets a key of its own")
+        causes.append(
+            f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there"
+        )
+        remedies.append(
+            "where the server has STS, set role in storages: each run gets a key of its own"
+        )
     if lasting:
         causes.append(f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}")
         remedies.append("allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy")
     if open_to_all:
         names = ", ".join(open_to_all)
-        causes.append(f"containers can change all of {names}: HDFS believes the name that a client gives")
-        remedies.append("keep there only what every image that runs here may read; for more, use S3 with role")
+        causes.append(
+            f"containers can change all of {names}: HDFS believes the name that a client gives"
+        )
+        remedies.append(
+            "keep there only what every image that runs here may read; for more, use S3 with role"
+        )
     if causes:
         return trials.warning("; ".join(causes), "; ".join(remedies), found)
     return trials.ok(found or "none but the node's folder")
@@ -224,7 +253,10 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
     engine, further = settings.engine, settings.engines.values()
     tls = [engine.docker.tls, engine.swarm.tls, *(one.tls for one in further)]
     clusters = [engine.kubernetes, *(one.kubernetes for one in further)]
-    named = [*(one.key for one in (*tls, peer) if one), *(one.kubeconfig for one in clusters if one)]
+    named = [
+        *(one.key for one in (*tls, peer) if one),
+        *(one.kubeconfig for one in clusters if one),
+    ]
     named += Keyring(settings.state_dir).files.values()
     named += (one.password_file for one in settings.storages.values())
     files += filter(None, named)
@@ -240,7 +272,9 @@ def modes_of(settings: Settings, config: Path | None = None) -> Step:
             commands.append(shlex.join(["chmod", mode, *those]))
     if not found:
         return trials.ok("closed to other users")
-    return trials.warning(f"open to other users of this machine: {', '.join(found)}", "; ".join(commands))
+    return trials.warning(
+        f"open to other users of this machine: {', '.join(found)}", "; ".join(commands)
+    )
 
 
 def _open_to_others(path: Path) -> bool:
@@ -255,7 +289,11 @@ def _clock(node: Installation) -> Step:
     return clock_of(node.settings.storage.path, node.store if apart else None)
 
 
-def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.time) -> Step:
+def clock_of(
+    folder: Path,
+    store: Store | None,
+    now: Callable[[], float] = time.time,
+) -> Step:
     """Compare this machine's clock with the storage's, and with a database server's."""
     skews = {}
     with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest(folder)) as file:
@@ -268,10 +306,14 @@ def clock_of(folder: Path, store: Store | None, now: Callable[[], float] = time.
         ", ".join(f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items())
         or "nothing to compare with"
     )
-    wrong = {name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS}
+    wrong = {
+        name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS
+    }
     if not wrong:
         return trials.ok(found)
-    cause = "; ".join(f"the clock of the {name} is {off} off this machine's" for name, off in wrong.items())
+    cause = "; ".join(
+        f"the clock of the {name} is {off} off this machine's" for name, off in wrong.items()
+    )
     return trials.failed(cause, "let both machines follow a time server", found)
 
 
@@ -293,10 +335,14 @@ def _engine(node: Installation) -> Step:
     for name, other in others.items():
         try:
             has = totals[name] = other.capacity()
-            capacities.append(f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}")
+            capacities.append(
+                f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}"
+            )
         except EngineError as error:
             away.append(f"{name}: {error.reason}: {error}")
-            remedies.append(error.remedy or "start that engine, or check its entry and certificates")
+            remedies.append(
+                error.remedy or "start that engine, or check its entry and certificates"
+            )
     for name in (name for name, has in totals.items() if min(has.cpu, has.memory) <= 0):
         away.append(f"{name}: it has no cpu or no memory for runs")
         remedies.append("raise the ResourceQuota of its namespace, or have a machine take runs")
@@ -304,7 +350,11 @@ def _engine(node: Installation) -> Step:
     found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
     found = f"{found}: {'; '.join(capacities)}" if capacities else found
     causes = f"nothing can run at {'; '.join(away)}"
-    return trials.warning(causes, "; ".join(dict.fromkeys(remedies)), found) if away else trials.ok(found)
+    return (
+        trials.warning(causes, "; ".join(dict.fromkeys(remedies)), found)
+        if away
+        else trials.ok(found)
+    )
 
 
 def _isolation(node: Installation) -> Step:
@@ -318,7 +368,9 @@ def _isolation(node: Installation) -> Step:
         first = serving(node.settings.state_dir) is None
         made = first and all(gap.endswith(MADE_AT_START) for gap in found.gaps)
         remedy = "nothing before the first start; afterwards" if made else ""
-        return trials.warning("; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip())
+        return trials.warning(
+            "; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip()
+        )
     return trials.ok("tasks are isolated from each other, from the host and from outside")
 
 
@@ -337,7 +389,9 @@ def _images(node: Installation) -> Step:
     total = f"{counted(len(images), 'image')} registered"
     if moved := [key for one in found for key in one.moved]:
         text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
-        remedy = "bfia-gateway provider approve, if it is the right one; else restore the approved one"
+        remedy = (
+            "bfia-gateway provider approve, if it is the right one; else restore the approved one"
+        )
         return trials.warning(text, remedy, total)
     if lacking := [one for one in found if one.remedy]:
         remedies = "; ".join(dict.fromkeys(one.remedy for one in lacking))
@@ -346,7 +400,9 @@ def _images(node: Installation) -> Step:
         )
     away = sum(one.away for one in found)
     return trials.ok(
-        f"{total}, {away} of them with its registry, pulled when needed" if away else f"{total}, all here"
+        f"{total}, {away} of them with its registry, pulled when needed"
+        if away
+        else f"{total}, all here"
     )
 
 
@@ -361,12 +417,18 @@ class _Image:
     remedy: str = ""
 
 
-def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider]) -> _Image:
+def _image(
+    node: Installation,
+    at: tuple[str, str],
+    providers: Sequence[Provider],
+) -> _Image:
     name, engine_name = at
     place = f"{name} at {engine_name}" if engine_name else name
     needed_by = f"for {', '.join(p.key for p in providers)}"
     known = engines_by_place(node.settings).get(engine_name)
-    engine = main_of(node.engine) if known == "" else _further(node.engine).get(known or engine_name)
+    engine = (
+        main_of(node.engine) if known == "" else _further(node.engine).get(known or engine_name)
+    )
     if engine is None:
         remedy = "add it to engines, or register the provider without it"
         return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
@@ -382,9 +444,15 @@ def _image(node: Installation, at: tuple[str, str], providers: Sequence[Provider
             engine.offered(name, 10.0)
             return _Image(away=True)
     except EngineError as error:
-        why = f"{error.reason}: {error}" if fetched or isinstance(error, CommandNotFound) else error.reason
+        why = (
+            f"{error.reason}: {error}"
+            if fetched or isinstance(error, CommandNotFound)
+            else error.reason
+        )
         explained = None if isinstance(error, EngineDown) else reason_of(error.reason)
-        step = explained.next_step[ENGLISH].rstrip(".") if explained else "check the container engine"
+        step = (
+            explained.next_step[ENGLISH].rstrip(".") if explained else "check the container engine"
+        )
         remedy = error.remedy or step
         return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
 
@@ -419,7 +487,9 @@ def _ports(node: Installation) -> Step:
     running = serving(node.settings.state_dir) if in_use else None
     taken += [text for address, text in in_use if running is None or not running.has(address)]
     if taken:
-        return trials.failed("; ".join(taken), "stop what listens there, or choose another listen.*.bind")
+        return trials.failed(
+            "; ".join(taken), "stop what listens there, or choose another listen.*.bind"
+        )
     if running is None:
         return trials.ok("free")
     if running.version == VERSION:
@@ -431,7 +501,11 @@ def _ports(node: Installation) -> Step:
 def certificates_of(settings: Settings) -> Step:
     """Check that every certificate and key can be used, and until when."""
     now = datetime.now(UTC)
-    named = [(f"routes.{r.node}", r.identity) for r in _routes(settings).table.routes.values() if r.enabled]
+    named = [
+        (f"routes.{r.node}", r.identity)
+        for r in _routes(settings).table.routes.values()
+        if r.enabled
+    ]
     broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
     tls = settings.listen.peer.tls
     if tls is not None:
@@ -444,7 +518,9 @@ def certificates_of(settings: Settings) -> Step:
     if broken:
         remedy = "replace the files; those of routes are reloaded by themselves, the listener's at the next start"
         return trials.failed("; ".join(broken), remedy)
-    keys = [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
+    keys = (
+        [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
+    )
     found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
     causes, remedies = [], []
     if tls is not None:
@@ -457,12 +533,16 @@ def certificates_of(settings: Settings) -> Step:
     own = dict.fromkeys(identity.certificate for _, identity in named if identity.certificate)
     if alien := [file for file in own if not certificates.bears(file, settings.node.id)]:
         causes.append(f"the certificate for partners lacks this node's id: {', '.join(alien)}")
-        remedies.append("have it issued with the id as a DNS name; or partners set peer_certificate")
+        remedies.append(
+            "have it issued with the id as a DNS name; or partners set peer_certificate"
+        )
     days = {f"{one.path} ({one.file})": (one.ends - now).days for one in found}
     soon = [f"{file} in {left} days" for file, left in days.items() if left < EXPIRES_SOON]
     if soon:
         causes.append(f"these expire soon: {', '.join(soon)}")
-        remedies.append("renew them; those of routes are reloaded by themselves, the listener's at the next start")
+        remedies.append(
+            "renew them; those of routes are reloaded by themselves, the listener's at the next start"
+        )
     if causes:
         return trials.warning("; ".join(causes), "; ".join(remedies))
     if found:
@@ -475,11 +555,15 @@ def _tokens(node: Installation) -> Step:
     mode, now = node.settings.auth.mode, datetime.now(UTC)
     if not (node.database_up and node.revisions[0] == node.revisions[1]):
         return trials.ok(f"mode {mode}")
-    valid = sum(not t.revoked_at and (t.expires_at or now) >= now for t in SqlTokens(node.store).list())
+    valid = sum(
+        not t.revoked_at and (t.expires_at or now) >= now for t in SqlTokens(node.store).list()
+    )
     if mode == "on" or not valid:
         return trials.ok(f"mode {mode}, {counted(valid, 'valid token')}")
     remedy = 'set auth.mode: "on" and restart the node, or revoke the tokens'
-    return trials.warning(f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy)
+    return trials.warning(
+        f"auth.mode is off, so no request needs a token (valid here: {valid})", remedy
+    )
 
 
 def _peers(node: Installation) -> Step:
@@ -489,7 +573,9 @@ def _peers(node: Installation) -> Step:
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
     if gap := peer_tls.unproven(peer.bind, peer.tls):
-        remedy = "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
+        remedy = (
+            "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
+        )
         return trials.warning(gap, remedy)
     if peer.tls is None or peer.tls.client_ca is None:
         return trials.ok("only this machine reaches the listener for peers")
@@ -502,12 +588,12 @@ def signing_of(settings: Settings) -> Step:
     try:
         pair = Keyring(settings.state_dir).signing
     except Invalid as error:
-        remedy = (
-            "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
-        )
+        remedy = "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
         return trials.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
     required = sum(route.signed == "required" for route in routes)
-    own = f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
+    own = (
+        f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
+    )
     found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"
     mute = [route.node for route in routes if route.signed == "required" and not route.keys]
     if mute:
@@ -516,17 +602,23 @@ def signing_of(settings: Settings) -> Step:
         return trials.warning(cause, f"{remedy}: see docs/signing.md", found)
     if off := [route.node for route in routes if route.signed == "off"]:
         remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
-        return trials.warning(f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found)
+        return trials.warning(
+            f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found
+        )
     return trials.ok(found)
 
 
 def _approval(node: Installation) -> Step:
     policy = approval_policy(node.settings)
-    found = f"mode {policy.mode}" + (f", {counted(len(policy.rules), 'rule')}" if policy.rules else "")
+    found = f"mode {policy.mode}" + (
+        f", {counted(len(policy.rules), 'rule')}" if policy.rules else ""
+    )
     odd = list(idle(policy))
     if not odd:
         return trials.ok(found)
-    causes, remedies = ([f"approval.rules[{number}]: {text[at]}" for number, *text in odd] for at in (0, 1))
+    causes, remedies = (
+        [f"approval.rules[{number}]: {text[at]}" for number, *text in odd] for at in (0, 1)
+    )
     return trials.warning("; ".join(causes), "; ".join(remedies), found)
 
 
@@ -534,7 +626,9 @@ def _routes_step(node: Installation) -> Step:
     file, instance = node.settings.route_table.file, node.settings.state_dir / "instance"
     owner = f"{instance.read_text()}/{node.settings.engine.kind}" if instance.is_file() else ""
     newest = node.database_up and node.revisions[0] == node.revisions[1]
-    with suppress(OSError, UnicodeDecodeError, InvalidRoutes):  # what is wrong with the file is found below
+    with suppress(
+        OSError, UnicodeDecodeError, InvalidRoutes
+    ):  # what is wrong with the file is found below
         versions = SqlRouteVersions(node.store, owner)
         if file and newest and (other := rival(file.read_text("utf-8-sig"), versions)):
             cause, _, remedy = f"{file} {other_routes(other)}".partition(": ")
@@ -550,12 +644,21 @@ def routes_of(settings: Settings) -> Step:
         return trials.failed(cause, "correct the file; the last good table stays in force")
     total = counted(len(routes.table.routes), "node")
     enabled = [route for route in routes.table.routes.values() if route.enabled]
-    direct = [(route.node, urlsplit(url)) for route in enabled for url in (route.url, route.transport) if url]
+    direct = [
+        (route.node, urlsplit(url))
+        for route in enabled
+        for url in (route.url, route.transport)
+        if url
+    ]
     if not direct:
-        return trials.ok(f"{total}, none of them reached directly" if routes.table.routes else total)
+        return trials.ok(
+            f"{total}, none of them reached directly" if routes.table.routes else total
+        )
     with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
         problems = list(pool.map(_connection_problem, (address for _, address in direct)))
-    silent = [(node, problem) for (node, _), problem in zip(direct, problems, strict=True) if problem]
+    silent = [
+        (node, problem) for (node, _), problem in zip(direct, problems, strict=True) if problem
+    ]
     away = [f"{node}: {problem}" for node, problem in silent]
     if away:
         more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
@@ -585,7 +688,9 @@ STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": _database,
     "migrations": _migrations,
     "storage": lambda node: _writable(node.settings.storage.path),
-    "storages": lambda node: storages_of(node.settings, main_of(node.engine) if node.engine_up else None),
+    "storages": lambda node: storages_of(
+        node.settings, main_of(node.engine) if node.engine_up else None
+    ),
     "state folder": lambda node: _writable(node.settings.state_dir),
     "file modes": lambda node: modes_of(node.settings, node.config),
     "disk": _disk,

@@ -111,9 +111,17 @@ def applied(
 ) -> Application:
     """Return a new application; this node asks what became of its own."""
     due = now + _PAUSE if side is Side.MINE else None
-    found = Application(kind, id_, partner, side, subject, request, now, expires_at=expires_at, due_at=due)
+    found = Application(
+        kind, id_, partner, side, subject, request, now, expires_at=expires_at, due_at=due
+    )
     by = partner if side is Side.THEIRS else ""
-    return replace(found, most_jobs=most_jobs, url=url, signing=signing, by=by)
+    return replace(
+        found,
+        most_jobs=most_jobs,
+        url=url,
+        signing=signing,
+        by=by,
+    )
 
 
 def again(known: Application, new: Application) -> Application:
@@ -146,7 +154,11 @@ def decided(
 
 
 def confirmed(
-    known: Application, status: AuditStatus, now: datetime, reason: str = "", **granted: Any
+    known: Application,
+    status: AuditStatus,
+    now: datetime,
+    reason: str = "",
+    **granted: Any,
 ) -> Application:
     """Return an application of this node with the partner's answer; ``granted``: fields. Raises `IllegalMove`.
 
@@ -160,13 +172,24 @@ def confirmed(
     return replace(_moved(known, status, known.partner, reason, now), due_at=None, **granted)
 
 
-def terminated(known: Application, by: str, reason: str, now: datetime, tell: bool) -> Application:
+def terminated(
+    known: Application,
+    by: str,
+    reason: str,
+    now: datetime,
+    tell: bool,
+) -> Application:
     """Return an application that either ends; what was rejected stays so. ``tell``: the partner has to know."""
     if not MOVES[known.status] & {TERMINATED}:
         return known
     due = now if tell else None
     found = _moved(known, TERMINATED, by, reason, now)
-    return replace(found, notice="terminate" if tell else "", due_at=due, token="")
+    return replace(
+        found,
+        notice="terminate" if tell else "",
+        due_at=due,
+        token="",
+    )
 
 
 def expired(known: Application, now: datetime) -> Application:
@@ -178,23 +201,57 @@ def expired(known: Application, now: datetime) -> Application:
 def delivered(known: Application) -> Application:
     """Return an application whose partner has taken a notice; the owner forgets the permit."""
     token = known.token if known.side is Side.MINE else ""
-    return replace(known, notice="", due_at=None, tries=0, trouble="", token=token)
+    return replace(
+        known,
+        notice="",
+        due_at=None,
+        tries=0,
+        trouble="",
+        token=token,
+    )
 
 
-def later(known: Application, now: datetime, trouble: str = "") -> Application:
+def later(
+    known: Application,
+    now: datetime,
+    trouble: str = "",
+) -> Application:
     """Return an application whose partner is called again after a pause that grows."""
     pause = min(_PAUSE * 2 ** min(known.tries, 20), _LONGEST_PAUSE)
-    return replace(known, tries=known.tries + 1, due_at=now + pause, trouble=trouble)
+    return replace(
+        known,
+        tries=known.tries + 1,
+        due_at=now + pause,
+        trouble=trouble,
+    )
 
 
 def next_due(known: Application) -> datetime | None:
     """Return when something is to be done about an application."""
     waits = known.notice or (known.side is Side.MINE and known.status is APPLIED)
-    times = (known.due_at if waits else None, known.expires_at if known.status is APPROVED else None)
+    times = (
+        known.due_at if waits else None,
+        known.expires_at if known.status is APPROVED else None,
+    )
     return min((at for at in times if at is not None), default=None)
 
 
-def _moved(known: Application, status: AuditStatus, by: str, reason: str, now: datetime) -> Application:
+def _moved(
+    known: Application,
+    status: AuditStatus,
+    by: str,
+    reason: str,
+    now: datetime,
+) -> Application:
     if status not in MOVES[known.status]:
         raise IllegalMove(f"{known.status} -> {status}")
-    return replace(known, status=status, by=by, reason=reason, changed_at=now, notice="", tries=0, trouble="")
+    return replace(
+        known,
+        status=status,
+        by=by,
+        reason=reason,
+        changed_at=now,
+        notice="",
+        tries=0,
+        trouble="",
+    )

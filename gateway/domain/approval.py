@@ -15,7 +15,16 @@ from fnmatch import fnmatchcase
 from gateway.domain.dag import RolesOf
 from gateway.domain.job import GRACE, Acceptance, Consent, Job
 from gateway.domain.run import Approval, Audit, LocalJob, Preparation
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, data_location, moment
+from gateway.domain.spec import (
+    Call,
+    CallState,
+    Ending,
+    Failure,
+    JobSpec,
+    NodeId,
+    data_location,
+    moment,
+)
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
 REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
@@ -85,7 +94,11 @@ class Policy:
 
 
 def pieces(
-    spec: JobSpec, node: NodeId, source: NodeId, roles_of: RolesOf, command: str = CREATE
+    spec: JobSpec,
+    node: NodeId,
+    source: NodeId,
+    roles_of: RolesOf,
+    command: str = CREATE,
 ) -> Iterator[Piece]:
     """Yield the pieces of the job at this node; ``command`` is `CREATE` or `START`."""
     for task in spec.dag.nodes:
@@ -100,7 +113,12 @@ def pieces(
                 yield Piece(source, name, dataset, party.role, command)
 
 
-def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tuple[Verdict, str]:
+def judge(
+    policy: Policy,
+    wanted: Iterable[Piece],
+    *,
+    own: bool = False,
+) -> tuple[Verdict, str]:
     """Return the policy's verdict on a job, and which piece of it, by which rule, decided it.
 
     ``own``: this node's own platform submitted the job, so that no person is needed unless a rule says so.
@@ -108,9 +126,15 @@ def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tupl
     verdict, words = Verdict.APPROVE, ""
     other = Rule(Verdict.APPROVE if own else Verdict.ASK)
     for piece in wanted:
-        number, rule = next(((i, r) for i, r in enumerate(policy.rules) if r.matches(piece)), (None, other))
+        number, rule = next(
+            ((i, r) for i, r in enumerate(policy.rules) if r.matches(piece)), (None, other)
+        )
         data = f" on {piece.dataset}" if piece.dataset else ""
-        by = "no rule decides on" if number is None else f"approval.rules[{number}] says {rule.decide} to"
+        by = (
+            "no rule decides on"
+            if number is None
+            else f"approval.rules[{number}] says {rule.decide} to"
+        )
         text = f"{by} {piece.component} as {piece.role}{data} for {piece.source}"
         if rule.decide is Verdict.REJECT:
             return Verdict.REJECT, text
@@ -123,14 +147,25 @@ def judge(policy: Policy, wanted: Iterable[Piece], *, own: bool = False) -> tupl
     return verdict, words
 
 
-def opened(local: LocalJob, policy: Policy, words: str, at: datetime) -> LocalJob:
+def opened(
+    local: LocalJob,
+    policy: Policy,
+    words: str,
+    at: datetime,
+) -> LocalJob:
     """Return a new job as one that waits for a person."""
     until = at + timedelta(seconds=policy.deadline)
     local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
     return local.noted(at, "approval asked", until=until.isoformat(), message=words)
 
 
-def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -> LocalJob:
+def decided(
+    local: LocalJob,
+    approve: bool,
+    by: str,
+    words: str,
+    at: datetime,
+) -> LocalJob:
     """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
     fetching = prepares(local)
     if fetching and fetching.agreed:
@@ -141,20 +176,36 @@ def decided(local: LocalJob, approve: bool, by: str, words: str, at: datetime) -
         return _concluded(local, "rejected by a person", at, failure, by, words)
     if fetching and local.approval:
         until = max(local.approval.until, fetching.until)
-        known = replace(local.approval, by=by, decided_at=at, until=until)
+        known = replace(
+            local.approval,
+            by=by,
+            decided_at=at,
+            until=until,
+        )
         local = replace(local, approval=known, preparation=replace(fetching, agreed=True))
         return local.noted(at, "approved, its images are still being fetched", by, message=words)
     return _concluded(local, "approved", at, None, by, words)
 
 
 def _concluded(
-    local: LocalJob, event: str, at: datetime, failure: Failure | None = None, by: str = "", words: str = ""
+    local: LocalJob,
+    event: str,
+    at: datetime,
+    failure: Failure | None = None,
+    by: str = "",
+    words: str = "",
 ) -> LocalJob:
     """Return the job as READY or REJECTED, which is then reported; nothing changes where that was done before."""
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
     status = JobStatus.READY if failure is None else JobStatus.REJECTED
-    approval = replace(local.approval, decision=status, by=by, failure=failure, decided_at=at)
+    approval = replace(
+        local.approval,
+        decision=status,
+        by=by,
+        failure=failure,
+        decided_at=at,
+    )
     local = replace(local, status=move(JOB, local.status, status), approval=approval)
     local = local if failure is None else replace(local, ended_at=at)
     return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
@@ -163,7 +214,9 @@ def _concluded(
 def prepares(local: LocalJob) -> Preparation | None:
     """Return what is still being pulled for a job that waits here; None for nothing."""
     known = local.preparation
-    return known if known and local.status is JobStatus.PENDING and not known.fetch.completed else None
+    return (
+        known if known and local.status is JobStatus.PENDING and not known.fetch.completed else None
+    )
 
 
 def asks_person(local: LocalJob) -> bool:
@@ -180,7 +233,11 @@ def expires_at(local: LocalJob) -> datetime | None:
 def to_confirm(local: LocalJob) -> Call | None:
     """Return the call that reports the decision; None where there is nothing to report."""
     approval = local.approval
-    if approval is None or approval.decision is JobStatus.PENDING or approval.confirm.state is CallState.OK:
+    if (
+        approval is None
+        or approval.decision is JobStatus.PENDING
+        or approval.confirm.state is CallState.OK
+    ):
         return None
     over = ended(JOB, local.status) or local.status is JobStatus.RUNNING
     overtaken = approval.decision is JobStatus.READY and over
@@ -215,19 +272,34 @@ def job_of(audit_id: str) -> str:
     return audit_id.removeprefix(_PREFIX)
 
 
-def asked(local: LocalJob, audit: Audit, policy: Policy, verdict: Verdict, words: str, at: datetime) -> LocalJob:
+def asked(
+    local: LocalJob,
+    audit: Audit,
+    policy: Policy,
+    verdict: Verdict,
+    words: str,
+    at: datetime,
+) -> LocalJob:
     """Return a new job as one under audit, decided on immediately where the rules do so."""
-    local = replace(local, audit=audit).noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
+    local = replace(local, audit=audit).noted(
+        at, "asked before creation", local.spec.scheduler, audit=audit.id
+    )
     local = opened(local, policy, words, at)
     if verdict is Verdict.APPROVE:
         return _concluded(local, "approved", at, words=words)
     if verdict is Verdict.REJECT:
-        failure = Failure(NOT_AUTHORISED, f"node {local.node} does not take part: {words}", local.node)
+        failure = Failure(
+            NOT_AUTHORISED, f"node {local.node} does not take part: {words}", local.node
+        )
         return _concluded(local, "rejected by rule", at, failure, words=words)
     return local
 
 
-def asked_late(local: LocalJob, audit: Audit, at: datetime) -> LocalJob:
+def asked_late(
+    local: LocalJob,
+    audit: Audit,
+    at: datetime,
+) -> LocalJob:
     """Return a job that was created before its audit: the decision on it is reported to the audit."""
     known = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
     local = replace(local, audit=replace(audit, created=True), approval=known)
@@ -244,11 +316,17 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
 
     Entries of other nodes are not compared: they may be sent with the audit and not later.
     """
-    one, other = (replace(s.for_node(local.node), trace_id="", bundles={}) for s in (local.spec, spec))
+    one, other = (
+        replace(s.for_node(local.node), trace_id="", bundles={}) for s in (local.spec, spec)
+    )
     return one == other
 
 
-def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
+def created(
+    local: LocalJob,
+    at: datetime,
+    by: str,
+) -> LocalJob:
     """Return the job once it is created."""
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
@@ -256,26 +334,43 @@ def created(local: LocalJob, at: datetime, by: str) -> LocalJob:
     return local.noted(at, f"job {local.status} here", by)
 
 
-def withdrawal(by: str, at: datetime, reported: Ending | None = None) -> Ending:
+def withdrawal(
+    by: str,
+    at: datetime,
+    reported: Ending | None = None,
+) -> Ending:
     """Return how a job ends that the node which asked withdraws: with its reason, if it gives one."""
     if reported is not None and reported.failure is not None:
         return reported
-    return Ending(Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by)
+    return Ending(
+        Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by
+    )
 
 
 def lapses_at(local: LocalJob) -> datetime | None:
     """Return when the job expires: no decision, or no use of it; None where neither is due."""
     known = local.approval
-    if known is not None and known.decided_at is not None and unused(local) and not ended(JOB, local.status):
+    if (
+        known is not None
+        and known.decided_at is not None
+        and unused(local)
+        and not ended(JOB, local.status)
+    ):
         return known.decided_at + (known.until - known.since)
     return expires_at(local)
 
 
-def expired(local: LocalJob, now: datetime, end: Callable[[LocalJob, Ending], LocalJob]) -> LocalJob:
+def expired(
+    local: LocalJob,
+    now: datetime,
+    end: Callable[[LocalJob, Ending], LocalJob],
+) -> LocalJob:
     """Return the job after it was not used or not decided on, or its images were not pulled, in time."""
     if local.status is not JobStatus.PENDING:
         text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
-        return end(local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node))
+        return end(
+            local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node)
+        )
     fetching, event = prepares(local), "not ready to take part"
     if fetching and fetching.agreed:
         text = f"{', '.join(fetching.images)} not here by {moment(now)}: {fetching.progress}"
@@ -302,7 +397,12 @@ def status(local: LocalJob) -> AuditStatus:
 # once everything is here, or cannot be pulled. Where a person has to decide as well, both are needed.
 
 
-def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float, at: datetime) -> LocalJob:
+def with_preparation(
+    local: LocalJob,
+    images: Mapping[str, str],
+    seconds: float,
+    at: datetime,
+) -> LocalJob:
     """Return a new job as one that waits for its images, for so many seconds at most."""
     if not images:
         return local
@@ -314,13 +414,19 @@ def with_preparation(local: LocalJob, images: Mapping[str, str], seconds: float,
     return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
 
 
-def prepared(local: LocalJob, failure: Failure | None, at: datetime) -> LocalJob:
+def prepared(
+    local: LocalJob,
+    failure: Failure | None,
+    at: datetime,
+) -> LocalJob:
     """Return the job once everything is here, or (with a failure) cannot be pulled."""
     known = prepares(local)
     if known is None:
         return local
     state = CallState.REFUSED if failure else CallState.OK
-    local = replace(local, preparation=replace(known, fetch=replace(known.fetch, state=state, due_at=None)))
+    local = replace(
+        local, preparation=replace(known, fetch=replace(known.fetch, state=state, due_at=None))
+    )
     if failure is not None:
         local = local.noted(at, "images not fetched", **failure.as_dict())
         failure = replace(failure, node=local.node)
@@ -358,7 +464,12 @@ class ApprovalReported:
         return JobStatus.READY if self.failure is None else JobStatus.REJECTED
 
 
-def waits(job: Job, node: NodeId, acceptance: Acceptance, at: datetime) -> Job:
+def waits(
+    job: Job,
+    node: NodeId,
+    acceptance: Acceptance,
+    at: datetime,
+) -> Job:
     """Record that the node accepted the job subject to approval, or was requested to audit it."""
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
@@ -371,7 +482,9 @@ def waits(job: Job, node: NodeId, acceptance: Acceptance, at: datetime) -> Job:
     consent = Consent(at, until, asked_only=acceptance.asked_only, waits_for=acceptance.waits_for)
     job, by = job.with_node(replace(record, consent=consent)), consent.decides_by.isoformat()
     if acceptance.waits_for:
-        return job.noted(at, "waits for a node to be ready", node, until=by, message=acceptance.waits_for)
+        return job.noted(
+            at, "waits for a node to be ready", node, until=by, message=acceptance.waits_for
+        )
     return job.noted(at, "waits for approval", node, until=by)
 
 
@@ -387,10 +500,22 @@ def confirmed(job: Job, event: ApprovalReported) -> Job:
     consent = replace(known or Consent(event.at, event.at), status=event.status)
     create = record.create
     if failure is not None:
-        create = replace(create, state=CallState.REFUSED, reason=failure.reason, message=failure.message)
+        create = replace(
+            create,
+            state=CallState.REFUSED,
+            reason=failure.reason,
+            message=failure.message,
+        )
     elif consent.asked_only:
         consent, create = replace(consent, asked_only=False), Call()  # only now it is created there
-    job = job.with_node(replace(record, consent=consent, create=create, unreachable_since=None))
+    job = job.with_node(
+        replace(
+            record,
+            consent=consent,
+            create=create,
+            unreachable_since=None,
+        )
+    )
     detail = failure.as_dict() if failure else {}
     return job.noted(event.at, "rejected" if failure else "approved", event.node, **detail)
 
@@ -409,14 +534,20 @@ def contradicts(job: Job, event: ApprovalReported) -> str:
     return ""
 
 
-def silent(job: Job, node: NodeId, now: datetime) -> Job:
+def silent(
+    job: Job,
+    node: NodeId,
+    now: datetime,
+) -> Job:
     """Count a node that never reported its decision as one that refused."""
     record = job.nodes[node]
     assert record.consent is not None  # else nothing is due
     words = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
     # it has accepted the job all the same, and is to be stopped
     create = replace(record.create, reason=TIMEOUT, message=words)
-    record = replace(record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create)
+    record = replace(
+        record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create
+    )
     return job.with_node(record).noted(now, "approval timed out", node, message=words)
 
 
@@ -426,11 +557,15 @@ def silent(job: Job, node: NodeId, now: datetime) -> Job:
 def idle(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule that never counts, why, and what to do."""
     for number, rule in enumerate(policy.rules):
-        earlier = next((i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None)
+        earlier = next(
+            (i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None
+        )
         if earlier is not None:
             why = f"approval.rules[{earlier}] comes first and matches all that it matches"
             yield number, why, "put it before that rule, or remove it"
-        elif rule.decide is Verdict.REJECT or any(r.decide is Verdict.REJECT for r in policy.rules[number + 1 :]):
+        elif rule.decide is Verdict.REJECT or any(
+            r.decide is Verdict.REJECT for r in policy.rules[number + 1 :]
+        ):
             continue  # what it matches is kept from a later refusal
         elif policy.mode is Mode.OFF:
             why = f"{rule.decide} changes nothing while approval.mode is off"

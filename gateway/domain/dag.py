@@ -63,7 +63,12 @@ class Dag:
 
     nodes: tuple[DagNode, ...]
     version: str = "2.0"
-    _by_name: dict[str, DagNode] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _by_name: dict[str, DagNode] = field(
+        init=False,
+        repr=False,
+        compare=False,
+        default_factory=dict,
+    )
 
     def __post_init__(self) -> None:
         self._by_name.update({node.name: node for node in self.nodes})
@@ -101,24 +106,37 @@ def check(dag: Dag, path: str = "dag") -> list[Problem]:
             if rule := name_rule(output.key, LARGEST_NAME // 2):
                 problems.append(Problem(f"{at}.output[{j}].key", rule, output.key))
             elif output.key in keys:
-                problems.append(Problem(f"{at}.output[{j}].key", "must be unique in its component", output.key))
+                problems.append(
+                    Problem(f"{at}.output[{j}].key", "must be unique in its component", output.key)
+                )
             keys.add(output.key)
         for j, wanted in enumerate(node.inputs):
             problems += _check_input(dag, node, wanted, f"{at}.input[{j}]")
     try:
         TopologicalSorter({n.name: n.upstream for n in dag.nodes}).prepare()
     except CycleError as error:
-        problems.append(Problem(f"{path}.components", "must not form a cycle", " -> ".join(error.args[1])))
+        problems.append(
+            Problem(f"{path}.components", "must not form a cycle", " -> ".join(error.args[1]))
+        )
     return problems
 
 
-def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Problem]:
+def _check_input(
+    dag: Dag,
+    node: DagNode,
+    wanted: DagInput,
+    at: str,
+) -> list[Problem]:
     edge = f"{wanted.task}.{wanted.key}"
     if not wanted.task or not wanted.key:
         return [Problem(f"{at}.key", "must read <task>.<output key>", edge.strip("."))]
     source = dag.get(wanted.task)
     if source is None:
-        return [Problem(f"{at}.key", f"{node.name} needs the output of a task that is not in the flow", edge)]
+        return [
+            Problem(
+                f"{at}.key", f"{node.name} needs the output of a task that is not in the flow", edge
+            )
+        ]
     output = next((o for o in source.outputs if o.key == wanted.key), None)
     if output is None:
         has = ", ".join(o.key for o in source.outputs[:_SHOWN]) or "no output"
@@ -129,7 +147,9 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
     if group(output.type) != group(wanted.type):
         return [
             Problem(
-                f"{at}.type", f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}", wanted.type
+                f"{at}.type",
+                f"{node.name} needs {edge} as {wanted.type}, but it is a {output.type}",
+                wanted.type,
             )
         ]
     return []
@@ -138,7 +158,9 @@ def _check_input(dag: Dag, node: DagNode, wanted: DagInput, at: str) -> list[Pro
 RolesOf = Callable[[DagNode], Iterable[str] | None]
 """roles that take part in a task; None where the component is not known"""
 
-_DATA = frozenset({"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"})
+_DATA = frozenset(
+    {"data", "dataset", "datasets", "training_set", "test_set", "validate_set", "cache"}
+)
 
 
 def group(kind: str) -> str:
@@ -173,7 +195,11 @@ def order(dag: Dag) -> list[str]:
     return names
 
 
-def ready(dag: Dag, done: Set[str], begun: Set[str]) -> list[str]:
+def ready(
+    dag: Dag,
+    done: Set[str],
+    begun: Set[str],
+) -> list[str]:
     """Return the tasks that may start now: not started, and all they need is done."""
     return [n.name for n in dag.nodes if n.name not in begun and n.upstream <= done]
 

@@ -60,7 +60,11 @@ class Wanted:
     dataset: Address
 
 
-def wanted(spec: JobSpec, node: NodeId, roles_of: RolesOf) -> Iterator[Wanted]:
+def wanted(
+    spec: JobSpec,
+    node: NodeId,
+    roles_of: RolesOf,
+) -> Iterator[Wanted]:
     """Yield the datasets of a node that a job names, in either form."""
     for task in spec.dag.nodes:
         if task.inputs:
@@ -83,7 +87,10 @@ def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
 
 
 def without_grant(
-    grants: Sequence[Grant], others: Iterable[NodeId], default: Default, now: datetime
+    grants: Sequence[Grant],
+    others: Iterable[NodeId],
+    default: Default,
+    now: datetime,
 ) -> list[tuple[NodeId, str]]:
     """Return the nodes that may not use the dataset of these grants, each with why."""
     if not grants and default is Default.OPEN:
@@ -96,14 +103,21 @@ def without_grant(
             found.append((other, "was never granted it"))
         elif grant.revoked_at is not None:
             found.append(
-                (other, f"had it granted until {grant.revoked_at:%Y-%m-%d %H:%M} UTC, when it was revoked")
+                (
+                    other,
+                    f"had it granted until {grant.revoked_at:%Y-%m-%d %H:%M} UTC, when it was revoked",
+                )
             )
         elif not grant.holds(now):
             found.append((other, f"had it granted until {grant.expires_at:%Y-%m-%d %H:%M} UTC"))
     return found
 
 
-def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Problem:
+def refused(
+    want: Wanted,
+    node: NodeId,
+    why: Sequence[tuple[NodeId, str]],
+) -> Problem:
     """Return the problem of a dataset that is not granted to all its users, as this node's people see it."""
     dataset = want.dataset.dataset_id
     words = "; ".join(f"{other} {text}" for other, text in why)
@@ -111,10 +125,16 @@ def refused(want: Wanted, node: NodeId, why: Sequence[tuple[NodeId, str]]) -> Pr
     return Problem(want.path, rule, dataset)
 
 
-def not_here(want: Wanted, node: NodeId, others: Sequence[NodeId]) -> Problem:
+def not_here(
+    want: Wanted,
+    node: NodeId,
+    others: Sequence[NodeId],
+) -> Problem:
     """Return the problem as other nodes see it: the same for a dataset that is not there."""
     dataset = want.dataset.dataset_id
-    rule = f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
+    rule = (
+        f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
+    )
     return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
 
@@ -134,7 +154,9 @@ class Dataset:
     columns: tuple[str, ...]
     count: int | None  # rows, headers not counted; None: not counted
     partitions: int
-    meta: Mapping[str, Any]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
+    meta: Mapping[
+        str, Any
+    ]  # as uploaded: delimiter is that of the uploaded file, in the storage it is a comma
     checksum: str  # sha256 of the uploaded file, hex
     size: int  # bytes of the uploaded file
     created_at: datetime
@@ -144,9 +166,13 @@ class Dataset:
     sid: str = ""  # name of the generated column, empty where there is none
     description: str = ""
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
-    published: tuple[NodeId, ...] = ()  # nodes that see its name, columns and count; "*": with a contract, all
+    published: tuple[
+        NodeId, ...
+    ] = ()  # nodes that see its name, columns and count; "*": with a contract, all
     place: str = ""  # the name under which it lies there, new with each upload; empty: its own
-    in_place: str = ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
+    in_place: str = (
+        ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
+    )
     stamp: str = ""  # what changes with its files, if it was registered where it lies
     format: str = "csv"  # or parquet
     stored: str = ""  # sha256 of the table as it lies there, hex; empty: not known, as it has several partitions

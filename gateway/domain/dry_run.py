@@ -81,17 +81,36 @@ class JobPlan:
         return sum(item.standing is standing for node in self.nodes for item in node.items)
 
 
-def fine(check: str, found: str, about: str = "") -> Item:
+def fine(
+    check: str,
+    found: str,
+    about: str = "",
+) -> Item:
     """Return that something is as it has to be."""
     return Item(check, Standing.OK, found, about=about)
 
 
-def problem(check: str, cause: str, remedy: str, about: str = "") -> Item:
+def problem(
+    check: str,
+    cause: str,
+    remedy: str,
+    about: str = "",
+) -> Item:
     """Return that something stands in the way, why, and what to do about it."""
-    return Item(check, Standing.PROBLEM, cause=cause, remedy=remedy, about=about)
+    return Item(
+        check,
+        Standing.PROBLEM,
+        cause=cause,
+        remedy=remedy,
+        about=about,
+    )
 
 
-def as_problems(check: str, problems: Iterable[Problem], remedy: str) -> tuple[Item, ...]:
+def as_problems(
+    check: str,
+    problems: Iterable[Problem],
+    remedy: str,
+) -> tuple[Item, ...]:
     """Return an item for each problem, with its path in the job."""
     return tuple(problem(check, one.text, remedy, one.path) for one in problems)
 
@@ -101,10 +120,20 @@ def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
     return tuple(warning(check, one.text, one.path) for one in warnings[:REPORTED_WARNINGS])
 
 
-def warning(check: str, cause: str, about: str = "") -> Item:
+def warning(
+    check: str,
+    cause: str,
+    about: str = "",
+) -> Item:
     """Return that something may not be meant."""
     remedy = "correct it unless it is meant so; it is passed on as it is"
-    return Item(check, Standing.WARNING, cause=cause, remedy=remedy, about=about)
+    return Item(
+        check,
+        Standing.WARNING,
+        cause=cause,
+        remedy=remedy,
+        about=about,
+    )
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:

@@ -14,7 +14,11 @@ class Kind:
 
 
 KINDS = (
-    Kind("created", "The job was taken in; nothing of it runs yet.", ("job PENDING", "job READY here")),
+    Kind(
+        "created",
+        "The job was taken in; nothing of it runs yet.",
+        ("job PENDING", "job READY here"),
+    ),
     Kind(
         "approval_asked",
         "The job waits for somebody to approve it, here or at another node.",
@@ -30,7 +34,11 @@ KINDS = (
         ("task SUCCESS", "task FAILED"),
     ),
     Kind("task_again", "A failed task is tried again, under another id.", ("next attempt",)),
-    Kind("task_inherited", "A task of an earlier job is taken over; it does not run.", ("task inherited",)),
+    Kind(
+        "task_inherited",
+        "A task of an earlier job is taken over; it does not run.",
+        ("task inherited",),
+    ),
     Kind("run_started", "A container of this node is up.", ("run RUNNING",)),
     Kind(
         "run_ended",
@@ -44,15 +52,27 @@ KINDS = (
         "Somebody stopped the job, or a task with what follows it; the end comes as `finished` or `rejected`.",
         ("ending as STOPPED", "task stop asked"),
     ),
-    Kind("model_saved", "The training's model is kept at this node; `detail` names it.", ("model saved",)),
+    Kind(
+        "model_saved",
+        "The training's model is kept at this node; `detail` names it.",
+        ("model saved",),
+    ),
     Kind(
         "finished",
         "The job is over; `detail.outcome` is SUCCEEDED, FAILED or STOPPED.",
         ("job FINISHED", "job FINISHED here"),
     ),
     Kind("rejected", "The job never began.", ("job REJECTED", "job REJECTED here")),
-    Kind("run_again", "Another job runs this one again; `detail` names it.", ("run again as another job",)),
-    Kind("deleted", "The job was deleted at this node; only its timeline's last line is left.", ("job deleted",)),
+    Kind(
+        "run_again",
+        "Another job runs this one again; `detail` names it.",
+        ("run again as another job",),
+    ),
+    Kind(
+        "deleted",
+        "The job was deleted at this node; only its timeline's last line is left.",
+        ("job deleted",),
+    ),
     Kind(
         "cleaned",
         "Outputs or logs of the job were deleted at this node; by a partner, outputs only.",

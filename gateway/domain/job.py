@@ -13,15 +13,23 @@ from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, m
 class Acceptance:
     """What a node adds when it accepts a job; a peer that follows the standard adds nothing."""
 
-    holds: bool = False  # the job needs resources of the node that must be reserved before it starts
-    tasks_at_once: int | None = None  # for how many tasks at the same time that is enough; None: no limit
+    holds: bool = (
+        False  # the job needs resources of the node that must be reserved before it starts
+    )
+    tasks_at_once: int | None = (
+        None  # for how many tasks at the same time that is enough; None: no limit
+    )
     waits: bool = False  # the job needs approval there; the node reports the decision
     within: float | None = None  # seconds that this may take, where it reports them
     inherited: tuple[str, ...] | None = None
     """tasks of the earlier job that the node can inherit; None: it does not report them"""
-    asked_only: bool = False  # the job is not created there yet: the node was requested to audit it first
+    asked_only: bool = (
+        False  # the job is not created there yet: the node was requested to audit it first
+    )
     waits_for: str = ""  # what the node waits for where that is not a person, in its words
-    checks: Mapping[str, str] = field(default_factory=dict)  # image, data, storage, transport -> how each is
+    checks: Mapping[str, str] = field(
+        default_factory=dict
+    )  # image, data, storage, transport -> how each is
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Consent:
     asked_at: datetime
     until: datetime  # without a decision by then the node counts as having refused
     status: JobStatus = JobStatus.PENDING  # PENDING, then READY or REJECTED, once
-    asked_only: bool = False  # the job is not created there yet; that follows once the node has agreed
+    asked_only: bool = (
+        False  # the job is not created there yet; that follows once the node has agreed
+    )
     waits_for: str = ""  # what it waits for where that is not a person, in the node's words
 
     @property
@@ -64,7 +74,9 @@ class NodeJob:
     start: Call = Call()
     stop: Call = Call()
     unreachable_since: datetime | None = None
-    pushes: bool = False  # the node pushes its states, in this job or one before, so it is polled rarely
+    pushes: bool = (
+        False  # the node pushes its states, in this job or one before, so it is polled rarely
+    )
     reservation: Reservation = field(default=Reservation(), metadata={"stored": "holding"})
     consent: Consent | None = None  # None: the node needs no approval
     excluded: Failure | None = None  # why the job runs without this node, where it may
@@ -108,12 +120,16 @@ class NodeTask:
     @property
     def there(self) -> bool:
         """Whether the node has taken the task: it said so, or reported its state."""
-        return self.start.state is CallState.OK or any(s is not TaskStatus.PENDING for s in self.roles.values())
+        return self.start.state is CallState.OK or any(
+            s is not TaskStatus.PENDING for s in self.roles.values()
+        )
 
     @property
     def over(self) -> bool:
         """Whether nothing of the attempt is left there: it ended, or certainly never began."""
-        return self.start.state is CallState.IDLE or all(ended(TASK, status) for status in self.roles.values())
+        return self.start.state is CallState.IDLE or all(
+            ended(TASK, status) for status in self.roles.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,9 @@ class Task:
     again_from: datetime | None = None
     """when the attempt failed, while a retry is to follow: it is stopped at every node first"""
     attempts: tuple[Attempt, ...] = ()  # earlier ones, oldest first
-    lineage: Lineage | None = None  # while the job is PENDING what it could inherit; then what it has inherited
+    lineage: Lineage | None = (
+        None  # while the job is PENDING what it could inherit; then what it has inherited
+    )
 
     def has(self, task_id: str) -> bool:
         """Say whether the id is that of the task, now or in an earlier attempt."""
@@ -230,12 +248,22 @@ class Job:
     def refusals(self) -> list[Failure]:
         """Why nodes refused to take part, each in its own words."""
         return [
-            Failure(made.reason, made.message.removeprefix(f"{node}: ").removeprefix(f"{made.reason}: "), node)
+            Failure(
+                made.reason,
+                made.message.removeprefix(f"{node}: ").removeprefix(f"{made.reason}: "),
+                node,
+            )
             for node, made in ((one.node, one.create) for one in self.nodes.values())
             if made.reason
         ]
 
-    def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+    def noted(
+        self,
+        at: datetime,
+        event: str,
+        by: str = "",
+        **detail: Any,
+    ) -> Self:
         """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
 

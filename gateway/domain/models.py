@@ -63,7 +63,9 @@ class Kept:
 
     model: PartyModel
     deployed_at: float | None = None  # seconds since the epoch
-    granted: tuple[NodeId, ...] = ()  # nodes that may use it though they were no party of its training
+    granted: tuple[
+        NodeId, ...
+    ] = ()  # nodes that may use it though they were no party of its training
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,10 @@ class Change(NamedTuple):
 
 
 def prediction(
-    training: JobSpec, model_id: str, version: str, datasets: Mapping[str, str]
+    training: JobSpec,
+    model_id: str,
+    version: str,
+    datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
     """Return the job that predicts with what a training left: its flow and parameters without outputs of models.
 
@@ -135,9 +140,16 @@ def prediction(
     trace are still those of the training.
     """
     changes: list[Change] = []
-    common = {**training.common, "job_type": PREDICT, "model_id": model_id, "model_version": version}
+    common = {
+        **training.common,
+        "job_type": PREDICT,
+        "model_id": model_id,
+        "model_version": version,
+    }
     for key in ("job_type", "model_id", "model_version"):
-        changes.append(Change(f"config.job_params.common.{key}", training.common.get(key), common[key]))
+        changes.append(
+            Change(f"config.job_params.common.{key}", training.common.get(key), common[key])
+        )
     dag, outputs = _without_models(training.dag)
     params, tables, problems = _with_datasets(training, datasets)
     spec = replace(
@@ -158,7 +170,10 @@ def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
     for at, node in enumerate(dag.nodes):
         outputs = tuple(o for o in node.outputs if (node.name, o.key) not in gone)
         inputs = tuple(i for i in node.inputs if (i.task, i.key) not in gone)
-        for what, before, after in (("output", node.outputs, outputs), ("input", node.inputs, inputs)):
+        for what, before, after in (
+            ("output", node.outputs, outputs),
+            ("input", node.inputs, inputs),
+        ):
             if before != after:
                 keys = [[one.key for one in some] for some in (before, after)]
                 changes.append(Change(f"dag.components[{at}].{what}", *keys))
@@ -176,17 +191,25 @@ def _with_datasets(
         role, index = params.get(party.role), str(party.index)
         own = role.get(index) if isinstance(role, Mapping) else None
         for node in training.dag.nodes:
-            if (old := data_location(params, party, node.name)) is None or not isinstance(own, Mapping):
+            if (old := data_location(params, party, node.name)) is None or not isinstance(
+                own, Mapping
+            ):
                 continue
             known.add(party.label)
             if (new := datasets.get(party.label)) is None:
                 problems.append(
-                    Problem(f"datasets.{party.label}", "is required: it trained with a table", dict(old))
+                    Problem(
+                        f"datasets.{party.label}", "is required: it trained with a table", dict(old)
+                    )
                 )
                 continue
             path = f"config.task_params.{party.role}.{index}.{node.name}"
             changes.append(Change(path, dict(old), {"dataset_id": new}))
-            kept = {k: v for k, v in own[node.name].items() if k not in ("dataset_id", "namespace", "name")}
+            kept = {
+                k: v
+                for k, v in own[node.name].items()
+                if k not in ("dataset_id", "namespace", "name")
+            }
             own = {**own, node.name: {**kept, "dataset_id": new}}
             params[party.role] = {**params[party.role], index: own}
     for label in datasets:
@@ -199,7 +222,11 @@ def _with_datasets(
 # ---------------------------------------------------------------- at a participating node
 
 
-def to_seal(spec: JobSpec, node: DagNode, output_keys: Mapping[str, str]) -> tuple[str, ...]:
+def to_seal(
+    spec: JobSpec,
+    node: DagNode,
+    output_keys: Mapping[str, str],
+) -> tuple[str, ...]:
     """Return the outputs of a run, by their names in the description, that become part of a model."""
     if named(spec).predicts:
         return ()
@@ -218,7 +245,10 @@ def saves(local: LocalJob, ending: Ending | None) -> bool:
         return ending.outcome is Outcome.SUCCEEDED
     latest = {(run.task_name, run.party.label): run for run in local.standing()}
     ran = {run.task_name for run in local.standing()}
-    return all(run.status is RunStatus.SUCCESS for run in latest.values()) and _last(local.spec.dag) <= ran
+    return (
+        all(run.status is RunStatus.SUCCESS for run in latest.values())
+        and _last(local.spec.dag) <= ran
+    )
 
 
 def _last(dag: Dag) -> set[str]:
@@ -261,7 +291,13 @@ def _parts(run: Run) -> list[ModelPart]:
         if files:
             found.append(
                 ModelPart(
-                    run.task_name, run.component, key, output, run.outputs[output], files, dict(run.parameters)
+                    run.task_name,
+                    run.component,
+                    key,
+                    output,
+                    run.outputs[output],
+                    files,
+                    dict(run.parameters),
                 )
             )
     return found
@@ -279,17 +315,29 @@ def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
     if same:
         return same
     ref = node.component
-    alike = [p for p in model.parts if (p.component.provider, p.component.name) == (ref.provider, ref.name)]
+    alike = [
+        p
+        for p in model.parts
+        if (p.component.provider, p.component.name) == (ref.provider, ref.name)
+    ]
     return tuple(alike) if len({p.task for p in alike}) == 1 else ()
 
 
-def not_allowed(spec: JobSpec, model: PartyModel, granted: Sequence[NodeId]) -> list[NodeId]:
+def not_allowed(
+    spec: JobSpec,
+    model: PartyModel,
+    granted: Sequence[NodeId],
+) -> list[NodeId]:
     """Return who submitted, schedules or takes part in a job and may not use a model: no party, not granted it.
 
     The scheduling node counts: that another one is the initiator is only its word.
     """
     may = {p.node for p in model.parties} | set(granted)
-    return [node for node in dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes)) if node not in may]
+    return [
+        node
+        for node in dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes))
+        if node not in may
+    ]
 
 
 # ---------------------------------------------------------------- at the scheduling node
@@ -303,7 +351,9 @@ def may_conclude(job: Job, at: datetime) -> bool:
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
         return True
-    return at >= ending.at + HOLD or all(node.stop.completed or not _has_it(node) for node in job.nodes.values())
+    return at >= ending.at + HOLD or all(
+        node.stop.completed or not _has_it(node) for node in job.nodes.values()
+    )
 
 
 def _has_it(node: NodeJob) -> bool:

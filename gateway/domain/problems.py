@@ -29,7 +29,9 @@ class Problem(NamedTuple):
     def _got(self) -> str:
         got = repr(self.got)
         if not isinstance(self.got, str):
-            with suppress(ValueError, TypeError, RecursionError):  # else it is nothing that JSON has
+            with suppress(
+                ValueError, TypeError, RecursionError
+            ):  # else it is nothing that JSON has
                 got = json.dumps(self.got, ensure_ascii=False)
         return got if len(got) <= 200 else got[:200] + "…"
 
@@ -46,7 +48,11 @@ class Unfit(Exception):
         self.problems = problems
 
 
-def near(word: str, known: Iterable[str], certain: float = 0.6) -> str:
+def near(
+    word: str,
+    known: Iterable[str],
+    certain: float = 0.6,
+) -> str:
     """Return the known word that is meant; empty where that is not clear."""
     by_lower = {name.lower(): name for name in reversed(list(known))}
     found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
@@ -74,7 +80,9 @@ def of_job(text: str, node: str) -> Iterator[Problem]:
         if rule.endswith(")") and " (got " in rule:
             rule, _, got = rule[:-1].partition(" (got ")
         quote = got[:1] if got.startswith(("'", '"')) else ""  # of a text; else it is JSON
-        yield Problem(path, f"{node}: {rule}", got.removeprefix(quote).removesuffix(quote) or None, meant)
+        yield Problem(
+            path, f"{node}: {rule}", got.removeprefix(quote).removesuffix(quote) or None, meant
+        )
 
 
 LARGEST_NAME = 255

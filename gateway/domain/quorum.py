@@ -41,10 +41,17 @@ def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
 
 def left_out(job: Job) -> tuple[str, ...]:
     """Return the parties without which the job runs."""
-    return tuple(p.label for p in job.spec.parties if p.node in job.nodes and job.nodes[p.node].excluded)
+    return tuple(
+        p.label for p in job.spec.parties if p.node in job.nodes and job.nodes[p.node].excluded
+    )
 
 
-def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
+def exclude(
+    job: Job,
+    node: NodeId,
+    failure: Failure,
+    at: datetime,
+) -> Job | None:
     """Return the job without a node and its parts of all tasks; None where the job cannot do without it.
 
     Only before any task starts. Nodes that got a start get another one, which names who is left out.
@@ -59,8 +66,14 @@ def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | Non
             return None
         tasks[name] = replace(task, nodes=parts)
     others = {one.node: replace(one, start=Call()) for one in job.active}
-    nodes = {**job.nodes, **others, node: replace(job.nodes[node], excluded=failure)}
-    return replace(job, nodes=nodes, tasks=tasks).noted(at, "continues without", node, **failure.as_dict())
+    nodes = {
+        **job.nodes,
+        **others,
+        node: replace(job.nodes[node], excluded=failure),
+    }
+    return replace(job, nodes=nodes, tasks=tasks).noted(
+        at, "continues without", node, **failure.as_dict()
+    )
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
@@ -76,7 +89,11 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
 # ---------------------------------------------------------------- failures that are borne
 
 
-def tolerated(job: Job, task: Task, at: datetime) -> Job | None:
+def tolerated(
+    job: Job,
+    task: Task,
+    at: datetime,
+) -> Job | None:
     """Return the job as it goes on after a task has failed; None where it cannot."""
     if (
         task.name not in (job.spec.common.get("tolerable_tasks") or ())
@@ -85,11 +102,19 @@ def tolerated(job: Job, task: Task, at: datetime) -> Job | None:
     ):
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
-    skipped = Failure("UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name)
+    skipped = Failure(
+        "UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name
+    )
     along = downstream(job.spec.dag, [task.name]) - {task.name}
     job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
     job, _ = retries.with_endings(job, along, Ending(Outcome.FAILED, at, skipped))
-    return job.noted(at, "failure tolerated", task=task.name, tasks=sorted(along), reason=failure.reason)
+    return job.noted(
+        at,
+        "failure tolerated",
+        task=task.name,
+        tasks=sorted(along),
+        reason=failure.reason,
+    )
 
 
 # ---------------------------------------------------------------- telling
@@ -111,10 +136,16 @@ class PartyDetail:
 
 def details(job: Job) -> list[PartyDetail]:
     """Return how every party stands to the job. A reply that is missing is unknown, and so not ok."""
-    return [_detail(job, p.label, job.nodes[p.node]) for p in job.spec.parties if p.node in job.nodes]
+    return [
+        _detail(job, p.label, job.nodes[p.node]) for p in job.spec.parties if p.node in job.nodes
+    ]
 
 
-def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
+def _detail(
+    job: Job,
+    label: str,
+    node: NodeJob,
+) -> PartyDetail:
     asked_to_start = node.start.tries > 0 or node.start.completed
     call = node.start if asked_to_start else node.create
     hold = node.reservation.apply
@@ -125,7 +156,9 @@ def _detail(job: Job, label: str, node: NodeJob) -> PartyDetail:
     state, reason, message = "unknown", call.reason, call.message
     if call.state is CallState.OK:
         state = "ok"
-    if call.state is CallState.REFUSED or (consent is not None and consent.status is JobStatus.REJECTED):
+    if call.state is CallState.REFUSED or (
+        consent is not None and consent.status is JobStatus.REJECTED
+    ):
         state = "error"
     if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
         by = moment(consent.decides_by)
@@ -155,5 +188,7 @@ def failed_tasks(job: Job) -> list[str]:
     return [
         t.name
         for t in job.tasks.values()
-        if t.status is TaskStatus.FAILED and t.ending is not None and t.ending.outcome is Outcome.FAILED
+        if t.status is TaskStatus.FAILED
+        and t.ending is not None
+        and t.ending.outcome is Outcome.FAILED
     ]

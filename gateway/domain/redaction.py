@@ -19,15 +19,27 @@ _SHORTEST = 4
 """characters; a shorter text is left out only where it is all that was found, or a dataset's id"""
 
 
-def for_node(spec: JobSpec, node: NodeId, ending: Ending | None) -> Ending | None:
+def for_node(
+    spec: JobSpec,
+    node: NodeId,
+    ending: Ending | None,
+) -> Ending | None:
     """Return how a job ends as reported to one node: without what only the entries of other nodes say."""
-    if ending is None or ending.failure is None or node in (spec.initiator, spec.scheduler, ending.failure.node):
+    if (
+        ending is None
+        or ending.failure is None
+        or node in (spec.initiator, spec.scheduler, ending.failure.node)
+    ):
         return ending
     text = without_others(spec, node, ending.failure.message)
     return replace(ending, failure=replace(ending.failure, message=text))
 
 
-def without_others(spec: JobSpec, node: NodeId, text: str) -> str:
+def without_others(
+    spec: JobSpec,
+    node: NodeId,
+    text: str,
+) -> str:
     """Return a text with … for each value that stands in it and in no entry that the node gets."""
     entries = list(_of_others(spec, node))
     values = list(chain.from_iterable(map(_values, entries)))
@@ -39,7 +51,9 @@ def without_others(spec: JobSpec, node: NodeId, text: str) -> str:
     secret = {word for word in words if word in text} - _known(spec, node)
     if not secret:
         return text
-    longest_first = "|".join(re.escape(word) for word in sorted(secret, key=lambda word: (-len(word), word)))
+    longest_first = "|".join(
+        re.escape(word) for word in sorted(secret, key=lambda word: (-len(word), word))
+    )
     return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", HIDDEN, text)
 
 
@@ -56,7 +70,12 @@ def _of_others(spec: JobSpec, node: NodeId) -> Iterator[Any]:
 def _known(spec: JobSpec, node: NodeId) -> set[str]:
     """Return the words that the node gets: names in the flow, its parties, its own and the common entries."""
     reported = spec.for_node(node)
-    known = {spec.job_id, *spec.nodes, *(p.role for p in spec.parties), *(p.label for p in spec.parties)}
+    known = {
+        spec.job_id,
+        *spec.nodes,
+        *(p.role for p in spec.parties),
+        *(p.label for p in spec.parties),
+    }
     for task in spec.dag.nodes:
         known |= {task.name, task.component.provider, task.component.name, task.component.version}
     for params in (reported.task_params, reported.job_params):
@@ -85,7 +104,10 @@ def _datasets(entry: Any) -> Iterator[str]:
         if isinstance(value.get("dataset_id"), str) and value["dataset_id"]:
             yield from (value["dataset_id"], value["dataset_id"].replace("#", "/", 1))
         if isinstance(value.get("namespace"), str) and isinstance(value.get("name"), str):
-            yield from (f"{value['namespace']}#{value['name']}", f"{value['namespace']}/{value['name']}")
+            yield from (
+                f"{value['namespace']}#{value['name']}",
+                f"{value['namespace']}/{value['name']}",
+            )
 
 
 _PATH = re.compile(
@@ -139,7 +161,9 @@ def redacted(value: Any, words: bool = False) -> Any:
     """
     match value:
         case dict():
-            return {key: redacted(one, key in ("message", "warnings")) for key, one in value.items()}
+            return {
+                key: redacted(one, key in ("message", "warnings")) for key, one in value.items()
+            }
         case list():
             return [redacted(one, words) for one in value]
         case str() if words:

@@ -40,7 +40,12 @@ def demanded(spec: JobSpec) -> tuple[str, ...] | None:
     return None if asked is None else tuple(asked)
 
 
-def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) -> str:
+def difference(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    parties: Iterable[Party],
+) -> str:
     """Say in what a task differs between two jobs, at these parties; empty where it is the same."""
     if old.parties != new.parties:
         return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
@@ -48,7 +53,10 @@ def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) 
     if before is None or now is None:
         return "there is no such task"
     if before.component != now.component:
-        same = (before.component.provider, before.component.name) == (now.component.provider, now.component.name)
+        same = (before.component.provider, before.component.name) == (
+            now.component.provider,
+            now.component.name,
+        )
         what = "version" if same else "component"
         return f"the {what} differs: {now.component} instead of {before.component}"
     if before.inputs != now.inputs:
@@ -57,9 +65,13 @@ def difference(old: JobSpec, new: JobSpec, task: str, parties: Iterable[Party]) 
         return "the outputs differ"
     for party in parties:
         one, two = _values(old, party, task), _values(new, party, task)
-        if names := sorted(name for name in one.keys() | two.keys() if one.get(name, ...) != two.get(name, ...)):
+        if names := sorted(
+            name for name in one.keys() | two.keys() if one.get(name, ...) != two.get(name, ...)
+        ):
             return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
-        if data_location(old.task_params, party, task) != data_location(new.task_params, party, task):
+        if data_location(old.task_params, party, task) != data_location(
+            new.task_params, party, task
+        ):
             return f"the inputs of {party.label} differ: another dataset"
     return ""
 
@@ -68,7 +80,11 @@ def _roles(spec: JobSpec) -> str:
     return ", ".join(f"{p.label}={p.node}" for p in spec.parties[:10])
 
 
-def _values(spec: JobSpec, party: Party, task: str) -> dict[str, Any]:
+def _values(
+    spec: JobSpec,
+    party: Party,
+    task: str,
+) -> dict[str, Any]:
     return {name: found.value for name, found in effective(spec.task_params, party, task).items()}
 
 
@@ -94,7 +110,11 @@ def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, s
     return found, lacking
 
 
-def lost_upstream(spec: JobSpec, task: str, found: Collection[str]) -> str:
+def lost_upstream(
+    spec: JobSpec,
+    task: str,
+    found: Collection[str],
+) -> str:
     """Say which task's output is missing for another to be inherited; empty where none is."""
     missing = sorted(spec.dag[task].upstream - set(found))
     return f"it needs the output of {', '.join(missing)}, which is not inherited" if missing else ""
@@ -108,12 +128,16 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     """
     wished = {name: task for name, task in job.tasks.items() if task.lineage is not None}
     reported = {
-        node: job.nodes[node].reservation.acceptance.inherited for task in wished.values() for node in task.nodes
+        node: job.nodes[node].reservation.acceptance.inherited
+        for task in wished.values()
+        for node in task.nodes
     }
     silent = [node for node, names in reported.items() if names is None]
     if silent:
         return Failure(
-            REASON, f"{silent[0]} does not say what it can inherit of job {job.spec.old_job_id}", silent[0]
+            REASON,
+            f"{silent[0]} does not say what it can inherit of job {job.spec.old_job_id}",
+            silent[0],
         )
     kept: list[str] = []
     for name in order(job.spec.dag):
@@ -126,9 +150,15 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
         elif demanded(job.spec) is not None:
             where = without[0] if without else ""
             return Failure(
-                REASON, f"task {name} of job {job.spec.old_job_id} cannot be inherited", where, task=name
+                REASON,
+                f"task {name} of job {job.spec.old_job_id} cannot be inherited",
+                where,
+                task=name,
             )
-    tasks = {n: _inherited(t, n in kept, at) if t.lineage is not None else t for n, t in job.tasks.items()}
+    tasks = {
+        n: _inherited(t, n in kept, at) if t.lineage is not None else t
+        for n, t in job.tasks.items()
+    }
     job = replace(job, tasks=tasks)
     for name, task in wished.items():
         lineage = task.lineage
@@ -138,12 +168,23 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     return job
 
 
-def _inherited(task: Task, kept: bool, at: datetime) -> Task:
+def _inherited(
+    task: Task,
+    kept: bool,
+    at: datetime,
+) -> Task:
     if not kept:
         return replace(task, lineage=None)
     done = TaskStatus.SUCCESS
-    nodes = {n: replace(part, roles=dict.fromkeys(part.roles, done)) for n, part in task.nodes.items()}
-    return replace(task, status=move(TASK, task.status, done), nodes=nodes, ended_at=at)
+    nodes = {
+        n: replace(part, roles=dict.fromkeys(part.roles, done)) for n, part in task.nodes.items()
+    }
+    return replace(
+        task,
+        status=move(TASK, task.status, done),
+        nodes=nodes,
+        ended_at=at,
+    )
 
 
 # Folders in which tasks keep what they need to go on after they were cut short: an extension that a job asks for.
@@ -154,7 +195,12 @@ def _inherited(task: Task, kept: bool, at: datetime) -> Task:
 # what the same task left there.
 
 
-def may_go_on(old: JobSpec, new: JobSpec, task: str, parties: Collection[Party]) -> bool:
+def may_go_on(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    parties: Collection[Party],
+) -> bool:
     """Tell whether a task may have what the same one of an earlier job left at these parties.
 
     The scheduling node and the parties are the same; so are components and data of the task and of all before it,
@@ -168,7 +214,9 @@ def may_go_on(old: JobSpec, new: JobSpec, task: str, parties: Collection[Party])
             before, now = old.dag.get(name), new.dag[name]
             if before is None or (before.component, before.inputs) != (now.component, now.inputs):
                 return False
-            data = [[data_location(job.task_params, one, name) for one in parties] for job in (old, new)]
+            data = [
+                [data_location(job.task_params, one, name) for one in parties] for job in (old, new)
+            ]
             if data[0] != data[1]:
                 return False
             needed |= now.upstream
@@ -176,12 +224,17 @@ def may_go_on(old: JobSpec, new: JobSpec, task: str, parties: Collection[Party])
 
 
 def checkpoints(
-    spec: JobSpec, task: str, party: Party, storage: str = ""
+    spec: JobSpec,
+    task: str,
+    party: Party,
+    storage: str = "",
 ) -> tuple[Address | None, Address | None]:
     """Return where a party of a task keeps them, and where it did in the job that this one takes over from."""
     ids = (spec.job_id, spec.old_job_id) if spec.flag("checkpoints") else ("", "")
     name = f"{task}-checkpoint"
-    own, old = (Address(f"{i}-{party.role}-{party.index}", name, storage) if i else None for i in ids)
+    own, old = (
+        Address(f"{i}-{party.role}-{party.index}", name, storage) if i else None for i in ids
+    )
     return own, old
 
 
@@ -219,7 +272,12 @@ class RerunResult:
     inherits: tuple[str, ...] = ()
 
 
-def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | None, list[Problem]]:
+def plan(
+    old: Job,
+    wanted: Order,
+    by: NodeId,
+    trace_id: str,
+) -> tuple[Rerun | None, list[Problem]]:
     """Return the new job of an ended one, or everything that is wrong with the request.
 
     ``by`` may change parameters of its own parties; those that concern others only as the old job's initiator or
@@ -233,7 +291,9 @@ def plan(old: Job, wanted: Order, by: NodeId, trace_id: str) -> tuple[Rerun | No
         text = f"every task of job {old.id} has succeeded: say from which one it is to run again"
         return None, [Problem("from", text, wanted.start)]
     if dag.get(start) is None:
-        return None, [Problem("from", f"job {old.id} has no such task, but {', '.join(names[:20])}", start)]
+        return None, [
+            Problem("from", f"job {old.id} has no such task, but {', '.join(names[:20])}", start)
+        ]
     roles = [party.role for party in old.spec.parties_at(by)]
     if not roles:
         rule = f"can be run again only by a node with a role in it, which is its initiator then; {by} has none"
@@ -277,33 +337,57 @@ def changed(
         if not isinstance(entry, Mapping):
             problems.append(Problem(at, "must be an object", entry))
         elif role == "common":
-            problems += _may(spec, by, None, at) or _wrong_tasks(spec, entry, may_change, at, else_rule)
+            problems += _may(spec, by, None, at) or _wrong_tasks(
+                spec, entry, may_change, at, else_rule
+            )
             if not problems:
                 params[role] = _laid_over(params.get(role), entry)
         elif role not in roles:
-            problems.append(Problem(at, f"is not a role of the job: {', '.join(sorted(roles))}", role))
+            problems.append(
+                Problem(at, f"is not a role of the job: {', '.join(sorted(roles))}", role)
+            )
         else:
             for key, by_task in entry.items():
-                party = next((p for p in spec.parties if p.role == role and p.index == index_of(str(key))), None)
+                party = next(
+                    (p for p in spec.parties if p.role == role and p.index == index_of(str(key))),
+                    None,
+                )
                 if party is None or not isinstance(by_task, Mapping):
                     rule = "must be an object" if party else f"is not an index of a {role}"
                     problems.append(Problem(f"{at}.{key}", rule, key if party is None else by_task))
                     continue
                 wrong = _may(spec, by, party, f"{at}.{key}")
-                problems += wrong or _wrong_tasks(spec, by_task, may_change, f"{at}.{key}", else_rule)
+                problems += wrong or _wrong_tasks(
+                    spec, by_task, may_change, f"{at}.{key}", else_rule
+                )
                 if not problems:
                     params[role] = _for_party(spec, params.get(role), party, by_task)
     return problems, params
 
 
-def _may(spec: JobSpec, by: NodeId, party: Party | None, at: str) -> list[Problem]:
+def _may(
+    spec: JobSpec,
+    by: NodeId,
+    party: Party | None,
+    at: str,
+) -> list[Problem]:
     if by in (spec.initiator, spec.scheduler) or (party is not None and party.node == by):
         return []
-    return [Problem(at, f"may not be changed by {by}: it concerns other nodes", party.node if party else "common")]
+    return [
+        Problem(
+            at,
+            f"may not be changed by {by}: it concerns other nodes",
+            party.node if party else "common",
+        )
+    ]
 
 
 def _wrong_tasks(
-    spec: JobSpec, by_task: Mapping[str, Any], may_change: Collection[str], at: str, else_rule: str
+    spec: JobSpec,
+    by_task: Mapping[str, Any],
+    may_change: Collection[str],
+    at: str,
+    else_rule: str,
 ) -> list[Problem]:
     problems = []
     for task, values in by_task.items():
@@ -312,7 +396,9 @@ def _wrong_tasks(
         elif task not in may_change:
             problems.append(Problem(f"{at}.{task}", else_rule, task))
         elif not isinstance(values, Mapping):
-            problems.append(Problem(f"{at}.{task}", "must be an object: parameters by their names", values))
+            problems.append(
+                Problem(f"{at}.{task}", "must be an object: parameters by their names", values)
+            )
     return problems
 
 
@@ -325,7 +411,12 @@ def _laid_over(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _for_party(spec: JobSpec, by_index: Any, party: Party, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _for_party(
+    spec: JobSpec,
+    by_index: Any,
+    party: Party,
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
     """Give a party an entry of its own at the end, where it wins, with all that held for it and the changes."""
     entries = dict(by_index) if isinstance(by_index, Mapping) else {}
     params = {party.role: entries}
@@ -341,7 +432,12 @@ def _for_party(spec: JobSpec, by_index: Any, party: Party, changes: Mapping[str,
 # ---------------------------------------------------------------- new parameters for a job that is under way
 
 
-def amendable(spec: JobSpec, parameters: Mapping[str, Any], begun: Iterable[str], by: NodeId) -> list[Problem]:
+def amendable(
+    spec: JobSpec,
+    parameters: Mapping[str, Any],
+    begun: Iterable[str],
+    by: NodeId,
+) -> list[Problem]:
     """Return what is wrong with new parameters, where some tasks have started; ``by``: the requesting node."""
     free = {node.name for node in spec.dag.nodes} - set(begun)
     return changed(spec, parameters, free, by, "has started, so its parameters cannot change")[0]

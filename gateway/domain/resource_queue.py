@@ -22,7 +22,12 @@ class Rules:
     the settings say"""
 
 
-def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> tuple[Ledger, bool]:
+def apply(
+    ledger: Ledger,
+    claim: Claim,
+    now: datetime,
+    rules: Rules = Rules(),
+) -> tuple[Ledger, bool]:
     """Let a job hold what it asks for, or let it wait with a reason. Asked again while it holds it: no change.
 
     A job keeps the age that it had when it first asked.
@@ -35,11 +40,22 @@ def apply(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -
     claim = replace(claim, state=ClaimState.WAITING, asked_at=now)
     ledger = ledger.with_claim(claim)
     if claim.job_id in admissible(ledger, now, rules):
-        return ledger.with_claim(replace(claim, state=ClaimState.HELD, held_at=now, reason="")), True
+        return ledger.with_claim(
+            replace(
+                claim,
+                state=ClaimState.HELD,
+                held_at=now,
+                reason="",
+            )
+        ), True
     return ledger.with_claim(replace(claim, reason=why(ledger, claim, now, rules))), False
 
 
-def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[str]:
+def admissible(
+    ledger: Ledger,
+    now: datetime,
+    rules: Rules = Rules(),
+) -> list[str]:
     """Return the waiting jobs that may hold what they need now, first those that go first."""
     left = ledger.available
     found = []
@@ -50,7 +66,9 @@ def admissible(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[st
             found.append(claim.job_id)
             left -= claim.portions
         elif aged(claim, now, rules):
-            kept = ((engine, _reserved(left[engine], amounts)) for engine, amounts in claim.portions)
+            kept = (
+                (engine, _reserved(left[engine], amounts)) for engine, amounts in claim.portions
+            )
             left = Portions({**left.at, **dict(kept)})
     return found
 
@@ -60,10 +78,16 @@ def _silent(ledger: Ledger, claim: Claim) -> list[str]:
     return [engine for engine in claim.further if engine in ledger.away]
 
 
-def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:
+def queue(
+    ledger: Ledger,
+    now: datetime,
+    rules: Rules = Rules(),
+) -> list[Claim]:
     """Return the jobs that wait and still ask, in the order in which they are served."""
     last = now - timedelta(seconds=rules.fresh)
-    waiting = (c for c in ledger.claims.values() if c.state is ClaimState.WAITING and c.asked_at >= last)
+    waiting = (
+        c for c in ledger.claims.values() if c.state is ClaimState.WAITING and c.asked_at >= last
+    )
 
     def place(claim: Claim) -> tuple[bool, int, datetime, str]:
         old = aged(claim, now, rules)
@@ -72,18 +96,30 @@ def queue(ledger: Ledger, now: datetime, rules: Rules = Rules()) -> list[Claim]:
     return sorted(waiting, key=place)
 
 
-def aged(claim: Claim, now: datetime, rules: Rules = Rules()) -> bool:
+def aged(
+    claim: Claim,
+    now: datetime,
+    rules: Rules = Rules(),
+) -> bool:
     """Tell whether a claim has waited for so long that it goes before all younger ones."""
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 
 def _reserved(left: Amounts, amounts: Amounts) -> Amounts:
     """Return what others may take without delaying the job that waits for these amounts."""
-    kept = {kind: max(have - dict(amounts)[kind], 0) if dict(amounts)[kind] else have for kind, have in left}
+    kept = {
+        kind: max(have - dict(amounts)[kind], 0) if dict(amounts)[kind] else have
+        for kind, have in left
+    }
     return Amounts(**kept)
 
 
-def why(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> str:
+def why(
+    ledger: Ledger,
+    claim: Claim,
+    now: datetime,
+    rules: Rules = Rules(),
+) -> str:
     """Say what the job needs, what is free, and who has the rest; first, which engine does not answer."""
     if silent := _silent(ledger, claim):
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
@@ -100,7 +136,12 @@ def why(ledger: Ledger, claim: Claim, now: datetime, rules: Rules = Rules()) -> 
     return f"{needs}: {_listed(ahead)}" if ahead else needs
 
 
-def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
+def _lack(
+    ledger: Ledger,
+    engine: str,
+    needed: Amounts,
+    on: str,
+) -> str:
     """Say of what an engine has too little free, and who has it; empty for nothing."""
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"
@@ -117,7 +158,11 @@ def _lack(ledger: Ledger, engine: str, needed: Amounts, on: str) -> str:
     return f"{text}, others use {used.text(by_others)}" if by_others else text
 
 
-def _listed(claims: Iterable[Claim], kinds: tuple[str, ...] = (), engine: str | None = None) -> str:
+def _listed(
+    claims: Iterable[Claim],
+    kinds: tuple[str, ...] = (),
+    engine: str | None = None,
+) -> str:
     ordered = sorted(claims, key=lambda c: (c.held_at or c.since, c.job_id))
 
     def amounts(claim: Claim) -> str:

@@ -40,11 +40,19 @@ class Amounts:
         gpu: float | None = None,
     ) -> Self:
         """Count cores, bytes and devices; what has no limit counts as nothing, any share at least as one unit."""
-        return cls(math.ceil((cpu or 0) * CORE), math.ceil(memory or 0), math.ceil(disk or 0), math.ceil(gpu or 0))
+        return cls(
+            math.ceil((cpu or 0) * CORE),
+            math.ceil(memory or 0),
+            math.ceil(disk or 0),
+            math.ceil(gpu or 0),
+        )
 
     def __add__(self, other: "Amounts") -> "Amounts":
         return Amounts(
-            self.cpu + other.cpu, self.memory + other.memory, self.disk + other.disk, self.gpu + other.gpu
+            self.cpu + other.cpu,
+            self.memory + other.memory,
+            self.disk + other.disk,
+            self.gpu + other.gpu,
         )
 
     def __sub__(self, other: "Amounts") -> "Amounts":
@@ -57,7 +65,12 @@ class Amounts:
         return bool(self.cpu or self.memory or self.disk or self.gpu)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        yield from (("cpu", self.cpu), ("memory", self.memory), ("disk", self.disk), ("gpu", self.gpu))
+        yield from (
+            ("cpu", self.cpu),
+            ("memory", self.memory),
+            ("disk", self.disk),
+            ("gpu", self.gpu),
+        )
 
     def scaled(self, share: float) -> "Amounts":
         """Return this share of everything, rounded down, but a GPU at least where there is any."""
@@ -128,10 +141,14 @@ class Portions:
         return any(self.at.values())
 
     def __add__(self, other: "Portions") -> "Portions":
-        return Portions({**self.at, **{engine: self[engine] + more for engine, more in other.at.items()}})
+        return Portions(
+            {**self.at, **{engine: self[engine] + more for engine, more in other.at.items()}}
+        )
 
     def __sub__(self, other: "Portions") -> "Portions":
-        return Portions({**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}})
+        return Portions(
+            {**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}}
+        )
 
     def fits(self, free: "Portions") -> bool:
         """Whether there is capacity at every engine of which something is needed."""
@@ -139,7 +156,9 @@ class Portions:
 
     def text(self) -> str:
         """Return the amounts for a sentence, each with its engine where it is not the main one."""
-        lines = [amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self]
+        lines = [
+            amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self
+        ]
         return "; ".join(lines) or _NOTHING.text()
 
 
@@ -169,7 +188,9 @@ class Defaults:
     memory: int | None = None  # bytes
     pids: int | None = 512
     disk: int | None = None  # bytes
-    roles: "Mapping[str, Defaults] | None" = None  # instead of these, for parties of a role such as ``arbiter``
+    roles: "Mapping[str, Defaults] | None" = (
+        None  # instead of these, for parties of a role such as ``arbiter``
+    )
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
         """Return the defaults of a role, and what they are called."""
@@ -180,7 +201,12 @@ class Defaults:
 
 MOST = 2.0**32
 """cores or GiB that no machine has"""
-UNITS = {"cpu": 1, "memory": GIB, "disk": GIB, "gpu": 1}
+UNITS = {
+    "cpu": 1,
+    "memory": GIB,
+    "disk": GIB,
+    "gpu": 1,
+}
 
 
 # ---------------------------------------------------------------- what a job asks for
@@ -194,7 +220,9 @@ class Granted:
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
     gpu: float | None = None  # devices; None: none
-    origins: Mapping[str, str] = field(default_factory=dict)  # cpu, memory, disk, gpu -> where it comes from
+    origins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # cpu, memory, disk, gpu -> where it comes from
 
     @property
     def amounts(self) -> Amounts:
@@ -212,11 +240,21 @@ def parallelism(spec: JobSpec) -> int | None:
     return spec.common.get("task_parallelism")
 
 
-def granted(spec: JobSpec, party: Party, defaults: Defaults) -> Granted:
+def granted(
+    spec: JobSpec,
+    party: Party,
+    defaults: Defaults,
+) -> Granted:
     """Return what each run of a party may use: what the job requests for it, else the node's default."""
     default, name = defaults.for_role(party.role)
-    values: dict[str, float | None] = {"cpu": default.cpu, "memory": default.memory, "disk": default.disk}
-    origins = {kind: name if value is not None else "the node's bound" for kind, value in values.items()}
+    values: dict[str, float | None] = {
+        "cpu": default.cpu,
+        "memory": default.memory,
+        "disk": default.disk,
+    }
+    origins = {
+        kind: name if value is not None else "the node's bound" for kind, value in values.items()
+    }
     if default.cpu is None and not is_own(spec, party.node):
         origins["cpu"] = PARTNERS_BOUND
     for kind, asked in overlay(spec.job_params, party, "resources").items():
@@ -314,8 +352,15 @@ class Ledger:
     @property
     def available(self) -> Portions:
         """What others may hold of each engine that answers."""
-        left = {engine: most - self.held_at(engine) - self.others[engine] for engine, most in self.further.items()}
-        there = {engine: _at_least_none(amounts) for engine, amounts in left.items() if engine not in self.away}
+        left = {
+            engine: most - self.held_at(engine) - self.others[engine]
+            for engine, most in self.further.items()
+        }
+        there = {
+            engine: _at_least_none(amounts)
+            for engine, amounts in left.items()
+            if engine not in self.away
+        }
         return Portions.of(self.free, there)
 
     def with_claim(self, claim: Claim) -> "Ledger":
@@ -327,7 +372,14 @@ class Ledger:
         claim = self.claims.get(job_id)
         if claim is None or claim.state is not ClaimState.HELD:
             return replace(self, ignored=self.ignored + 1)
-        return self.with_claim(replace(claim, state=ClaimState.RETURNED, held_at=None, reason=""))
+        return self.with_claim(
+            replace(
+                claim,
+                state=ClaimState.RETURNED,
+                held_at=None,
+                reason="",
+            )
+        )
 
     def without(self, job_id: str) -> "Ledger":
         """Remove a job that has ended, with its reservation; idempotent."""
@@ -379,7 +431,12 @@ class Demand:
         return any(part.one for part in self.parts)
 
 
-def demand(spec: JobSpec, node: NodeId, defaults: Defaults, seats: Mapping[str, Seat] | None = None) -> Demand:
+def demand(
+    spec: JobSpec,
+    node: NodeId,
+    defaults: Defaults,
+    seats: Mapping[str, Seat] | None = None,
+) -> Demand:
     """Return what a job needs at a node, all roles there counted together. ``seats``: task -> where it runs.
 
     Where tasks run at several engines, a party counts at those at which it has a role in any task.
@@ -395,10 +452,16 @@ def demand(spec: JobSpec, node: NodeId, defaults: Defaults, seats: Mapping[str, 
     for engine, names in by_engine.items():
         roles = [places.get(name, Seat()).roles for name in names]
         everybody = len(by_engine) == 1 or None in roles
-        here = {p.label: a for p, a in parties.items() if everybody or any(p.role in r for r in roles if r)}
+        here = {
+            p.label: a
+            for p, a in parties.items()
+            if everybody or any(p.role in r for r in roles if r)
+        }
         most = len(names) if len(by_engine) == 1 else breadth(spec.dag, set(names))
         parts.append(Part(here, most, engine))
-    return Demand(tuple(parts), min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1))
+    return Demand(
+        tuple(parts), min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1)
+    )
 
 
 def widest_level(dag: Dag) -> int:
@@ -451,7 +514,9 @@ class NodeCapacity:
     cores: float  # of the main engine: no container can have more
     share: float = 1.0  # of the total, what one job may hold
     defaults: Defaults = field(default_factory=Defaults)
-    further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # the further engines by their names
+    further: Mapping[str, EngineCapacity] = field(
+        default_factory=dict
+    )  # the further engines by their names
     engine: str = "main"  # what the main engine is called where there are several
     others: Amounts = _NOTHING  # what others than this node use of the main engine
 
@@ -481,10 +546,14 @@ def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
     """
     if not needed:
         further = {part.engine: Amounts() for part in needed.parts if part.engine}
-        return Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
+        return (
+            Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
+        )
     if never := [line for part in needed.parts for line in _never(part, means)]:
         raise Never("; ".join(never))
-    at_once = min([needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))])
+    at_once = min(
+        [needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))]
+    )
     held = {part.engine: part.one * min(at_once, part.most) for part in needed.parts}
     disk = min(total(held.values()).disk, max(part.one.disk for part in needed.parts) * at_once)
     further = {engine: replace(amounts, disk=0) for engine, amounts in held.items() if engine}
@@ -509,9 +578,15 @@ def outgrown(held: Pool, means: NodeCapacity) -> str:
     """
     for engine, needed in held.further.items():
         if engine not in means.further:
-            return f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
+            return (
+                f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
+            )
         capacity = means.of(engine)
-        if capacity.total is not None and not capacity.away and (lacks := needed.lacking(capacity.total)):
+        if (
+            capacity.total is not None
+            and not capacity.away
+            and (lacks := needed.lacking(capacity.total))
+        ):
             return f"needs {needed.text(lacks)}, {means.named(engine)} has {capacity.total.text(lacks)}"
     return ""
 

@@ -25,12 +25,21 @@ from gateway.domain.timeouts import NOW, Due, Timing, expiry
 # attempts have it keeps to it.
 
 
-def numbered_id(job_id: str, task: str, attempt: int) -> str:
+def numbered_id(
+    job_id: str,
+    task: str,
+    attempt: int,
+) -> str:
     """Return an id made of job, task and attempt."""
     return f"{job_id}_{task}_{attempt}"
 
 
-def following(job_id: str, task: str, attempt: int, before: str) -> str:
+def following(
+    job_id: str,
+    task: str,
+    attempt: int,
+    before: str,
+) -> str:
     """Return the id of an attempt after the one with the id ``before``: of the same kind.
 
     It is always the same one, so that two planners agree on it.
@@ -83,7 +92,11 @@ def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
         parts = task.nodes.values()
         if all(part.over for part in parts):
             again = task.again_from + timedelta(seconds=own.retry_delay)
-            landed = (_landed_at(call, timing.call_deadline) for part in parts for call in (part.start, part.stop))
+            landed = (
+                _landed_at(call, timing.call_deadline)
+                for part in parts
+                for call in (part.start, part.stop)
+            )
             yield Due(max([again, *landed]), TryAgain(task.name))
         else:
             given_up = filter(None, (_given_up_at(part, timing.stop_timeout) for part in parts))
@@ -112,15 +125,28 @@ def is_tried_again(job: Job, task: Task) -> bool:
     return task.attempt < job.spec.time_limits.of(task.name).retries and reason not in NOT_WORTH_IT
 
 
-def set_back(job: Job, task: Task, at: datetime) -> Job:
+def set_back(
+    job: Job,
+    task: Task,
+    at: datetime,
+) -> Job:
     """Record that an attempt has failed and another follows; from now on it is stopped wherever it runs."""
     failure = task.failure or Failure("FAILED", task=task.name)
-    detail = {**failure.as_dict(), "task": task.name, "task_id": task.task_id, "attempt": task.attempt}
+    detail = {
+        **failure.as_dict(),
+        "task": task.name,
+        "task_id": task.task_id,
+        "attempt": task.attempt,
+    }
     job = job.with_task(replace(task, again_from=at, failure=failure))
     return job.noted(at, "attempt failed, another follows", **detail)
 
 
-def timed_out(job: Job, name: str, at: datetime) -> Job:
+def timed_out(
+    job: Job,
+    name: str,
+    at: datetime,
+) -> Job:
     """Decide that a task takes too long: it is tried again, or fails with all that still runs of it."""
     task = job.tasks[name]
     if task.again_from is not None:
@@ -135,7 +161,14 @@ def timed_out(job: Job, name: str, at: datetime) -> Job:
         if is_tried_again(job, task):
             return set_back(job, task, at)
     nodes = {node: part.failed() for node, part in task.nodes.items()}
-    return job.with_task(replace(task, again_from=None, failure=failure, nodes=nodes))
+    return job.with_task(
+        replace(
+            task,
+            again_from=None,
+            failure=failure,
+            nodes=nodes,
+        )
+    )
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
@@ -146,7 +179,11 @@ def job_timed_out(job: Job, at: datetime) -> Ending:
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
 
-def begun_again(job: Job, name: str, at: datetime) -> Job:
+def begun_again(
+    job: Job,
+    name: str,
+    at: datetime,
+) -> Job:
     """Begin the next attempt of a task; one that has succeeded everywhere in the meantime has succeeded."""
     task = job.tasks[name]
     if task.reported is TaskStatus.SUCCESS:
@@ -163,21 +200,36 @@ def begun_again(job: Job, name: str, at: datetime) -> Job:
         again_from=None,
         failure=None,
         started_at=None,
-        nodes={n: NodeTask(n, dict.fromkeys(part.roles, TaskStatus.PENDING)) for n, part in task.nodes.items()},
+        nodes={
+            n: NodeTask(n, dict.fromkeys(part.roles, TaskStatus.PENDING))
+            for n, part in task.nodes.items()
+        },
     )
-    return job.with_task(again).noted(at, "next attempt", task=name, task_id=again.task_id, attempt=number)
+    return job.with_task(again).noted(
+        at,
+        "next attempt",
+        task=name,
+        task_id=again.task_id,
+        attempt=number,
+    )
 
 
 def _where(task: Task) -> str:
     """Name the nodes at which a task is not over, and how it is there."""
-    left = {n: [s for s in part.roles.values() if not ended(TASK, s)] for n, part in task.nodes.items()}
+    left = {
+        n: [s for s in part.roles.values() if not ended(TASK, s)] for n, part in task.nodes.items()
+    }
     return ", ".join(f"{node} ({merge(open_)})" for node, open_ in left.items() if open_)
 
 
 # ---------------------------------------------------------------- stops
 
 
-def with_endings(job: Job, names: Iterable[str], ending: Ending) -> tuple[Job, list[str]]:
+def with_endings(
+    job: Job,
+    names: Iterable[str],
+    ending: Ending,
+) -> tuple[Job, list[str]]:
     """Return the job with tasks that are to end so, and which these are: some may end already."""
     along = set(names)
     ends = [name for name, task in job.tasks.items() if name in along and task.ending is None]
@@ -185,12 +237,20 @@ def with_endings(job: Job, names: Iterable[str], ending: Ending) -> tuple[Job, l
     return replace(job, tasks={**job.tasks, **tasks}), ends
 
 
-def stop(job: Job, name: str, by: NodeId, at: datetime, message: str) -> Job:
+def stop(
+    job: Job,
+    name: str,
+    by: NodeId,
+    at: datetime,
+    message: str,
+) -> Job:
     """Stop a task and all that needs its output; nothing changes where it has ended or is stopping already."""
     root = job.tasks[name]
     if job.ending is not None or root.ending is not None or ended(TASK, root.status):
         return job
-    ending = Ending(Outcome.STOPPED, at, Failure("STOPPED", message or f"stopped by {by}", task=name), by)
+    ending = Ending(
+        Outcome.STOPPED, at, Failure("STOPPED", message or f"stopped by {by}", task=name), by
+    )
     job, names = with_endings(job, downstream(job.spec.dag, [name]), ending)
     return job.noted(at, "task stop asked", by, task=name, tasks=names)
 
@@ -206,11 +266,19 @@ def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     return Ending(Outcome.SUCCEEDED, at) if stopped is None else replace(stopped, at=at)
 
 
-def cause(job: Job, task: Task, failure: Failure) -> Failure:
+def cause(
+    job: Job,
+    task: Task,
+    failure: Failure,
+) -> Failure:
     """Return why a task fails: the stop, if it or its job is being stopped, else what its node says."""
     if task.ending is not None:
         return task.ending.failure or failure
-    if job.ending is not None and job.ending.outcome is Outcome.STOPPED and job.ending.failure is not None:
+    if (
+        job.ending is not None
+        and job.ending.outcome is Outcome.STOPPED
+        and job.ending.failure is not None
+    ):
         return replace(job.ending.failure, task=task.name)
     return failure
 
@@ -226,20 +294,35 @@ def stopped(task: Task) -> Task:
         task = replace(task, again_from=None, failure=task.ending.failure or task.failure)
     if task.attempt == 0 and not any(part.there for part in task.nodes.values()):
         return task
-    return _failed(task, [part for part in task.nodes.values() if part.start.state is CallState.IDLE])
+    return _failed(
+        task, [part for part in task.nodes.values() if part.start.state is CallState.IDLE]
+    )
 
 
-def closed(job: Job, task: Task, at: datetime) -> Task:
+def closed(
+    job: Job,
+    task: Task,
+    at: datetime,
+) -> Task:
     """Return the task as the end of its job leaves it: what began and has not succeeded has failed, everywhere."""
     parts = task.nodes.values()
-    begun = task.attempt > 0 or any(part.start.state is not CallState.IDLE or part.there for part in parts)
+    begun = task.attempt > 0 or any(
+        part.start.state is not CallState.IDLE or part.there for part in parts
+    )
     if task.status is TaskStatus.SUCCESS or not begun:
         return task
     task = _failed(task, parts)
     if not may(TASK, task.status, TaskStatus.FAILED):
         return task
-    failure = task.failure or cause(job, task, Failure("STOPPED", "stopped with its job", task=task.name))
-    return replace(task, status=move(TASK, task.status, TaskStatus.FAILED), ended_at=at, failure=failure)
+    failure = task.failure or cause(
+        job, task, Failure("STOPPED", "stopped with its job", task=task.name)
+    )
+    return replace(
+        task,
+        status=move(TASK, task.status, TaskStatus.FAILED),
+        ended_at=at,
+        failure=failure,
+    )
 
 
 def _failed(task: Task, parts: Iterable[NodeTask]) -> Task:

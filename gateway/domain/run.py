@@ -8,7 +8,17 @@ from typing import Any, Self
 
 from gateway.domain.dag import ComponentRef
 from gateway.domain.resources import Amounts, Pool, Portions
-from gateway.domain.spec import Amendment, Call, CallState, Ending, Failure, JobSpec, NodeId, Note, Party
+from gateway.domain.spec import (
+    Amendment,
+    Call,
+    CallState,
+    Ending,
+    Failure,
+    JobSpec,
+    NodeId,
+    Note,
+    Party,
+)
 from gateway.domain.states import TASK_OF_RUN, JobStatus, Outcome, RunStatus, TaskStatus, replace
 
 
@@ -47,7 +57,9 @@ class Exit:
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    missing_outputs: tuple[str, ...] = ()  # outputs that the job names and that are not in the storage
+    missing_outputs: tuple[
+        str, ...
+    ] = ()  # outputs that the job names and that are not in the storage
 
 
 @dataclass(frozen=True)
@@ -80,25 +92,35 @@ class Run:
     component: ComponentRef
     image: str
     created_at: datetime
-    image_profile: str = ""  # metadata.profile: which older forms of storage and addresses its environment has
+    image_profile: str = (
+        ""  # metadata.profile: which older forms of storage and addresses its environment has
+    )
     declared: Mapping[str, int] = field(default_factory=dict)
     """what its registration says beside the image: control_port, n_threads, chunk_size"""
     engine: str = ""  # which of several engines runs it; empty: the main one
     attempt: int = 0  # from 0, of this node's own counting
     status: RunStatus = RunStatus.WAITING
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Address] = field(default_factory=dict)  # name in the component's description -> address
-    outputs: Mapping[str, Address] = field(default_factory=dict)  # name in the component's description -> address
+    inputs: Mapping[str, Address] = field(
+        default_factory=dict
+    )  # name in the component's description -> address
+    outputs: Mapping[str, Address] = field(
+        default_factory=dict
+    )  # name in the component's description -> address
     output_keys: Mapping[str, str] = field(default_factory=dict)
     """key in the flow -> name in the component's description"""
-    checkpoint: Address | None = None  # the folder for checkpoints of the task; None: the job wants none
+    checkpoint: Address | None = (
+        None  # the folder for checkpoints of the task; None: the job wants none
+    )
     checkpoint_from: Address | None = None  # where an earlier job left its checkpoints
     limits: Mapping[str, float | None] = field(default_factory=dict)
     """cpu in cores, memory and disk in bytes, pids; None: unlimited"""
     limit_origins: Mapping[str, str] = field(default_factory=dict)
     """cpu, memory, disk -> where the limit comes from, such as ``guest.0`` or ``site default``"""
     roles: tuple[str, ...] = ()  # roles that take part in the task
-    results: Mapping[str, str] = field(default_factory=dict)  # the vendor's result codes and what they mean
+    results: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the vendor's result codes and what they mean
     launch: Call = Call()
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -116,7 +138,9 @@ class Run:
     reporting: Reporting = field(default=Reporting(), metadata={"stored": "told"})
     image_digest: str = ""
     expected_digest: str = ""  # of the image that was approved; empty: any
-    granted: tuple[str, ...] = ()  # privileges of its container beyond the usual ones, by the admin's settings
+    granted: tuple[
+        str, ...
+    ] = ()  # privileges of its container beyond the usual ones, by the admin's settings
     away_at: datetime | None = None  # since when the engine has not responded
     token: str = ""  # random; the container's token on the channel begins with it: `gateway.auth`
     owner: str = ""  # gateway instance and engine that own the container
@@ -190,7 +214,9 @@ class Agreement:
 
     bundle: Mapping[str, Any]  # the statement in its envelope
     key: str  # the public key that has signed it: base64 of SubjectPublicKeyInfo
-    images: Mapping[str, str] = field(default_factory=dict)  # component -> digest of its image approved here
+    images: Mapping[str, str] = field(
+        default_factory=dict
+    )  # component -> digest of its image approved here
 
 
 @dataclass(frozen=True)
@@ -231,14 +257,26 @@ class LocalJob:
     last_contact: datetime | None = field(default=None, metadata={"stored": "heard_at"})
     """when the scheduling node last sent anything; kept coarsely"""
     ask: Call = Call()  # asks the scheduling node whether the job still exists there
-    wish: Call | None = None  # has the scheduling node, silent when people here stopped the job, stop it
+    wish: Call | None = (
+        None  # has the scheduling node, silent when people here stopped the job, stop it
+    )
     stop_request: StopRequest | None = None
-    inquiry: Call | None = None  # asks the scheduling node, whose stop did not say so, how the job ended
+    inquiry: Call | None = (
+        None  # asks the scheduling node, whose stop did not say so, how the job ended
+    )
     warnings: tuple[str, ...] = ()
-    progress: int = 0  # per cent that the scheduling node reported last, while the job had not succeeded
-    pool: Pool | None = None  # what the job has reserved here for its tasks; None: nothing that is counted
-    offered: tuple[Amendment, ...] = ()  # new parameters that the scheduling node may have the job go on with
-    amendments: tuple[str, ...] = ()  # ids of those that hold, as far as a task's start has named them
+    progress: int = (
+        0  # per cent that the scheduling node reported last, while the job had not succeeded
+    )
+    pool: Pool | None = (
+        None  # what the job has reserved here for its tasks; None: nothing that is counted
+    )
+    offered: tuple[
+        Amendment, ...
+    ] = ()  # new parameters that the scheduling node may have the job go on with
+    amendments: tuple[
+        str, ...
+    ] = ()  # ids of those that hold, as far as a task's start has named them
     notes: tuple[Note, ...] = field(default=(), compare=False)
 
     @property
@@ -250,7 +288,9 @@ class LocalJob:
     def own_failure(self) -> Failure | None:
         """Why a task failed here for a cause of its own, and not as it was stopped."""
         last = {(run.task_name, run.party): run for run in self.runs}.values()
-        return next((run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None)
+        return next(
+            (run.failure for run in last if run.failure and run.failure.reason != "STOPPED"), None
+        )
 
     @property
     def is_ending_inferred(self) -> bool:
@@ -259,11 +299,22 @@ class LocalJob:
             return False
         return self.inquiry.state is not CallState.OK or self.inquiry.message != ""
 
-    def noted(self, at: datetime, event: str, by: str = "", **detail: Any) -> Self:
+    def noted(
+        self,
+        at: datetime,
+        event: str,
+        by: str = "",
+        **detail: Any,
+    ) -> Self:
         """Return the job with one more line for its timeline."""
         return replace(self, notes=(*self.notes, Note(at, event, by, detail)))
 
-    def runs_of(self, task_id: str, role: str = "", index: int | None = None) -> tuple[Run, ...]:
+    def runs_of(
+        self,
+        task_id: str,
+        role: str = "",
+        index: int | None = None,
+    ) -> tuple[Run, ...]:
         """Return the runs of a task, narrowed to a role and an index where they are given."""
         return tuple(
             run
@@ -281,7 +332,9 @@ class LocalJob:
 
     def newest_runs(self, task_name: str) -> tuple[Run, ...]:
         """Return the runs of a task's newest attempt here."""
-        newest = next((run.task_id for run in reversed(self.runs) if run.task_name == task_name), "")
+        newest = next(
+            (run.task_id for run in reversed(self.runs) if run.task_name == task_name), ""
+        )
         return self.runs_of(newest)
 
 
@@ -295,7 +348,9 @@ class LocalJob:
 def amounts(run: Run) -> Amounts:
     """Return what a run borrows."""
     limits = run.limits
-    return Amounts.of(limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu"))
+    return Amounts.of(
+        limits.get("cpu"), limits.get("memory"), limits.get("disk"), limits.get("gpu")
+    )
 
 
 def portions(local: LocalJob, run: Run) -> Portions:
@@ -312,7 +367,12 @@ def portions(local: LocalJob, run: Run) -> Portions:
 def borrowed(local: LocalJob) -> Portions:
     """Return what the job's runs use of its pool now."""
     return sum(
-        (portions(local, r) for r in local.runs if not r.over and r.status is not RunStatus.WAITING), Portions()
+        (
+            portions(local, r)
+            for r in local.runs
+            if not r.over and r.status is not RunStatus.WAITING
+        ),
+        Portions(),
     )
 
 

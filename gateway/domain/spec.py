@@ -38,7 +38,9 @@ class Limits:
 
     job_timeout: float | None = None  # seconds, from when every node has started the job
     usual: TaskLimits = TaskLimits()
-    tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks that differ from the usual
+    tasks: Mapping[str, TaskLimits] = field(
+        default_factory=dict
+    )  # tasks that differ from the usual
 
     def of(self, task: str) -> TaskLimits:
         """Return the rules for one task."""
@@ -131,7 +133,9 @@ class JobSpec:
         """How long the job and its tasks may take, and how often a task is tried again."""
         common = self.common
         usual = TaskLimits(
-            common.get("task_timeout"), common.get("auto_retries") or 0, common.get("auto_retry_delay") or 0.0
+            common.get("task_timeout"),
+            common.get("auto_retries") or 0,
+            common.get("auto_retry_delay") or 0.0,
         )
         own = {name: _of_task(entry, usual) for name, entry in (common.get("tasks") or {}).items()}
         return Limits(common.get("timeout"), usual, own)
@@ -141,7 +145,13 @@ class JobSpec:
         mine = {p.label for p in self.parties_at(node)}
         bundles = {to: bundle for to, bundle in self.bundles.items() if to == node}
         params, tasks = _only(self.job_params, mine), _only(self.task_params, mine)
-        return replace(self, dag=self.dag_at(node), job_params=params, task_params=tasks, bundles=bundles)
+        return replace(
+            self,
+            dag=self.dag_at(node),
+            job_params=params,
+            task_params=tasks,
+            bundles=bundles,
+        )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
         """Return for which tasks a party has another provider of the same component, and which."""
@@ -154,7 +164,11 @@ class JobSpec:
 
     def dag_at(self, node: NodeId) -> Dag:
         """Return the flow as a node runs it: with the providers that its parties have."""
-        own = {task: ref for party in self.parties_at(node) for task, ref in self.providers_of(party).items()}
+        own = {
+            task: ref
+            for party in self.parties_at(node)
+            for task, ref in self.providers_of(party).items()
+        }
         if not own:
             return self.dag
         nodes = (replace(one, component=own.get(one.name, one.component)) for one in self.dag.nodes)
@@ -182,7 +196,9 @@ class JobSpec:
 
 def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:
     """Return a task's own entry over what holds for all; null counts as absent."""
-    timeout, retries, delay = (entry.get(name) for name in ("timeout", "auto_retries", "auto_retry_delay"))
+    timeout, retries, delay = (
+        entry.get(name) for name in ("timeout", "auto_retries", "auto_retry_delay")
+    )
     return TaskLimits(
         usual.timeout if timeout is None else timeout,
         usual.retries if retries is None else retries,
@@ -195,9 +211,15 @@ def _overlaid(old: Any, new: Any) -> Any:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     both = {
-        k: {**old[k], **v} for k, v in new.items() if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
+        k: {**old[k], **v}
+        for k, v in new.items()
+        if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
     }
-    return {**old, **new, **both}
+    return {
+        **old,
+        **new,
+        **both,
+    }
 
 
 def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:
@@ -229,7 +251,11 @@ class Effective:
     origin: str
 
 
-def overlay(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Effective]:
+def overlay(
+    params: Mapping[str, Any],
+    party: Party,
+    task: str,
+) -> dict[str, Effective]:
     """Merge the entries that the role holds for this index: role index over common is done by `effective`."""
     found: dict[str, Effective] = {}
     by_index = params.get(party.role)
@@ -237,11 +263,15 @@ def overlay(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Eff
         return found
     index = str(party.index)
     for key, by_task in by_index.items():
-        if index not in (key.split("|") if "|" in key else (key,)) or not isinstance(by_task, Mapping):
+        if index not in (key.split("|") if "|" in key else (key,)) or not isinstance(
+            by_task, Mapping
+        ):
             continue
         values = by_task.get(task)
         if isinstance(values, Mapping):
-            found |= {name: Effective(value, f"{party.role}.{key}") for name, value in values.items()}
+            found |= {
+                name: Effective(value, f"{party.role}.{key}") for name, value in values.items()
+            }
     return found
 
 
@@ -250,7 +280,11 @@ def is_outside(spec: JobSpec, node: NodeId) -> bool:
     return bool(node) and node not in (*spec.nodes, spec.scheduler, spec.initiator)
 
 
-def effective(params: Mapping[str, Any], party: Party, task: str) -> dict[str, Effective]:
+def effective(
+    params: Mapping[str, Any],
+    party: Party,
+    task: str,
+) -> dict[str, Effective]:
     """Return the parameters of a task at a party: common, overlaid by the party's own, shallow.
 
     Data locations are left out: ``dataset_id`` of the party's own entry names an input, not a parameter.
@@ -264,7 +298,11 @@ def effective(params: Mapping[str, Any], party: Party, task: str) -> dict[str, E
     return merged | {name: value for name, value in own.items() if name != "dataset_id"}
 
 
-def data_location(params: Mapping[str, Any], party: Party, task: str) -> Mapping[str, str] | None:
+def data_location(
+    params: Mapping[str, Any],
+    party: Party,
+    task: str,
+) -> Mapping[str, str] | None:
     """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry, if it has one."""
     own = overlay(params, party, task)
     if "dataset_id" in own:
@@ -301,7 +339,9 @@ class Call:
 
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
-    due_at: datetime | None = None  # of one that is to be made, or made again: when; None: immediately
+    due_at: datetime | None = (
+        None  # of one that is to be made, or made again: when; None: immediately
+    )
     tries: int = 0  # how often it was made
     reason: str = ""  # why it was refused
     message: str = ""
@@ -313,11 +353,21 @@ class Call:
 
     def sent(self, now: datetime) -> "Call":
         """Return the call as made just now."""
-        return replace(self, state=CallState.SENT, sent_at=now, due_at=None, tries=self.tries + 1)
+        return replace(
+            self,
+            state=CallState.SENT,
+            sent_at=now,
+            due_at=None,
+            tries=self.tries + 1,
+        )
 
     def interrupted(self) -> "Call":
         """Return a call that may be under way as one to be made again immediately."""
-        return replace(self, state=CallState.LOST, due_at=None) if self.state is CallState.SENT else self
+        return (
+            replace(self, state=CallState.LOST, due_at=None)
+            if self.state is CallState.SENT
+            else self
+        )
 
     def hurried(self) -> "Call":
         """Return a call that was tried and got no answer as due now; any other as it is."""
@@ -328,7 +378,11 @@ class Call:
 R = TypeVar("R")
 
 
-def changed(record: R, path: str, change: Callable[[Any], Any]) -> R:
+def changed(
+    record: R,
+    path: str,
+    change: Callable[[Any], Any],
+) -> R:
     """Return a record with the value at a dotted path changed; as it is where a part of the path is None."""
     of: Any = record
     name, _, rest = path.partition(".")
@@ -339,7 +393,13 @@ def changed(record: R, path: str, change: Callable[[Any], Any]) -> R:
     return record if new is old else replace(of, **{name: new})
 
 
-UNCERTAIN = ("INTERNAL", "NO_ENVELOPE", "LOGIN_IN_BETWEEN", "FILTER_IN_BETWEEN", "BODY_LIMIT_IN_BETWEEN")
+UNCERTAIN = (
+    "INTERNAL",
+    "NO_ENVELOPE",
+    "LOGIN_IN_BETWEEN",
+    "FILTER_IN_BETWEEN",
+    "BODY_LIMIT_IN_BETWEEN",
+)
 """Reasons of refusals that leave open whether what was asked was done: an error of the node's own, and an answer
 that is none, as something gives that stands in the node's place."""
 
@@ -372,7 +432,10 @@ class Ending:
 
 def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the tasks that changes of parameters name."""
-    entries = [changes.get("common", {}), *(e for r, by in changes.items() if r != "common" for e in by.values())]
+    entries = [
+        changes.get("common", {}),
+        *(e for r, by in changes.items() if r != "common" for e in by.values()),
+    ]
     return tuple(sorted({task for by_task in entries for task in by_task}))
 
 

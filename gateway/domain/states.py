@@ -72,7 +72,9 @@ JOB: Mapping[JobStatus, frozenset[JobStatus]] = {
 }
 
 TASK: Mapping[TaskStatus, frozenset[TaskStatus]] = {
-    TaskStatus.PENDING: frozenset({TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED}),
+    TaskStatus.PENDING: frozenset(
+        {TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED}
+    ),
     TaskStatus.READY: frozenset({TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED}),
     TaskStatus.RUNNING: frozenset({TaskStatus.SUCCESS, TaskStatus.FAILED}),
     TaskStatus.SUCCESS: frozenset(),
@@ -100,14 +102,24 @@ TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
 
 S = TypeVar("S", JobStatus, TaskStatus, RunStatus)
 
-_PRECEDENCE = (TaskStatus.FAILED, TaskStatus.RUNNING, TaskStatus.READY, TaskStatus.PENDING, TaskStatus.SUCCESS)
+_PRECEDENCE = (
+    TaskStatus.FAILED,
+    TaskStatus.RUNNING,
+    TaskStatus.READY,
+    TaskStatus.PENDING,
+    TaskStatus.SUCCESS,
+)
 
 
 class IllegalMove(Exception):
     """We decided on a move that the table does not have: a bug of ours, never of a peer."""
 
 
-def may(table: Mapping[S, frozenset[S]], old: S, new: S) -> bool:
+def may(
+    table: Mapping[S, frozenset[S]],
+    old: S,
+    new: S,
+) -> bool:
     """Say whether the table has this move."""
     return new in table[old]
 
@@ -117,7 +129,11 @@ def ended(table: Mapping[S, frozenset[S]], status: S) -> bool:
     return not table[status]
 
 
-def move(table: Mapping[S, frozenset[S]], old: S, new: S) -> S:
+def move(
+    table: Mapping[S, frozenset[S]],
+    old: S,
+    new: S,
+) -> S:
     """Return ``new`` if the table has the move. Raises `IllegalMove`."""
     if not may(table, old, new):
         raise IllegalMove(f"{old} -> {new}")

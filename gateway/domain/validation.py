@@ -64,7 +64,9 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
 
 
 def applied(
-    spec: JobSpec, problems: Sequence[Problem], warnings: Sequence[Problem]
+    spec: JobSpec,
+    problems: Sequence[Problem],
+    warnings: Sequence[Problem],
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings; in a strict job every warning is a problem."""
     return ([*problems, *warnings], []) if spec.flag("strict") else (list(problems), list(warnings))
@@ -75,11 +77,16 @@ def applied(
 
 def unlisted(initiator: NodeId, role: str) -> Problem:
     """Return the problem of an initiator that does not hold the role it claims."""
-    return Problem("config.initiator.node_id", f"must be listed under config.role.{role}", initiator)
+    return Problem(
+        "config.initiator.node_id", f"must be listed under config.role.{role}", initiator
+    )
 
 
 def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
-    for at, name in (("job_id", spec.job_id), *((f"config.role.{p.role}", p.role) for p in spec.parties)):
+    for at, name in (
+        ("job_id", spec.job_id),
+        *((f"config.role.{p.role}", p.role) for p in spec.parties),
+    ):
         if rule := name_rule(name, LARGEST_NAME // 3):
             yield Problem(at, rule, name)
     if unprintable(spec.flow_id):
@@ -93,7 +100,9 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
         yield unlisted(spec.initiator, spec.initiator_role)
     counts = Counter(p.node for p in spec.parties)
     if crowded := [f"{node} ({n})" for node, n in counts.items() if n > MOST_AT_NODE]:
-        yield Problem("config.role", f"must not name one node more than {MOST_AT_NODE} times", crowded)
+        yield Problem(
+            "config.role", f"must not name one node more than {MOST_AT_NODE} times", crowded
+        )
 
 
 def _endless(spec: JobSpec) -> Iterator[Problem]:
@@ -116,7 +125,11 @@ def _no_objects(spec: JobSpec) -> Iterator[Problem]:
 def _parameters(spec: JobSpec) -> Iterator[Problem]:
     """Find parameters that no container can get."""
     for role, entry in _objects(spec.task_params):
-        places = [(role, entry)] if role == "common" else [(f"{role}.{key}", one) for key, one in _objects(entry)]
+        places = (
+            [(role, entry)]
+            if role == "common"
+            else [(f"{role}.{key}", one) for key, one in _objects(entry)]
+        )
         for place, by_task in places:
             for task, values in _objects(by_task):
                 for name, value in values.items():
@@ -163,11 +176,11 @@ def _without_dataset(spec: JobSpec, roles_of: RolesOf) -> Iterator[Problem]:
         parties = [p for p in spec.parties if p.role in roles and p.role != "arbiter"]
         reading = [p.label for p in parties if data_location(spec.task_params, p, node.name)]
         for party in parties if reading else ():
-            if party.label not in reading and "dataset_id" not in overlay(spec.task_params, party, node.name):
+            if party.label not in reading and "dataset_id" not in overlay(
+                spec.task_params, party, node.name
+            ):
                 at = f"config.task_params.{party.role}.{party.index}.{node.name}.dataset_id"
-                rule = (
-                    f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads a dataset"
-                )
+                rule = f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads a dataset"
                 yield Problem(at, f"{rule}; name one, or an empty text where it needs none")
 
 
@@ -190,12 +203,18 @@ def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _unknown(
-    entry: Iterable[str], known: Collection[str], at: str, rule: str, values: Mapping[str, Any] | None = None
+    entry: Iterable[str],
+    known: Collection[str],
+    at: str,
+    rule: str,
+    values: Mapping[str, Any] | None = None,
 ) -> Iterator[Problem]:
     names = frozenset(known)
     for name in entry:
         if name not in names:
-            yield Problem(f"{at}.{name}", rule, values[name] if values else name, _meant(name, known))
+            yield Problem(
+                f"{at}.{name}", rule, values[name] if values else name, _meant(name, known)
+            )
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
@@ -233,7 +252,9 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
             problems.append(Problem(f"config.role.{role}", rule, role, meant))
             unplayed.remove(meant)
         else:
-            warnings.append(Problem(f"config.role.{role}", f"{rule}, so its parties have nothing to do", role))
+            warnings.append(
+                Problem(f"config.role.{role}", f"{rule}, so its parties have nothing to do", role)
+            )
     for role in unplayed:
         rule = f"is missing: {known[role]} has this role, and may fail or wait without it"
         warnings.append(Problem(f"config.role.{role}", rule))
@@ -244,11 +265,17 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_SECONDS
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= _MOST_SECONDS
+    )
 
 
 def _whole(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    )
 
 
 def _flag(value: Any) -> bool:
@@ -315,13 +342,21 @@ def _common_settings(spec: JobSpec) -> Iterator[Problem]:
             yield Problem(at, rule, value)
 
 
-def _invalid(entry: Mapping[str, Any], settings: Mapping[str, Setting], at: str) -> Iterator[Problem]:
+def _invalid(
+    entry: Mapping[str, Any],
+    settings: Mapping[str, Setting],
+    at: str,
+) -> Iterator[Problem]:
     for name, (valid, rule) in settings.items():
         if entry.get(name) is not None and not valid(entry[name]):
             yield Problem(f"{at}.{name}", rule, entry[name])
 
 
-def _task_settings(spec: JobSpec, entries: Any, at: str) -> Iterator[Problem]:
+def _task_settings(
+    spec: JobSpec,
+    entries: Any,
+    at: str,
+) -> Iterator[Problem]:
     if not isinstance(entries, Mapping):
         if entries is not None:
             yield Problem(at, "must be an object: settings by the name of a task", entries)
@@ -343,10 +378,14 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
         amounts = settings.get("resources") if at != f"{_AT}.common" else None
         if isinstance(amounts, Mapping):
             for kind in resources.UNITS:
-                if amounts.get(kind) is not None and (rule := _amount_rule(kind, resources.amount(amounts[kind]))):
+                if amounts.get(kind) is not None and (
+                    rule := _amount_rule(kind, resources.amount(amounts[kind]))
+                ):
                     yield Problem(f"{at}.resources.{kind}", rule, amounts[kind])
         elif amounts is not None:
-            yield Problem(f"{at}.resources", "must be an object of cpu, memory, disk and gpu", amounts)
+            yield Problem(
+                f"{at}.resources", "must be an object of cpu, memory, disk and gpu", amounts
+            )
 
 
 def _amount_rule(kind: str, number: float | None) -> str:
@@ -363,13 +402,21 @@ def _providers(spec: JobSpec) -> Iterator[Problem]:
     for at, settings in _all_settings(spec):
         entries = settings.get(PROVIDERS) if at != f"{_AT}.common" else None
         if entries is not None and not isinstance(entries, Mapping):
-            yield Problem(f"{at}.{PROVIDERS}", "must be an object: name:version by the name of a task", entries)
+            yield Problem(
+                f"{at}.{PROVIDERS}",
+                "must be an object: name:version by the name of a task",
+                entries,
+            )
             continue
         for task, named in (entries or {}).items():
             if spec.dag.get(task) is None:
-                yield Problem(f"{at}.{PROVIDERS}.{task}", "names a task that is not in the flow", task)
+                yield Problem(
+                    f"{at}.{PROVIDERS}.{task}", "names a task that is not in the flow", task
+                )
             elif not isinstance(named, str) or not _PROVIDER.fullmatch(named):
-                yield Problem(f"{at}.{PROVIDERS}.{task}", "must be the name and version of a provider", named)
+                yield Problem(
+                    f"{at}.{PROVIDERS}.{task}", "must be the name and version of a provider", named
+                )
     for node in spec.nodes:
         first, *others = spec.parties_at(node)
         for party in others:
@@ -397,7 +444,9 @@ def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
             yield from _unknown(amounts, resources.UNITS, f"{at}.resources", rule, amounts)
     wanted = spec.common.get("sync_type")
     if wanted not in (None, "poll", "callback"):
-        yield Problem(f"{_AT}.common.sync_type", "is neither poll nor callback; taken as poll", wanted)
+        yield Problem(
+            f"{_AT}.common.sync_type", "is neither poll nor callback; taken as poll", wanted
+        )
 
 
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
@@ -446,7 +495,9 @@ def _inheritance(spec: JobSpec) -> Iterator[Problem]:
         if node is None:
             yield Problem(f"{at}[{i}]", "names a task that is not in the flow", name)
         elif missing := sorted(node.upstream - taken):
-            yield Problem(f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name)
+            yield Problem(
+                f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name
+            )
 
 
 # Computing engines of other platforms, the business of vendors' images, and the settings that ask for one.

@@ -69,14 +69,20 @@ def _of_job(job: Job) -> Waiting | None:
             since = _first(n.start for n in unsettled) or job.created_at
             return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since)
     if job.suspended is not None:
-        return Waiting("SUSPENDED", f"no task starts: suspended by {job.suspended.by}", job.suspended.at)
-    running = [t for t in job.tasks.values() if t.started_at is not None and not ended(TASK, t.status)]
+        return Waiting(
+            "SUSPENDED", f"no task starts: suspended by {job.suspended.by}", job.suspended.at
+        )
+    running = [
+        t for t in job.tasks.values() if t.started_at is not None and not ended(TASK, t.status)
+    ]
     since = min((t.started_at for t in running if t.started_at), default=job.created_at)
     return Waiting("RUNNING", f"{', '.join(t.name for t in running) or 'tasks'} under way", since)
 
 
 def _of_ending(job: Job, ending: Ending) -> Waiting | None:
-    open_ = [n for n in job.nodes.values() if n.create.tries and not n.stop.completed and n.stop.tries]
+    open_ = [
+        n for n in job.nodes.values() if n.create.tries and not n.stop.completed and n.stop.tries
+    ]
     if not ended(JOB, job.status):
         why = ending.failure.reason if ending.failure else ending.outcome
         return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", ending.at)
@@ -92,7 +98,9 @@ def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
         return None
     since = min(n.unreachable_since for n in away if n.unreachable_since is not None)
     tries = "; ".join(f"{n.node}: {_tries(job, n)}" for n in away)
-    return Waiting(UNREACHABLE, f"no answer of {_names(away)} since {moment(since)} ({tries})", since)
+    return Waiting(
+        UNREACHABLE, f"no answer of {_names(away)} since {moment(since)} ({tries})", since
+    )
 
 
 def _tries(job: Job, node: NodeJob) -> str:
@@ -102,7 +110,9 @@ def _tries(job: Job, node: NodeJob) -> str:
             calls += (part.start, part.poll)
     lost = [call for call in calls if call.message] or calls[:1]
     call = max(lost, key=lambda one: one.sent_at or job.created_at)
-    return f"{call.tries} {'try' if call.tries == 1 else 'tries'}" + (f", {call.message}" if call.message else "")
+    return f"{call.tries} {'try' if call.tries == 1 else 'tries'}" + (
+        f", {call.message}" if call.message else ""
+    )
 
 
 def _of_pending(job: Job) -> Waiting:
@@ -133,21 +143,35 @@ def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
     found: dict[str, Waiting | None] = {}
     for name, task in job.tasks.items():
         why = _of_task(job, task, whole, name in dues, most)
-        found[name] = _with_next_check(why, _moment(dues.get(name, first), why.since if why else job.created_at))
+        found[name] = _with_next_check(
+            why, _moment(dues.get(name, first), why.since if why else job.created_at)
+        )
     return found
 
 
 def _with_next_check(found: Waiting | None, again: datetime | None) -> Waiting | None:
     """Give what has no time of its own the next check of its job."""
-    return found if found is None or found.next_check is not None else replace(found, next_check=again)
+    return (
+        found if found is None or found.next_check is not None else replace(found, next_check=again)
+    )
 
 
-def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) -> Waiting | None:
+def _of_task(
+    job: Job,
+    task: Task,
+    whole: Waiting | None,
+    due: bool,
+    most: int,
+) -> Waiting | None:
     if ended(TASK, task.status):
         return None
     if task.ending is not None:
         why = task.ending.failure
-        words = "it is stopped" if task.started_at else f"it never starts: {why.message if why else 'stopped'}"
+        words = (
+            "it is stopped"
+            if task.started_at
+            else f"it never starts: {why.message if why else 'stopped'}"
+        )
         return Waiting(why.reason if why else "STOPPED", words, task.ending.at)
     if whole is not None:
         return Waiting("JOB", f"the job waits: {whole.reason}", whole.since, whole.next_check)
@@ -170,7 +194,9 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) 
         return away
     unstarted = [n for n, part in task.nodes.items() if part.start.state is not CallState.OK]
     if unstarted:
-        return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at)
+        return Waiting(
+            "STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at
+        )
     refused = [
         f"{n} refuses to tell the task's state and is asked again: {part.poll.message}"
         for n, part in task.nodes.items()
@@ -180,7 +206,9 @@ def _of_task(job: Job, task: Task, whole: Waiting | None, due: bool, most: int) 
         return Waiting("POLL_REFUSED", "; ".join(refused), task.started_at)
     reported = [part.reported_at for part in task.nodes.values() if part.reported_at]
     where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
-    return Waiting("RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at))
+    return Waiting(
+        "RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at)
+    )
 
 
 def _others(job: Job, most: int) -> str:
@@ -211,18 +239,28 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
             return Waiting("CONFIRMING", f"reports to {by} what was decided here", since)
         if local.wish is not None and not local.wish.completed and not released:
             text = f"reports to {by} that the job was stopped here; it has not answered"
-            return Waiting("CONFIRMING", text, local.wish.sent_at or local.ended_at or local.created_at)
+            return Waiting(
+                "CONFIRMING", text, local.wish.sent_at or local.ended_at or local.created_at
+            )
         if local.closed or released:
             return None
-        return Waiting("CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at)
-    if machine.watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
+        return Waiting(
+            "CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at
+        )
+    if (
+        machine.watched(local)
+        and local.ask.state in (CallState.SENT, CallState.LOST)
+        and local.ask.tries
+    ):
         since = local.last_contact or local.created_at
         return Waiting(UNREACHABLE, f"nothing received from {by} since {moment(since)}", since)
     if (pull := approval.prepares(local)) and pull.agreed:
         text = f"fetches {', '.join(pull.images)} until {moment(pull.until)}: {pull.progress or 'begins'}"
         return Waiting("PREPARING", text, pull.since)
     if known is not None and local.status is JobStatus.PENDING:
-        return Waiting("APPROVAL", f"waits for approval here until {moment(known.until)}", known.since)
+        return Waiting(
+            "APPROVAL", f"waits for approval here until {moment(known.until)}", known.since
+        )
     if local.status is JobStatus.READY:
         since = known.decided_at if known and known.decided_at else local.created_at
         if approval.unused(local):
@@ -236,7 +274,11 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
     return Waiting("RUNNING", f"{names} under way", min(run.created_at for run in open_))
 
 
-def of_runs(local: LocalJob, timing: RunTiming, turns: Collection[str] = ()) -> dict[str, Waiting | None]:
+def of_runs(
+    local: LocalJob,
+    timing: RunTiming,
+    turns: Collection[str] = (),
+) -> dict[str, Waiting | None]:
     """Return what each run here waits for, by its id; None for one that is over.
 
     ``turns``: those whose launch waits behind that of others.
@@ -249,11 +291,17 @@ def of_runs(local: LocalJob, timing: RunTiming, turns: Collection[str] = ()) -> 
     found = {run.run_id: _of_run(local, run, dues.get(run.run_id)) for run in local.runs}
     for run_id in turns:
         if (why := found.get(run_id)) is not None and why.reason == "LAUNCHING":
-            found[run_id] = replace(why, reason="TURN", message="containers of other jobs are started first")
+            found[run_id] = replace(
+                why, reason="TURN", message="containers of other jobs are started first"
+            )
     return {run_id: _with_next_check(why, again) for run_id, why in found.items()}
 
 
-def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
+def _of_run(
+    local: LocalJob,
+    run: Run,
+    due: datetime | None,
+) -> Waiting | None:
     due = _moment(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
@@ -269,7 +317,9 @@ def _of_run(local: LocalJob, run: Run, due: datetime | None) -> Waiting | None:
                 text = f"its engine has not answered since {moment(run.away_at)}"
             return Waiting("RUNNING", text, run.started_at or run.created_at, due)
         case RunStatus.STOPPING:
-            return Waiting("STOPPING", "its container is being stopped", run.stop_at or run.created_at, due)
+            return Waiting(
+                "STOPPING", "its container is being stopped", run.stop_at or run.created_at, due
+            )
         case _:
             return None
 

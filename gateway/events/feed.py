@@ -53,7 +53,12 @@ class Feed:
     among new numbers is therefore waited for, but not for ever: numbers of writes that failed are never used.
     """
 
-    def __init__(self, store: Store, node: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        node: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._node = node
         self._timeout = _TIMEOUT if stored.has_many_writers(store) else 0.0
@@ -64,7 +69,13 @@ class Feed:
         """Return the number of the newest entry; 0 where there is none."""
         return stored.newest(self._store)
 
-    def after(self, number: int, names: Collection[str] = (), job_id: str = "", limit: int = 500) -> Page:
+    def after(
+        self,
+        number: int,
+        names: Collection[str] = (),
+        job_id: str = "",
+        limit: int = 500,
+    ) -> Page:
         """Return the events behind a number, oldest first; of some names, or of one job, where that is asked."""
         until = self._certain(number)
         events = tuple(

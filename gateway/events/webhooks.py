@@ -45,9 +45,16 @@ class Pace:
     longest: float = 60.0
 
 
-def signature(secret: str, timestamp: str, body: bytes) -> str:
+def signature(
+    secret: str,
+    timestamp: str,
+    body: bytes,
+) -> str:
     """Return what the header ``x-bfia-signature`` says: HMAC-SHA256 over timestamp, a dot, and the body."""
-    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    return (
+        "sha256="
+        + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    )
 
 
 class Webhooks:
@@ -78,7 +85,14 @@ class Webhooks:
         newest = self._feed.newest()
         for hook in self._hooks:
             stored.add_cursor(self._store, _key(hook), newest)
-            self._threads.append(threading.Thread(target=self._work, args=(hook,), name="webhook", daemon=True))
+            self._threads.append(
+                threading.Thread(
+                    target=self._work,
+                    args=(hook,),
+                    name="webhook",
+                    daemon=True,
+                )
+            )
         for thread in self._threads:
             thread.start()
 
@@ -110,7 +124,11 @@ class Webhooks:
         return found
 
     def _work(self, hook: WebhookSettings) -> None:
-        with httpx.Client(timeout=_TIMEOUT, trust_env=False, follow_redirects=False) as http:
+        with httpx.Client(
+            timeout=_TIMEOUT,
+            trust_env=False,
+            follow_redirects=False,
+        ) as http:
             while not self._stopping.is_set():
                 try:
                     pause = self._deliver_some(hook, http)
@@ -145,7 +163,12 @@ class Webhooks:
             self._store, _key(hook), self._holder, now.timestamp(), (now + LEASE).timestamp()
         )
 
-    def _send(self, hook: WebhookSettings, event: Event, http: httpx.Client) -> str:
+    def _send(
+        self,
+        hook: WebhookSettings,
+        event: Event,
+        http: httpx.Client,
+    ) -> str:
         """Make one request; return why it counts as not taken, or nothing."""
         outside_transaction()
         body = json.dumps(vars(event), ensure_ascii=False).encode()
@@ -161,17 +184,30 @@ class Webhooks:
         try:
             answer = http.stream("POST", hook.url, content=body, headers=headers)
             with answer as response, suppress(httpx.HTTPError):  # once the status is known
-                for _ in islice(response.iter_raw(), 2):  # all of a short one: the connection is used again
+                for _ in islice(
+                    response.iter_raw(), 2
+                ):  # all of a short one: the connection is used again
                     pass
         except httpx.HTTPError as error:
             return f"{type(error).__name__} {error}".strip()
         return "" if response.is_success else f"HTTP {response.status_code}"
 
-    def _failed(self, hook: WebhookSettings, event: Event, cause: str) -> float:
+    def _failed(
+        self,
+        hook: WebhookSettings,
+        event: Event,
+        cause: str,
+    ) -> float:
         tries = self._trouble.get(_key(hook), (0, ""))[0] + 1
         self._trouble[_key(hook)] = (tries, cause)
         receiver = without_password(hook.url)
-        log.warning("an event was not taken", receiver=receiver, event_id=event.id, tries=tries, cause=cause)
+        log.warning(
+            "an event was not taken",
+            receiver=receiver,
+            event_id=event.id,
+            tries=tries,
+            cause=cause,
+        )
         pause = min(self._pace.first * 2.0 ** min(tries - 1, 20), self._pace.longest)
         return pause * random.uniform(0.8, 1.0)
 

@@ -85,7 +85,10 @@ def create_app(
         responses: dict[int | str, dict[str, Any]] = {"default": refused} if mounted.refusal else {}
         checks = [Depends(check) for check in mounted.first]
         app.include_router(
-            mounted.router, max_body_size=mounted.max_body, responses=responses, dependencies=checks
+            mounted.router,
+            max_body_size=mounted.max_body,
+            responses=responses,
+            dependencies=checks,
         )
     return app
 
@@ -108,7 +111,11 @@ class ForeignOrigin(GatewayError):
     code = 403
 
 
-def refusal(error: GatewayError, scope: Scope, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def refusal(
+    error: GatewayError,
+    scope: Scope,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
     """Return the response that reports an error, for requests that reach no application, in their language."""
     language = of_header(Headers(scope=scope).get("accept-language", ""))
     body = envelope(error)
@@ -125,7 +132,11 @@ def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
     ``foreign`` returns why a request is refused: see `from_browser` and `from_elsewhere`.
     """
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         if why := foreign(scope):
             error = ForeignOrigin(why)
             scope.setdefault("state", {})["refused"] = error
@@ -139,7 +150,11 @@ def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
 def with_head(app: ASGIApp) -> ASGIApp:
     """Answer HEAD by an application that serves GET: the same head, and no body."""
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await app(scope, receive, send)
             return
@@ -154,7 +169,15 @@ def with_head(app: ASGIApp) -> ASGIApp:
                 await send({"type": "http.response.body"})
 
         # without the extensions by which a response's body is written past what sends it
-        await app({**scope, "method": "GET", "extensions": {}}, receive, send_head)
+        await app(
+            {
+                **scope,
+                "method": "GET",
+                "extensions": {},
+            },
+            receive,
+            send_head,
+        )
 
     return served
 

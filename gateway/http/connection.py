@@ -60,7 +60,12 @@ class Connection(HttpToolsProtocol):
     Requests by TLS carry the client's certificate as the ASGI extension ``tls`` says, as ``client_cert_chain``.
     """
 
-    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+    ) -> None:
         """Take what uvicorn's protocol takes."""
         super().__init__(config, server_state, app_state)
         self.lost = asyncio.Event()
@@ -157,10 +162,18 @@ class Connection(HttpToolsProtocol):
         self._passing = self.loop.create_task(self._passed(server, begun, reader, writer))
 
     async def _passed(
-        self, server: Http2, begun: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        server: Http2,
+        begun: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         try:
-            scope = {"client": self.client, "scheme": self.scheme, "extensions": self._extensions or {}}
+            scope = {
+                "client": self.client,
+                "scheme": self.scheme,
+                "extensions": self._extensions or {},
+            }
             async with server.connected(scope) as (inner, outer):
                 outer.write(begun)
                 await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
@@ -267,7 +280,9 @@ class Connection(HttpToolsProtocol):
             return
         text = b"the request's headers have more than %d bytes" % _MOST_HEAD
         head = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-        self.transport.write(b"%scontent-length: %d\r\nconnection: close\r\n\r\n%s" % (head, len(text), text))
+        self.transport.write(
+            b"%scontent-length: %d\r\nconnection: close\r\n\r\n%s" % (head, len(text), text)
+        )
         self.transport.close()
 
 

@@ -14,7 +14,11 @@ from gateway.http.streamed_bodies import READ
 
 SENT_DIGEST = "gateway.sent_digest"
 """where the scope of a request whose body was decoded has what tells the digest of the body as it was sent"""
-_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_WINDOWS = {
+    "gzip": 31,
+    "x-gzip": 31,
+    "deflate": 15,
+}
 """coding -> what zlib calls its format"""
 _RAW_DEFLATE = -15
 _ZLIB = 8
@@ -70,7 +74,9 @@ class _Decoder:
         return _WINDOWS[self._coding]
 
     def _refusal(self, cause: str) -> Invalid:
-        return Invalid([Problem("content-encoding", f"the body cannot be decoded: {cause}", self._coding)])
+        return Invalid(
+            [Problem("content-encoding", f"the body cannot be decoded: {cause}", self._coding)]
+        )
 
 
 class _Body:
@@ -103,7 +109,11 @@ class _Body:
         except Invalid as error:
             self.refusal = error
             raise
-        return {"type": "http.request", "body": piece, "more_body": not self._is_over}
+        return {
+            "type": "http.request",
+            "body": piece,
+            "more_body": not self._is_over,
+        }
 
     def sent_digest(self) -> str:
         """Return ``content-digest`` of what was sent so far."""
@@ -113,7 +123,11 @@ class _Body:
 def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response]) -> ASGIApp:
     """Decode gzip and deflate before an application; refuse other codings, and what cannot be decoded."""
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         for name, _ in scope["headers"]:
             if name == b"content-encoding":
                 break
@@ -126,7 +140,9 @@ def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response])
             return
         if len(codings) > 1 or codings[0] not in _WINDOWS:
             sent = ", ".join(codings)[:100]
-            error = EncodingRefused([Problem("content-encoding", "must be gzip, deflate or identity", sent)])
+            error = EncodingRefused(
+                [Problem("content-encoding", "must be gzip, deflate or identity", sent)]
+            )
             await refused(scope, error)(scope, receive, send)
             return
         body = _Body(codings[0], receive)
@@ -147,7 +163,9 @@ def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response])
 
 def _codings(scope: Scope) -> list[str]:
     """Return the codings of a body, without those that change nothing."""
-    values = [value.decode("latin-1") for name, value in scope["headers"] if name == b"content-encoding"]
+    values = [
+        value.decode("latin-1") for name, value in scope["headers"] if name == b"content-encoding"
+    ]
     codings = [coding.strip().lower() for coding in ",".join(values).split(",")]
     return [coding for coding in codings if coding not in ("", "identity")]
 
@@ -157,5 +175,12 @@ def _decoded_scope(scope: Scope, body: _Body) -> Scope:
     about_body = (b"content-encoding", b"content-length", b"transfer-encoding")
     headers = [header for header in scope["headers"] if header[0] not in about_body]
     headers.append((b"transfer-encoding", b"chunked"))
-    extensions = {name: value for name, value in scope.get("extensions", {}).items() if name != READ}
-    return {**scope, "headers": headers, "extensions": extensions, SENT_DIGEST: body.sent_digest}
+    extensions = {
+        name: value for name, value in scope.get("extensions", {}).items() if name != READ
+    }
+    return {
+        **scope,
+        "headers": headers,
+        "extensions": extensions,
+        SENT_DIGEST: body.sent_digest,
+    }

@@ -77,7 +77,12 @@ class Guard:
     """the name of the one in which a browser may send the token"""
     _cache: dict[str, tuple[float, Identity]] = field(default_factory=dict, init=False)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Pass a request on if its sender may make it, and record what it changed."""
         if scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
             await self.app(scope, receive, send)
@@ -87,7 +92,9 @@ class Guard:
             identity = await self._identity(scope)
             state["asker"] = identity.name
             if scope["path"].startswith(_OF_PEERS):
-                text = f"no such path on this listener: {scope['path']}; other nodes use listen.peer"
+                text = (
+                    f"no such path on this listener: {scope['path']}; other nodes use listen.peer"
+                )
                 raise NotFound(text, reason="PATH_UNKNOWN")
             if not may(identity.role, scope["method"], scope["path"]):
                 roles = ", ".join(allowed(scope["method"], scope["path"]))
@@ -129,7 +136,12 @@ class Guard:
         if self.access is not None and token:
             await self._identified(self.access, token, _STREAM_SECONDS)
 
-    async def _identified(self, access: Access, token: str, cache_seconds: float) -> Identity:
+    async def _identified(
+        self,
+        access: Access,
+        token: str,
+        cache_seconds: float,
+    ) -> Identity:
         cached = self._cache.get(token)
         if cached is not None and time.monotonic() - cached[0] < cache_seconds:
             return cached[1]
@@ -139,7 +151,13 @@ class Guard:
         self._cache[token] = (time.monotonic(), identity)
         return identity
 
-    async def _audited(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _audited(
+        self,
+        who: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         state = scope["state"]
         state["audited"] = True
         status = 500
@@ -174,11 +192,22 @@ class Guard:
             if not written:
                 await write()
 
-    def _write(self, who: str, action: str, at: datetime, *result: Any) -> None:
+    def _write(
+        self,
+        who: str,
+        action: str,
+        at: datetime,
+        *result: Any,
+    ) -> None:
         try:
             self.record(at, who, action, *result)
         except Exception:
-            log.exception("a change is not in the audit log", who=who, action=action, status=result[0])
+            log.exception(
+                "a change is not in the audit log",
+                who=who,
+                action=action,
+                status=result[0],
+            )
 
 
 def _texts(scope: Scope) -> dict[str, str]:
@@ -222,14 +251,32 @@ class Refusals:
                 self._counts.clear()
             others, self._others = self._others, 0
             self._counts[key] = (now, 0)
-        more = {name: str(count) for name, count in (("repeated", repeated), ("others", others)) if count}
+        more = {
+            name: str(count)
+            for name, count in (("repeated", repeated), ("others", others))
+            if count
+        }
 
         proof = origin().detail()
 
-        def write(who: str, action: str, code: int, detail: Mapping[str, Any]) -> None:
-            full = {**proof, **detail, **more}
+        def write(
+            who: str,
+            action: str,
+            code: int,
+            detail: Mapping[str, Any],
+        ) -> None:
+            full = {
+                **proof,
+                **detail,
+                **more,
+            }
             shown = {k: v for k, v in full.items() if k != "message"}
-            log.warning("refused", who=who, action=action, **shown)
+            log.warning(
+                "refused",
+                who=who,
+                action=action,
+                **shown,
+            )
             try:
                 self._add(now, who, action, code, code, full)
             except Exception as error:  # the refusal stands, whether the database is there or not
@@ -237,18 +284,40 @@ class Refusals:
 
         return write
 
-    def relay(self, source: str, target: str, reason: str, message: str) -> None:
+    def relay(
+        self,
+        source: str,
+        target: str,
+        reason: str,
+        message: str,
+    ) -> None:
         """Note a request from one node to another that is not passed on."""
         if write := self.due("relay", source, target, reason):
             write(
-                _node(source), "relay", 403, {"reason": reason, "target": target[:255], "message": message[:1000]}
+                _node(source),
+                "relay",
+                403,
+                {
+                    "reason": reason,
+                    "target": target[:255],
+                    "message": message[:1000],
+                },
             )
 
-    def denied(self, scope: Scope, claims: str, error: GatewayError) -> None:
+    def denied(
+        self,
+        scope: Scope,
+        claims: str,
+        error: GatewayError,
+    ) -> None:
         """Note a request that claimed to come from nodes for which it may not speak."""
         address = address_of(scope)
         if write := self.due("peer", claims, address, error.reason):
-            detail = {"reason": error.reason, "from": address, "message": error.message[:1000]}
+            detail = {
+                "reason": error.reason,
+                "from": address,
+                "message": error.message[:1000],
+            }
             write(_node(claims), _action(scope), 403, detail)
 
 
@@ -281,7 +350,11 @@ def noting_refusals(
         node = origin().node or claimed(scope)
         return node if node and partners.knows(node) else ""
 
-    async def note(scope: Scope, state: Mapping[str, Any], refused: GatewayError) -> None:
+    async def note(
+        scope: Scope,
+        state: Mapping[str, Any],
+        refused: GatewayError,
+    ) -> None:
         known = partner(scope, refused)
         if not known and refused.code not in _DENIED:
             return
@@ -291,23 +364,37 @@ def noting_refusals(
         address = address_of(scope)
         asked = state.get("asked") or {}
         if known and partners is not None:
-            counts = partners.of(known) if origin().key or origin().fingerprint else partners.unproven
+            counts = (
+                partners.of(known) if origin().key or origin().fingerprint else partners.unproven
+            )
             write = counts.due(who, address, refused.reason, scope["path"], *asked.values())
         else:
             write = refusals.due(who, address, refused.reason)
         if write is None:
             return
-        detail: dict[str, Any] = {"reason": refused.reason, "from": address, "message": refused.message[:500]}
+        detail: dict[str, Any] = {
+            "reason": refused.reason,
+            "from": address,
+            "message": refused.message[:500],
+        }
         detail |= {"asked": asked} if asked else {}
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(write, who, _action(scope), refused.code, detail, limiter=limiter)
+            await anyio.to_thread.run_sync(
+                write, who, _action(scope), refused.code, detail, limiter=limiter
+            )
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         try:
             await app(scope, receive, send)
         finally:
             state = scope.get("state") or {}
-            if "refused" in state and "audited" not in state:  # a change is in the audit with its result
+            if (
+                "refused" in state and "audited" not in state
+            ):  # a change is in the audit with its result
                 await note(scope, state, state["refused"])
 
     return served

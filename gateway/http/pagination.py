@@ -26,22 +26,36 @@ def page_of(
     Entries are ordered by ``place``, which is another for each; ``newest_first`` turns the order round.
     ``next`` is what to send as ``after``, None on the last page. Raises `Invalid` for another ``after``.
     """
-    ordered = sorted(((tuple(place(one)), one) for one in entries), key=lambda at: at[0], reverse=newest_first)
+    ordered = sorted(
+        ((tuple(place(one)), one) for one in entries), key=lambda at: at[0], reverse=newest_first
+    )
     total = len(ordered)
     if after:
-        begin = tuple(part.replace("%7E", _BETWEEN).replace("%25", "%") for part in after.split(_BETWEEN))
+        begin = tuple(
+            part.replace("%7E", _BETWEEN).replace("%25", "%") for part in after.split(_BETWEEN)
+        )
         if ordered and len(begin) != len(ordered[0][0]):
             raise Invalid([Problem("after", "must be `next` of a response", after)])
         ordered = [at for at in ordered if (at[0] < begin if newest_first else at[0] > begin)]
     page = ordered[:limit]
     following = None
     if len(ordered) > limit:
-        following = _BETWEEN.join(part.replace("%", "%25").replace(_BETWEEN, "%7E") for part in page[-1][0])
-    return {name: [show(one) for _, one in page], "total": total, "next": following}
+        following = _BETWEEN.join(
+            part.replace("%", "%25").replace(_BETWEEN, "%7E") for part in page[-1][0]
+        )
+    return {
+        name: [show(one) for _, one in page],
+        "total": total,
+        "next": following,
+    }
 
 
 def numbered_page(
-    name: str, found: Sequence[T], limit: int, number: str, show: Callable[[T], Any] = lambda entry: entry
+    name: str,
+    found: Sequence[T],
+    limit: int,
+    number: str,
+    show: Callable[[T], Any] = lambda entry: entry,
 ) -> dict[str, Any]:
     """Return the first ``limit`` of one more entry than that below a name, and the number to go on after.
 

@@ -82,7 +82,11 @@ def with_lookup(
                 peers[node] = UnknownPeer(error=error)
         return peers
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         unknown = [node for node in _named(scope) if is_unknown(node)]
         peers = await anyio.to_thread.run_sync(found, unknown, limiter=limiter) if unknown else {}
         # Set where there is none, too: the requests of a connection may inherit what one before them had found, as
@@ -104,8 +108,12 @@ def _named(scope: Scope) -> set[str]:
     found: dict[tuple[bytes, bool], str] = {}
     for spelled, value in scope["headers"]:
         name = spelled.replace(b"_", b"-")
-        read = name in _CHANNEL or (name in _CONTROL and spelled in (name, name.replace(b"-", b"_")))
-        if read and (text := value.decode("latin-1").strip()):  # as the sender is read: bytes keep more blanks
+        read = name in _CHANNEL or (
+            name in _CONTROL and spelled in (name, name.replace(b"-", b"_"))
+        )
+        if read and (
+            text := value.decode("latin-1").strip()
+        ):  # as the sender is read: bytes keep more blanks
             found.setdefault((name, spelled != name), text)
     return set(found.values())
 
@@ -142,14 +150,20 @@ class PeerIdentity:
             return
         if self.revoked(certificate):
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
-        if self.handed_on(scope) and not certificate.bears.isdisjoint(self.own | {self.node.lower()}):
+        if self.handed_on(scope) and not certificate.bears.isdisjoint(
+            self.own | {self.node.lower()}
+        ):
             return
         if scope["path"] in self.open and claims.isdisjoint(self.table().routes):
             return
         if claims:
             wrong = [node for node in claims if not self._bound(node, certificate)]
         else:
-            wrong = [] if any(self._bound(node, certificate) for node in self.table().routes) else ["any node"]
+            wrong = (
+                []
+                if any(self._bound(node, certificate) for node in self.table().routes)
+                else ["any node"]
+            )
         if wrong:
             text = f"the client certificate is not that of {', '.join(sorted(wrong))[:300]}"
             raise NotAllowed(text, reason="CERTIFICATE_MISMATCH")
@@ -172,7 +186,9 @@ def shown(scope: Scope) -> Bearer | None:
     try:
         return certificates.bearer(pem) if pem else None
     except Unusable as error:
-        raise NotAllowed(f"the client certificate {error}", reason="CERTIFICATE_MISMATCH") from error
+        raise NotAllowed(
+            f"the client certificate {error}", reason="CERTIFICATE_MISMATCH"
+        ) from error
 
 
 def shows_certificate(scope: Scope) -> bool:
@@ -209,14 +225,22 @@ def with_identity(
     and why it was denied, in a thread of ``limiter``.
     """
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         claims = claimed(scope)
         try:
             identity.check(scope, claims)
             unknown(scope)
-        except GatewayError as error:  # also one of the database, which tells whether the sender is known
+        except (
+            GatewayError
+        ) as error:  # also one of the database, which tells whether the sender is known
             if isinstance(error, NotAllowed):
-                await anyio.to_thread.run_sync(noted, scope, ", ".join(sorted(claims)), error, limiter=limiter)
+                await anyio.to_thread.run_sync(
+                    noted, scope, ", ".join(sorted(claims)), error, limiter=limiter
+                )
             await denied(scope, error)(scope, receive, send)
             return
         scope.setdefault("state", {})[_STATE] = lambda nodes: identity.check(scope, nodes)
@@ -228,9 +252,15 @@ def with_identity(
 def noting_origin(app: ASGIApp) -> ASGIApp:
     """Note the origin of each request, before another application."""
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         pem = _certificate(scope)
-        before = ORIGIN.set(RequestOrigin((scope.get("client") or ("",))[0], *(_read(pem) if pem else ("", ""))))
+        before = ORIGIN.set(
+            RequestOrigin((scope.get("client") or ("",))[0], *(_read(pem) if pem else ("", "")))
+        )
         try:
             await app(scope, receive, send)
         finally:
@@ -271,19 +301,29 @@ class TokenBucket:
         return left >= 1
 
 
-def with_quota(app: ASGIApp, per_minute: int, sender: Callable[[Scope], str | None]) -> ASGIApp:
+def with_quota(
+    app: ASGIApp,
+    per_minute: int,
+    sender: Callable[[Scope], str | None],
+) -> ASGIApp:
     """Refuse, before another application, the requests of a node that sends too many.
 
     ``sender``: whose request it is; None: it counts against no quota.
     """
     bucket = TokenBucket(per_minute)
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         try:
             name = sender(scope)
             if name is not None and not bucket.take(name):
                 raise QuotaReached(f"{name} sends more than {per_minute} requests a minute")
-        except GatewayError as error:  # also one of the database, which tells whether the sender is known
+        except (
+            GatewayError
+        ) as error:  # also one of the database, which tells whether the sender is known
             await refusal(error, scope)(scope, receive, send)
             return
         await app(scope, receive, send)

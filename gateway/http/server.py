@@ -44,7 +44,9 @@ def bound(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
+    sock = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # named, so that asyncio sets TCP_NODELAY
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, int(port)))
@@ -143,7 +145,12 @@ def allow_descriptors() -> None:
 class _Server(uvicorn.Server):
     """Accepts connections itself, so that those over the limit are closed before TLS or HTTP begins."""
 
-    def __init__(self, config: uvicorn.Config, places: Places, http2: Http2 | None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        places: Places,
+        http2: Http2 | None,
+    ) -> None:
         super().__init__(config)
         self._http2 = http2
         self._places = places
@@ -171,7 +178,10 @@ class _Server(uvicorn.Server):
         # what was just accepted is taken over first: a task that is cancelled before it began would leave it open
         for _ in range(2):
             await asyncio.sleep(0)
-        ending = [*self._accepting, *self._held]  # connections that are open already are closed by the server
+        ending = [
+            *self._accepting,
+            *self._held,
+        ]  # connections that are open already are closed by the server
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -193,7 +203,10 @@ class _Server(uvicorn.Server):
                 if not self._places.take(address[0]):
                     client.close()
                     if self._is_news(""):
-                        log.warning("connection limit reached, more are closed", extra={"address": address[0]})
+                        log.warning(
+                            "connection limit reached, more are closed",
+                            extra={"address": address[0]},
+                        )
                     await asyncio.sleep(0)  # others have their turn, however many come
                     continue
                 task = loop.create_task(self._hold(client, address[0]))
@@ -218,13 +231,19 @@ class _Server(uvicorn.Server):
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, client, ssl=secure, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
+                lambda: connection,
+                client,
+                ssl=secure,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
             )
             await connection.lost.wait()
         except OSError as error:  # among them those of TLS
             tells = isinstance(error, ssl.SSLError) and self._is_news(address)
             level = logging.WARNING if tells else logging.DEBUG
-            log.log(level, "a connection was not made", extra={"address": address, "error": str(error)})
+            log.log(
+                level, "a connection was not made", extra={"address": address, "error": str(error)}
+            )
         finally:
             self._places.free(address)
             await connection.end()
@@ -281,7 +300,9 @@ async def serve(
         except RuntimeError:  # the loop is closed: nobody serves any more
             sock.close()
 
-    tasks = [asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()]
+    tasks = [
+        asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()
+    ]
     if arrivals is not None:
         arrivals.taken_by(arrived)
     if stopping is None:
@@ -306,7 +327,9 @@ _ANY = ("0.0.0.0", "::")
 
 
 def claimed(
-    state_dir: Path, sockets: Iterable[socket.socket], files: Mapping[str, Sequence[str]] | None = None
+    state_dir: Path,
+    sockets: Iterable[socket.socket],
+    files: Mapping[str, Sequence[str]] | None = None,
 ) -> TextIO:
     """Note where this node listens, for as long as what is returned is open. Raises `OSError`.
 
@@ -317,7 +340,15 @@ def claimed(
     file.truncate(0)
     names = [sock.getsockname()[:2] for sock in sockets]
     at = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names]
-    file.write(json.dumps({"version": VERSION, "at": at, "files": files or {}}))
+    file.write(
+        json.dumps(
+            {
+                "version": VERSION,
+                "at": at,
+                "files": files or {},
+            }
+        )
+    )
     file.flush()
     return file
 

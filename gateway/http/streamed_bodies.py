@@ -38,22 +38,42 @@ _SILENT = 300.0
 class Body(StreamingResponse):
     """A response whose length the headers name."""
 
-    def __init__(self, pieces: Iterator[bytes], status: int, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        status: int,
+        headers: Mapping[str, str],
+    ) -> None:
         super().__init__(pieces, status, headers, media_type="application/octet-stream")
         self._pieces = pieces
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Answer a request."""
         write = scope.get("extensions", {}).get(WRITE)
         if write is None:
             await super().__call__(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
         await write(self._pieces)
         await send({"type": "http.response.body"})
 
 
-async def written(client: socket.socket, pieces: Iterator[bytes], gone: Callable[[], bool]) -> bool:
+async def written(
+    client: socket.socket,
+    pieces: Iterator[bytes],
+    gone: Callable[[], bool],
+) -> bool:
     """Write to a client what an iterator yields, in a thread; return whether all was."""
     client.settimeout(_STUCK)
     writing, loop = _Writing(client, pieces), asyncio.get_running_loop()
@@ -112,7 +132,12 @@ class _Writing:
 class Rest(io.RawIOBase):
     """What is left of a request's body, for any thread to read."""
 
-    def __init__(self, client: socket.socket, begun: bytes, left: int) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        begun: bytes,
+        left: int,
+    ) -> None:
         """``begun`` was received already, ``left`` bytes were not."""
         self._client = client
         self._begun = begun

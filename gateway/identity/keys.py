@@ -14,7 +14,10 @@ import structlog
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -30,7 +33,9 @@ from route_table.certificates import PublicKey, key_pin, signature_algorithm, st
 
 log = structlog.get_logger(__name__)
 
-PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
+PrivateKey = (
+    ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | sm2.PrivateKey
+)
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 _P256 = 32
 """bytes of each of the two numbers of an ECDSA signature"""
@@ -76,7 +81,11 @@ class KeyPair:
         return r.to_bytes(_P256, "big") + s.to_bytes(_P256, "big")
 
 
-def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
+def verifies(
+    key: PublicKey,
+    signature: bytes,
+    content: bytes,
+) -> bool:
     """Tell whether a signature of content was made with the private key of a public one."""
     try:
         match key:
@@ -87,7 +96,9 @@ def verifies(key: PublicKey, signature: bytes, content: bytes) -> bool:
             case ec.EllipticCurvePublicKey():
                 if len(signature) != 2 * _P256:
                     return False
-                r, s = (int.from_bytes(half, "big") for half in (signature[:_P256], signature[_P256:]))
+                r, s = (
+                    int.from_bytes(half, "big") for half in (signature[:_P256], signature[_P256:])
+                )
                 key.verify(encode_dss_signature(r, s), content, ec.ECDSA(SHA256()))
     except InvalidSignature:
         return False
@@ -101,9 +112,17 @@ def invitation_of(found: Mapping[str, Any], me: str) -> dict[str, Any]:
     texts = [node, url, *keys] if isinstance(keys, list) and keys else [None]
     # text with spaces or line feeds could show other words in a prompt
     if node == me:
-        raise Invalid([Problem("invitation", "must be another node's; this is your own: send it to the partner")])
+        raise Invalid(
+            [
+                Problem(
+                    "invitation", "must be another node's; this is your own: send it to the partner"
+                )
+            ]
+        )
     if any(not isinstance(text, str) or text.split() != [text] for text in texts):
-        raise Invalid([Problem("invitation", "must be another node's, with node, address and keys")])
+        raise Invalid(
+            [Problem("invitation", "must be another node's, with node, address and keys")]
+        )
     return theirs
 
 
@@ -112,9 +131,21 @@ def six_words(*invitations: Mapping[str, Any]) -> str:
 
     A word stands for 16 bits. To find another invitation with the same words takes 2^48 tries of a slow hash.
     """
-    text = json.dumps(sorted([one["node"], one["address"], sorted(one["keys"])] for one in invitations))
-    found = hashlib.scrypt(text.encode(), salt=b"bfia-gateway partner", n=2**15, r=8, p=1, maxmem=2**26, dklen=12)
-    return " ".join(_word(int.from_bytes(found[at : at + 2], "big")) for at in range(0, len(found), 2))
+    text = json.dumps(
+        sorted([one["node"], one["address"], sorted(one["keys"])] for one in invitations)
+    )
+    found = hashlib.scrypt(
+        text.encode(),
+        salt=b"bfia-gateway partner",
+        n=2**15,
+        r=8,
+        p=1,
+        maxmem=2**26,
+        dklen=12,
+    )
+    return " ".join(
+        _word(int.from_bytes(found[at : at + 2], "big")) for at in range(0, len(found), 2)
+    )
 
 
 def _word(n: int) -> str:
@@ -150,9 +181,13 @@ class Keyring:
                 except Invalid as error:
                     if self._signing is None:
                         raise
-                    if current != self._refused:  # read again at each request: a change of the owner has no stamp
+                    if (
+                        current != self._refused
+                    ):  # read again at each request: a change of the owner has no stamp
                         self._refused = current
-                        log.warning("changed key not usable, the one before signs", cause=error.message)
+                        log.warning(
+                            "changed key not usable, the one before signs", cause=error.message
+                        )
             return self._signing
 
     @property
@@ -174,7 +209,11 @@ class Keyring:
             raise Invalid([Problem("algorithm", str(error), algorithm)]) from error
         content = pair.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for folder in (self.folder.parent, self.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(
+                mode=0o700,
+                parents=True,
+                exist_ok=True,
+            )
         part = self.folder / f"{use}.part"
         part.unlink(missing_ok=True)
         self._hand_over(self.folder)
@@ -212,12 +251,18 @@ class Keyring:
             return None
         except OSError as error:
             rule = f"cannot be read ({error.strerror}): make the user that runs the gateway its owner (chown)"
-            raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
+            raise Invalid(
+                [Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE"
+            ) from error
         except sm2.Lacking as error:
-            raise Invalid([Problem(str(self.files[use]), str(error))], reason="IDENTITY_UNUSABLE") from error
+            raise Invalid(
+                [Problem(str(self.files[use]), str(error))], reason="IDENTITY_UNUSABLE"
+            ) from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             rule = f"must be a private key in PEM form without a password, for {', '.join(MAKERS)}"
-            raise Invalid([Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE") from error
+            raise Invalid(
+                [Problem(str(self.files[use]), rule)], reason="IDENTITY_UNUSABLE"
+            ) from error
         return KeyPair(cast(PrivateKey, key))
 
 

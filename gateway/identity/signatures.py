@@ -90,7 +90,9 @@ class Answer:
     @property
     def components(self) -> list[tuple[str, str]]:
         """What is covered, with its values; all of the request but its body, for which its nonce stands."""
-        asked = [(f"{name};req", v) for name, v in self.request.components if name != '"content-digest"']
+        asked = [
+            (f"{name};req", v) for name, v in self.request.components if name != '"content-digest"'
+        ]
         return [('"@status"', str(self.status)), ('"content-digest"', self.digest), *asked]
 
 
@@ -105,7 +107,12 @@ def digest(body: bytes) -> str:
     return f"sha-256=:{b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
-def sign(pair: KeyPair, message: Signable | Answer, nonce: str, created: int) -> str:
+def sign(
+    pair: KeyPair,
+    message: Signable | Answer,
+    nonce: str,
+    created: int,
+) -> str:
     """Return the value of ``x-auth-sign``: what RFC 9421 has in Signature-Input and Signature."""
     params = f'{_names(message)};created={created};nonce="{nonce}";keyid="{pair.id}";alg="{pair.algorithm}"'
     signature = pair.sign(signature_base(message.components, params))
@@ -129,7 +136,12 @@ def nonce_of(value: str) -> str:
     return found[3] if found else ""
 
 
-def check_answer(answer: Answer, value: str, nonce: str, keys: Iterable[str]) -> None:
+def check_answer(
+    answer: Answer,
+    value: str,
+    nonce: str,
+    keys: Iterable[str],
+) -> None:
     """Raise `NotAllowed` unless the request's target has signed an answer, by one of its keys, for the nonce."""
     _, given, _ = _checked(answer, value, keys, answer.request.target)
     if given != nonce:
@@ -139,13 +151,27 @@ def check_answer(answer: Answer, value: str, nonce: str, keys: Iterable[str]) ->
 class Verifier:
     """Checks what other nodes have signed for this one."""
 
-    def __init__(self, node: NodeId, clock: Clock, first: First) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        clock: Clock,
+        first: First,
+    ) -> None:
         """``first``: as in `UsedSignatures`."""
         self._node = node
         self._clock = clock
-        self._used = UsedSignatures(3 * VALID_SECONDS, first)  # clocks of the node's gateways may differ
+        self._used = UsedSignatures(
+            3 * VALID_SECONDS, first
+        )  # clocks of the node's gateways may differ
 
-    def check(self, request: Signable, body: bytes, value: str, keys: Iterable[str], sent_digest: str = "") -> str:
+    def check(
+        self,
+        request: Signable,
+        body: bytes,
+        value: str,
+        keys: Iterable[str],
+        sent_digest: str = "",
+    ) -> str:
         """Return the id of the key that has signed a request, in time and once, by the value of ``x-auth-sign``.
 
         ``keys``: the sender's, as its route has them; ``sent_digest``: of a body that was sent encoded. Raises
@@ -155,11 +181,20 @@ class Verifier:
         if request.digest != (sent_digest or digest(body)):
             raise NotAllowed("content-digest is not that of the body", reason="SIGNATURE_WRONG")
         # by nonce, not by signature: of one of ECDSA, anybody can make a second one that is valid too
-        if not self._used.accept(hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex):
-            raise NotAllowed(f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED")
+        if not self._used.accept(
+            hashlib.sha256(f"{key_id} {nonce}".encode()).hexdigest(), uuid4().hex
+        ):
+            raise NotAllowed(
+                f"the nonce {nonce} was used before: a repeated request", reason="SIGNATURE_USED"
+            )
         return key_id
 
-    def check_headers(self, request: Signable, value: str, keys: Iterable[str]) -> tuple[str, str]:
+    def check_headers(
+        self,
+        request: Signable,
+        value: str,
+        keys: Iterable[str],
+    ) -> tuple[str, str]:
         """Return key id and nonce of a request whose headers are signed; its body need not be there yet."""
         key_id, nonce, created = _checked(request, value, keys, request.source)
         age = self._clock().timestamp() - created
@@ -167,22 +202,34 @@ class Verifier:
             text = f"the request was signed {age:.0f} s ago: more than {VALID_SECONDS}; compare the clocks"
             raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
         if request.target != self._node:
-            raise NotAllowed(f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG")
+            raise NotAllowed(
+                f"the request is signed for {request.target[:100]!r}", reason="SIGNATURE_WRONG"
+            )
         return key_id, nonce
 
 
-def _checked(message: Signable | Answer, value: str, keys: Iterable[str], node: NodeId) -> tuple[str, str, int]:
+def _checked(
+    message: Signable | Answer,
+    value: str,
+    keys: Iterable[str],
+    node: NodeId,
+) -> tuple[str, str, int]:
     """Return key id, nonce and time of a signature that one of a node's keys has made. Raises `NotAllowed`."""
     found = _FORM.fullmatch(value)
     if found is None or not found[1].startswith(f"{_names(message)};"):
-        raise NotAllowed("x-auth-sign holds no signature in the form of RFC 9421", reason="SIGNATURE_MISSING")
+        raise NotAllowed(
+            "x-auth-sign holds no signature in the form of RFC 9421", reason="SIGNATURE_MISSING"
+        )
     params, created, nonce, key_id, algorithm, signature = found.groups()
     key = next((key for key in map(public_key, keys) if key_pin(key) == key_id), None)
     if key is None:
         raise NotAllowed(f"the route of {node} has no key {key_id}", reason="SIGNATURE_KEY_UNKNOWN")
     base = signature_base(message.components, params)
     if algorithm != signature_algorithm(key) or not verifies(key, _decoded(signature), base):
-        raise NotAllowed(f"the signature is not one of this message by the key {key_id}", reason="SIGNATURE_WRONG")
+        raise NotAllowed(
+            f"the signature is not one of this message by the key {key_id}",
+            reason="SIGNATURE_WRONG",
+        )
     return key_id, nonce, int(created)
 
 

@@ -24,16 +24,29 @@ class UnknownKey(ValueError):
 
 def canonical(value: Any) -> bytes:
     """Return JSON data as bytes that are the same wherever it comes from: keys in order, no blanks."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode("utf-8", "replace")
 
 
-def signed(pair: KeyPair, kind: str, content: Mapping[str, Any]) -> Envelope:
+def signed(
+    pair: KeyPair,
+    kind: str,
+    content: Mapping[str, Any],
+) -> Envelope:
     """Return a statement in its envelope. ``kind`` is the payload's media type."""
     payload = canonical(content)
     return _envelope(kind, payload, pair.id, pair.sign(_covered(kind, payload)))
 
 
-def opened(envelope: Any, kind: str, keys: Iterable[str]) -> tuple[dict[str, Any], str]:
+def opened(
+    envelope: Any,
+    kind: str,
+    keys: Iterable[str],
+) -> tuple[dict[str, Any], str]:
     """Return a statement and the public key that has signed it. Raises `UnknownKey` and `ValueError`."""
     content, key_id, payload, signature = _read(envelope, kind)
     key = next((key for key in keys if key_pin(public_key(key)) == key_id), None)
@@ -52,7 +65,9 @@ def unproven(envelope: Any, kind: str) -> tuple[dict[str, Any], str]:
 def _read(envelope: Any, kind: str) -> tuple[dict[str, Any], str, bytes, bytes]:
     try:
         (signature,) = envelope["signatures"]
-        payload, given = (b64decode(text, validate=True) for text in (envelope["payload"], signature["sig"]))
+        payload, given = (
+            b64decode(text, validate=True) for text in (envelope["payload"], signature["sig"])
+        )
         key_id, content = signature["keyid"], json.loads(payload)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise ValueError("it is not a signed statement") from error
@@ -62,14 +77,25 @@ def _read(envelope: Any, kind: str) -> tuple[dict[str, Any], str, bytes, bytes]:
     return content, key_id, payload, given
 
 
-def _envelope(kind: str, payload: bytes, key_id: str, signature: bytes) -> Envelope:
+def _envelope(
+    kind: str,
+    payload: bytes,
+    key_id: str,
+    signature: bytes,
+) -> Envelope:
     text, proof = (b64encode(one).decode() for one in (payload, signature))
-    return {"payloadType": kind, "payload": text, "signatures": [{"keyid": key_id, "sig": proof}]}
+    return {
+        "payloadType": kind,
+        "payload": text,
+        "signatures": [{"keyid": key_id, "sig": proof}],
+    }
 
 
 def _covered(kind: str, payload: bytes) -> bytes:
     """Return the bytes that are signed: DSSE's pre-authentication encoding."""
-    return b" ".join((b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(payload)).encode(), payload))
+    return b" ".join(
+        (b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(payload)).encode(), payload)
+    )
 
 
 # ------------------------------------------------- the audit log: each line's hash covers the one before
@@ -88,9 +114,24 @@ def hash_of(line: Line, previous: str) -> str:
     return hashlib.sha256(canonical({**content, "previous": previous})).hexdigest()
 
 
-def signed_head(pair: KeyPair, node: str, at: datetime, number: int, hashed: str) -> Envelope:
+def signed_head(
+    pair: KeyPair,
+    node: str,
+    at: datetime,
+    number: int,
+    hashed: str,
+) -> Envelope:
     """Return the signed head of a chain that ends with a line of this number and hash."""
-    return signed(pair, HEAD_KIND, {"node": node, "at": at.isoformat(), "id": number, "hash": hashed})
+    return signed(
+        pair,
+        HEAD_KIND,
+        {
+            "node": node,
+            "at": at.isoformat(),
+            "id": number,
+            "hash": hashed,
+        },
+    )
 
 
 @dataclass
@@ -112,7 +153,11 @@ class Verification:
     problems: list[str] = field(default_factory=list)
 
 
-def verify_log(lines: Iterable[Line], keys: Sequence[str], kept: Head | None = None) -> Verification:
+def verify_log(
+    lines: Iterable[Line],
+    keys: Sequence[str],
+    kept: Head | None = None,
+) -> Verification:
     """Check a log. ``keys``: the node's public keys, of which one has to have signed the newest head.
 
     ``kept``: the newest head that the node has kept outside of the log, which has to be in it.
@@ -143,12 +188,21 @@ def verify_log(lines: Iterable[Line], keys: Sequence[str], kept: Head | None = N
             if found.before != found.lines:
                 problem(f"line {number} has no hash: it was added, or an older version wrote it")
         elif before is not None and hash_of(line, before) != line["hash"]:
-            problem(f"line {number} was changed" + (f", or line {last} and its hash" if before else ""))
+            problem(
+                f"line {number} was changed" + (f", or line {last} and its hash" if before else "")
+            )
         found.after_head += 1
         if stated:
             if (stated.get("id"), stated.get("hash")) != (number - 1, before):
-                problem(f"the head in line {number} signs another log: lines and hashes before it were changed")
-            found.head, found.head_at, found.key, found.after_head = number, str(stated.get("at")), signer, 0
+                problem(
+                    f"the head in line {number} signs another log: lines and hashes before it were changed"
+                )
+            found.head, found.head_at, found.key, found.after_head = (
+                number,
+                str(stated.get("at")),
+                signer,
+                0,
+            )
             trusted = known
         last, previous = number, line["hash"] or ""
     if found.lines == 0 and kept is None:
@@ -160,9 +214,13 @@ def verify_log(lines: Iterable[Line], keys: Sequence[str], kept: Head | None = N
     elif kept is not None and found.first <= kept.line and hash_at_kept != kept.hash:
         problem(f"line {kept.line} is not the one that the node signed at {kept.at}")
     if found.lines > found.before and found.head is None:
-        problem("no line is a signed head: anyone who can write the log could have rewritten all of it")
+        problem(
+            "no line is a signed head: anyone who can write the log could have rewritten all of it"
+        )
     elif found.head is not None and not trusted:
-        problem(f"the newest head, line {found.head}, is signed with {found.key}, not a key of the node")
+        problem(
+            f"the newest head, line {found.head}, is signed with {found.key}, not a key of the node"
+        )
     return found
 
 

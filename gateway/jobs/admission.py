@@ -128,7 +128,9 @@ class Readiness:
             except OSError as error:  # its own text names the folder
                 found[name] = Lack(reason, f"{words}: {error.strerror}")
             except NoSpace as error:
-                found[name] = Lack(error.reason, f"the storage has too little room for tasks: {error}")
+                found[name] = Lack(
+                    error.reason, f"the storage has too little room for tasks: {error}"
+                )
             except StorageFailed as error:
                 found[name] = Lack(error.reason, error.message, refuses=False)
             except GatewayError as error:
@@ -143,7 +145,9 @@ class Readiness:
         """Say whether the engines answer, the storage can be written and containers reach the channel."""
         main = self._engine_of("")
         assert main is not None
-        for name, engine in dict([main, *((image.engine_name, image.engine) for image in images)]).items():
+        for name, engine in dict(
+            [main, *((image.engine_name, image.engine) for image in images)]
+        ).items():
             try:
                 engine.check()
                 yield fine("engine", engine.kind, name)
@@ -183,23 +187,39 @@ class Readiness:
         error, approved = image.error, image.provider.digests.get(image.name, "")
         if isinstance(error, ImageNotFound):
             if self._fetches:
-                return Item("image", Standing.UNKNOWN, "is fetched before the start", error.what, about=image.name)
+                return Item(
+                    "image",
+                    Standing.UNKNOWN,
+                    "is fetched before the start",
+                    error.what,
+                    about=image.name,
+                )
             remedy = f"at {self._node}: {error.remedy}"
             return problem("image", f"{error.reason}: {error.what}", remedy, image.name)
         if error is not None:
-            return problem("image", f"{error.reason}: {error}", f"check the engine of {self._node}", image.name)
+            return problem(
+                "image", f"{error.reason}: {error}", f"check the engine of {self._node}", image.name
+            )
         if approved not in ("", image.digest):
             text = f"DIGEST_CHANGED: it is {image.digest} here, {approved} was approved"
-            return problem("image", text, "register the provider again if the new image is wanted", image.name)
+            return problem(
+                "image", text, "register the provider again if the new image is wanted", image.name
+            )
         return fine("image", image.digest, image.name)
 
     def to_fetch(self, images: Sequence[JobImage]) -> dict[str, str]:
         """Return the images that are not here and are to be fetched, each with the engine that is to have it."""
-        return {image.name: image.engine_name for image in images if image.missing} if self._fetches else {}
+        return (
+            {image.name: image.engine_name for image in images if image.missing}
+            if self._fetches
+            else {}
+        )
 
     def timeout(self, images: int) -> float:
         """Return the longest time in seconds that fetching so many images may take, one after the other."""
-        return 2 * self._seconds * max(images, 1) + 60.0  # a stalled download is begun a second time
+        return (
+            2 * self._seconds * max(images, 1) + 60.0
+        )  # a stalled download is begun a second time
 
 
 class Peers(Protocol):
@@ -302,7 +322,12 @@ class Admission:
         fetch = self._readiness.to_fetch(draft.images) if waits else {}
         local = self._approved(self._record(draft), draft, checks, "PENDING" if fetch else "READY")
         timeout = self._readiness.timeout(len(fetch))
-        local = replace(local, checks=checks, agreement=agreement, spec=replace(spec, bundles={}))
+        local = replace(
+            local,
+            checks=checks,
+            agreement=agreement,
+            spec=replace(spec, bundles={}),
+        )
         local = approval.with_preparation(local, fetch, timeout, self._context.clock())
         self._rules.trust.use(spec, sender)
         return local
@@ -317,7 +342,9 @@ class Admission:
             warnings = self.validated(spec, sender).warnings
         verdict, words = self.judged(spec, sender)
         if verdict is not Verdict.APPROVE:
-            raise NotAllowed(f"the job was agreed to at {self._node} with its own parameters ({words})")
+            raise NotAllowed(
+                f"the job was agreed to at {self._node} with its own parameters ({words})"
+            )
         self._rules.trust.use(spec, sender)
         return warnings
 
@@ -338,7 +365,12 @@ class Admission:
             ]
         return in_order(draft.items)
 
-    def judged(self, spec: JobSpec, sender: NodeId, command: str = CREATE) -> tuple[Verdict, str]:
+    def judged(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        command: str = CREATE,
+    ) -> tuple[Verdict, str]:
         """Apply the policy to who wants the job: the node that asks, unless that is this one, and the initiator.
 
         Of an initiator that has another node ask, rules that match decide too; where none does, the asking node's
@@ -363,9 +395,13 @@ class Admission:
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Apply the policy again before anything starts. Raises `NotAllowed`, `Conflict`."""
         if approval.prepares(local) and not approval.asks_person(local):
-            raise Conflict(f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY")
+            raise Conflict(
+                f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY"
+            )
         if local.status is JobStatus.PENDING:
-            raise Conflict(f"job {local.id} is not approved at {self._node} yet", reason="NOT_APPROVED")
+            raise Conflict(
+                f"job {local.id} is not approved at {self._node} yet", reason="NOT_APPROVED"
+            )
         trust = self._rules.trust
         spec = rerun.in_force(local)
         with self._registry.one_view():
@@ -395,16 +431,30 @@ class Admission:
 
     def lacks(self) -> Sequence[Lack]:
         """Return what keeps this node from taking any job just now, or those with data in some storage."""
-        return [lack for lack in self._readiness.places().values() if lack.reason != EngineDown.reason]
+        return [
+            lack for lack in self._readiness.places().values() if lack.reason != EngineDown.reason
+        ]
 
     # ------------------------------------------------------------ steps of a creation
 
-    def _draft(self, spec: JobSpec, sender: NodeId, *, dry_run: bool = False) -> _Draft:
+    def _draft(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        *,
+        dry_run: bool = False,
+    ) -> _Draft:
         known = self._context.store.local_jobs.find(spec.job_id)
-        new = known is None or approval.unused(known)  # one that was only asked about before its creation
+        new = known is None or approval.unused(
+            known
+        )  # one that was only asked about before its creation
         for node in (sender, spec.initiator, *spec.nodes) if new else ():
-            if node not in ("", self._node) and not self._rules.peers.may_begin(node, asks=node == sender):
-                raise NotAllowed(f"node {node} has no enabled route here: ask the admin of {self._node} for one")
+            if node not in ("", self._node) and not self._rules.peers.may_begin(
+                node, asks=node == sender
+            ):
+                raise NotAllowed(
+                    f"node {node} has no enabled route here: ask the admin of {self._node} for one"
+                )
         if not spec.parties_at(self._node):
             raise Refused(f"the job names no role of node {self._node}", reason="NOT_A_PARTY")
         return _Draft(spec, sender, known, dry_run, digest(spec))
@@ -421,13 +471,17 @@ class Admission:
             draft.refuse(Invalid(problems))
         if (apart := self._rules.trust.without_contract(spec)) is not None:
             text = f"{apart.reason}: {apart.message}"
-            remedy = f"bfia-gateway partner apply contract {quote(apart.node)}, with its address (--to)"
+            remedy = (
+                f"bfia-gateway partner apply contract {quote(apart.node)}, with its address (--to)"
+            )
             draft.refuse(apart, problem("contract", text, remedy))
         self._check_components(draft)
         if spec.old_job_id and draft.known is None and not draft.dry_run:
             draft.offer = self._inheritance.offer(spec)
             self._inheritance.keep(spec, draft.offer)
-            draft.warnings += [f"task {name} is not inherited: {why}" for name, why in draft.offer.lacking.items()]
+            draft.warnings += [
+                f"task {name} is not inherited: {why}" for name, why in draft.offer.lacking.items()
+            ]
         try:
             draft.pool = self._resources.pool_for(spec)
         except GatewayError as error:
@@ -448,26 +502,36 @@ class Admission:
 
     def _check_components(self, draft: _Draft) -> None:
         """Check components, parameters, datasets and the model; whatever is wrong is reported together."""
-        closed = self._sharing.refusal(draft.spec) or self._rules.trust.without_permit(draft.spec, draft.sender)
+        closed = self._sharing.refusal(draft.spec) or self._rules.trust.without_permit(
+            draft.spec, draft.sender
+        )
         if closed is not None:  # who may not use a dataset learns no more of it
             draft.hidden = frozenset(one.path for one in closed.problems)
         problems, warnings = self._planner.check(draft.spec, draft.hidden)
         draft.warnings += [str(w) for w in warnings]
         for one in problems:
             check = "datasets" if one.rule.startswith("DATASET_") else "components"
-            draft.items += as_problems(check, [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")])
+            draft.items += as_problems(
+                check, [one], _REMEDY[one.rule.startswith("STORAGE_MISMATCH")]
+            )
         draft.items += as_warnings("components", warnings)
         if not problems and not warnings:
             draft.items.append(fine("components", "fit the job"))
         if closed is not None:
-            remedy = f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
+            remedy = (
+                f"have an admin of {self._node} enable the dataset, or grant it to the job's nodes"
+            )
             error = NotShared(closed.reason, [*closed.problems, *problems], closed.why)
             draft.refuse(error, *as_problems("datasets", closed.problems, remedy))
         refused = self._planner.models.refusal(draft.spec)
         if refused is not None:
-            text, remedy = f"{refused.reason}: {refused.problem}", "name another version, or have it granted"
+            text, remedy = (
+                f"{refused.reason}: {refused.problem}",
+                "name another version, or have it granted",
+            )
             draft.refuse(
-                Invalid([refused.problem, *problems], reason=refused.reason), problem("model", text, remedy)
+                Invalid([refused.problem, *problems], reason=refused.reason),
+                problem("model", text, remedy),
             )
         if problems:
             draft.refuse(Invalid(problems))
@@ -502,12 +566,20 @@ class Admission:
                 checks["image"] = f"{image.name}: {image.error.reason}"
         if lacks := [lack for lack in places.values() if lack.refuses]:
             words = "; ".join((*(lack.text for lack in lacks), *map(str, missing)))
-            raise Refused(f"node {self._node} cannot take jobs now: {words}", reason=lacks[0].reason)
+            raise Refused(
+                f"node {self._node} cannot take jobs now: {words}", reason=lacks[0].reason
+            )
         if missing and self._rules.require_images:
             raise Invalid(missing, reason="IMAGE_NOT_FOUND")
         return checks | {name: lack.text for name, lack in places.items()}
 
-    def _approved(self, local: LocalJob, draft: _Draft, checks: Mapping[str, str], status: str) -> LocalJob:
+    def _approved(
+        self,
+        local: LocalJob,
+        draft: _Draft,
+        checks: Mapping[str, str],
+        status: str,
+    ) -> LocalJob:
         node, now, scheduler = self._node, self._context.clock(), local.spec.scheduler
         verdict, words = self.judged(local.spec, draft.sender)
         if verdict is Verdict.REJECT:
@@ -517,8 +589,12 @@ class Admission:
             return local.noted(now, f"job {status} here", draft.sender, **detail)
         if not self._takes_confirm(scheduler):
             text = f"a person at {node} has to agree ({words}), which {scheduler} does not wait for"
-            raise Refused(f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED")
-        return approval.opened(local.noted(now, "job PENDING here", draft.sender), self._rules.policy, words, now)
+            raise Refused(
+                f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED"
+            )
+        return approval.opened(
+            local.noted(now, "job PENDING here", draft.sender), self._rules.policy, words, now
+        )
 
     def _takes_confirm(self, scheduler: NodeId) -> bool:
         return scheduler == self._node or self._rules.peers.takes_confirm(scheduler)
@@ -533,7 +609,9 @@ class Admission:
         try:
             signed = self._rules.signatures.check(image.provider.name, image.name, image.engine)
         except EngineError as error:
-            remedy = f"have it signed with a key that engine.docker.signatures of {self._node} names"
+            remedy = (
+                f"have it signed with a key that engine.docker.signatures of {self._node} names"
+            )
             return problem("image", f"{error.reason}: {error}", remedy, image.name)
         return replace(item, found=f"{item.found}, signed") if signed else item
 
@@ -559,7 +637,9 @@ class Admission:
         reason = self._resources.would_wait_for(draft.spec, pool) if pool else ""
         if pool and reason:
             once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
-            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, f"it starts once {once}")
+            yield Item(
+                "resources", Standing.WAITS, pool.portions.text(), reason, f"it starts once {once}"
+            )
         elif pool and pool.portions:
             yield fine("resources", f"{pool.portions.text()}, free now")
         else:
@@ -570,7 +650,11 @@ class Admission:
         verdict, words = self.judged(spec, sender)
         starts, never = self.judged(spec, sender, START)
         if Verdict.REJECT in (verdict, starts):
-            text = words if verdict is Verdict.REJECT else f"it would be taken, and refused at its start: {never}"
+            text = (
+                words
+                if verdict is Verdict.REJECT
+                else f"it would be taken, and refused at its start: {never}"
+            )
             remedy = f"have an admin of {node} change approval.rules, or the route"
             return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
         if verdict is Verdict.APPROVE:
@@ -586,6 +670,8 @@ class Admission:
         unknown = [n for n in others if not self._rules.peers.knows(n)]
         if unknown:
             text = f"{self._node} has no enabled route to {', '.join(unknown)}"
-            yield problem("routes", text, f"have an admin of {self._node} add a route, or enable it")
+            yield problem(
+                "routes", text, f"have an admin of {self._node} add a route, or enable it"
+            )
         elif others:
             yield fine("routes", f"enabled: {', '.join(others)}")

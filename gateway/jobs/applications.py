@@ -16,7 +16,15 @@ import structlog
 
 from gateway.auth import digest
 from gateway.domain import applications
-from gateway.domain.applications import APPLIED, APPROVED, REJECTED, TERMINATED, Application, Kind, Side
+from gateway.domain.applications import (
+    APPLIED,
+    APPROVED,
+    REJECTED,
+    TERMINATED,
+    Application,
+    Kind,
+    Side,
+)
 from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
@@ -96,7 +104,13 @@ class Effect(Protocol):
     def begin(self, known: Application, by: str) -> None:
         """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
 
-    def end(self, known: Application, by: str, *, last: bool) -> None:
+    def end(
+        self,
+        known: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
         """Undo it. ``last``: no other application of the partner for the same is in force."""
 
 
@@ -133,13 +147,17 @@ class Applications:
         now = self._clock()
         if contract_id is None:
             if (found := self.kept.contract(partner, now)) is None:
-                lacking = NotAllowed(f"no contract with {partner} is in force", reason="NO_CONTRACT")
+                lacking = NotAllowed(
+                    f"no contract with {partner} is in force", reason="NO_CONTRACT"
+                )
                 lacking.node = partner
                 raise lacking
             return found
         known = (self.kept.find(side, partner, Kind.CONTRACT, contract_id) for side in Side)
         if (found := next((one for one in known if one and one.holds(now)), None)) is None:
-            raise NotFound("no contract of that id is in force with this node", reason="CONTRACT_UNKNOWN")
+            raise NotFound(
+                "no contract of that id is in force with this node", reason="CONTRACT_UNKNOWN"
+            )
         return found
 
     def receive_contract(self, new: Application, address: str) -> Application:
@@ -166,7 +184,9 @@ class Applications:
         Once all places are taken, the newest application of the network that has most gives way to one of a
         network that has fewer: nobody takes all places from a few networks.
         """
-        full = Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
+        full = Busy(
+            "too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS"
+        )
         if self.kept.waiting(address=address) >= MOST_OF_ADDRESS:
             raise full
         by_network: dict[str, list[int]] = {}
@@ -188,13 +208,20 @@ class Applications:
             if effect := self._effects.get(new.kind):
                 effect.check(new)
             if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
-                raise Busy("too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS")
+                raise Busy(
+                    "too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS"
+                )
         if known is not None:
             return self._change(known, lambda known: applications.again(known, new))
         return self.kept.add(new) or self.receive(new)
 
     def confirm(
-        self, kind: Kind, id_: str, partner: NodeId, answer: Answer, signature: Signature | None = None
+        self,
+        kind: Kind,
+        id_: str,
+        partner: NodeId,
+        answer: Answer,
+        signature: Signature | None = None,
     ) -> None:
         """Take the answer to an application of this node. Raises `NotFound`, `Conflict`, `NotAllowed`."""
         known = self._of(kind, id_, partner, Side.MINE)
@@ -202,7 +229,13 @@ class Applications:
             self._check_proof(known, signature)
         self._noted(known, self._answered(known, answer))
 
-    def end(self, kind: Kind, id_: str, partner: NodeId, signature: Signature | None = None) -> None:
+    def end(
+        self,
+        kind: Kind,
+        id_: str,
+        partner: NodeId,
+        signature: Signature | None = None,
+    ) -> None:
         """End an application that the partner terminates, whoever applied. Raises `NotFound`, `NotAllowed`."""
         known = self._of(kind, id_, partner, *Side)
         if signature is not None:
@@ -212,7 +245,13 @@ class Applications:
             return
         self._noted(known, self._end(known, partner, "terminated by the partner", tell=False))
 
-    def status(self, kind: Kind, id_: str, partner: NodeId, signature: Signature | None = None) -> Application:
+    def status(
+        self,
+        kind: Kind,
+        id_: str,
+        partner: NodeId,
+        signature: Signature | None = None,
+    ) -> Application:
         """Return a partner's application as it is now. Raises `NotFound` for those of others, `NotAllowed`."""
         known = self._of(kind, id_, partner, Side.THEIRS)
         if signature is not None:
@@ -223,7 +262,13 @@ class Applications:
         """Return the public keys that prove a partner's messages about a contract: its route's, if there are."""
         return self._keys_of(known.partner) or known.keys
 
-    def update(self, partner: NodeId, contract_id: str, values: Mapping[str, Any], key: str) -> None:
+    def update(
+        self,
+        partner: NodeId,
+        contract_id: str,
+        values: Mapping[str, Any],
+        key: str,
+    ) -> None:
         """Take a partner's new address and key into its contract and route; ``key``: as routes hold it."""
         known = self.contract_with(partner, contract_id)
         if known.side is Side.THEIRS:
@@ -232,7 +277,16 @@ class Applications:
             changed = replace(known, answer={**known.answer, **values}, url=values["address"])
         self._effects[Kind.CONTRACT].begin(changed, partner)
         request, answer, url = changed.request, changed.answer, changed.url
-        after = self._change(known, lambda one: replace(one, request=request, answer=answer, url=url, keys=(key,)))
+        after = self._change(
+            known,
+            lambda one: replace(
+                one,
+                request=request,
+                answer=answer,
+                url=url,
+                keys=(key,),
+            ),
+        )
         self._noted(known, after)
 
     # ------------------------------------------------------------ for people here
@@ -256,7 +310,12 @@ class Applications:
         return made
 
     def decide(
-        self, number: int, approve: bool, by: str, reason: str, **changes: Any
+        self,
+        number: int,
+        approve: bool,
+        by: str,
+        reason: str,
+        **changes: Any,
     ) -> tuple[Application, Application]:
         """Decide on a partner's application; return it before and after. ``changes``: fields that differ."""
         known = replace(self.kept.get(number), **changes)
@@ -276,7 +335,12 @@ class Applications:
         self._soon(after)
         return known, after
 
-    def terminate(self, number: int, by: str, reason: str) -> tuple[Application, Application]:
+    def terminate(
+        self,
+        number: int,
+        by: str,
+        reason: str,
+    ) -> tuple[Application, Application]:
         """End an application of either side; return it before and after."""
         known = self.kept.get(number)
         if known.status in (REJECTED, TERMINATED):
@@ -304,7 +368,9 @@ class Applications:
         elif known.due_at is not None and known.due_at <= now:
             claimed = self.kept.change(known.number, lambda one: _claimed(one, known, now))
             if claimed.tries > known.tries:
-                self._lanes.submit(known.partner, lambda: self._try(claimed), f"application {number}")
+                self._lanes.submit(
+                    known.partner, lambda: self._try(claimed), f"application {number}"
+                )
 
     def _try(self, known: Application) -> None:
         try:
@@ -321,18 +387,30 @@ class Applications:
                 self._noted(known, self._answered(known, answer))
             return
         self._calls.deliver(known)
-        self.kept.change(known.number, lambda one: applications.delivered(one) if _same(one, known) else one)
+        self.kept.change(
+            known.number, lambda one: applications.delivered(one) if _same(one, known) else one
+        )
 
-    def _not_delivered(self, known: Application, error: GatewayError, again: bool) -> None:
+    def _not_delivered(
+        self,
+        known: Application,
+        error: GatewayError,
+        again: bool,
+    ) -> None:
         log.warning(
-            "a partner did not take a notice", number=known.number, partner=known.partner, cause=error.reason
+            "a partner did not take a notice",
+            number=known.number,
+            partner=known.partner,
+            cause=error.reason,
         )
         text = shorten(f"{error.reason}: {error.message}", 1000)
 
         def change(one: Application) -> Application:
             if not _same(one, known):
                 return one
-            return replace(one, trouble=text, due_at=one.due_at if again else None)  # a person may try again
+            return replace(
+                one, trouble=text, due_at=one.due_at if again else None
+            )  # a person may try again
 
         self.kept.change(known.number, change)
 
@@ -363,7 +441,9 @@ class Applications:
         keys = self.proving_keys(known)
         if known.side is Side.THEIRS and not keys:
             return  # its application was not signed either: the id of the contract is all that it has
-        if known.signing == "off" or (known.signing == "accepted" and not (keys and signature.present)):
+        if known.signing == "off" or (
+            known.signing == "accepted" and not (keys and signature.present)
+        ):
             return
         signature.check(keys)
 
@@ -378,13 +458,23 @@ class Applications:
             raise Conflict(text, reason="KEY_NOT_COMPARED")
         return known.kind is not Kind.CONTRACT or bool(keys)
 
-    def _end(self, known: Application, by: str, reason: str, tell: bool) -> Application:
+    def _end(
+        self,
+        known: Application,
+        by: str,
+        reason: str,
+        tell: bool,
+    ) -> Application:
         now = self._clock()
         if known.status is APPROVED and (effect := self._effects.get(known.kind)):
             effect.end(known, by, last=not self._others(known, now))
 
         def change(one: Application) -> Application:
-            return applications.terminated(one, by, reason, now, tell) if one.status is known.status else one
+            return (
+                applications.terminated(one, by, reason, now, tell)
+                if one.status is known.status
+                else one
+            )
 
         after = self._change(known, change)
         if after.status is APPROVED:  # meanwhile: what follows from that ends too
@@ -395,30 +485,46 @@ class Applications:
     def _others(self, known: Application, now: datetime) -> list[Application]:
         """Return what else is in force for the same; contracts of either side are for the same route."""
         contract = known.kind is Kind.CONTRACT
-        found = self.kept.list(None if contract else known.side, known.kind, APPROVED, known.partner)
+        found = self.kept.list(
+            None if contract else known.side, known.kind, APPROVED, known.partner
+        )
         same = (one for one in found if contract or one.subject == known.subject)
         return [one for one in same if one.number != known.number and one.holds(now)]
 
     def _noted(self, before: Application, after: Application) -> None:
         if after != before:
-            about = {"application": after.number, "kind": str(after.kind), "id": after.id}
+            about = {
+                "application": after.number,
+                "kind": str(after.kind),
+                "id": after.id,
+            }
             old, new = (
                 about | {n: getattr(one, n) for n in ("status", "expires_at", "most_jobs", "url")}
                 for one in (before, after)
             )
-            self._note(after.partner, "application changed by a partner", {"before": old, "after": new})
+            self._note(
+                after.partner, "application changed by a partner", {"before": old, "after": new}
+            )
 
     def _soon(self, known: Application) -> None:
         if known.notice:
             self.loop.wake(str(known.number))
 
-    def _of(self, kind: Kind, id_: str, partner: NodeId, *sides: Side) -> Application:
+    def _of(
+        self,
+        kind: Kind,
+        id_: str,
+        partner: NodeId,
+        *sides: Side,
+    ) -> Application:
         found = (self.kept.find(side, partner, kind, id_) for side in sides)
         if (known := next(filter(None, found), None)) is None:
             raise NotFound("no application of that id is known here", reason="APPLICATION_UNKNOWN")
         return known
 
-    def _change(self, known: Application, change: Callable[[Application], Application]) -> Application:
+    def _change(
+        self, known: Application, change: Callable[[Application], Application]
+    ) -> Application:
         return self.kept.change(known.number, lambda one: _changed(one, change))
 
 
@@ -452,7 +558,11 @@ def _changed(known: Application, change: Callable[[Application], Application]) -
         raise Conflict(text, reason="APPLICATION_STATE") from error
 
 
-def _claimed(one: Application, known: Application, now: datetime) -> Application:
+def _claimed(
+    one: Application,
+    known: Application,
+    now: datetime,
+) -> Application:
     """Return an application whose call this gateway makes; unchanged where another one has begun it."""
     return applications.later(one, now, one.trouble) if one == known else one
 

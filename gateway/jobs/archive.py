@@ -27,7 +27,8 @@ _CHUNK = 1024 * 1024
 _MOST = 10_000
 """files and folders of a folder that are looked at"""
 _SECRET = re.compile(
-    r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation", re.I
+    r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation",
+    re.I,
 )
 
 _UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -76,22 +77,41 @@ def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
 
 def as_json(value: Any) -> bytes:
     """Return a value as indented JSON; what JSON has no form for, as its text."""
-    return json.dumps(value, ensure_ascii=False, indent=1, default=str).encode("utf-8", "replace") + b"\n"
+    return (
+        json.dumps(
+            value,
+            ensure_ascii=False,
+            indent=1,
+            default=str,
+        ).encode("utf-8", "replace")
+        + b"\n"
+    )
 
 
-def without_secrets(value: Any, secrets: Sequence[str] = (), hidden: bool = False) -> Any:
+def without_secrets(
+    value: Any,
+    secrets: Sequence[str] = (),
+    hidden: bool = False,
+) -> Any:
     """Return plain data with masks for what its name calls secret, and for the given texts wherever they are.
 
     ``hidden``: the name of the value says so, or one above it.
     """
     if isinstance(value, Mapping):
         return {
-            str(k): without_secrets(v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k))))
+            str(k): without_secrets(
+                v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k)))
+            )
             for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [without_secrets(v, secrets, hidden) for v in value]
-    if hidden and isinstance(value, (str, int, float)) and not isinstance(value, bool) and value != "":
+    if (
+        hidden
+        and isinstance(value, (str, int, float))
+        and not isinstance(value, bool)
+        and value != ""
+    ):
         return MASK
     if isinstance(value, str):
         for secret in filter(None, secrets):
@@ -101,10 +121,18 @@ def without_secrets(value: Any, secrets: Sequence[str] = (), hidden: bool = Fals
     return value
 
 
-def of_files(folder: Path, prefix: str, secrets: Iterable[str]) -> Iterator[Entry]:
+def of_files(
+    folder: Path,
+    prefix: str,
+    secrets: Iterable[str],
+) -> Iterator[Entry]:
     """Yield the regular files of a folder and below it; links are not followed."""
     known = [secret.encode() for secret in secrets if secret]
-    found = (Path(entry.path) for entry in files.walk(folder, _MOST) if entry.is_file(follow_symlinks=False))
+    found = (
+        Path(entry.path)
+        for entry in files.walk(folder, _MOST)
+        if entry.is_file(follow_symlinks=False)
+    )
     for path in sorted(found):
         inside = "/".join((prefix, *path.relative_to(folder).parts))
         yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
@@ -136,7 +164,11 @@ def _sayable(name: str, taken: set[str]) -> str:
 
 
 @contextmanager
-def _member(archive: zipfile.ZipFile, name: str, when: Any) -> Iterator[Any]:
+def _member(
+    archive: zipfile.ZipFile,
+    name: str,
+    when: Any,
+) -> Iterator[Any]:
     info = zipfile.ZipInfo(name, when)
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = 0o644 << 16

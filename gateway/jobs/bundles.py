@@ -77,7 +77,15 @@ class Bundles:
             "keys": self._keys_in(spec),
         }
         return {
-            node: signed(pair, KIND, {**common, "for": node, "parts": _digests(parts(spec, node))})
+            node: signed(
+                pair,
+                KIND,
+                {
+                    **common,
+                    "for": node,
+                    "parts": _digests(parts(spec, node)),
+                },
+            )
             for node in nodes
         }
 
@@ -119,9 +127,17 @@ class Bundles:
         """Check again what was accepted, by the keys of now. Raises `NotAllowed`."""
         agreed = local.agreement
         if not (sender in ("", self._node) and local.spec.initiator == self._node):
-            self.accepted(replace(local.spec, bundles={self._node: agreed.bundle} if agreed else {}), sender)
+            self.accepted(
+                replace(local.spec, bundles={self._node: agreed.bundle} if agreed else {}), sender
+            )
 
-    def vouched(self, envelope: Envelope, initiator: NodeId, scheduler: NodeId, node: NodeId) -> tuple[str, ...]:
+    def vouched(
+        self,
+        envelope: Envelope,
+        initiator: NodeId,
+        scheduler: NodeId,
+        node: NodeId,
+    ) -> tuple[str, ...]:
         """Return a node's public keys by a signed job; none where the signature does not hold, or names none.
 
         Neither the initiator nor the scheduling node vouches for itself.
@@ -158,7 +174,9 @@ class Bundles:
         found = {"job_id": spec.job_id, "for": self._node}
         wrong = [name for name in found if content.get(name) != found[name]]
         wrong += differing(content, parts(spec, self._node, content["open"]))
-        if spec.dag != spec.dag_at(self._node):  # the statement is about the providers of the parties here
+        if spec.dag != spec.dag_at(
+            self._node
+        ):  # the statement is about the providers of the parties here
             wrong.append("flow")
         if wrong:
             text = f"this is not what {content['signer']} signed: {', '.join(wrong)}"
@@ -184,7 +202,11 @@ def _is_public_key(text: str) -> bool:
     return True
 
 
-def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, Any]:
+def parts(
+    spec: JobSpec,
+    node: NodeId,
+    open_: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return a job as a node gets it, in parts. ``open_``: tasks whose version the scheduling node chooses.
 
     However the job was spelled on its way, its parts are the same.
@@ -193,7 +215,9 @@ def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, A
     roles: dict[str, list[NodeId]] = {}
     for party in spec.parties:
         roles.setdefault(party.role, []).append(party.node)
-    job, tasks = ({k: v for k, v in p.items() if k == "common" or not isinstance(v, Mapping)} for p in params)
+    job, tasks = (
+        {k: v for k, v in p.items() if k == "common" or not isinstance(v, Mapping)} for p in params
+    )
     sync = {"sync_type": "callback" if spec.by_callback else "poll"}
     return {
         "flow": {
@@ -203,7 +227,9 @@ def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, A
                 {
                     "name": task.name,
                     "component": str(
-                        replace(task.component, version=ANY) if task.name in open_ else task.component
+                        replace(task.component, version=ANY)
+                        if task.name in open_
+                        else task.component
                     ),
                     "input": [[i.type, i.task, i.key] for i in task.inputs],
                     "output": [[o.type, o.key] for o in task.outputs],
@@ -218,12 +244,22 @@ def parts(spec: JobSpec, node: NodeId, open_: Sequence[str] = ()) -> dict[str, A
             "version": spec.version,
             "old_job_id": spec.old_job_id,
         },
-        "common": {"job": {**job, "common": sync | dict(as_mapping(job.get("common")))}, "tasks": tasks},
-        **{party.label: [_entry(p, party.role, party.index) for p in params] for party in spec.parties_at(node)},
+        "common": {
+            "job": {**job, "common": sync | dict(as_mapping(job.get("common")))},
+            "tasks": tasks,
+        },
+        **{
+            party.label: [_entry(p, party.role, party.index) for p in params]
+            for party in spec.parties_at(node)
+        },
     }
 
 
-def _entry(params: Mapping[str, Any], role: str, index: int) -> Any:
+def _entry(
+    params: Mapping[str, Any],
+    role: str,
+    index: int,
+) -> Any:
     entry = as_mapping(params.get(role)).get(str(index), {})
     return {k: v for k, v in entry.items() if v != {}} if isinstance(entry, Mapping) else entry
 
@@ -305,7 +341,9 @@ def verified(found: Mapping[str, Any]) -> Iterator[Finding]:
     at = datetime.fromtimestamp(content["created"], UTC)
     key = found["bundle"]["signatures"][0]["keyid"]
     yield Finding(
-        "signature", True, f"{content['signer']} signed it on {at:%Y-%m-%d %H:%M} UTC with the key {key}"
+        "signature",
+        True,
+        f"{content['signer']} signed it on {at:%Y-%m-%d %H:%M} UTC with the key {key}",
     )
     for name in ("job_id", "node"):
         stated = content["for" if name == "node" else name]
@@ -320,10 +358,12 @@ def verified(found: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(name, False, "differs from what was signed")
     for run in found["runs"]:
         signers, own = (of.get(run["component"], "") for of in (content["images"], found["images"]))
-        text = (
-            f"{run['component']}: ran {run['digest']}, signed {signers or 'none'}, approved here {own or 'none'}"
-        )
+        text = f"{run['component']}: ran {run['digest']}, signed {signers or 'none'}, approved here {own or 'none'}"
         good = (
-            True if run["digest"] == signers else None if run["digest"] == own or not (signers or own) else False
+            True
+            if run["digest"] == signers
+            else None
+            if run["digest"] == own or not (signers or own)
+            else False
         )
         yield Finding(run["run"], good, text)

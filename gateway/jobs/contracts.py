@@ -84,7 +84,10 @@ class Offers:
             one
             for one in self._datasets.list()
             if not one.disabled
-            and (not {ALL, partner}.isdisjoint(one.published) or Address(one.namespace, one.name) in granted)
+            and (
+                not {ALL, partner}.isdisjoint(one.published)
+                or Address(one.namespace, one.name) in granted
+            )
         ]
 
     def dataset(self, partner: NodeId, dataset_id: str) -> Dataset:
@@ -104,7 +107,9 @@ class Offers:
         """Return one of them. Raises `NotFound`."""
         found = next((one for one in self.projects(partner) if one.id == project_id), None)
         if found is None:
-            raise NotFound(f"no project of that id is shared with {partner}", reason="PROJECT_UNKNOWN")
+            raise NotFound(
+                f"no project of that id is shared with {partner}", reason="PROJECT_UNKNOWN"
+            )
         return found
 
     def expanded(self, spec: JobSpec) -> JobSpec:
@@ -175,7 +180,12 @@ class Offers:
 class ContractRoutes(Effect):
     """The route of a partner, as its contract says."""
 
-    def __init__(self, routes: LiveRoutes, key_of: Callable[[str], str], note: Note) -> None:
+    def __init__(
+        self,
+        routes: LiveRoutes,
+        key_of: Callable[[str], str],
+        note: Note,
+    ) -> None:
         """``key_of`` returns a credential's public key as routes hold it; ``note`` writes into the audit."""
         self._routes = routes
         self._key_of = key_of
@@ -199,7 +209,9 @@ class ContractRoutes(Effect):
         owners = [node for node, route in table.routes.items() if values.get("keys") in route.keys]
         if others := [node for node in owners if node != known.partner]:
             name = "another node" if by == known.partner else others[0]
-            raise Conflict(f"the key is in the route of {name}: each node has its own", reason="KEY_OF_ANOTHER")
+            raise Conflict(
+                f"the key is in the route of {name}: each node has its own", reason="KEY_OF_ANOTHER"
+            )
         if origin().node == known.partner:  # proven by the keys that the route has
             if before is None or not before.enabled:
                 raise NotAllowed(
@@ -246,7 +258,13 @@ class ContractRoutes(Effect):
                 newer = version
         return False
 
-    def end(self, known: Application, by: str, *, last: bool) -> None:
+    def end(
+        self,
+        known: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
         """Disable the route, unless another contract is in force, such as a renewed one."""
         if last and known.partner in self._routes.table.routes:
             self._edit(known, {"enabled": False}, by, f"contract {known.id} has ended", source=_END)
@@ -272,11 +290,21 @@ class ContractRoutes(Effect):
         if by in ("", known.partner) and not made.unchanged:
             found = [one._asdict() for one in changes(before, self._routes.table)]
             self._note(
-                by, "route changed by a contract", {"version": made.number, "changes": found, "reason": reason}
+                by,
+                "route changed by a contract",
+                {
+                    "version": made.number,
+                    "changes": found,
+                    "reason": reason,
+                },
             )
 
 
-def _may_have(version: Version, node: NodeId, had: Callable[[Route], bool]) -> bool:
+def _may_have(
+    version: Version,
+    node: NodeId,
+    had: Callable[[Route], bool],
+) -> bool:
     """Tell whether a version's route of a node fits; True where it cannot be read under today's rules."""
     try:
         route = parse(version.text).routes.get(node)
@@ -285,7 +313,11 @@ def _may_have(version: Version, node: NodeId, had: Callable[[Route], bool]) -> b
     return route is not None and had(route)
 
 
-def _check_same(before: Route, known: Application, key: str | None) -> None:
+def _check_same(
+    before: Route,
+    known: Application,
+    key: str | None,
+) -> None:
     """Raise `Conflict` unless an application has the address and a key of the route that is there."""
     same_address = bool(before.via) or known.url.rstrip("/") == before.url.rstrip("/")
     has, brings = ([], []) if same_address else ([before.url], [known.url])
@@ -295,7 +327,9 @@ def _check_same(before: Route, known: Application, key: str | None) -> None:
     if has:
         text = f"the route of {known.partner} has {', '.join(has)}; the application has {', '.join(brings)}"
         text = f"{text}; anybody can apply in its name"
-        raise Conflict(f"{text}: if the partner says so by telephone, edit the route and decide again")
+        raise Conflict(
+            f"{text}: if the partner says so by telephone, edit the route and decide again"
+        )
 
 
 def _unusual(url: str) -> set[str]:
@@ -307,16 +341,23 @@ def _unusual(url: str) -> set[str]:
     except (OSError, ValueError):
         return {"must have a host name that is found from here, unless that of the route is not"}
     if parts.path.strip("/") or parts.query or "@" in parts.netloc:
-        found.add("must not have a path, query or user name, unless the present address of the route has")
+        found.add(
+            "must not have a path, query or user name, unless the present address of the route has"
+        )
     for family, _, _, _, at in reached:
         ip = ipaddress.ip_address(str(at[0]).partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
         if ip.is_loopback or ip.is_unspecified:
             found.add("must not be a loopback address, unless the present address of the route is")
         elif ip.is_link_local:
-            found.add("must not be a link-local address, unless the present address of the route is")
+            found.add(
+                "must not be a link-local address, unless the present address of the route is"
+            )
         else:
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:  # of one without a way
+            with (
+                suppress(OSError),
+                socket.socket(family, socket.SOCK_DGRAM) as probe,
+            ):  # of one without a way
                 probe.connect(at)  # sends nothing
                 if probe.getsockname()[0] == at[0]:
                     found.add("must not be an address of this machine, unless that of the route is")
@@ -337,9 +378,17 @@ class DatasetGrants(Effect):
     def begin(self, known: Application, by: str) -> None:
         """Grant it."""
         if known.side is Side.THEIRS:
-            self._sharing.grant(_address(known), known.partner, by, _reason(known), known.expires_at)
+            self._sharing.grant(
+                _address(known), known.partner, by, _reason(known), known.expires_at
+            )
 
-    def end(self, known: Application, by: str, *, last: bool) -> None:
+    def end(
+        self,
+        known: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
         """Revoke that grant, unless another one has taken its place."""
         mine = (g for g in self._sharing.grants.of(_address(known)) if g.node == known.partner)
         if known.side is Side.THEIRS and any(grant.reason == _reason(known) for grant in mine):
@@ -361,7 +410,13 @@ class ModelGrants(Effect):
         if known.side is Side.THEIRS:
             self._models.grant(known.subject, known.partner, allowed=True)
 
-    def end(self, known: Application, by: str, *, last: bool) -> None:
+    def end(
+        self,
+        known: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
         """Take that back."""
         if last and known.side is Side.THEIRS:
             with suppress(NotFound):
@@ -387,7 +442,14 @@ Level = Literal["open", "known", "contract", "permit"]
 class Trust:
     """Contracts and permits of jobs."""
 
-    def __init__(self, node: NodeId, kept: SqlApplications, level: Level, roles_of: RolesOf, clock: Clock) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        kept: SqlApplications,
+        level: Level,
+        roles_of: RolesOf,
+        clock: Clock,
+    ) -> None:
         self._node = node
         self._kept = kept
         self._level = level
@@ -415,11 +477,15 @@ class Trust:
         now = self._clock()
         for want, held in wanted:
             if any(one.number not in used and _spent(one) for one in held):
-                spent.append(self._problem(want, "its permit was used by as many jobs as it allows"))
+                spent.append(
+                    self._problem(want, "its permit was used by as many jobs as it allows")
+                )
             elif self._level == "permit" and not any(
                 one.holds(now) and (used.get(one.number) or _presented(one, sender)) for one in held
             ):
-                missing.append(self._problem(want, "a valid permit of the requesting node is needed"))
+                missing.append(
+                    self._problem(want, "a valid permit of the requesting node is needed")
+                )
         if not missing and not spent:
             return None
         return NotShared("PERMIT_MISSING" if missing else "PERMIT_USED_UP", [*missing, *spent])
@@ -441,7 +507,8 @@ class Trust:
         if not held:
             return ""
         names = {
-            want.dataset.dataset_id for want in datasets.wanted(spec, node, once_per_component(self._roles_of))
+            want.dataset.dataset_id
+            for want in datasets.wanted(spec, node, once_per_component(self._roles_of))
         }
         names |= {spec.job_id, spec.flow_id or spec.job_id}
         sent = (one for one in held if one.subject in names)
@@ -457,11 +524,20 @@ class Trust:
         held = {(one.subject, one.partner): one for one in approved if one.partner in others}
         if held or self._level == "permit":
             for want in wanted:
-                yield want, [one for (subject, _), one in held.items() if subject == want.dataset.dataset_id]
+                yield (
+                    want,
+                    [
+                        one
+                        for (subject, _), one in held.items()
+                        if subject == want.dataset.dataset_id
+                    ],
+                )
 
     def _problem(self, want: Wanted, rule: str) -> Problem:
         dataset = want.dataset.dataset_id
-        return Problem(want.path, f"dataset {dataset} at {self._node}: {rule}; apply for it there", dataset)
+        return Problem(
+            want.path, f"dataset {dataset} at {self._node}: {rule}; apply for it there", dataset
+        )
 
 
 def _spent(one: Application) -> bool:

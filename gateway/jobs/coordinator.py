@@ -33,7 +33,15 @@ from gateway.jobs.scheduler import Scheduler
 from gateway.jobs.submission import Intake, NewJobs
 from gateway.jobs.views import local_view, unanswered_view, view, with_local
 from gateway.ports import JobView, SchedulerApi, TaskReport
-from gateway.runtime.context import NodeContext, Peers, by_user, current_trace, listening, new_trace_id, traced
+from gateway.runtime.context import (
+    NodeContext,
+    Peers,
+    by_user,
+    current_trace,
+    listening,
+    new_trace_id,
+    traced,
+)
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.loop import notes_of
 from gateway.store import queries
@@ -81,7 +89,10 @@ class Coordinator:
                 return self.submit_job(spec, here)
         self._intake.check()
         self._new.check(spec)
-        with self._submitting(spec.job_id, spec.flow_id, spec.scheduler, spec.job_id), traced(spec.trace_id):
+        with (
+            self._submitting(spec.job_id, spec.flow_id, spec.scheduler, spec.job_id),
+            traced(spec.trace_id),
+        ):
             there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, here)
         if there != spec.job_id:
             self._renamed(there, spec)
@@ -89,11 +100,18 @@ class Coordinator:
 
     @contextmanager
     def _submitting(
-        self, job_id: str, flow_id: str, scheduler: NodeId, timeline: str, **detail: Any
+        self,
+        job_id: str,
+        flow_id: str,
+        scheduler: NodeId,
+        timeline: str,
+        **detail: Any,
     ) -> Iterator[None]:
         """Have another node make a job. It is recorded before: where no answer comes it may have been made."""
         self._store.add_submission(job_id, flow_id, scheduler, self._clock())
-        self._asked(job_id, "submission", **detail)  # before a peer can have it wait for approval here
+        self._asked(
+            job_id, "submission", **detail
+        )  # before a peer can have it wait for approval here
         with self._naming(job_id):
             try:
                 with self._in_timeline(timeline):
@@ -115,10 +133,17 @@ class Coordinator:
                 error.job_id = job_id
             raise
 
-    def _asked(self, job_id: str, what: str, **detail: Any) -> None:
+    def _asked(
+        self,
+        job_id: str,
+        what: str,
+        **detail: Any,
+    ) -> None:
         """Write into the job's timeline which person asked for it here, where people say who they are."""
         if person := by_user().get("user"):
-            self._store.note(job_id, "operator", [Note(self._clock(), f"{what} requested", person, detail)])
+            self._store.note(
+                job_id, "operator", [Note(self._clock(), f"{what} requested", person, detail)]
+            )
 
     def submitters(self, job_id: str) -> set[str]:
         """Return the people here who submitted a job, or had it run again, where people say who they are."""
@@ -143,11 +168,18 @@ class Coordinator:
         `PeerUnreachable` where some node has not answered in time; the job may come about then.
         """
         if sender not in ("", spec.initiator, self._peers.node):
-            raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+            raise NotAllowed(
+                f"only the initiator {spec.initiator} may submit this job, not {sender}"
+            )
         self._take_in(spec, sender)
         return spec.job_id
 
-    def _take_in(self, spec: JobSpec, sender: NodeId, origin: Origin | None = None) -> None:
+    def _take_in(
+        self,
+        spec: JobSpec,
+        sender: NodeId,
+        origin: Origin | None = None,
+    ) -> None:
         try:
             self._intake.check("" if sender == self._peers.node else sender)
         except GatewayError:
@@ -158,18 +190,28 @@ class Coordinator:
         if not self._scheduler.begin(job):
             known = self._store.jobs.get(spec.job_id)
             if known.digest != job.digest:
-                raise Conflict(f"job {spec.job_id} is here already, with another body", reason="JOB_ID_CONFLICT")
+                raise Conflict(
+                    f"job {spec.job_id} is here already, with another body",
+                    reason="JOB_ID_CONFLICT",
+                )
         job = self._scheduler.wait(spec.job_id, _decided, _ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
             failure = job.ending.failure
             found = (p for one in job.refusals for p in of_job(one.message, one.node))
-            refused = Refused(_refusal(job), reason=failure.reason if failure else "REFUSED", problems=found)
+            refused = Refused(
+                _refusal(job), reason=failure.reason if failure else "REFUSED", problems=found
+            )
             refused.node = failure.node if failure else ""
             raise refused
         if not _decided(job):
             raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
 
-    def rerun(self, job_id: str, start: str, parameters: Mapping[str, Any]) -> RerunResult:
+    def rerun(
+        self,
+        job_id: str,
+        start: str,
+        parameters: Mapping[str, Any],
+    ) -> RerunResult:
         """Have the node that schedules a job run it again from a task on, as a new job.
 
         ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
@@ -178,14 +220,19 @@ class Coordinator:
         self._intake.check()
         record = self._store.record(job_id)
         node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
-        wanted = Order(job_id, self.new_id((node, *(record.spec.nodes if record else ()))), start, parameters)
+        wanted = Order(
+            job_id, self.new_id((node, *(record.spec.nodes if record else ()))), start, parameters
+        )
         if isinstance(record, Job):
             with self._naming(wanted.new_job_id):
                 made = self.rerun_job(wanted, self._peers.node)
         else:
             scheduler = self._scheduling(job_id, record)
             flow = record.spec.flow_id if record else ""
-            with self._submitting(wanted.new_job_id, flow, node, job_id, rerun_of=job_id), traced(current_trace()):
+            with (
+                self._submitting(wanted.new_job_id, flow, node, job_id, rerun_of=job_id),
+                traced(current_trace()),
+            ):
                 made = scheduler.rerun_job(wanted, self._peers.node)
             if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
                 self._store.drop_submission(wanted.new_job_id)
@@ -199,14 +246,20 @@ class Coordinator:
         if not ended(JOB, old.status):
             text = f"job {old.id} is still {old.status}: stop it, or wait for its end"
             raise Conflict(text, reason="JOB_NOT_ENDED")
-        made, problems = rerun.plan(old, wanted, sender or self._peers.node, current_trace() or new_trace_id())
+        made, problems = rerun.plan(
+            old, wanted, sender or self._peers.node, current_trace() or new_trace_id()
+        )
         if made is None:
             raise Invalid(problems)
         known = self._store.jobs.find(wanted.new_job_id)
         self._take_in(made.spec, sender, made.origin)
         origin = made.origin
         if known is None:
-            detail = {"new_job": made.spec.job_id, "from": origin.start, "parameters": dict(origin.parameters)}
+            detail = {
+                "new_job": made.spec.job_id,
+                "from": origin.start,
+                "parameters": dict(origin.parameters),
+            }
             note = Note(self._clock(), "run again as another job", origin.by, detail)
             self._store.jobs.update(old.id, lambda job: replace(job, notes=(*job.notes, note)))
         return RerunResult(made.spec.job_id, origin.start, made.runs, made.inherits)
@@ -226,7 +279,9 @@ class Coordinator:
         try:
             with traced(local.spec.trace_id if local else current_trace()):
                 found = scheduler.job_status(job_id, self._peers.node)
-        except GatewayError as error:  # silent, without a route by now, or without the job, which may be old
+        except (
+            GatewayError
+        ) as error:  # silent, without a route by now, or without the job, which may be old
             if local is None:
                 raise
             return unanswered_view(local, error, self._store.run_timing)
@@ -235,7 +290,9 @@ class Coordinator:
         local = self._executor.learned(local, found)
         if found.progress > local.progress and not ended(JOB, found.status):
             with suppress(GatewayError):  # it is only for when that node does not answer
-                self._store.local_jobs.update(job_id, lambda local: run.with_progress(local, found.progress))
+                self._store.local_jobs.update(
+                    job_id, lambda local: run.with_progress(local, found.progress)
+                )
         return with_local(found, local, asked_before=time.monotonic() - began)
 
     def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
@@ -244,7 +301,9 @@ class Coordinator:
             return self
         scheduler = record.spec.scheduler if record else self._store.scheduler_of(job_id)
         if scheduler is None:
-            raise NotFound(f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN")
+            raise NotFound(
+                f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
+            )
         return self._peers.scheduler(scheduler, record.spec.protocol if record else "bfia")
 
     @contextmanager
@@ -301,7 +360,11 @@ class Coordinator:
             _known_task(record.spec, task_name)
         scheduler = self._scheduling(job_id, record)
         try:
-            if isinstance(record, LocalJob) and ended(JOB, record.status) and self._over_there(scheduler, record):
+            if (
+                isinstance(record, LocalJob)
+                and ended(JOB, record.status)
+                and self._over_there(scheduler, record)
+            ):
                 return
             if not (isinstance(record, Job) and record.ending):
                 self._asked(job_id, "stop", task=task_name)
@@ -309,10 +372,16 @@ class Coordinator:
                 person = by_user().get("user")
                 by = f"{person} at {self._peers.node}" if person else self._peers.node
                 self._executor.stop_requested(job_id, by)
-            with traced(record.spec.trace_id if record else current_trace()), self._in_timeline(job_id):
+            with (
+                traced(record.spec.trace_id if record else current_trace()),
+                self._in_timeline(job_id),
+            ):
                 scheduler.stop_job(job_id, task_name, self._peers.node)
         except GatewayError as error:
-            silent = isinstance(error, PeerUnreachable) or error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
+            silent = isinstance(error, PeerUnreachable) or error.reason in (
+                "NODE_UNKNOWN",
+                "JOB_UNKNOWN",
+            )
             if isinstance(record, LocalJob) and not task_name and not silent:
                 self._executor.stop_requested(job_id, "")
             if task_name or not silent or not isinstance(record, LocalJob):
@@ -343,7 +412,13 @@ class Coordinator:
             finally:
                 self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
 
-    def stop_job(self, job_id: str, task_name: str, sender: NodeId, why: Failure | None = None) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        sender: NodeId,
+        why: Failure | None = None,
+    ) -> None:
         """Record that it was asked for; the scheduler tells the nodes afterwards."""
         job = self._scheduled(job_id, sender)
         by, now = sender or self._peers.node, self._clock()
@@ -352,7 +427,9 @@ class Coordinator:
             self._scheduler.record(job_id, messages.TaskStopRequested(task_name, by, now))
             return
         why = why or Failure("STOPPED")
-        self._scheduler.record(job_id, messages.StopRequested(by, now, why.message, reason=why.reason))
+        self._scheduler.record(
+            job_id, messages.StopRequested(by, now, why.message, reason=why.reason)
+        )
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
         """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
@@ -361,7 +438,9 @@ class Coordinator:
 
     def _cancelled(self, job_id: str, by: str) -> bool:
         """Stop a job of which nothing runs yet; False where it runs, or is over or deleted, by now."""
-        asked = messages.StopRequested(by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True)
+        asked = messages.StopRequested(
+            by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True
+        )
         try:
             job = self._scheduler.record(job_id, asked)
         except NotFound:
@@ -377,7 +456,12 @@ class Coordinator:
             scheduler.suspend_job(job_id, on, self._peers.node)
         self._asked(job_id, "suspend" if on else "resume")
 
-    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+    def suspend_job(
+        self,
+        job_id: str,
+        on: bool,
+        sender: NodeId,
+    ) -> None:
         """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
         self._scheduled(job_id, sender)
         asked = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
@@ -385,14 +469,25 @@ class Coordinator:
         if (job.suspended is not None) is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
 
-    def amend(self, job_id: str, parameters: Mapping[str, Any], reason: str) -> int:
+    def amend(
+        self,
+        job_id: str,
+        parameters: Mapping[str, Any],
+        reason: str,
+    ) -> int:
         """Have the node that schedules a job give tasks that have not begun new parameters; return the version."""
         with self._scheduled_by(job_id) as scheduler:
             version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
         self._asked(job_id, "parameter change", version=version, reason=reason)
         return version
 
-    def amend_job(self, job_id: str, parameters: Mapping[str, Any], reason: str, sender: NodeId) -> int:
+    def amend_job(
+        self,
+        job_id: str,
+        parameters: Mapping[str, Any],
+        reason: str,
+        sender: NodeId,
+    ) -> int:
         """Offer them to every node, then record them, if none of the tasks has begun by then."""
         job = self._scheduled(job_id, sender)
         if job.status is not JobStatus.RUNNING or job.ending is not None:
@@ -408,14 +503,22 @@ class Coordinator:
         for node in job.active:
             own = replace(job.spec, task_params=parameters).for_node(node.node).task_params
             peer = self._peers.participant(node.node, job.spec.protocol)
-            peer.offer_parameters(job_id, replace(one, parameters=own), holding, self._peers.node, after)
+            peer.offer_parameters(
+                job_id, replace(one, parameters=own), holding, self._peers.node, after
+            )
         job = self._scheduler.record(job_id, messages.ParametersAgreed(one, len(holding)))
         if one not in job.amendments:
             text = f"a task of job {job_id} has begun, or other parameters hold meanwhile: nothing changes"
             raise Conflict(text, reason="TASK_BEGUN")
         return job.amendments.index(one) + 1
 
-    def confirm_job(self, job_id: str, failure: Failure | None, sender: NodeId, audit: str = "") -> None:
+    def confirm_job(
+        self,
+        job_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+        audit: str = "",
+    ) -> None:
         """Record what a node decided. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
@@ -431,10 +534,20 @@ class Coordinator:
         """Tell of a job that this node schedules, or else a node of the job how this one's part of it is."""
         local = self._store.record(job_id)
         here = self._peers.node
-        if isinstance(local, LocalJob) and local.spec.scheduler != here and not is_outside(local.spec, sender):
+        if (
+            isinstance(local, LocalJob)
+            and local.spec.scheduler != here
+            and not is_outside(local.spec, sender)
+        ):
             part = local_view(local, self._store.run_timing)
             tasks = [replace(task, failure=None) for task in part.tasks]
-            return replace(part, failure=None, warnings=(), waiting=None, tasks=tasks)  # they may quote own data
+            return replace(
+                part,
+                failure=None,
+                warnings=(),
+                waiting=None,
+                tasks=tasks,
+            )  # they may quote own data
         return view(self._scheduled(job_id, sender), self._store.timing)
 
     def _scheduled(self, job_id: str, sender: NodeId) -> Job:
@@ -451,14 +564,18 @@ class Coordinator:
         if job_id is None:
             raise unknown
         now, failure = self._clock(), report.failure
-        news = messages.TaskReported(report.task_id, sender, report.role, report.status, now, failure, pushed=True)
+        news = messages.TaskReported(
+            report.task_id, sender, report.role, report.status, now, failure, pushed=True
+        )
 
         def allowed(job: Job) -> None:
             if is_outside(job.spec, sender):
                 raise unknown
             task = next(t for t in job.tasks.values() if t.has(report.task_id))
             if sender not in task.nodes:
-                raise NotAllowed(f"node {sender or '(not named)'} has no part in task {report.task_id}")
+                raise NotAllowed(
+                    f"node {sender or '(not named)'} has no part in task {report.task_id}"
+                )
 
         self._scheduler.record(job_id, news, allowed=allowed)
 
@@ -488,10 +605,16 @@ def _refusal(job: Job) -> str:
     failure = job.ending.failure if job.ending else None
     refusals = []
     for one in job.refusals:
-        known = (failure and failure.reason == one.reason) or f" {one.reason}: " in one.message  # it stands before
+        known = (
+            failure and failure.reason == one.reason
+        ) or f" {one.reason}: " in one.message  # it stands before
         named = known and one.message.startswith(f"{one.node} ")
         text = one.message if known else f"{one.reason} {one.message}".strip()
         refusals.append(text if named else f"{one.node}: {text}")
     if refusals:
         return "; ".join(refusals)
-    return failure.message if failure and failure.message else "the job was stopped before every node accepted it"
+    return (
+        failure.message
+        if failure and failure.message
+        else "the job was stopped before every node accepted it"
+    )

@@ -51,7 +51,13 @@ _LANES = {
 """of actions on the engine; all others are in the lane ``engine``, or of the node that is called"""
 
 
-_Call = messages.Tell | messages.Confirm | messages.QueryScheduler | messages.AskStop | messages.QueryEnding
+_Call = (
+    messages.Tell
+    | messages.Confirm
+    | messages.QueryScheduler
+    | messages.AskStop
+    | messages.QueryEnding
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,17 @@ class SchedulerCalls:
     """called with a job whose scheduling node has answered"""
     silent: Callable[[NodeId], None]
 
-    def tell(self, local: LocalJob, run: Run, action: messages.Tell) -> messages.Event:
+    def tell(
+        self,
+        local: LocalJob,
+        run: Run,
+        action: messages.Tell,
+    ) -> messages.Event:
         """Tell how a task is at the role of a run."""
         status = merge_runs(local.runs_of(run.task_id, run.party.role))
-        report = TaskReport(run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries)
+        report = TaskReport(
+            run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries
+        )
         try:
             self._scheduler(local).report_task(report, local.node)
         except GatewayError as error:  # a node that does not want to know will ask
@@ -99,11 +112,15 @@ class SchedulerCalls:
         try:
             view = self._scheduler(local).job_status(local.id, local.node)
         except NotFound as error:
-            text = f"the scheduling node {scheduler} does not know the job any more: {error.message}"
+            text = (
+                f"the scheduling node {scheduler} does not know the job any more: {error.message}"
+            )
             failure, now = Failure(machine.FORGOT, text, local.node), self.clock()
             ending = Ending(Outcome.STOPPED, now, failure, local.node)
             return [messages.StopRequested(now, None, ending, local.node)]
-        except GatewayError as error:  # no route to it is no way to ask; a refusal of its own is an answer
+        except (
+            GatewayError
+        ) as error:  # no route to it is no way to ask; a refusal of its own is an answer
             return [self._failed(action, error, ("NODE_UNKNOWN", *UNCERTAIN))]
         now = self.clock()
         return [messages.Done(action, now), *_lost_stop(local, view, now)]
@@ -132,13 +149,24 @@ class SchedulerCalls:
     def _scheduler(self, local: LocalJob) -> SchedulerApi:
         return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
 
-    def _failed(self, action: _Call, error: GatewayError, open_: Collection[str] = ()) -> messages.Done:
+    def _failed(
+        self,
+        action: _Call,
+        error: GatewayError,
+        open_: Collection[str] = (),
+    ) -> messages.Done:
         if isinstance(error, (PeerUnreachable, Busy)):
             return messages.Done(action, self.clock(), final=False, message=error.message)
-        return messages.Done(action, self.clock(), error.reason not in open_, f"{error.reason} {error.message}")
+        return messages.Done(
+            action, self.clock(), error.reason not in open_, f"{error.reason} {error.message}"
+        )
 
 
-def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.StopRequested]:
+def _lost_stop(
+    local: LocalJob,
+    view: JobView,
+    now: datetime,
+) -> list[messages.StopRequested]:
     """Return the stop that has not come of a job that its scheduling node says to have ended; empty for others.
 
     A node that reports tasks alone, and each only from its start, has to report all of them as successes.
@@ -148,7 +176,9 @@ def _lost_stop(local: LocalJob, view: JobView, now: datetime) -> list[messages.S
         return []
     outcome, failure, by = view.outcome or Outcome.STOPPED, view.failure, local.spec.scheduler
     if outcome is Outcome.FAILED and failure is None:
-        failure = local.own_failure or Failure("FAILED", f"{by} says that the job has failed, and not why", by)
+        failure = local.own_failure or Failure(
+            "FAILED", f"{by} says that the job has failed, and not why", by
+        )
     if outcome is Outcome.STOPPED and failure is None:
         failure = Failure("STOPPED", f"stopped by {by}, which did not say why", by)
     ending = Ending(outcome, now, failure, by)
@@ -208,9 +238,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._hooks = hooks
         self._timing = timing
         self._watch: Watch | None = None
-        self._scheduler_calls = SchedulerCalls(peers, self._clock, self.scheduler_alive, hooks.silent)
+        self._scheduler_calls = SchedulerCalls(
+            peers, self._clock, self.scheduler_alive, hooks.silent
+        )
         every = timing.probe_every
-        self._rounds = Loop("probes", lambda _: self._round(), lambda _: ["all"], every=every, workers=1)
+        self._rounds = Loop(
+            "probes", lambda _: self._round(), lambda _: ["all"], every=every, workers=1
+        )
 
     def start(self) -> None:
         """Take up what an earlier process of this node left, then watch the engine."""
@@ -258,7 +292,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         for job_id in self._store.local_jobs.unfinished():
             local = self._store.local_jobs.find(job_id)  # deleted meanwhile, or not to be read
             there = [r for r in local.runs if r.engine == engine] if local else []
-            mine = [r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)]
+            mine = [
+                r for r in there if r.status is RunStatus.RUNNING and r.owner in ("", self._owner)
+            ]
             if mine:
                 self.record(job_id, *(messages.EngineSilent(run.run_id, now) for run in mine))
 
@@ -269,7 +305,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         for known in self._store.launched(self._owner):
             local = self._store.local_jobs.find(known.job_id)
             run = next((r for r in local.runs if r.name == known.name), None) if local else None
-            if local is None or run is None or run.status is not RunStatus.RUNNING or run.exit is not None:
+            if (
+                local is None
+                or run is None
+                or run.status is not RunStatus.RUNNING
+                or run.exit is not None
+            ):
                 continue
             if run.probe_at is None or run.probe_at <= soon or run.engine in silent:
                 continue
@@ -291,8 +332,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return machine.apply(local, event, self._timing)
 
     def _next_due(self, local: LocalJob) -> datetime | None:
-        mine = all(owner in ("", self._owner) for owner in (local.home, *(run.owner for run in local.runs)))
-        return super()._next_due(local) if mine else machine.next_due(local, self._timing, self._owner)
+        mine = all(
+            owner in ("", self._owner) for owner in (local.home, *(run.owner for run in local.runs))
+        )
+        return (
+            super()._next_due(local) if mine else machine.next_due(local, self._timing, self._owner)
+        )
 
     def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
         return machine.retry_reports(local, node)
@@ -313,7 +358,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
         return frozenset(launching[-left:] if left else ())
 
-    def _perform(self, local: LocalJob, action: messages.Action, *, fetching: bool = False) -> None:
+    def _perform(
+        self,
+        local: LocalJob,
+        action: messages.Action,
+        *,
+        fetching: bool = False,
+    ) -> None:
         with traced(local.spec.trace_id), listening() as calls:
             began = time.monotonic()
             try:
@@ -321,16 +372,24 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 if not isinstance(action, (messages.Tell, messages.Close)):
                     self._hooks.observe(type(action).__name__.lower(), time.monotonic() - began)
             except ImageIsFetched:  # which may take long: in a lane of its own
-                self._lanes.submit("engine-pull", partial(self._perform, local, action, fetching=True), local.id)
+                self._lanes.submit(
+                    "engine-pull", partial(self._perform, local, action, fetching=True), local.id
+                )
                 return
             except Exception:
-                log.exception("unexpected error of an action", job=local.id, action=type(action).__name__)
+                log.exception(
+                    "unexpected error of an action", job=local.id, action=type(action).__name__
+                )
                 events = [self._unforeseen(action)]
             answered = any(isinstance(event, messages.Done) and event.final for event in events)
             tries = _tries(local, action)
-            changes = with_calls(self._applied(*events), calls, self._clock(), tries, answered=answered)
+            changes = with_calls(
+                self._applied(*events), calls, self._clock(), tries, answered=answered
+            )
             known = self._records.known(local.id)
-            self.record_answer(local.id, changes, _MANY if answered and known and _alone(action, known) else 0)
+            self.record_answer(
+                local.id, changes, _MANY if answered and known and _alone(action, known) else 0
+            )
 
     def _unforeseen(self, action: messages.Action) -> messages.Event:
         """Return what a bug of ours means for the run: a launch has failed, all else is tried again."""
@@ -345,7 +404,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case _:
                 return messages.Done(action, self._clock(), final=False, message=text)
 
-    def _do(self, local: LocalJob, action: messages.Action, fetching: bool) -> list[messages.Event]:
+    def _do(
+        self,
+        local: LocalJob,
+        action: messages.Action,
+        fetching: bool,
+    ) -> list[messages.Event]:
         outside_transaction()
         match action:
             case messages.Close():
@@ -370,7 +434,10 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             case messages.Probe():
                 run = _run(local, action.run)
                 event = self._probe(run)
-                return [event, *(self._asked(local, run) if type(event) is messages.Inspected else ())]
+                return [
+                    event,
+                    *(self._asked(local, run) if type(event) is messages.Inspected else ()),
+                ]
             case messages.StopRun():
                 return self._stop(_run(local, action.run), action)
             case messages.Seal():
@@ -393,17 +460,25 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             if too_much := self._launching.disk.over(run):
                 return messages.Broken(run.run_id, too_much, self._clock())
             return messages.Inspected(run.run_id, self._clock())
-        looks = probe.code == 0 and run.reported is None and run.stop_at is None  # else they decide nothing
+        looks = (
+            probe.code == 0 and run.reported is None and run.stop_at is None
+        )  # else they decide nothing
         outputs = run.outputs.items() if looks else ()
         try:
             missing = tuple(name for name, address in outputs if not self._storage.exists(address))
         except StorageFailed as error:
             if not isinstance(error, StorageAway):
-                return messages.Broken(run.run_id, Failure(error.reason, error.message), self._clock())
+                return messages.Broken(
+                    run.run_id, Failure(error.reason, error.message), self._clock()
+                )
             # its outputs may be there: it is asked again
-            log.warning("a run has ended and its outputs cannot be seen", run=run.name, cause=error.message)
+            log.warning(
+                "a run has ended and its outputs cannot be seen", run=run.name, cause=error.message
+            )
             return messages.Inspected(run.run_id, self._clock())
-        exit_ = Exit(probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing)
+        exit_ = Exit(
+            probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing
+        )
         code, message = ("", "") if run.result_code else self._last_words(run)
         cause = self.cause(run, message) if probe.code else None
         alive = run.reported is None and run.stop_at is None
@@ -423,7 +498,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         ended = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
         if not run.declared.get("control_port") or ended or not (address := self.address_of(run)):
             return []
-        status = self._scheduler_calls.peers.adapter(local.spec.protocol).container_status(run, address)
+        status = self._scheduler_calls.peers.adapter(local.spec.protocol).container_status(
+            run, address
+        )
         if status is None:
             return []
         cause = self.cause(run, "") if status is TaskStatus.FAILED else None
@@ -446,7 +523,12 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         warnings = (f"when it was stopped, {waits}",) if waits else ()
         return [self._probe(run), messages.Done(action, self._clock(), warnings=warnings)]
 
-    def _collect(self, local: LocalJob, run: Run, action: messages.Collect) -> messages.Event:
+    def _collect(
+        self,
+        local: LocalJob,
+        run: Run,
+        action: messages.Collect,
+    ) -> messages.Event:
         try:
             self._engine.stop(run.name, self._timing.stop_grace)
             self._engine.save_logs(run.name, self._workspace.logs(run))
@@ -486,10 +568,18 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 raise TooLarge("they have more bytes than the disk that it may take")
 
         try:
-            there = [(name, run.outputs[name]) for name in run.to_seal if self._storage.exists(run.outputs[name])]
-            files = tuple(replace(f, output=name) for name, at in there for f in self._storage.sums(at, look))
+            there = [
+                (name, run.outputs[name])
+                for name in run.to_seal
+                if self._storage.exists(run.outputs[name])
+            ]
+            files = tuple(
+                replace(f, output=name) for name, at in there for f in self._storage.sums(at, look)
+            )
         except (GatewayError, OSError) as error:
-            return messages.Sealed(run.run_id, None, self._clock(), str(error), isinstance(error, TooLarge))
+            return messages.Sealed(
+                run.run_id, None, self._clock(), str(error), isinstance(error, TooLarge)
+            )
         return messages.Sealed(run.run_id, files, self._clock())
 
     def stop_here(self, job_id: str, why: str) -> None:

@@ -20,7 +20,15 @@ from engines.multi import SeveralEngines
 from gateway.config.engine import Allowance
 from gateway.data.workspace import DiskWatch, Placement, Workspace
 from gateway.domain import approval
-from gateway.domain.execution.messages import Done, Event, Fetching, Launched, LaunchFailed, Prepare, Prepared
+from gateway.domain.execution.messages import (
+    Done,
+    Event,
+    Fetching,
+    Launched,
+    LaunchFailed,
+    Prepare,
+    Prepared,
+)
 from gateway.domain.redaction import for_others
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
@@ -98,7 +106,12 @@ class Launching:
         """Return the digest of a run's image at its engine. Raises `EngineError`."""
         return self.engine_at(run.engine).image_digest(run.image)
 
-    def launch(self, local: LocalJob, run: Run, fetching: bool) -> Event:
+    def launch(
+        self,
+        local: LocalJob,
+        run: Run,
+        fetching: bool,
+    ) -> Event:
         """Start the container of a run; return what came of it.
 
         Raises `ImageIsFetched` where the image is not here, unless ``fetching``: then it is fetched first.
@@ -106,7 +119,9 @@ class Launching:
         try:
             self.disk.check_room(run)
             digest = self._image(local, run, fetching)
-            signed = self._rules.signatures.check(run.component.provider, run.image, self.engine_at(run.engine))
+            signed = self._rules.signatures.check(
+                run.component.provider, run.image, self.engine_at(run.engine)
+            )
             current = while_away(lambda: self._store.local_jobs.get(local.id))
             if any(r.run_id == run.run_id and r.over for r in current.runs):
                 raise _NotWanted  # a process that was frozen may since have been given up by another
@@ -120,12 +135,24 @@ class Launching:
             return self._not_launched(run, "CREATE_FAILED", str(error))
         return Launched(run.run_id, self._clock(), digest, _described(self._allowed(run)))
 
-    def _not_launched(self, run: Run, reason: str, text: str) -> LaunchFailed:
+    def _not_launched(
+        self,
+        run: Run,
+        reason: str,
+        text: str,
+    ) -> LaunchFailed:
         """Return the failure in words for every party; the whole of them stays in the timeline here."""
         words = for_others(text)
-        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), text if text != words else "")
+        return LaunchFailed(
+            run.run_id, Failure(reason, words), self._clock(), text if text != words else ""
+        )
 
-    def _image(self, local: LocalJob, run: Run, fetching: bool) -> str:
+    def _image(
+        self,
+        local: LocalJob,
+        run: Run,
+        fetching: bool,
+    ) -> str:
         try:
             return self.digest_now(run)
         except ImageNotFound:
@@ -133,14 +160,25 @@ class Launching:
                 raise ImageIsFetched from None
 
         def report(progress: str) -> None:
-            log.info("an image is fetched", image=run.image, job=local.id, task=run.task_name, progress=progress)
+            log.info(
+                "an image is fetched",
+                image=run.image,
+                job=local.id,
+                task=run.task_name,
+                progress=progress,
+            )
             current = self._store.local_jobs.get(local.id)
             if any(r.run_id == run.run_id and r.stop_at is not None for r in current.runs):
                 raise _NotWanted
 
         return self.engine_at(run.engine).ensure_image(run.image, report)
 
-    def prepare(self, local: LocalJob, action: Prepare, record: Callable[[str, Event], object]) -> Event:
+    def prepare(
+        self,
+        local: LocalJob,
+        action: Prepare,
+        record: Callable[[str, Event], object],
+    ) -> Event:
         """Have every image of a job here, one after the other; an engine that is away is asked again later."""
         images = dict(local.preparation.images) if local.preparation else {}
         for number, (image, engine) in enumerate(images.items(), 1):
@@ -156,7 +194,10 @@ class Launching:
         return Prepared(None, self._clock())
 
     def _reporting(
-        self, job_id: str, prefix: str, record: Callable[[str, Event], object]
+        self,
+        job_id: str,
+        prefix: str,
+        record: Callable[[str, Event], object],
     ) -> Callable[[str], None]:
         """Return what writes down how far an image has come, now and then; it ends what nobody wants any more."""
         reported_at, last = 0.0, ""
@@ -192,7 +233,13 @@ class Launching:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
         return self._environment(local, run, self.workspace.placement(run), self._place())
 
-    def _environment(self, local: LocalJob, run: Run, placement: Placement, place: Place) -> dict[str, str]:
+    def _environment(
+        self,
+        local: LocalJob,
+        run: Run,
+        placement: Placement,
+        place: Place,
+    ) -> dict[str, str]:
         secret = place.secret_of(run.run_id)
         site = Site(
             storage_url=placement.storage_url,
@@ -208,7 +255,12 @@ class Launching:
         run = replace(run, token=place.secret_of(run.token))
         return self._peers.adapter(local.spec.protocol).environment(local, run, site)
 
-    def _spec(self, local: LocalJob, run: Run, expected: str) -> LaunchSpec:
+    def _spec(
+        self,
+        local: LocalJob,
+        run: Run,
+        expected: str,
+    ) -> LaunchSpec:
         placement, place = self.workspace.prepare(run), self._place()
         party, allowed = run.party, self._allowed(run)
         more = (Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts)
@@ -217,7 +269,13 @@ class Launching:
             image=run.image,
             environment=self._environment(local, run, placement, place),
             labels=labels(
-                local.node, place.installation, local.id, run.task_id, party.role, party.index, run.attempt
+                local.node,
+                place.installation,
+                local.id,
+                run.task_id,
+                party.role,
+                party.index,
+                run.attempt,
             ),
             limits=_limits(self._rules.limits(run)),
             reserved=_limits(run.limits),
@@ -240,7 +298,10 @@ class _NotWanted(Exception):
 
 def _described(allowed: Allowance) -> tuple[str, ...]:
     """Return in words what a run has beyond the ordinary, for those who look at it."""
-    mounts = (f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}" for m in allowed.mounts)
+    mounts = (
+        f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}"
+        for m in allowed.mounts
+    )
     return (*mounts, *(f"capability {name}" for name in allowed.capabilities))
 
 

@@ -69,7 +69,9 @@ class Participant:
         with self._registry.one_view():
             local = self.admission.admitted(spec, sender)
         others = local.agreement and sender not in ("", self._node)
-        if others and any(line.event == "job deleted" for line in self._store.timeline(spec.job_id)):
+        if others and any(
+            line.event == "job deleted" for line in self._store.timeline(spec.job_id)
+        ):
             text = f"job {spec.job_id} ran here already and was deleted; what was signed is not run twice"
             raise Conflict(text, reason="JOB_ID_CONFLICT")
         if not self._store.local_jobs.add(local, spec.flow_id):
@@ -82,14 +84,20 @@ class Participant:
         unused = approval.unused(known)
         if not (approval.is_same(known, local.spec) if unused else known.digest == local.digest):
             if known.spec.scheduler != local.spec.scheduler:
-                raise Conflict(f"job {local.id} is here already, from another node", reason="JOB_ID_CONFLICT")
-            raise Conflict(f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT")
+                raise Conflict(
+                    f"job {local.id} is here already, from another node", reason="JOB_ID_CONFLICT"
+                )
+            raise Conflict(
+                f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT"
+            )
         if not unused:
             return known
         now, checks, agreement = self._clock(), local.checks, local.agreement
         return self._executor.change(
             known.id,
-            lambda local: replace(approval.created(local, now, sender), checks=checks, agreement=agreement),
+            lambda local: replace(
+                approval.created(local, now, sender), checks=checks, agreement=agreement
+            ),
         )
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
@@ -100,12 +108,18 @@ class Participant:
         refused = local.approval.failure if local.approval else None
         if refused is None and approval.unused(local) and local.ending is not None:
             refused = local.ending.failure
-        if refused is not None:  # and the creation was repeated, or follows a question that was answered so
+        if (
+            refused is not None
+        ):  # and the creation was repeated, or follows a question that was answered so
             raise Refused(refused.message, reason=refused.reason)
         until = approval.expires_at(local)
         within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
         most = local.pool.tasks_at_once if local.pool else None
-        fetched = local.preparation if approval.prepares(local) and not approval.asks_person(local) else None
+        fetched = (
+            local.preparation
+            if approval.prepares(local) and not approval.asks_person(local)
+            else None
+        )
         return Acceptance(
             local.pool is not None,
             most,
@@ -116,7 +130,13 @@ class Participant:
             checks=local.checks,
         )
 
-    def decide(self, job_id: str, approve: bool, by: str, words: str) -> tuple[LocalJob, bool]:
+    def decide(
+        self,
+        job_id: str,
+        approve: bool,
+        by: str,
+        words: str,
+    ) -> tuple[LocalJob, bool]:
         """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`.
 
         Returns the job, and whether this decision is the one that counts: False where the same was decided
@@ -126,14 +146,18 @@ class Participant:
         if local is None and not is_known(self._store, job_id):
             raise job_unknown(job_id)
         if local is None or local.approval is None or approval.alone(local):
-            raise Conflict(f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING")
+            raise Conflict(
+                f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING"
+            )
         event = Decided(approve, by, words, self._clock())
         local = self._executor.record(job_id, event)
         known, prepares = local.approval, approval.prepares(local)
         wanted = JobStatus.READY if approve else JobStatus.REJECTED
         agreed = approve and prepares and not approval.asks_person(local)
         if known is None or not (agreed or known.decision is wanted):
-            reported = known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+            reported = (
+                known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+            )
             reported = JobStatus.READY if prepares else reported
             raise Conflict(f"job {job_id} is {reported} here already", reason="ALREADY_DECIDED")
         return local, (known.decided_at, known.by) == (event.at, by)
@@ -147,7 +171,12 @@ class Participant:
         """Return None: this node is not asked before, it answers when the job is created."""
         return None
 
-    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """End the job here: a question that was answered is a job."""
         self.stop_job(job_id, "", ending, sender)
 
@@ -161,10 +190,17 @@ class Participant:
         """Give back what a READY job holds. Raises `Conflict` for any other."""
         local = self._mine(job_id, sender)
         if local.status is not JobStatus.READY:
-            raise Conflict(f"job {job_id} is {local.status} here; it returns what it holds at its end")
+            raise Conflict(
+                f"job {job_id} is {local.status} here; it returns what it holds at its end"
+            )
         self._resources.give_back(job_id)
 
-    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+    def start_job(
+        self,
+        job_id: str,
+        sender: NodeId,
+        without: Sequence[str] = (),
+    ) -> None:
         """Hold what is not held yet, and begin; a job that runs stays as it is, but for who is left out."""
         local = self._mine(job_id, sender)
         self.admission.check_start(local, sender)
@@ -173,7 +209,9 @@ class Participant:
 
         def start(local: LocalJob) -> LocalJob:
             left = set(without) - {*local.excluded}
-            if left_out := tuple(party.label for party in local.spec.parties if party.label in left):
+            if left_out := tuple(
+                party.label for party in local.spec.parties if party.label in left
+            ):
                 _check_spared(local, left_out)
                 local = replace(local, excluded=(*local.excluded, *left_out))
                 local = local.noted(self._clock(), "continues without", sender, parties=left_out)
@@ -218,13 +256,22 @@ class Participant:
             new_warnings = [text for text in warnings if text not in local.warnings]
             local = replace(local, offered=kept, warnings=(*local.warnings, *new_warnings))
             return local.noted(
-                self._clock(), "new parameters offered", offered.by, tasks=offered.tasks, reason=offered.reason
+                self._clock(),
+                "new parameters offered",
+                offered.by,
+                tasks=offered.tasks,
+                reason=offered.reason,
             )
 
         self._store.local_jobs.update(job_id, add)
 
     def start_task(
-        self, job_id: str, task_id: str, task_name: str, sender: NodeId, holding: Sequence[str] = ()
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+        holding: Sequence[str] = (),
     ) -> None:
         """Store the runs; the executor starts them afterwards."""
         local = _with_amendments(self._mine(job_id, sender), holding)
@@ -257,7 +304,12 @@ class Participant:
                 status = move(JOB, status, JobStatus.RUNNING)
             home = self._home_of(local)  # which another gateway may just have become
             begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
-            local = replace(local, status=status, home=home, runs=(*local.runs, *begun))
+            local = replace(
+                local,
+                status=status,
+                home=home,
+                runs=(*local.runs, *begun),
+            )
             # a slow start may come after a later one, whose parameters hold
             local = replace(local, amendments=tuple(dict.fromkeys((*local.amendments, *holding))))
             local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
@@ -267,7 +319,12 @@ class Participant:
 
         self._executor.change(job_id, add)
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         """Tell how a task stands.
 
         ``role`` may be ``host``, ``host.1`` or empty. Raises `NotFound` (ROLE_UNKNOWN), too.
@@ -280,7 +337,13 @@ class Participant:
         failed = next((run.failure for run in runs if run.failure), None)
         return TaskNews(merge_runs(runs), failed)
 
-    def stop_job(self, job_id: str, task_name: str, ending: Ending | None, sender: NodeId) -> None:
+    def stop_job(
+        self,
+        job_id: str,
+        task_name: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
         """Record that it was asked for; the executor ends the runs afterwards."""
         local = self._mine(job_id, sender)
         if task_name:
@@ -288,7 +351,13 @@ class Participant:
         else:
             self._executor.record(job_id, StopRequested(self._clock(), None, ending, sender))
 
-    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         """End a task; a late stop of an attempt that another has followed changes nothing."""
         if job_id:
             local = self._mine(job_id, sender)
@@ -300,7 +369,12 @@ class Participant:
         if not (task_id and newest and newest[0].task_id != task_id):
             self._stop_task(local, name, sender)
 
-    def _stop_task(self, local: LocalJob, task_name: str, sender: NodeId) -> None:
+    def _stop_task(
+        self,
+        local: LocalJob,
+        task_name: str,
+        sender: NodeId,
+    ) -> None:
         """End a task's runs and those of what follows it.
 
         A task that succeeded keeps what followed it: some peers tidy up after a success in this way. The same
@@ -314,7 +388,12 @@ class Participant:
         tasks = flow.downstream(local.spec.dag, [task_name])
         self._executor.record(local.id, StopRequested(self._clock(), tasks, None, sender))
 
-    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+    def delete_job(
+        self,
+        job_id: str,
+        dry_run: bool,
+        sender: NodeId,
+    ) -> None:
         """Delete the job here."""
         self._deleting.delete_for(job_id, sender, dry_run)
 
@@ -331,10 +410,14 @@ class Participant:
                 return
             message, cause, failed = report.result_message, None, report.status is TaskStatus.FAILED
             if failed or (report.result_code and not message):
-                run = next(run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id)
+                run = next(
+                    run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id
+                )
                 message = message or run.results.get(report.result_code, "")
                 cause = self._executor.cause(run, message) if failed else None
-            news = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
+            news = Reported(
+                run_id, report.status, self._clock(), report.result_code, message, cause
+            )
             self._executor.record(job_id, news)
 
         while_away(take)
@@ -346,7 +429,11 @@ class Participant:
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
         local = self._of_task(report.task_id)
         named = _runs(local, report.task_id, report.role)
-        runs = [run for run in named if report.address and self._executor.address_of(run) == report.address]
+        runs = [
+            run
+            for run in named
+            if report.address and self._executor.address_of(run) == report.address
+        ]
         if len(runs) != 1:
             raise NotAllowed(
                 f"{report.address or 'an unknown address'} is not the address of one run of "
@@ -370,7 +457,9 @@ class Participant:
 
     def _allow(self, local: LocalJob, sender: NodeId) -> None:
         if sender and sender != local.spec.scheduler:
-            raise NotAllowed(f"only {local.spec.scheduler}, which schedules job {local.id}, may do that")
+            raise NotAllowed(
+                f"only {local.spec.scheduler}, which schedules job {local.id}, may do that"
+            )
         if sender:
             self._executor.scheduler_alive(local)
 
@@ -394,12 +483,19 @@ class JobAudits:
         self._executor = executor
         self._policy = policy
 
-    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+    def apply(
+        self,
+        spec: JobSpec,
+        audit: Audit,
+        sender: NodeId,
+    ) -> None:
         """Judge the job as for its creation, and keep the question; the answer is sent afterwards."""
         _check_id(self._store, spec.job_id, spec.job_id)
         local = self._admission.validated(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
-            raise Conflict(f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT")
+            raise Conflict(
+                f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
+            )
         verdict, words = self._admission.judged(spec, sender)
         now = self._clock()
         new = approval.asked(local, audit, self._policy, verdict, words, now)
@@ -407,7 +503,12 @@ class JobAudits:
             new = self._executor.change(spec.job_id, lambda known: self._again(known, local, audit))
         self._executor.watch(new)
 
-    def _again(self, known: LocalJob, asked: LocalJob, audit: Audit) -> LocalJob:
+    def _again(
+        self,
+        known: LocalJob,
+        asked: LocalJob,
+        audit: Audit,
+    ) -> LocalJob:
         same = approval.is_same(known, asked.spec)
         if not same or (known.audit is not None and known.audit.id != audit.id):
             text = f"job {known.id} is here already, with another body or another audit"
@@ -418,11 +519,21 @@ class JobAudits:
             raise Conflict(f"job {known.id} has ended here", reason="JOB_ENDED")
         return approval.asked_late(known, audit, self._clock())
 
-    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm(
+        self,
+        audit_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+    ) -> None:
         """Hand the answer to the job that it is about."""
         self._scheduler.confirm_job(self._scheduled(audit_id, sender).id, failure, sender)
 
-    def terminate(self, audit_id: str, sender: NodeId, ending: Ending | None = None) -> None:
+    def terminate(
+        self,
+        audit_id: str,
+        sender: NodeId,
+        ending: Ending | None = None,
+    ) -> None:
         """Take back what the sender asked, or stop the job that the sender had agreed to."""
         if self._audits.job_of(sender, audit_id) is None:
             job = self._scheduled(audit_id, sender)
@@ -435,7 +546,9 @@ class JobAudits:
                 text = f"job {local.id} runs here already; job/stop ends it"
                 raise Conflict(text, reason="JOB_STARTED")
             now = self._clock()
-            return machine.apply(local, StopRequested(now, None, approval.withdrawal(sender, now, ending), sender))
+            return machine.apply(
+                local, StopRequested(now, None, approval.withdrawal(sender, now, ending), sender)
+            )
 
         self._executor.change(self._asked(audit_id, sender).id, change)
 
@@ -458,7 +571,11 @@ class JobAudits:
         return job
 
 
-def _check_id(store: Store, id_: str, job_id: str) -> None:
+def _check_id(
+    store: Store,
+    id_: str,
+    job_id: str,
+) -> None:
     """Raise `Conflict` for an id of a job or task that another has: sessions are named after both."""
     owner = store.local_job_of(id_)
     if owner in (None, job_id):
@@ -469,17 +586,25 @@ def _check_id(store: Store, id_: str, job_id: str) -> None:
 
 
 def _unknown(audit_id: str, sender: NodeId) -> NotFound:
-    return NotFound(f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN")
+    return NotFound(
+        f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN"
+    )
 
 
 def _with_amendments(local: LocalJob, ids: Sequence[str]) -> LocalJob:
     """Return the job with those of the offered parameters that hold. Raises `Refused` for one that is not here."""
     if missing := set(ids) - {one.id for one in local.offered}:
-        raise Refused(f"job {local.id}: no parameters {', '.join(sorted(missing))} were offered here")
+        raise Refused(
+            f"job {local.id}: no parameters {', '.join(sorted(missing))} were offered here"
+        )
     return replace(local, amendments=tuple(ids))
 
 
-def _check_attempt(local: LocalJob, task: DagNode, holding: Sequence[str]) -> None:
+def _check_attempt(
+    local: LocalJob,
+    task: DagNode,
+    holding: Sequence[str],
+) -> None:
     """Raise `Conflict` unless a job here allows that a task begins now, with those of the offered parameters.
 
     A task that failed at another node may run again though its part here succeeded; not once a later task has
@@ -492,7 +617,9 @@ def _check_attempt(local: LocalJob, task: DagNode, holding: Sequence[str]) -> No
         raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
     newest = local.newest_runs(task.name)
     if not all(run.over for run in newest):
-        raise Conflict(f"task {task.name} runs here under another task id", reason="TASK_ID_CONFLICT")
+        raise Conflict(
+            f"task {task.name} runs here under another task id", reason="TASK_ID_CONFLICT"
+        )
     if newest and all(run.status is RunStatus.SUCCESS for run in newest):
         roles = newest[0].roles
         alone = all(party.node == local.node for party in local.spec.parties if party.role in roles)
@@ -502,18 +629,20 @@ def _check_attempt(local: LocalJob, task: DagNode, holding: Sequence[str]) -> No
     attempts = {run.task_id for run in local.runs if run.task_name == task.name}
     allowed = 1 + local.spec.time_limits.of(task.name).retries
     if len(attempts) >= allowed:
-        text = (
-            f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
-        )
+        text = f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
 
 
 def _check_spared(local: LocalJob, left_out: Sequence[str]) -> None:
     """Raise `NotAllowed` unless a job may run without further parties: as it says, before any task has begun."""
-    gone = {party.node for party in local.spec.parties if party.label in (*local.excluded, *left_out)}
+    gone = {
+        party.node for party in local.spec.parties if party.label in (*local.excluded, *left_out)
+    }
     if local.runs or local.node in gone or not can_spare(local.spec, gone):
         names = ", ".join(left_out)
-        raise NotAllowed(f"job {local.id} was agreed to with {names}, and does not run without (min_parties)")
+        raise NotAllowed(
+            f"job {local.id} was agreed to with {names}, and does not run without (min_parties)"
+        )
 
 
 class _ChangedTasks(NamedTuple):
@@ -536,7 +665,11 @@ def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
     return _ChangedTasks(added, dropped)
 
 
-def _runs(local: LocalJob, task_id: str, role: str) -> Sequence[Run]:
+def _runs(
+    local: LocalJob,
+    task_id: str,
+    role: str,
+) -> Sequence[Run]:
     """Return the runs of a task at a role such as ``guest`` or ``guest.0``."""
     name, _, index = role.partition(".")
     number = index_of(index) if index else None

@@ -54,7 +54,11 @@ class _Part(NamedTuple):
     @property
     def own_data(self) -> Mapping[str, str] | None:
         """Where its data lies, if that is not another task's output."""
-        return None if self.node.inputs else data_location(self.spec.task_params, self.party, self.node.name)
+        return (
+            None
+            if self.node.inputs
+            else data_location(self.spec.task_params, self.party, self.node.name)
+        )
 
     @property
     def address_parameters(self) -> set[str]:
@@ -72,7 +76,9 @@ class _Part(NamedTuple):
     def inputs(self) -> list[tuple[DagInput, str]]:
         """What it reads in the flow, each with the input of the description that gets it; empty for none."""
         edges = {f"{n}.{edge.key}": edge for n, edge in enumerate(self.node.inputs)}
-        matched = match_inputs([(edge.type, key) for key, edge in edges.items()], self.component.inputs)
+        matched = match_inputs(
+            [(edge.type, key) for key, edge in edges.items()], self.component.inputs
+        )
         return [(edge, matched.get(key, "")) for key, edge in edges.items()]
 
     @property
@@ -128,7 +134,9 @@ class TaskPlanner:
         self._defaults = defaults
         self._engines, self._apart = places.engines, places.apart
 
-    def check(self, spec: JobSpec, hidden: Collection[str] = ()) -> tuple[list[Problem], list[Problem]]:
+    def check(
+        self, spec: JobSpec, hidden: Collection[str] = ()
+    ) -> tuple[list[Problem], list[Problem]]:
         """Find what is wrong here with a job: (problems that refuse it, warnings).
 
         ``hidden``: paths of datasets that the job may not use. Whether they exist, and where, changes nothing.
@@ -141,7 +149,9 @@ class TaskPlanner:
             try:
                 parts = self._parts(spec, node)
             except Refused as error:
-                problems.append(Problem(at, f"{error.reason}: {error.message}", str(node.component)))
+                problems.append(
+                    Problem(at, f"{error.reason}: {error.message}", str(node.component))
+                )
                 continue
             for part in parts:
                 plan = self._plan(part, hidden=hidden)
@@ -163,7 +173,9 @@ class TaskPlanner:
             storage = self._storage_for(part.component, lies, run.engine)
             places[name, party] = storage or ""
             if storage is None:
-                kinds = sorted({self.storage.kind(one) for one in lies} or set(self.storage.kinds()))
+                kinds = sorted(
+                    {self.storage.kind(one) for one in lies} or set(self.storage.kinds())
+                )
                 listed = part.component.storage_engines
                 if run.engine in self._apart and self._storage_for(part.component, lies) == "":
                     where = f"engine {run.engine}" if run.engine else "the engine"
@@ -174,11 +186,20 @@ class TaskPlanner:
                     yield Problem(part.path, rule)
                     continue
                 have = ", ".join(kinds)
-                there = f"the data of {party.label} lies in: {have}" if lies else f"node {self._node} has: {have}"
+                there = (
+                    f"the data of {party.label} lies in: {have}"
+                    if lies
+                    else f"node {self._node} has: {have}"
+                )
                 rule = f"STORAGE_MISMATCH: the description's storageEngine lists {', '.join(listed)}, and {there}"
                 yield Problem(part.path, rule)
 
-    def _storage_for(self, component: Component, lies: Sequence[str], engine: str | None = None) -> str | None:
+    def _storage_for(
+        self,
+        component: Component,
+        lies: Sequence[str],
+        engine: str | None = None,
+    ) -> str | None:
         """Return where a task reads and writes: where its data lies; None where that is impossible."""
         serving = self.storage.serving(component.storage_engines)
         serving = [one for one in serving if one or engine not in self._apart]
@@ -200,13 +221,23 @@ class TaskPlanner:
             raise Refused(text, reason="DAEMON_NOT_ALLOWED")
         return provider, component
 
-    def _parts(self, spec: JobSpec, node: DagNode, at: datetime | None = None) -> list[_Part]:
+    def _parts(
+        self,
+        spec: JobSpec,
+        node: DagNode,
+        at: datetime | None = None,
+    ) -> list[_Part]:
         """Return a task at each party here that has a role in it. Raises `Refused` for an unknown component."""
         provider, component = self._find(node, at)
         parties = [party for party in spec.parties_at(self._node) if party.role in component.roles]
         return [_Part(spec, node, party, provider, component) for party in parties]
 
-    def runs(self, local: LocalJob, node: DagNode, task_id: str) -> tuple[Run, ...]:
+    def runs(
+        self,
+        local: LocalJob,
+        node: DagNode,
+        task_id: str,
+    ) -> tuple[Run, ...]:
         """Return the runs of a task here, one per party."""
         parts = self._parts(local.spec, node, local.created_at)
         if not parts:
@@ -215,7 +246,9 @@ class TaskPlanner:
             raise Refused(text, reason="NO_ROLE_HERE")
         plans = [self._plan(part, task_id, local.standing()) for part in parts]
         problems = [p for plan in plans for p in plan.problems]
-        if problems := validation.applied(local.spec, problems, [p for plan in plans for p in plan.missing])[0]:
+        if problems := validation.applied(
+            local.spec, problems, [p for plan in plans for p in plan.missing]
+        )[0]:
             raise Invalid(problems, reason="INPUT_MISSING")
         attempt = len({run.task_id for run in local.runs if run.task_name == node.name})
         places = [place for plan in plans for place in plan.run.outputs.values()]
@@ -230,10 +263,14 @@ class TaskPlanner:
                 run,
                 run_id=uuid4().hex + uuid4().hex,
                 token=uuid4().hex,
-                name=run_name(self._node, local.id, task_id, run.party.role, run.party.index, attempt),
+                name=run_name(
+                    self._node, local.id, task_id, run.party.role, run.party.index, attempt
+                ),
                 attempt=attempt,
                 created_at=self._clock(),
-                checkpoint_from=run.checkpoint_from if self._goes_on(local.spec, node.name) else None,
+                checkpoint_from=run.checkpoint_from
+                if self._goes_on(local.spec, node.name)
+                else None,
                 owner=local.home or self._owner,
                 warnings=tuple(map(str, missing)),
             )
@@ -259,18 +296,29 @@ class TaskPlanner:
 
     def _goes_on(self, spec: JobSpec, task: str) -> bool:
         old = self._store.local_jobs.find(spec.old_job_id) if spec.old_job_id else None
-        return old is not None and rerun.may_go_on(old.spec, spec, task, spec.parties_at(self._node))
+        return old is not None and rerun.may_go_on(
+            old.spec, spec, task, spec.parties_at(self._node)
+        )
 
     def _plan(
-        self, part: _Part, task_id: str = "", runs: Sequence[Run] = (), hidden: Collection[str] = ()
+        self,
+        part: _Part,
+        task_id: str = "",
+        runs: Sequence[Run] = (),
+        hidden: Collection[str] = (),
     ) -> _Planned:
         spec, node, party, provider, component = part
         given = effective(spec.task_params, party, node.name)
         values = {k: v.value for k, v in given.items()}
         at = part.own_path
-        described = {name: value for name, value in values.items() if name not in part.address_parameters}
+        described = {
+            name: value for name, value in values.items() if name not in part.address_parameters
+        }
         found = check_values(described, component, at, strict=provider.strict_values)
-        stands = {join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k) for k, v in given.items()}
+        stands = {
+            join(at, k): join(f"config.task_params.{v.origin}.{node.name}", k)
+            for k, v in given.items()
+        }
         problems = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.errors]
         warnings = [Problem(stands.get(p.path, p.path), *p[1:]) for p in found.warnings]
         matched = part.outputs
@@ -278,14 +326,16 @@ class TaskPlanner:
         inputs, wrong, missing = self._inputs(part, runs, hidden)
         of_model = self.models.inputs(spec, party, node, component)
         declared = {one.name for one in component.inputs}
-        rule = (
-            "receives a model, but its description has no input of category model: an image that ignores it trains"
-        )
+        rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
         warnings += [Problem(part.path, rule, name) for name in of_model if name not in declared]
         inputs = {**of_model, **inputs}
         engine = self._engines[provider.place]
-        storage = self._storage_for(component, [one.storage for one in inputs.values()], engine) or ""
-        outputs = {name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()}
+        storage = (
+            self._storage_for(component, [one.storage for one in inputs.values()], engine) or ""
+        )
+        outputs = {
+            name: Address(prefix, f"{task_id}-{key}", storage) for key, name in matched.items()
+        }
         granted = resources.granted(spec, party, self._defaults)
         image = provider.image_for(node.component.name)
         at = storage if engine in self._apart else ""
@@ -299,7 +349,9 @@ class TaskPlanner:
             component=node.component,
             image=image,
             image_profile=provider.metadata.get("profile") or "",
-            declared={name: provider.metadata[name] for name in DECLARED if provider.metadata.get(name)},
+            declared={
+                name: provider.metadata[name] for name in DECLARED if provider.metadata.get(name)
+            },
             created_at=self._clock(),
             engine=engine,
             parameters=values,
@@ -329,25 +381,43 @@ class TaskPlanner:
         if form != CSV and form not in (one.lower() for one in spec.formats):
             listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
             rule = f"FORMAT_MISMATCH: the table is {form}; dataFormat of input {spec.name} {listed}"
-            yield Problem(part.own_data_path, f"{rule}: have it list {form}, or upload the table as CSV")
+            yield Problem(
+                part.own_data_path, f"{rule}: have it list {form}, or upload the table as CSV"
+            )
 
-    def _other_formats(self, part: _Part, plans: _Plans, hidden: Collection[str]) -> Iterator[Problem]:
+    def _other_formats(
+        self,
+        part: _Part,
+        plans: _Plans,
+        hidden: Collection[str],
+    ) -> Iterator[Problem]:
         """Find inputs that do not list the format of what feeds them."""
         component = part.component
         inputs = {one.name: one for one in component.inputs}
         where = part.own_data
-        is_csv = where and part.own_data_path not in hidden and self._datasets.format(**where) == CSV
+        is_csv = (
+            where and part.own_data_path not in hidden and self._datasets.format(**where) == CSV
+        )
         if is_csv and inputs and (found := format_problem(CSV, component.inputs[0], part.own_path)):
             yield found
         for edge, name in part.inputs:
             if name and (source := plans.get((edge.task, part.party))):
                 output = source[0].outputs.get(edge.key)
-                written = next((o.formats for o in source[0].component.outputs if o.name == output), ())
-                if written and (found := format_problem(written[0], inputs[name], f"{part.path}.input")):
-                    yield Problem(found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got)
+                written = next(
+                    (o.formats for o in source[0].component.outputs if o.name == output), ()
+                )
+                if written and (
+                    found := format_problem(written[0], inputs[name], f"{part.path}.input")
+                ):
+                    yield Problem(
+                        found.path, f"{found.rule}, from {edge.task}.{edge.key}", found.got
+                    )
 
     def _inputs(
-        self, part: _Part, runs: Sequence[Run], hidden: Collection[str]
+        self,
+        part: _Part,
+        runs: Sequence[Run],
+        hidden: Collection[str],
     ) -> tuple[dict[str, Address], list[Problem], list[Problem]]:
         """Return a task's inputs, what is wrong with its own data, and which outputs before it are not there."""
         found: dict[str, Address] = {}
@@ -365,7 +435,10 @@ class TaskPlanner:
                 rule = f"{error.reason}: {error.message}"
                 wrong.append(Problem(part.own_data_path, rule, where.get(key)))
         for edge, name in part.inputs:
-            run = next((r for r in reversed(runs) if r.task_name == edge.task and r.party == part.party), None)
+            run = next(
+                (r for r in reversed(runs) if r.task_name == edge.task and r.party == part.party),
+                None,
+            )
             if not name or run is None or edge.key not in run.output_keys:
                 continue  # this party had no part in the upstream task
             found[name] = run.outputs[run.output_keys[edge.key]]
@@ -464,12 +537,20 @@ class Inheritance:
                 offer.tasks.append(name)
                 offer.runs += runs
         if wanted is not None and offer.lacking:
-            text = "; ".join(f"task {name} of job {spec.old_job_id}: {why}" for name, why in offer.lacking.items())
+            text = "; ".join(
+                f"task {name} of job {spec.old_job_id}: {why}"
+                for name, why in offer.lacking.items()
+            )
             raise Refused(f"cannot inherit {text}", reason=rerun.REASON)
         return offer
 
     def _look(
-        self, spec: JobSpec, old: LocalJob | None, node: DagNode, offer: Offer, digests: dict[tuple[str, str], str]
+        self,
+        spec: JobSpec,
+        old: LocalJob | None,
+        node: DagNode,
+        offer: Offer,
+        digests: dict[tuple[str, str], str],
     ) -> tuple[str, list[Run]]:
         if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
             return f"this node {self._node} has no such job", []
@@ -489,7 +570,13 @@ class Inheritance:
             runs.append(replace(run, of_job=run.of_job or old.id))
         return "", runs
 
-    def _changed(self, run: Run, new: Run, node: DagNode, digests: dict[tuple[str, str], str]) -> str:
+    def _changed(
+        self,
+        run: Run,
+        new: Run,
+        node: DagNode,
+        digests: dict[tuple[str, str], str],
+    ) -> str:
         who, image, at = run.party.label, new.image, (new.engine, new.image)
         if any(run.inputs.get(name) != address for name, address in new.inputs.items()):
             return f"the inputs of {who} differ"
@@ -505,14 +592,20 @@ class Inheritance:
         except (EngineError, EngineFailed) as error:
             return f"image {image} cannot be looked at ({error.reason})"
         if run.image_digest and digests[at] != run.image_digest:
-            return f"the image digest differs: {image} is {digests[at]} now and was {run.image_digest}"
+            return (
+                f"the image digest differs: {image} is {digests[at]} now and was {run.image_digest}"
+            )
         return ""
 
     def keep(self, spec: JobSpec, offer: Offer) -> None:
         """Write into the earlier jobs who needs their outputs, so that cleaning leaves them."""
 
         def kept(local: LocalJob) -> LocalJob:
-            return local if spec.job_id in local.heirs else replace(local, heirs=(*local.heirs, spec.job_id))
+            return (
+                local
+                if spec.job_id in local.heirs
+                else replace(local, heirs=(*local.heirs, spec.job_id))
+            )
 
         for job_id in dict.fromkeys(run.of_job for run in offer.runs):
             self._store.local_jobs.update(job_id, kept)
@@ -523,7 +616,9 @@ class Inheritance:
             local = self._store.local_jobs.get(job_of(address))
         except GatewayError:
             return ()
-        return [f"inherited by job {heir}" for heir in local.heirs if self._counts_on(heir, address)]
+        return [
+            f"inherited by job {heir}" for heir in local.heirs if self._counts_on(heir, address)
+        ]
 
     def _counts_on(self, heir: str, address: Address) -> bool:
         later = self._store.local_jobs.find(heir)

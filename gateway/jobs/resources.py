@@ -134,7 +134,9 @@ class EngineCapacities:
         means = self()
         capacity = means.of(run.engine)
         total, cores = capacity.total or means.total, capacity.cores or means.cores
-        fractional = all("fractional_cpu" in engine.capabilities for engine in self._engines.values())
+        fractional = all(
+            "fractional_cpu" in engine.capabilities for engine in self._engines.values()
+        )
         usable_cores = min(total.cpu / CORE, cores)
         if run.limit_origins.get("cpu") == resources.PARTNERS_BOUND:
             usable_cores *= self._settings.resources.partner_share
@@ -144,7 +146,11 @@ class EngineCapacities:
             "disk": int(total.disk * SHARE),
         }
         given = {kind: amount for kind, amount in run.limits.items() if amount is not None}
-        return {**dict.fromkeys(run.limits), **most, **given}
+        return {
+            **dict.fromkeys(run.limits),
+            **most,
+            **given,
+        }
 
     def look(self, name: str) -> None:
         """Ask one engine what it has, and whether it answers at all."""
@@ -160,7 +166,14 @@ class EngineCapacities:
             with suppress(GatewayError):  # a database that is away; it is tried again
                 self.look(name)
 
-        looks = [threading.Thread(target=first_look, args=(name,), daemon=True) for name in names]
+        looks = [
+            threading.Thread(
+                target=first_look,
+                args=(name,),
+                daemon=True,
+            )
+            for name in names
+        ]
         for one in looks:
             one.start()
         end = time.monotonic() + self._first
@@ -169,7 +182,9 @@ class EngineCapacities:
         if late := [name for name in names if name not in self._seen]:
             known, now = self._kept.known(), self._clock()
             for name in late:
-                self._seen.setdefault(name, _Seen(known.get(name or self._main), now, "it has not answered yet"))
+                self._seen.setdefault(
+                    name, _Seen(known.get(name or self._main), now, "it has not answered yet")
+                )
 
     def _look(self, name: str) -> bool:
         """Ask it; say whether that is news to who was told before."""
@@ -226,7 +241,9 @@ def _defaults(settings: Settings) -> Defaults:
         role: Defaults(own.cpu, _bytes(own.memory_gib), limits.pids, _bytes(own.disk_gib))
         for role, own in settings.resources.roles.items()
     }
-    return Defaults(limits.cpu, _bytes(limits.memory_gib), limits.pids, _bytes(limits.disk_gib), roles or None)
+    return Defaults(
+        limits.cpu, _bytes(limits.memory_gib), limits.pids, _bytes(limits.disk_gib), roles or None
+    )
 
 
 def _bytes(gib: float | None) -> int | None:
@@ -253,7 +270,9 @@ class Resources:
         self._freed = freed
         self._rules = rules
         self._seats = seats
-        self.loop = Loop("resources", lambda _: self.reconcile(), lambda _: ["all"], every=EVERY, workers=1)
+        self.loop = Loop(
+            "resources", lambda _: self.reconcile(), lambda _: ["all"], every=EVERY, workers=1
+        )
 
     @property
     def means(self) -> NodeCapacity:
@@ -300,7 +319,9 @@ class Resources:
             return ledger, (held and not was, "" if held else ledger.claims[local.id].reason)
 
         # who cannot have it with nobody else waiting cannot have it at all
-        news, reason = self._claims.decide(means, local.id, decide, lambda decided: bool(decided[1]))
+        news, reason = self._claims.decide(
+            means, local.id, decide, lambda decided: bool(decided[1])
+        )
         if reason:
             raise Refused(reason, reason="RESOURCES_BUSY")
         if news:
@@ -320,7 +341,11 @@ class Resources:
             self._return(job_id, lambda ledger, _: ledger.without(job_id), "resources returned")
 
     def _return(
-        self, job_id: str, change: Callable[[Ledger, str | None], Ledger], event: str, **counted: int
+        self,
+        job_id: str,
+        change: Callable[[Ledger, str | None], Ledger],
+        event: str,
+        **counted: int,
     ) -> bool:
         """Change a job's place in the ledger; say whether it held something, and tell whoever may go on now."""
         now = self._clock()
@@ -339,9 +364,16 @@ class Resources:
         self._freed(jobs)
         return held
 
-    def _note(self, job_id: str, event: str, **detail: Any) -> None:
+    def _note(
+        self,
+        job_id: str,
+        event: str,
+        **detail: Any,
+    ) -> None:
         with suppress(Unreadable, NotFound):  # nothing can be added to such a record
-            self._store.local_jobs.update(job_id, lambda local: local.noted(self._clock(), event, **detail))
+            self._store.local_jobs.update(
+                job_id, lambda local: local.noted(self._clock(), event, **detail)
+            )
 
     def look_again(self) -> None:
         """Tell the waiting jobs that may go on now that an engine has become another."""
@@ -364,16 +396,32 @@ class Resources:
                     self._repair(claim)
             elif forgotten(claim, status):
 
-                def expire(ledger: Ledger, status: str | None, job_id: str = claim.job_id) -> Ledger:
-                    return ledger.give_back(job_id) if forgotten(ledger.claims.get(job_id), status) else ledger
+                def expire(
+                    ledger: Ledger,
+                    status: str | None,
+                    job_id: str = claim.job_id,
+                ) -> Ledger:
+                    return (
+                        ledger.give_back(job_id)
+                        if forgotten(ledger.claims.get(job_id), status)
+                        else ledger
+                    )
 
-                self._return(claim.job_id, expire, "resources returned, the job was not started", expired=1)
-        self._freed(resource_queue.admissible(self.ledger(), now, self._rules))  # where a word of it was lost
+                self._return(
+                    claim.job_id, expire, "resources returned, the job was not started", expired=1
+                )
+        self._freed(
+            resource_queue.admissible(self.ledger(), now, self._rules)
+        )  # where a word of it was lost
 
     def _repair(self, claim: Claim) -> None:
         event = "resources returned by the reconciler"
-        if self._return(claim.job_id, lambda ledger, _: ledger.without(claim.job_id), event, repaired=1):
-            log.warning("an ended job still held resources", job=claim.job_id, amounts=claim.amounts.text())
+        if self._return(
+            claim.job_id, lambda ledger, _: ledger.without(claim.job_id), event, repaired=1
+        ):
+            log.warning(
+                "an ended job still held resources", job=claim.job_id, amounts=claim.amounts.text()
+            )
 
     def ledger(self) -> Ledger:
         """Return the pool as it is: totals, and what is held and waited for."""
@@ -396,11 +444,20 @@ class Resources:
             "job_share": means.share,
             "engines": _engines(means, ledger),
             "holders": [
-                _shown(claim, since=claim.held_at, pool=_pool(self._store.local_jobs.find(claim.job_id)))
+                _shown(
+                    claim,
+                    since=claim.held_at,
+                    pool=_pool(self._store.local_jobs.find(claim.job_id)),
+                )
                 for claim in sorted(ledger.holders, key=lambda c: c.held_at or c.since)
             ],
             "waiting": [
-                _shown(claim, since=claim.since, asked_at=claim.asked_at.isoformat(), reason=claim.reason)
+                _shown(
+                    claim,
+                    since=claim.since,
+                    asked_at=claim.asked_at.isoformat(),
+                    reason=claim.reason,
+                )
                 for claim in resource_queue.queue(ledger, now, self._rules)
             ],
             "returns_ignored": ledger.ignored,
@@ -421,10 +478,21 @@ class Resources:
         }
 
 
-def _claim(spec: JobSpec, pool: Pool, now: datetime) -> Claim:
+def _claim(
+    spec: JobSpec,
+    pool: Pool,
+    now: datetime,
+) -> Claim:
     priority = resources.priority(spec)
     return Claim(
-        spec.job_id, pool.amounts, ClaimState.WAITING, now, now, priority, spec.scheduler, further=pool.further
+        spec.job_id,
+        pool.amounts,
+        ClaimState.WAITING,
+        now,
+        now,
+        priority,
+        spec.scheduler,
+        further=pool.further,
     )
 
 
@@ -434,7 +502,11 @@ _WHERE_ANY = ("engines", "gpu")
 
 
 def _of(engine: str, amounts: Amounts) -> dict[str, float]:
-    return {kind: amount for kind, amount in amounts.as_dict().items() if not engine or kind != "disk_gib"}
+    return {
+        kind: amount
+        for kind, amount in amounts.as_dict().items()
+        if not engine or kind != "disk_gib"
+    }
 
 
 def _amounts_of(claim: Claim) -> dict[str, Any]:
@@ -443,7 +515,11 @@ def _amounts_of(claim: Claim) -> dict[str, Any]:
     return {**claim.amounts.as_dict(), "engines": further}
 
 
-def _shown(claim: Claim, since: datetime | None, **more: Any) -> dict[str, Any]:
+def _shown(
+    claim: Claim,
+    since: datetime | None,
+    **more: Any,
+) -> dict[str, Any]:
     return {
         "job_id": claim.job_id,
         **_amounts_of(claim),
@@ -500,5 +576,12 @@ def _pool(local: LocalJob | None) -> dict[str, Any] | None:
         **engines.pop(""),
         "engines": engines,
         "tasks_at_once": pool.tasks_at_once if pool else None,
-        "waiting": [{"task": run.task_name, "role": run.party.label, "reason": reason} for run, reason in waiting],
+        "waiting": [
+            {
+                "task": run.task_name,
+                "role": run.party.label,
+                "reason": reason,
+            }
+            for run, reason in waiting
+        ],
     }

@@ -29,7 +29,15 @@ from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
 from gateway.domain.spec import CallState, NodeId, Note, data_location, is_outside, is_own
 from gateway.domain.states import JOB, ended
-from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable, StorageFailed
+from gateway.errors import (
+    Busy,
+    Conflict,
+    GatewayError,
+    NotAllowed,
+    NotFound,
+    PeerUnreachable,
+    StorageFailed,
+)
 from gateway.ports import Clock
 from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
@@ -81,7 +89,12 @@ class Leftovers:
     """What jobs have left on the disks of this node, and who refers to it."""
 
     def __init__(
-        self, store: Store, storage: Storages, runs: Path, keep: Retention, keepers: list[Keeper]
+        self,
+        store: Store,
+        storage: Storages,
+        runs: Path,
+        keep: Retention,
+        keepers: list[Keeper],
     ) -> None:
         """``runs``: the folder with the logs of each run."""
         self.store = store
@@ -92,21 +105,38 @@ class Leftovers:
 
     def outputs(self, local: LocalJob | None) -> list[Address]:
         """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
-        kept = dict.fromkeys(run.checkpoint for run in (local.runs if local else ()) if run.checkpoint)
+        kept = dict.fromkeys(
+            run.checkpoint for run in (local.runs if local else ()) if run.checkpoint
+        )
         there = [address for address in _outputs_of(local) if self.storage.exists(address)]
         known, names = ("", *self.storage.remotes), self.storage.names
-        return [*there, *(a for a in kept if a.storage in known and a.name in names(a.namespace, a.storage))]
+        return [
+            *there,
+            *(a for a in kept if a.storage in known and a.name in names(a.namespace, a.storage)),
+        ]
 
-    def item(self, job_id: str, address: Address, why: str) -> Item:
+    def item(
+        self,
+        job_id: str,
+        address: Address,
+        why: str,
+    ) -> Item:
         """Return what a cleaning or a deletion shows of an output."""
-        size = self.storage.size(address) if address.storage else size_of(self.storage.path(address))
+        size = (
+            self.storage.size(address) if address.storage else size_of(self.storage.path(address))
+        )
         return Item("outputs", address.dataset_id, job_id, size, why)
 
     def delete(self, name: str) -> None:
         """Delete an output by the name that an item gave it."""
         self.storage.delete(self.storage.find(*name.split("#", 1)))
 
-    def needed_by(self, address: Address, job_id: str, used: Mapping[Address, set[str]]) -> list[str]:
+    def needed_by(
+        self,
+        address: Address,
+        job_id: str,
+        used: Mapping[Address, set[str]],
+    ) -> list[str]:
         """Say who needs the data beside its own job, each in a few words."""
         readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
         return readers + [why for keeper in self.keepers for why in keeper(address)]
@@ -128,7 +158,12 @@ class Leftovers:
         ends = [_end_of(record) for record in records if record]
         return None if None in ends else max((end for end in ends if end), default=None)
 
-    def is_past(self, job_id: str, seconds: float, now: datetime) -> bool:
+    def is_past(
+        self,
+        job_id: str,
+        seconds: float,
+        now: datetime,
+    ) -> bool:
         """Tell whether a job ended here so many seconds ago."""
         end = self.ended_at(job_id)
         return end is not None and now - end >= timedelta(seconds=seconds)
@@ -171,7 +206,11 @@ class Cleaner:
         self._every = every
         self._alone = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work,
+            name="cleaner",
+            daemon=True,
+        )
         self._sweeps = (
             _Sweep("container", self._containers, lambda item: engine.remove(item.name)),
             _Sweep("session", self._sessions, lambda item: end_session(item.job)),
@@ -212,17 +251,36 @@ class Cleaner:
         for sweep in self._sweeps:
             try:
                 found += [(item, sweep) for item in sweep.find(now, orphans)]
-            except (EngineError, GatewayError, OSError) as error:  # the others are looked for all the same
-                log.warning("cannot look for what is to be removed", kind=sweep.kind, cause=str(error))
+            except (
+                EngineError,
+                GatewayError,
+                OSError,
+            ) as error:  # the others are looked for all the same
+                log.warning(
+                    "cannot look for what is to be removed", kind=sweep.kind, cause=str(error)
+                )
         return found
 
     def _removed(self, item: Item, sweep: _Sweep) -> Item:
         try:
             sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
-            log.warning("not removed", kind=item.kind, name=item.name, job=item.job, cause=str(error))
+            log.warning(
+                "not removed",
+                kind=item.kind,
+                name=item.name,
+                job=item.job,
+                cause=str(error),
+            )
             return replace(item, cause=str(error))
-        log.info("removed", kind=item.kind, name=item.name, job=item.job, bytes=item.bytes, why=item.why)
+        log.info(
+            "removed",
+            kind=item.kind,
+            name=item.name,
+            job=item.job,
+            bytes=item.bytes,
+            why=item.why,
+        )
         return replace(item, removed=True)
 
     def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
@@ -233,13 +291,19 @@ class Cleaner:
             run = known.get(name)
             if run is None and orphans:
                 yield Item(
-                    "container", name, found.labels.get("bfia.job", ""), 0, "the database knows no such run"
+                    "container",
+                    name,
+                    found.labels.get("bfia.job", ""),
+                    0,
+                    "the database knows no such run",
                 )
             elif run is not None and run.over:
                 local = self._store.local_jobs.find(run.job_id)
                 runs = [r for r in (local.runs if local else ()) if r.name == name]
                 if any(r.over and r.collect.state is CallState.OK for r in runs):
-                    yield Item("container", name, run.job_id, 0, "its run is over and was collected")
+                    yield Item(
+                        "container", name, run.job_id, 0, "its run is over and was collected"
+                    )
 
     def _sessions(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield mailboxes of closed jobs; of unknown ones after a day of silence, or with ``orphans``."""
@@ -320,7 +384,10 @@ class Cleaner:
         return [limit for limit in (seconds, self._left.keep.jobs_seconds) if limit is not None]
 
     def _past(
-        self, seconds: float, now: datetime, among: set[str] | None = None
+        self,
+        seconds: float,
+        now: datetime,
+        among: set[str] | None = None,
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
         """Yield jobs that ended so long ago, with what is read by jobs that did not."""
         since = now - timedelta(seconds=seconds)
@@ -362,7 +429,9 @@ class SomeUnreached(PeerUnreachable):
 
     def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
         silent = ", ".join(n for n, at in nodes.items() if at.reason == PeerUnreachable.reason)
-        super().__init__(f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here")
+        super().__init__(
+            f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here"
+        )
         self.nodes = nodes
 
 
@@ -391,7 +460,13 @@ class Deleting:
         self._end_session = end_session
 
     def delete(
-        self, job_id: str, *, by: str, reason: str = "", here: bool = False, dry_run: bool = False
+        self,
+        job_id: str,
+        *,
+        by: str,
+        reason: str = "",
+        here: bool = False,
+        dry_run: bool = False,
     ) -> Deleted:
         """Delete a job at every node of it, last here; with ``here`` only here. Repeated, it goes on.
 
@@ -411,7 +486,12 @@ class Deleting:
         items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": outcome})
         return Deleted(job_id, dry_run, items, None if here else nodes)
 
-    def delete_for(self, job_id: str, sender: NodeId, dry_run: bool) -> None:
+    def delete_for(
+        self,
+        job_id: str,
+        sender: NodeId,
+        dry_run: bool,
+    ) -> None:
         """Delete a job here because another node asks; one that is not here is deleted already.
 
         Of a job that has run here only the outputs go: record, parameters, logs and timeline stay for `retention`.
@@ -433,7 +513,12 @@ class Deleting:
         else:
             self._delete_here(job_id, sender, dry_run, {})
 
-    def _delete_outputs(self, local: LocalJob, sender: NodeId, dry_run: bool) -> None:
+    def _delete_outputs(
+        self,
+        local: LocalJob,
+        sender: NodeId,
+        dry_run: bool,
+    ) -> None:
         """Delete what a job's tasks left here, for a partner; a repeated request leaves no further line."""
         present = self._left.outputs(local)
         repeated = any(line.event == _DELETED_BY_PARTNER for line in self._store.timeline(local.id))
@@ -443,11 +528,24 @@ class Deleting:
             self._left.storage.delete(address)
         self._end_session(local.id)
         detail = {"outputs": [address.dataset_id for address in present]}
-        self._store.note(local.id, "participant", [Note(self._clock(), _DELETED_BY_PARTNER, sender, detail)])
-        self._audit(f"node {sender}", f"job {local.id} deleted by a partner", {**detail, "used": used_by(local)})
+        self._store.note(
+            local.id, "participant", [Note(self._clock(), _DELETED_BY_PARTNER, sender, detail)]
+        )
+        self._audit(
+            f"node {sender}",
+            f"job {local.id} deleted by a partner",
+            {**detail, "used": used_by(local)},
+        )
 
     def clean_task(
-        self, job_id: str, task: str, content: str, *, by: str, dry_run: bool, party: str = ""
+        self,
+        job_id: str,
+        task: str,
+        content: str,
+        *,
+        by: str,
+        dry_run: bool,
+        party: str = "",
     ) -> list[Item]:
         """Delete what a task of an ended job left here: one of `CONTENTS`, of a party (``guest.0``) or of all."""
         local = self._store.local_jobs.get(job_id)
@@ -470,7 +568,11 @@ class Deleting:
             return items
         for address in present:
             self._left.storage.delete(address)
-        detail = {"task": name, "content": content, "outputs": [i.name for i in items]}
+        detail = {
+            "task": name,
+            "content": content,
+            "outputs": [i.name for i in items],
+        }
         self._store.note(job_id, "operator", [Note(self._clock(), "outputs deleted", by, detail)])
         return [replace(item, removed=True) for item in items]
 
@@ -492,14 +594,17 @@ class Deleting:
 
     def _check_unused(self, job_id: str, present: Sequence[Address]) -> None:
         """Raise `Conflict` where any of all jobs that are still known reads one of these."""
-        used = self._left.read_by(queries.local_jobs_naming(self._store, {a.namespace for a in present}))
+        used = self._left.read_by(
+            queries.local_jobs_naming(self._store, {a.namespace for a in present})
+        )
         needs: dict[str, list[str]] = {}
         for address in present:
             for who in self._left.needed_by(address, job_id, used):
                 needs.setdefault(who, []).append(address.dataset_id)
         if needs:
             listed = [
-                f"{who}: {outputs[0]}" + (f" and {len(outputs) - 1} more" if len(outputs) > 1 else "")
+                f"{who}: {outputs[0]}"
+                + (f" and {len(outputs) - 1} more" if len(outputs) > 1 else "")
                 for who, outputs in needs.items()
             ]
             more = [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
@@ -527,12 +632,22 @@ class Deleting:
         with ThreadPoolExecutor(16, thread_name_prefix="delete") as pool:
             return dict(zip(nodes, pool.map(ask, nodes), strict=True))
 
-    def _delete_here(self, job_id: str, by: str, dry_run: bool, detail: Mapping[str, Any]) -> list[Item]:
+    def _delete_here(
+        self,
+        job_id: str,
+        by: str,
+        dry_run: bool,
+        detail: Mapping[str, Any],
+    ) -> list[Item]:
         local = self._store.local_jobs.find(job_id)
         present = self._left.outputs(local)
         items = [self._left.item(job_id, address, "its job is deleted") for address in present]
         folders = [self._left.runs / run.name for run in (local.runs if local else ())]
-        items += [Item("logs", f.name, job_id, size_of(f), "its job is deleted") for f in folders if f.is_dir()]
+        items += [
+            Item("logs", f.name, job_id, size_of(f), "its job is deleted")
+            for f in folders
+            if f.is_dir()
+        ]
         items.append(Item("job", job_id, job_id, 0, "it is deleted"))
         if dry_run:
             return items
@@ -542,11 +657,25 @@ class Deleting:
             files.try_to_remove(folder)
         if local is not None:
             self._end_session(job_id)
-        left = {"outputs": len(present), "logs": len(items) - len(present) - 1, **detail}
+        left = {
+            "outputs": len(present),
+            "logs": len(items) - len(present) - 1,
+            **detail,
+        }
         if local is not None and (uses := used_by(local)):
-            left |= {"initiator": local.spec.initiator, "scheduler": local.spec.scheduler, "used": uses}
+            left |= {
+                "initiator": local.spec.initiator,
+                "scheduler": local.spec.scheduler,
+                "used": uses,
+            }
         queries.drop_job(self._store, job_id, self._clock(), by, left)
-        log.info("job deleted", job=job_id, by=by, outputs=left["outputs"], logs=left["logs"])
+        log.info(
+            "job deleted",
+            job=job_id,
+            by=by,
+            outputs=left["outputs"],
+            logs=left["logs"],
+        )
         return [replace(item, removed=True) for item in items]
 
 
@@ -565,7 +694,9 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
         return None
     if isinstance(record, Job) and machine.next_due(record) is not None:
         return None  # not every node has acknowledged the end
-    if isinstance(record, LocalJob) and not (record.closed and all(run.over for run in record.runs)):
+    if isinstance(record, LocalJob) and not (
+        record.closed and all(run.over for run in record.runs)
+    ):
         return None
     return record.ended_at
 
@@ -604,7 +735,9 @@ def _tables_at(location: Mapping[str, str] | None) -> list[str]:
 
 def _outputs_of(local: LocalJob | None) -> list[Address]:
     """Return where a job's runs here put what they made."""
-    return list(dict.fromkeys(a for run in (local.runs if local else ()) for a in run.outputs.values()))
+    return list(
+        dict.fromkeys(a for run in (local.runs if local else ()) for a in run.outputs.values())
+    )
 
 
 def size_of(path: Path) -> int:

@@ -65,7 +65,12 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self._send(job, *decided)
         return True
 
-    def wait(self, job_id: str, until: Callable[[Job], bool], timeout: float) -> Job:
+    def wait(
+        self,
+        job_id: str,
+        until: Callable[[Job], bool],
+        timeout: float,
+    ) -> Job:
         """Wait at most ``timeout`` seconds for the condition, and return the job. Other work gives way to this."""
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
@@ -104,13 +109,25 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             if job_id == job.id and until(job):
                 news.put(replace(job, notes=()))
 
-    def _send(self, job: Job, requests: list[messages.Request], claimed: datetime) -> None:
+    def _send(
+        self,
+        job: Job,
+        requests: list[messages.Request],
+        claimed: datetime,
+    ) -> None:
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            first = job.status is JobStatus.PENDING  # a client waits for it, also where it is refused
+            first = (
+                job.status is JobStatus.PENDING
+            )  # a client waits for it, also where it is refused
             self._lanes.submit(request.node, work, job.id, FIRST if first else 0)
 
-    def _still_mine(self, job: Job, request: messages.Request, claimed: datetime) -> bool:
+    def _still_mine(
+        self,
+        job: Job,
+        request: messages.Request,
+        claimed: datetime,
+    ) -> bool:
         """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.
 
         Its deadline is counted from the claim: asking after a task's start too early would start the task twice,
@@ -123,11 +140,18 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             claimed = now
         return True
 
-    def _perform(self, job: Job, request: messages.Request, claimed: datetime) -> None:
+    def _perform(
+        self,
+        job: Job,
+        request: messages.Request,
+        claimed: datetime,
+    ) -> None:
         with traced(job.spec.trace_id), listening() as calls:
             answered = False
             try:
-                if not isinstance(request, _TIMELESS) and not self._still_mine(job, request, claimed):
+                if not isinstance(request, _TIMELESS) and not self._still_mine(
+                    job, request, claimed
+                ):
                     return
                 changes, answered = self._call(job, request), True
             except (PeerUnreachable, Busy) as error:
@@ -135,18 +159,26 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                     self._silent(request.node)
                 delivered = isinstance(error, PeerUnreachable) and error.delivered
                 reason = error.reason if isinstance(error, PeerUnreachable) else ""
-                changes = self._applied(messages.Lost(request, self._clock(), delivered, error.message, reason))
+                changes = self._applied(
+                    messages.Lost(request, self._clock(), delivered, error.message, reason)
+                )
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
                 log.exception("unexpected error of a call", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(messages.Refused(request, failure, self._clock()))
-            quiet = partial(quiet_polls, request=request) if isinstance(request, messages.PollTaskAt) else None
+            quiet = (
+                partial(quiet_polls, request=request)
+                if isinstance(request, messages.PollTaskAt)
+                else None
+            )
             tries = 1 if quiet else call_of(job, request).tries
             changes = with_calls(changes, calls, self._clock(), tries, quiet, answered=answered)
             known = self._records.known(job.id) if answered and not quiet else None
-            self.record_answer(job.id, changes, may_wait(known, request) if known is not None else 0)
+            self.record_answer(
+                job.id, changes, may_wait(known, request) if known is not None else 0
+            )
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
@@ -175,7 +207,9 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 peer.start_job(job.id, me, quorum.left_out(job))
             case messages.StartTaskAt():
                 amendments = [one.id for one in job.amendments]
-                peer.start_task(job.id, job.tasks[request.task].task_id, request.task, me, amendments)
+                peer.start_task(
+                    job.id, job.tasks[request.task].task_id, request.task, me, amendments
+                )
             case messages.StopAt() if job.nodes[request.node].asked_only:
                 peer.withdraw(job.id, quorum.ending_for(job, request.node), me)
             case messages.StopAt():
@@ -191,11 +225,15 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                     except NotFound as error:
                         if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
                             raise
-                        events.append(messages.RoleNotPlayed(task_id, request.node, role, self._clock()))
+                        events.append(
+                            messages.RoleNotPlayed(task_id, request.node, role, self._clock())
+                        )
                         continue
                     now = self._clock()
                     events.append(
-                        messages.TaskReported(task_id, request.node, role, news.status, now, news.failure)
+                        messages.TaskReported(
+                            task_id, request.node, role, news.status, now, news.failure
+                        )
                     )
                 return self._applied(*events, messages.Accepted(request, self._clock()))
         return self._applied(messages.Accepted(request, self._clock()))

@@ -15,7 +15,17 @@ import structlog
 from gateway.domain import dag as flow
 from gateway.domain import dry_run, rerun, retries, validation
 from gateway.domain.dag import Dag, DagNode
-from gateway.domain.dry_run import Item, JobPlan, NodePlan, Standing, as_problems, fine, in_order, problem, warning
+from gateway.domain.dry_run import (
+    Item,
+    JobPlan,
+    NodePlan,
+    Standing,
+    as_problems,
+    fine,
+    in_order,
+    problem,
+    warning,
+)
 from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
 from gateway.domain.problems import Problem
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
@@ -69,7 +79,9 @@ class Intake:
             raise Refused("this node is being drained and takes no new jobs", reason="DRAINING")
         if sender:
             if not self.may_begin(sender):
-                raise NotAllowed(f"node {sender} has no enabled route here: ask the admin of this node for one")
+                raise NotAllowed(
+                    f"node {sender} has no enabled route here: ask the admin of this node for one"
+                )
             self.quota(sender)
 
 
@@ -89,7 +101,11 @@ class Drain:
     """
 
     def __init__(
-        self, store: Store, stop_job: Callable[[str], None], clock: Clock, look_every: float = 0.5
+        self,
+        store: Store,
+        stop_job: Callable[[str], None],
+        clock: Clock,
+        look_every: float = 0.5,
     ) -> None:
         """``stop_job`` has a job stopped at every node."""
         self.draining = threading.Event()
@@ -164,13 +180,24 @@ class Drain:
         try:
             self._stop_job(job_id)
         except GatewayError as error:  # the node that schedules it may not answer just now
-            log.warning("not stopped", job=job_id, reason=error.reason, cause=error.message)
+            log.warning(
+                "not stopped",
+                job=job_id,
+                reason=error.reason,
+                cause=error.message,
+            )
 
 
 class NewJobs:
     """Says whether a job can be scheduled here, and makes its record."""
 
-    def __init__(self, context: NodeContext, peers: Peers, registry: Registry, routes: LiveRoutes) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        peers: Peers,
+        registry: Registry,
+        routes: LiveRoutes,
+    ) -> None:
         self._store = context.store
         self._clock = context.clock
         self._peers = peers
@@ -199,7 +226,9 @@ class NewJobs:
         if spec.scheduler == self._peers.node:
             problems += open_
         if problems:
-            raise Invalid(problems, reason="NODE_UNKNOWN" if all(map(_names_a_party, problems)) else None)
+            raise Invalid(
+                problems, reason="NODE_UNKNOWN" if all(map(_names_a_party, problems)) else None
+            )
         return filled, [str(w) for w in warnings], chosen, submitted
 
     def _other_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
@@ -210,7 +239,9 @@ class NewJobs:
                 at = f"config.job_params.{party.role}.{party.index}.{PROVIDERS}.{task}"
                 both = (spec.dag[task].component, ref)
                 try:
-                    usual, own = (self._registry.find(one.provider, one.version, one.name)[1] for one in both)
+                    usual, own = (
+                        self._registry.find(one.provider, one.version, one.name)[1] for one in both
+                    )
                 except Unknown as error:
                     rule = f"is not compared with {both[0]} here: {error.message}"
                     warnings.append(Problem(at, rule, str(ref)))
@@ -242,7 +273,8 @@ class NewJobs:
         idle = [name for name, task in tasks.items() if not task.nodes]
         if idle:
             raise Invalid(
-                Problem(f"dag.components.{n}", "no node of the job has a role in this component", n) for n in idle
+                Problem(f"dag.components.{n}", "no node of the job has a role in this component", n)
+                for n in idle
             )
         return Job(
             spec,
@@ -266,7 +298,9 @@ class NewJobs:
         found, lacking = rerun.candidates(old, spec)
         if lacking and rerun.demanded(spec) is not None:
             at = "config.job_params.common.inherit"
-            problems = [Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()]
+            problems = [
+                Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()
+            ]
             raise Invalid(problems, reason=rerun.REASON)
         return found, [f"task {name} is not inherited: {why}" for name, why in lacking.items()]
 
@@ -314,7 +348,11 @@ class DryRun:
             warnings = self._check(spec)
         except Invalid as error:
             for one in error.problems:
-                remedy = "correct the job, or add the route" if _names_a_party(one) else "correct the job"
+                remedy = (
+                    "correct the job, or add the route"
+                    if _names_a_party(one)
+                    else "correct the job"
+                )
                 yield from as_problems("job", [one], remedy)
         else:
             yield from (warning("job", text) for text in warnings[: dry_run.REPORTED_WARNINGS])
@@ -326,12 +364,16 @@ class DryRun:
         if bad:
             yield from (problem("route", f"{s.name}: {s.cause}", s.remedy) for s in bad)
         else:
-            shown = [f"{s.name} {s.found}" for s in link if s.name in ("route", "latency") and s.found]
+            shown = [
+                f"{s.name} {s.found}" for s in link if s.name in ("route", "latency") and s.found
+            ]
             yield fine("route", ", ".join(shown))
         for step in steps:
             if step.name in _LINK and not (bad and step.result is Result.SKIPPED):
                 standing = _STANDING[step.result]
-                cause = step.cause or ("this node does not report it" if standing is Standing.UNKNOWN else "")
+                cause = step.cause or (
+                    "this node does not report it" if standing is Standing.UNKNOWN else ""
+                )
                 yield Item(step.name, standing, step.found, cause, step.remedy)
 
     def _reported(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
@@ -339,9 +381,17 @@ class DryRun:
         try:
             items = peer.dry_run(spec.for_node(node), self._peers.node)
         except NotServed as error:
-            return [Item("reported", Standing.UNKNOWN, cause=f"not reported by this node: {error.message}")]
+            return [
+                Item(
+                    "reported",
+                    Standing.UNKNOWN,
+                    cause=f"not reported by this node: {error.message}",
+                )
+            ]
         except GatewayError as error:
-            remedy = "bfia-gateway doctor" if node == self._peers.node else f"ask the admin of {node}"
+            remedy = (
+                "bfia-gateway doctor" if node == self._peers.node else f"ask the admin of {node}"
+            )
             return [problem("reported", f"{error.reason}: {error.message}", remedy)]
         return items or [Item("reported", Standing.UNKNOWN, cause="not reported by this node")]
 
@@ -359,7 +409,9 @@ def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str]
             try:
                 newest = registry.newest(node.component.provider, node.component.name)
             except Unknown as error:
-                rule = "stands for the newest version that the scheduling node has in use, but here "
+                rule = (
+                    "stands for the newest version that the scheduling node has in use, but here "
+                )
                 rule += error.message
                 at = f"dag.components.{node.name}.version"
                 problems.append(Problem(at, rule, ANY, "a version by its number"))
@@ -391,7 +443,12 @@ def digest(spec: JobSpec) -> str:
     del body["unknown_fields"], body["bundles"]  # no other node has the former
     if not spec.old_job_id:
         del body["old_job_id"]  # as it was before there was such a field
-    text = json.dumps(body, default=_fields, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(
+        body,
+        default=_fields,
+        sort_keys=True,
+        ensure_ascii=False,
+    )
     if (size := len(text) + len(json.dumps(spec.bundles))) > LARGEST:
         rule = f"must not have more than {LARGEST} characters with its signed bundles"
         raise Invalid([Problem("(document)", rule, size)], reason=TooLarge.reason)

@@ -47,7 +47,11 @@ def view(job: Job, timing: Timing) -> JobView:
     )
 
 
-def with_local(found: JobView, local: LocalJob, asked_before: float = 0.0) -> JobView:
+def with_local(
+    found: JobView,
+    local: LocalJob,
+    asked_before: float = 0.0,
+) -> JobView:
     """Add what this node knows of its own part, and of the job where the scheduling node leaves that out.
 
     Tasks that a peer knows by their names get the ids they run under here, and the others their names.
@@ -77,14 +81,22 @@ def with_local(found: JobView, local: LocalJob, asked_before: float = 0.0) -> Jo
     return replace(found, flow_id=found.flow_id or local.spec.flow_id)
 
 
-def _waiting_for_scheduler(found: JobView, local: LocalJob, asked_before: float) -> waiting.Waiting | None:
+def _waiting_for_scheduler(
+    found: JobView,
+    local: LocalJob,
+    asked_before: float,
+) -> waiting.Waiting | None:
     """Return what a job waits for whose part here is done, for now or for good; None while a run goes on."""
-    if local.status in (JobStatus.PENDING, JobStatus.READY) or any(not run.over for run in local.runs):
+    if local.status in (JobStatus.PENDING, JobStatus.READY) or any(
+        not run.over for run in local.runs
+    ):
         return None
     node = local.spec.scheduler
     text = f"waits for {node}, asked {asked_before:.0f} s ago, says {found.status}"
     if found.ends_no_callback_job and local.spec.by_callback:
-        text += "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
+        text += (
+            "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
+        )
     since = max((run.ended_at for run in local.runs if run.ended_at), default=local.created_at)
     return waiting.Waiting("NEXT_TASK", text, since)
 
@@ -99,10 +111,16 @@ def _own_part(local: LocalJob, task: str) -> TaskView | None:
         by_role.setdefault(one.party.role, []).append(one)
     nodes = {local.node: {role: merge_runs(those) for role, those in by_role.items()}}
     failure = next((one.failure for one in runs if one.failure), None)
-    return TaskView(runs[0].task_id, task, merge_runs(runs), failure, nodes, attempt=runs[0].attempt)
+    return TaskView(
+        runs[0].task_id, task, merge_runs(runs), failure, nodes, attempt=runs[0].attempt
+    )
 
 
-def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> JobView:
+def unanswered_view(
+    local: LocalJob,
+    error: GatewayError,
+    timing: RunTiming,
+) -> JobView:
     """Return what this node knows of a job whose scheduling node did not tell, and why it did not.
 
     Nodes that have no such question are never expected to.
@@ -111,10 +129,22 @@ def unanswered_view(local: LocalJob, error: GatewayError, timing: RunTiming) -> 
     if isinstance(error, NotServed):
         return view
     text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
-    if ended(JOB, local.status) or view.waiting is None or view.waiting.reason in waiting.DECIDED_HERE:
+    if (
+        ended(JOB, local.status)
+        or view.waiting is None
+        or view.waiting.reason in waiting.DECIDED_HERE
+    ):
         return replace(view, warnings=(*view.warnings, text))
     since = local.last_contact or local.created_at
-    return replace(view, waiting=replace(view.waiting, reason=waiting.UNREACHABLE, message=text, since=since))
+    return replace(
+        view,
+        waiting=replace(
+            view.waiting,
+            reason=waiting.UNREACHABLE,
+            message=text,
+            since=since,
+        ),
+    )
 
 
 def local_view(local: LocalJob, timing: RunTiming) -> JobView:

@@ -23,7 +23,18 @@ CHINESE = "zh"
 LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
 """of whoever is answered"""
 _TEXTS = frozenset(
-    {"message", "cause", "found", "remedy", "rule", "warnings", "local_warnings", "gaps", "in_words", "about"}
+    {
+        "message",
+        "cause",
+        "found",
+        "remedy",
+        "rule",
+        "warnings",
+        "local_warnings",
+        "gaps",
+        "in_words",
+        "about",
+    }
     | {"problems", "not_in_file"}
 )
 """fields of the API with texts for people"""
@@ -87,7 +98,9 @@ def of_header(accepted: str) -> str:
             weighed.append((float(weight or 1), known))
         except ValueError:
             continue
-    best = max((w for w in weighed if w[1] and w[0] > 0), key=lambda w: w[0], default=(1.0, ENGLISH))
+    best = max(
+        (w for w in weighed if w[1] and w[0] > 0), key=lambda w: w[0], default=(1.0, ENGLISH)
+    )
     return best[1]
 
 
@@ -108,7 +121,11 @@ def translate(text: str, language: str) -> str:
     )
 
 
-def next_step(reason: str, language: str, node: str = "") -> str:
+def next_step(
+    reason: str,
+    language: str,
+    node: str = "",
+) -> str:
     """Return what to do about a reason, empty where it is unknown; ``node``: the other node that it is about."""
     known = reason_of(reason)
     if known is None:
@@ -117,7 +134,12 @@ def next_step(reason: str, language: str, node: str = "") -> str:
     return step.replace("NODE", quote(node)) if node else step.replace(" NODE", "")
 
 
-def in_language(body: Mapping[str, Any], reason: str, language: str, node: str = "") -> dict[str, Any]:
+def in_language(
+    body: Mapping[str, Any],
+    reason: str,
+    language: str,
+    node: str = "",
+) -> dict[str, Any]:
     """Return an error's body: its message begins with what the reason means, and ends with the next step.
 
     What is said about this one case stays English where it has no translation; so do problems, one by one.
@@ -129,10 +151,18 @@ def in_language(body: Mapping[str, Any], reason: str, language: str, node: str =
         same = case.lower() == known.next_step[ENGLISH].rstrip(".").lower()
         step = next_step(reason, language, node)
         text = f"{known.means[language]}{step}" + ("" if same else f"（{text}）")
-    return {**body, "msg": f"{reason}: {text}", "data": of_texts(body["data"], language)}
+    return {
+        **body,
+        "msg": f"{reason}: {text}",
+        "data": of_texts(body["data"], language),
+    }
 
 
-def of_texts(found: Any, language: str, field: str = "") -> Any:
+def of_texts(
+    found: Any,
+    language: str,
+    field: str = "",
+) -> Any:
     """Return plain data whose texts for people are in a language; names, states and what users wrote stay.
 
     ``field``: the name of what is given, where it has one.
@@ -149,11 +179,17 @@ def _whole(text: str, *, joined: bool = False) -> str:
     """Return the translation of a text; ``joined``: also where a value holds what looks like several texts."""
     texts, templates = _catalogue()
     bare = text.strip()
-    found = texts.get(bare) or next((done for one in templates if (done := _filled(one, bare, joined))), "")
+    found = texts.get(bare) or next(
+        (done for one in templates if (done := _filled(one, bare, joined))), ""
+    )
     return text.replace(bare, found) if found else ""
 
 
-def _filled(template: _Template, text: str, joined: bool) -> str:
+def _filled(
+    template: _Template,
+    text: str,
+    joined: bool,
+) -> str:
     if template.fixed not in text or not (found := template.pattern.fullmatch(text)):
         return ""
     values = list(zip(template.names, found.groups(), strict=True))
@@ -161,20 +197,37 @@ def _filled(template: _Template, text: str, joined: bool) -> str:
     bare = [value for name, value in values if not name[0].isupper()]
     if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
         return ""
-    words = {name for name, one in values if " " in one or (one == "none" and name not in _NO_SPACE)}
+    words = {
+        name for name, one in values if " " in one or (one == "none" and name not in _NO_SPACE)
+    }
     texts = words | {name for name in template.names if name[0].isupper()}
     put_in = {name: translate(one, CHINESE) if name in texts else one for name, one in values}
-    if any(_SENTENCE.search(one) for name, one in put_in.items() if not name[0].isupper() and name not in _PROSE):
+    if any(
+        _SENTENCE.search(one)
+        for name, one in put_in.items()
+        if not name[0].isupper() and name not in _PROSE
+    ):
         return ""
     return template.translation.format_map(put_in)
 
 
-def _parts(text: str, between: str, then: str, *, every: bool = False, ends: str = "") -> str:
+def _parts(
+    text: str,
+    between: str,
+    then: str,
+    *,
+    every: bool = False,
+    ends: str = "",
+) -> str:
     *first, last = text.split(between)
     parts = [*(part + ends for part in first), last]
     done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
     unchanged = [part for part, new in zip(parts, done, strict=True) if part == new]
-    return then.join(done).replace("？；", "？") if len(unchanged) < (1 if every else len(parts)) else ""
+    return (
+        then.join(done).replace("？；", "？")
+        if len(unchanged) < (1 if every else len(parts))
+        else ""
+    )
 
 
 def _problem(text: str, *, known: bool = False) -> str:
@@ -184,7 +237,9 @@ def _problem(text: str, *, known: bool = False) -> str:
     """
     rule, got, found = text.partition(_GOT) if text.endswith(")") else (text, "", "")
     at, done = 0, _whole(rule)
-    while not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS:
+    while (
+        not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS
+    ):
         path = " " not in rule[: at - 2] or " " in rule[at:]  # a word behind other words is theirs
         done = _whole(rule[at:]) if path and "; " not in rule[:at] else ""
     if known and not done:
@@ -197,7 +252,11 @@ def _problem(text: str, *, known: bool = False) -> str:
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
     """Return the texts, and the templates, those with most fixed text first."""
     steps = (one.next_step for one in reasons().values())
-    entries = {step[ENGLISH].rstrip("."): step[CHINESE].rstrip("。") for step in steps if "{" not in step[ENGLISH]}
+    entries = {
+        step[ENGLISH].rstrip("."): step[CHINESE].rstrip("。")
+        for step in steps
+        if "{" not in step[ENGLISH]
+    }
     entries |= entries_of("zh.yml")
     templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -t.weight)
     return {key: text for key, text in entries.items() if "{" not in key}, templates
@@ -211,18 +270,26 @@ def _template(entry: tuple[str, str]) -> _Template | None:
     if not any(name for _, name, *_ in parts):
         return None
     values: dict[str | None, str] = dict.fromkeys(_NO_SPACE, f"({_WORD}(?:, {_WORD})*?)")
-    values |= {None: "", "n": "([0-9]+)", "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"}
+    values |= {
+        None: "",
+        "n": "([0-9]+)",
+        "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)",
+    }
     pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
     names = tuple(name for _, name, *_ in parts if name)
     fixed = [fixed for fixed, *_ in parts]
-    return _Template(max(fixed, key=len), re2.compile(f"(?s){pattern}"), names, translation, sum(map(len, fixed)))
+    return _Template(
+        max(fixed, key=len), re2.compile(f"(?s){pattern}"), names, translation, sum(map(len, fixed))
+    )
 
 
 def entries_of(file: str) -> Any:
     """Return what a file beside this module holds."""
     import yaml
 
-    return yaml.load(Path(__file__).with_name(file).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(
+        Path(__file__).with_name(file).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
 
 
 @cache
@@ -242,7 +309,9 @@ def reason_of(name: str) -> Reason | None:
     if not (code := re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)):
         return reasons().get(name)
     found = reasons()["EXIT_n"]
-    return replace(found, means={of: text.replace(" n ", f" {code[1]} ") for of, text in found.means.items()})
+    return replace(
+        found, means={of: text.replace(" n ", f" {code[1]} ") for of, text in found.means.items()}
+    )
 
 
 @cache
@@ -256,5 +325,7 @@ def groups() -> tuple[Group, ...]:
 
 def _reasons(kept: Mapping[str, Mapping[str, list[str]]]) -> Iterator[Reason]:
     for name, by_language in kept.items():
-        means, next_step = ({language: texts[n] for language, texts in by_language.items()} for n in (0, 1))
+        means, next_step = (
+            {language: texts[n] for language, texts in by_language.items()} for n in (0, 1)
+        )
         yield Reason(name, means, next_step)

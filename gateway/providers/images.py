@@ -54,7 +54,12 @@ class Signatures:
         self._signers = tuple(signers)
         self._known: set[tuple[str, int]] = set()
 
-    def check(self, provider: str, image: str, engine: Engine) -> str:
+    def check(
+        self,
+        provider: str,
+        image: str,
+        engine: Engine,
+    ) -> str:
         """Return the digest of an image that is signed as it has to be; empty where no rule is about it.
 
         The first rule that is about it decides. Raises `EngineError`: SIGNATURE_ABSENT, SIGNATURE_INVALID,
@@ -65,17 +70,27 @@ class Signatures:
             names = engine.image_facts(image).repo_digests or names
         registries = {repository_of(name)[0] for name in names}
         number = next(
-            (n for n, s in enumerate(self._signers) if any(s.is_for(provider, one) for one in registries)), None
+            (
+                n
+                for n, s in enumerate(self._signers)
+                if any(s.is_for(provider, one) for one in registries)
+            ),
+            None,
         )
         if number is None:
             return ""
         facts = engine.image_facts(image)
         if (facts.digest, number) in self._known:
             return facts.digest
-        wrong = [_wrong(one, self._signers[number].keys) for one in signatures_of(image, facts.repo_digests)]
+        wrong = [
+            _wrong(one, self._signers[number].keys)
+            for one in signatures_of(image, facts.repo_digests)
+        ]
         if all(wrong):
             causes = "; ".join(dict.fromkeys(wrong))
-            raise SignatureInvalid(f"no signature of {image} counts for provider {provider}: {causes}")
+            raise SignatureInvalid(
+                f"no signature of {image} counts for provider {provider}: {causes}"
+            )
         self._known.add((facts.digest, number))
         return facts.digest
 
@@ -91,7 +106,9 @@ def signers_of(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
             except (OSError, ValueError, UnsupportedAlgorithm) as error:
                 words = error.strerror if isinstance(error, OSError) else str(error)
                 text = f"must be a file with a public key in PEM, ECDSA, RSA or Ed25519 ({words})"
-                problems.append(Problem(f"engine.docker.signatures[{number}].keys[{index}]", text, str(path)))
+                problems.append(
+                    Problem(f"engine.docker.signatures[{number}].keys[{index}]", text, str(path))
+                )
         found.append(Signer(rule.provider, rule.registry, tuple(keys)))
     if problems:
         raise Invalid(problems)
@@ -121,7 +138,11 @@ def _wrong(one: Signed, keys: Sequence[PublicKey]) -> str:
     return "" if named == one.digest else f"one is for another image, {str(named)[:80]}"
 
 
-def _made_by(key: PublicKey, signature: bytes, payload: bytes) -> bool:
+def _made_by(
+    key: PublicKey,
+    signature: bytes,
+    payload: bytes,
+) -> bool:
     try:
         match key:
             case RSAPublicKey():
@@ -135,7 +156,9 @@ def _made_by(key: PublicKey, signature: bytes, payload: bytes) -> bool:
     return True
 
 
-NOT_PINNED = "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
+NOT_PINNED = (
+    "the first job that starts it pins it, unless `bfia-gateway provider approve` comes first"
+)
 
 
 class _TooLong(Exception):
@@ -175,7 +198,12 @@ class Images:
         self._signed = signed
         self._seconds = seconds
 
-    def look(self, images: Iterable[str], place: str = "", provider: str = "") -> tuple[Looked, ...]:
+    def look(
+        self,
+        images: Iterable[str],
+        place: str = "",
+        provider: str = "",
+    ) -> tuple[Looked, ...]:
         """Look at each image of a provider, and fetch it if the engine's settings allow that. Raises nothing."""
         until = time.monotonic() + self._seconds
         try:
@@ -184,10 +212,18 @@ class Images:
             return tuple(Looked(image, reason=error.reason, message=str(error)) for image in images)
         if engine is None:
             text = f"{place} is not among engines"
-            return tuple(Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images)
+            return tuple(
+                Looked(image, reason="DAEMON_NOT_ALLOWED", message=text) for image in images
+            )
         return tuple(self._one(engine, image, provider, until) for image in images)
 
-    def _one(self, engine: Engine, image: str, provider: str, until: float) -> Looked:
+    def _one(
+        self,
+        engine: Engine,
+        image: str,
+        provider: str,
+        until: float,
+    ) -> Looked:
         def report(progress: str) -> None:
             if time.monotonic() >= until:
                 raise _TooLong(f"{image} was not pulled within {self._seconds:g} s; {progress}")

@@ -99,7 +99,9 @@ class Providers:
             raise Invalid((_missing(one, single) for one in missing), reason="IMAGE_NOT_USABLE")
         provider = self._with_storages(pinned(provider, looked))
         _refuse_other(
-            provider.name, self.registry.repository.claim(provider.name, "" if by.admin else by.name), by
+            provider.name,
+            self.registry.repository.claim(provider.name, "" if by.admin else by.name),
+            by,
         )
         done = self.registry.register_component if single else self.registry.register
         return done(provider, by.name, reason)
@@ -107,28 +109,52 @@ class Providers:
     def _with_storages(self, provider: Provider) -> Provider:
         """Warn once where this node has none of the storages that a component lists."""
         found = [
-            Problem(join("components_description", name, "storageEngine"), rule, list(one.storage_engines))
+            Problem(
+                join("components_description", name, "storageEngine"),
+                rule,
+                list(one.storage_engines),
+            )
             for name, one in provider.components.items()
             if (rule := self._storage_rule(one.storage_engines))
         ]
-        return replace(provider, warnings=bounded([*found, *provider.warnings])) if found else provider
+        return (
+            replace(provider, warnings=bounded([*found, *provider.warnings])) if found else provider
+        )
 
-    def retire(self, key: str, by: By, reason: str = "") -> Written:
+    def retire(
+        self,
+        key: str,
+        by: By,
+        reason: str = "",
+    ) -> Written:
         """Have no new job use a provider. Raises `NotFound`, `NotAllowed`."""
         return self._changed(key, by, lambda: self.registry.retire(key, by.name, reason))
 
-    def unretire(self, key: str, by: By, reason: str = "") -> Written:
+    def unretire(
+        self,
+        key: str,
+        by: By,
+        reason: str = "",
+    ) -> Written:
         """Take `retire` back. Raises `NotFound`, `NotAllowed`."""
         return self._changed(key, by, lambda: self.registry.unretire(key, by.name, reason))
 
-    def approve(self, key: str, by: By, reason: str = "", image: str = "") -> Written:
+    def approve(
+        self,
+        key: str,
+        by: By,
+        reason: str = "",
+        image: str = "",
+    ) -> Written:
         """Have the images as they are now be the right ones; with ``image`` only that one."""
 
         def work() -> Written:
             provider = self.registry.get(key)
             every = provider.every_image()
             if image and image not in every:
-                raise NotFound(f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN")
+                raise NotFound(
+                    f"{key} has no image {image}; it has {', '.join(every)}", reason="IMAGE_UNKNOWN"
+                )
             looked = self._images.look([image] if image else every, provider.place, provider.name)
             wrong = [f"{one.image}: {_cause(one)}" for one in looked if not one.facts.digest]
             if wrong:
@@ -170,7 +196,9 @@ class Providers:
         """
         before = self.registry.repository.owner(name)
         if before is None:
-            raise NotFound(f"no provider {name[:128]} was ever registered", reason="PROVIDER_UNKNOWN")
+            raise NotFound(
+                f"no provider {name[:128]} was ever registered", reason="PROVIDER_UNKNOWN"
+            )
         self.registry.repository.give(name, owner)
         return before
 
@@ -178,7 +206,12 @@ class Providers:
         """Return whose a name is; empty: the node's admins', or nobody's yet."""
         return self.registry.repository.owner(name) or ""
 
-    def _changed(self, key: str, by: By, work: Callable[[], Written]) -> Written:
+    def _changed(
+        self,
+        key: str,
+        by: By,
+        work: Callable[[], Written],
+    ) -> Written:
         try:
             name = self.registry.get(key).name
             _refuse_other(name, self.owner(name), by)
@@ -197,7 +230,9 @@ class Providers:
     def _users(self) -> dict[tuple[str, str], list[str]]:
         found: dict[tuple[str, str], list[str]] = {}
         for spec in self._unfinished():
-            for ref in {(node.component.provider, node.component.version) for node in spec.dag.nodes}:
+            for ref in {
+                (node.component.provider, node.component.version) for node in spec.dag.nodes
+            }:
                 jobs = found.setdefault(ref, [])
                 if spec.job_id not in jobs:
                     jobs.append(spec.job_id)
@@ -216,7 +251,11 @@ def audited(done: Written) -> dict[str, Any]:
 
 def shown_problem(problem: Any) -> dict[str, Any]:
     """Return a warning as answers show it; ``suggestion`` only where there is one."""
-    shown = {"path": problem.path, "rule": problem.rule, "got": problem.got}
+    shown = {
+        "path": problem.path,
+        "rule": problem.rule,
+        "got": problem.got,
+    }
     return shown | ({"suggestion": problem.suggestion} if problem.suggestion else {})
 
 
@@ -225,7 +264,11 @@ def shown_changes(changes: Iterable[Change]) -> list[dict[str, Any]]:
     return [change._asdict() for change in changes]
 
 
-def _refuse_other(name: str, owner: str, by: By) -> None:
+def _refuse_other(
+    name: str,
+    owner: str,
+    by: By,
+) -> None:
     if by.admin or owner == by.name:
         return
     whose = f"belongs to {owner}" if owner else "belongs to this node's admins"

@@ -48,17 +48,26 @@ class Peers:
         """Return who schedules at a node: our own use case, or a client in the protocol that its route names."""
         outside_transaction()
         own = node == self.node
-        return self._here()[0] if own else self._adapters[self._speaks(node, protocol)].scheduler(node)
+        return (
+            self._here()[0] if own else self._adapters[self._speaks(node, protocol)].scheduler(node)
+        )
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
         """Return who takes part at a node: as `scheduler`."""
         outside_transaction()
         own = node == self.node
-        return self._here()[1] if own else self._adapters[self._speaks(node, protocol)].participant(node)
+        return (
+            self._here()[1]
+            if own
+            else self._adapters[self._speaks(node, protocol)].participant(node)
+        )
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
         """Say whether the ids of a job's tasks have to tell the task, for one of its nodes."""
-        spoken = {spec.protocol, *(self._speaks(node, spec.protocol) for node in spec.nodes if node != self.node)}
+        spoken = {
+            spec.protocol,
+            *(self._speaks(node, spec.protocol) for node in spec.nodes if node != self.node),
+        }
         return any(self._adapters[protocol].numbers_tasks for protocol in spoken)
 
     def adapter(self, protocol: str) -> ProtocolAdapter:

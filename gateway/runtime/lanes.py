@@ -61,7 +61,9 @@ class Lanes:
                 now = time.monotonic()
                 last = now + _RESPONSE
                 self._taken_in[one] = last
-                self._taken_in = {other: until for other, until in self._taken_in.items() if until >= now}
+                self._taken_in = {
+                    other: until for other, until in self._taken_in.items() if until >= now
+                }
                 lanes = [] if max(self._taken_in.values()) > last else list(self._lanes.values())
             for lane in lanes:
                 lane.go_on()
@@ -71,7 +73,13 @@ class Lanes:
         until = max(self._taken_in.copy().values(), default=0.0)
         return min(until, max(since + _GIVES_WAY, self._burst_until))
 
-    def submit(self, lane: str, work: Work, job: str = "", priority: int = 0) -> None:
+    def submit(
+        self,
+        lane: str,
+        work: Work,
+        job: str = "",
+        priority: int = 0,
+    ) -> None:
         """Have the work done in a lane, after what the same job left there before with the same priority."""
         with self._lock:
             if self._closed:
@@ -98,7 +106,12 @@ class Lanes:
 
 
 class _Lane:
-    def __init__(self, name: str, most: int, wait_until: Callable[[float], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        most: int,
+        wait_until: Callable[[float], float],
+    ) -> None:
         self._name = name
         self._most = most
         self._wait_until = wait_until
@@ -118,7 +131,12 @@ class _Lane:
         with self._condition:
             return sum(len(jobs.get(job, ())) for jobs in self._waiting.values())
 
-    def put(self, job: str, work: Work, priority: int) -> None:
+    def put(
+        self,
+        job: str,
+        work: Work,
+        priority: int,
+    ) -> None:
         with self._condition:
             works = self._waiting.setdefault(priority, OrderedDict()).setdefault(job, deque())
             works.append((work, time.monotonic()))
@@ -127,7 +145,11 @@ class _Lane:
                 self._condition.notify()
                 return
             name = f"lane-{self._name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread = threading.Thread(
+                target=self._run,
+                name=name,
+                daemon=True,
+            )
             self._threads.append(thread)
         thread.start()
 
@@ -168,7 +190,9 @@ class _Lane:
                         if job is None:
                             continue
                         since = jobs[job][0][1]
-                        left = 0.0 if priority == FIRST else self._wait_until(since) - time.monotonic()
+                        left = (
+                            0.0 if priority == FIRST else self._wait_until(since) - time.monotonic()
+                        )
                         if left <= 0:
                             return job, self._take(priority, job)
                         pause = left if pause is None else min(pause, left)

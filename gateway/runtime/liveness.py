@@ -58,7 +58,9 @@ class Heartbeat:
         """lost gateways whose jobs have all got another home"""
         self._steady_since: float | None = None
         every = min(2.0, lost_after / 3)
-        self._loop = Loop("heartbeat", lambda _: self.beat(), lambda _: [owner], every=every, workers=1)
+        self._loop = Loop(
+            "heartbeat", lambda _: self.beat(), lambda _: [owner], every=every, workers=1
+        )
 
     def start(self, url: str) -> None:
         """Begin; ``url`` is where the other gateways reach this one."""
@@ -116,7 +118,10 @@ class Heartbeat:
         if owner.rpartition("/")[0] in ("", self._owner.rpartition("/")[0]):
             return ""
         known = self._known.get(owner)
-        named = known is not None and known.url not in ("", self._url)  # after a restore that is this one's
+        named = known is not None and known.url not in (
+            "",
+            self._url,
+        )  # after a restore that is this one's
         return f"the gateway {known.url}" if known is not None and named else "another gateway"
 
     def _take_over(self, owner: str) -> None:

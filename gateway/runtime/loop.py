@@ -75,10 +75,20 @@ class Loop:
     def start(self) -> None:
         """Begin the workers, and the look at the store every second."""
         self._threads = [
-            threading.Thread(target=self._work, name=f"{self._name}-{i}", daemon=True)
+            threading.Thread(
+                target=self._work,
+                name=f"{self._name}-{i}",
+                daemon=True,
+            )
             for i in range(self._workers)
         ]
-        self._threads.append(threading.Thread(target=self._tick, name=f"{self._name}-tick", daemon=True))
+        self._threads.append(
+            threading.Thread(
+                target=self._tick,
+                name=f"{self._name}-tick",
+                daemon=True,
+            )
+        )
         for thread in self._threads:
             thread.start()
 
@@ -144,8 +154,15 @@ class Loop:
     def _fail(self, key: str, error: Exception) -> None:
         """Report an advance that raised; it is repeated when the store next says that it is due."""
         self._failures[key] += 1
-        if (times := self._failures[key]) & (times - 1) == 0:  # the first time, the second, the fourth
-            log.exception("cannot advance", loop=self._name, key=key, times=times)
+        if (times := self._failures[key]) & (
+            times - 1
+        ) == 0:  # the first time, the second, the fourth
+            log.exception(
+                "cannot advance",
+                loop=self._name,
+                key=key,
+                times=times,
+            )
         try:
             self._failed(key, error, times)
         except Exception:
@@ -235,7 +252,12 @@ class Turns(Generic[R, X]):
         assert entry.result is not None
         return entry.result
 
-    def leave(self, key: str, change: Change[R], most: int) -> bool:
+    def leave(
+        self,
+        key: str,
+        change: Change[R],
+        most: int,
+    ) -> bool:
         """Leave a change to be made with the next one; False where ``most`` are left already."""
         with self._lock:
             queue = self._queues.get(key) or _Queue()
@@ -254,7 +276,9 @@ class Turns(Generic[R, X]):
         """Return for how many seconds the oldest change that is left may still be; None: there is none."""
         with self._lock:
             queue = self._queues.get(key)
-            until = [entry.until for entry in queue.entries if entry.until is not None] if queue else []
+            until = (
+                [entry.until for entry in queue.entries if entry.until is not None] if queue else []
+            )
         return until[0] - time.monotonic() if until else None
 
     def _make(self, key: str, queue: _Queue[R]) -> None:
@@ -281,13 +305,19 @@ class Turns(Generic[R, X]):
                 entry.error = entry.error or error
             if isinstance(error, DatabaseAway):
                 with self._lock:
-                    queue.entries.extendleft(entry for entry in reversed(entries) if entry.until is not None)
+                    queue.entries.extendleft(
+                        entry for entry in reversed(entries) if entry.until is not None
+                    )
         else:
             for entry in entries:
                 entry.result = record
 
 
-def while_away(work: Callable[[], X], seconds: float = 20.0, pause: float = 0.2) -> X:
+def while_away(
+    work: Callable[[], X],
+    seconds: float = 20.0,
+    pause: float = 0.2,
+) -> X:
     """Do the work again until the database answers. Raises `DatabaseAway` if it does not in so many seconds."""
     end = time.monotonic() + seconds
     while True:
@@ -323,7 +353,9 @@ def with_calls(
 
     def changed(record: J) -> J:
         new: J = change(record)
-        left_out = len(new.notes) == len(record.notes) if quiet else not (answered or is_noted(tries))
+        left_out = (
+            len(new.notes) == len(record.notes) if quiet else not (answered or is_noted(tries))
+        )
         if not calls or left_out:
             return new
         more: dict[str, int] = {"tries": tries} if tries > 1 else {}
@@ -335,7 +367,11 @@ def with_calls(
     return changed
 
 
-def notes_of(calls: Sequence[Exchange], at: datetime, **more: int | str) -> list[Note]:
+def notes_of(
+    calls: Sequence[Exchange],
+    at: datetime,
+    **more: int | str,
+) -> list[Note]:
     """Return one line for each call."""
     return [Note(at, CALLED, call.node, {**asdict(call), **more}) for call in calls]
 
@@ -347,7 +383,12 @@ class Shell(Generic[J, X]):
     """
 
     def __init__(
-        self, name: str, side: str, context: NodeContext, records: Records[J], stuck: Callable[[str], None]
+        self,
+        name: str,
+        side: str,
+        context: NodeContext,
+        records: Records[J],
+        stuck: Callable[[str], None],
     ) -> None:
         """``side``: ``scheduler`` or ``participant``; ``stuck`` is called with it for a job that cannot go on."""
         self._store = context.store
@@ -356,7 +397,9 @@ class Shell(Generic[J, X]):
         self._records: Records[J] = records
         self._stuck = stuck
         self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
-        self.loop = Loop(name, self.advance, self._left_behind, clock=context.clock, failed=self._failed)
+        self.loop = Loop(
+            name, self.advance, self._left_behind, clock=context.clock, failed=self._failed
+        )
 
     def _left_behind(self, now: datetime) -> list[str]:
         """Return the jobs that whoever stored them should have advanced by now; several gateways ask."""
@@ -364,7 +407,12 @@ class Shell(Generic[J, X]):
         self._records.forget(found)  # another gateway may have changed them
         return found
 
-    def _failed(self, job_id: str, error: Exception, times: int) -> None:
+    def _failed(
+        self,
+        job_id: str,
+        error: Exception,
+        times: int,
+    ) -> None:
         self._stuck(self._side)
         if times == 1:  # of failures in a row the first is written into the job's timeline
             text = f"{type(error).__name__} inside the gateway; it is tried again every second, and the gateway's "
@@ -390,7 +438,12 @@ class Shell(Generic[J, X]):
                 raise
             return None  # deleted since it was woken: nothing is left to do
 
-    def record(self, job_id: str, *events: Any, allowed: Callable[[J], None] = lambda record: None) -> J:
+    def record(
+        self,
+        job_id: str,
+        *events: Any,
+        allowed: Callable[[J], None] = lambda record: None,
+    ) -> J:
         """Take in news of a job and do what follows from it; ``allowed`` raises where that may not be."""
         applied = self._applied(*events)
 
@@ -406,7 +459,12 @@ class Shell(Generic[J, X]):
         self.watch(record)
         return record
 
-    def record_answer(self, job_id: str, change: Change[J], under_way: int) -> None:
+    def record_answer(
+        self,
+        job_id: str,
+        change: Change[J],
+        under_way: int,
+    ) -> None:
         """Record an answer while ``under_way`` others are to come: with the next of them, or a moment later.
 
         From an answer that is not the last nothing follows, and each write costs more than all else that a call
@@ -439,7 +497,9 @@ class Shell(Generic[J, X]):
 
     def _abandon(self, job_id: str, error: Unreadable) -> None:
         log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
-        self._abandoned(job_id, abandon(self._store, self._side, job_id, self._clock(), error.message))
+        self._abandoned(
+            job_id, abandon(self._store, self._side, job_id, self._clock(), error.message)
+        )
 
     # ------------------------------------------------------------ what each side has of its own
 

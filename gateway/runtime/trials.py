@@ -31,12 +31,20 @@ class Step:
 ok, skipped = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED))
 
 
-def warning(cause: str, remedy: str, found: str = "") -> Step:
+def warning(
+    cause: str,
+    remedy: str,
+    found: str = "",
+) -> Step:
     """Return a step that went well, with what should be better."""
     return Step("", Result.WARNING, found, cause, remedy)
 
 
-def failed(cause: str, remedy: str, found: str = "") -> Step:
+def failed(
+    cause: str,
+    remedy: str,
+    found: str = "",
+) -> Step:
     """Return a step that went wrong."""
     return Step("", Result.FAILED, found, cause, remedy)
 
@@ -52,7 +60,13 @@ class Trial:
     names: Sequence[str]
     steps: list[Step] = field(default_factory=list)
 
-    def take(self, name: str, work: Callable[[], Step], *, needed: bool = True) -> Step:
+    def take(
+        self,
+        name: str,
+        work: Callable[[], Step],
+        *,
+        needed: bool = True,
+    ) -> Step:
         """Do one step and keep its time. Raises `Stopped` if it failed and what follows needs it."""
         began = time.monotonic()
         step = replace(work(), seconds=round(time.monotonic() - began, 4))

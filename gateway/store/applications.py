@@ -19,7 +19,9 @@ _C = _T.c
 _ROW = (_C.number, _C.jobs, _C.document)
 _HELD = Prepared(
     sa.select(*_ROW)
-    .where(_C.side == str(Side.MINE), _C.status == str(APPROVED), _C.partner == sa.bindparam("partner"))
+    .where(
+        _C.side == str(Side.MINE), _C.status == str(APPROVED), _C.partner == sa.bindparam("partner")
+    )
     .order_by(_C.number)
 )
 
@@ -29,8 +31,18 @@ class SqlApplications(InDatabase):
 
     def add(self, new: Application, address: str = "") -> Application | None:
         """Keep a new application, with its number; None: there is one of that id already."""
-        row = {"address": address, "jobs": 0, "version": 1, "id": new.id, **_columns(new)}
-        row |= {"partner": new.partner, "side": str(new.side), "kind": str(new.kind)}
+        row = {
+            "address": address,
+            "jobs": 0,
+            "version": 1,
+            "id": new.id,
+            **_columns(new),
+        }
+        row |= {
+            "partner": new.partner,
+            "side": str(new.side),
+            "kind": str(new.kind),
+        }
         try:
             with self._database.write() as connection:
                 [number] = connection.execute(_T.insert().values(**row)).inserted_primary_key or [0]
@@ -47,9 +59,17 @@ class SqlApplications(InDatabase):
             raise NotFound(f"no application has the number {number}", reason="APPLICATION_UNKNOWN")
         return _application(row)
 
-    def find(self, side: Side, partner: str, kind: Kind, id_: str) -> Application | None:
+    def find(
+        self,
+        side: Side,
+        partner: str,
+        kind: Kind,
+        id_: str,
+    ) -> Application | None:
         """Return the application of an id; None: there is none between this node and that partner."""
-        mine = sa.and_(_C.partner == partner, _C.side == str(side), _C.kind == str(kind), _C.id == id_)
+        mine = sa.and_(
+            _C.partner == partner, _C.side == str(side), _C.kind == str(kind), _C.id == id_
+        )
         row = self._database.first(sa.select(*_ROW).where(mine))
         return _application(row) if row else None
 
@@ -63,9 +83,16 @@ class SqlApplications(InDatabase):
         limit: int | None = None,
     ) -> Sequence[Application]:
         """Return applications, the oldest first."""
-        wanted = {_C.side: side, _C.kind: kind, _C.status: status, _C.partner: partner}
+        wanted = {
+            _C.side: side,
+            _C.kind: kind,
+            _C.status: status,
+            _C.partner: partner,
+        }
         query = sa.select(*_ROW).where(_C.number > after).order_by(_C.number).limit(limit)
-        query = query.where(*(column == str(value) for column, value in wanted.items() if value is not None))
+        query = query.where(
+            *(column == str(value) for column, value in wanted.items() if value is not None)
+        )
         return [_application(row) for row in self._database.rows(query)]
 
     def held(self, partner: str) -> Sequence[Application]:
@@ -79,8 +106,14 @@ class SqlApplications(InDatabase):
 
     def waiting(self, **narrow: str) -> int:
         """Return how many of others wait for a decision; ``narrow``: columns, such as address."""
-        query = sa.select(sa.func.count()).where(_C.status == str(APPLIED), _C.side == str(Side.THEIRS))
-        return int(self._database.value(query.where(*(_C[name] == value for name, value in narrow.items()))))
+        query = sa.select(sa.func.count()).where(
+            _C.status == str(APPLIED), _C.side == str(Side.THEIRS)
+        )
+        return int(
+            self._database.value(
+                query.where(*(_C[name] == value for name, value in narrow.items()))
+            )
+        )
 
     def waiting_by_address(self, kind: Kind) -> dict[int, str]:
         """Return applications of unknown senders that wait for a decision: number -> address of the sender."""
@@ -90,7 +123,9 @@ class SqlApplications(InDatabase):
 
     def due(self, now: datetime) -> Sequence[str]:
         """Return the numbers of those about which something is to be done."""
-        query = sa.select(_C.number).where(_C.due_at <= now.timestamp()).order_by(_C.due_at).limit(100)
+        query = (
+            sa.select(_C.number).where(_C.due_at <= now.timestamp()).order_by(_C.due_at).limit(100)
+        )
         return [str(number) for number in self._database.values(query)]
 
     def change(self, number: int, change: Callable[[Application], Application]) -> Application:
@@ -98,16 +133,24 @@ class SqlApplications(InDatabase):
 
         def work() -> Application | None:
             with self._database.write() as connection:
-                row = connection.execute(sa.select(*_ROW, _C.version).where(_C.number == number)).first()
+                row = connection.execute(
+                    sa.select(*_ROW, _C.version).where(_C.number == number)
+                ).first()
                 if row is None:
-                    raise NotFound(f"no application has the number {number}", reason="APPLICATION_UNKNOWN")
+                    raise NotFound(
+                        f"no application has the number {number}", reason="APPLICATION_UNKNOWN"
+                    )
                 old = _application(row)
                 new = change(old)
                 if new == old:
                     return old
                 same = sa.and_(_C.number == number, _C.version == row.version)
                 values = {**_columns(new), "version": row.version + 1}
-                return new if connection.execute(_T.update().where(same).values(**values)).rowcount else None
+                return (
+                    new
+                    if connection.execute(_T.update().where(same).values(**values)).rowcount
+                    else None
+                )
 
         while (done := repeating(work)) is None:
             pass
@@ -122,9 +165,19 @@ class SqlApplications(InDatabase):
         query = sa.select(_JOBS.c.number, _JOBS.c.permit).where(_JOBS.c.job_id == job_id)
         return {row.number: bool(row.permit) for row in self._database.rows(query)}
 
-    def use(self, application: Application, job_id: str, *, permit: bool) -> bool:
+    def use(
+        self,
+        application: Application,
+        job_id: str,
+        *,
+        permit: bool,
+    ) -> bool:
         """Count a job, once and one at a time; False: as many as may have used the application."""
-        row = {"job_id": job_id, "number": application.number, "permit": permit}
+        row = {
+            "job_id": job_id,
+            "number": application.number,
+            "permit": permit,
+        }
         here = sa.and_(*(_JOBS.c[key] == row[key] for key in ("job_id", "number")))
 
         def work() -> bool:

@@ -97,21 +97,41 @@ class SqlAudit:
         with self._alone:
             return repeating(work, _RACES)
 
-    def sign(self, node: str, pair: KeyPair, at: datetime, kept: HeadFile | None = None) -> None:
+    def sign(
+        self,
+        node: str,
+        pair: KeyPair,
+        at: datetime,
+        kept: HeadFile | None = None,
+    ) -> None:
         """Write a line that signs the one before, and keep it in a file as well."""
         number, hashed = self._write(
-            at, "gateway", HEAD, 200, None, lambda *last: {"head": signed_head(pair, node, at, *last)}
+            at,
+            "gateway",
+            HEAD,
+            200,
+            None,
+            lambda *last: {"head": signed_head(pair, node, at, *last)},
         )
         if kept is not None:
             self._keep(kept, Head(number, hashed, at.isoformat()))
 
-    def sign_daily(self, node: str, pair: KeyPair | None, at: datetime, kept: HeadFile | None = None) -> None:
+    def sign_daily(
+        self,
+        node: str,
+        pair: KeyPair | None,
+        at: datetime,
+        kept: HeadFile | None = None,
+    ) -> None:
         """Write such a line where there is none yet, or the newest is a day old and others follow it."""
         t = schema.audit
         if pair is None or (number := self._newest()[0]) == 0:
             return
         newest = self._database.first(
-            sa.select(t.c.id, t.c.at, t.c.hash).where(t.c.action == HEAD).order_by(t.c.id.desc()).limit(1)
+            sa.select(t.c.id, t.c.at, t.c.hash)
+            .where(t.c.action == HEAD)
+            .order_by(t.c.id.desc())
+            .limit(1)
         )
         if newest is None or (newest.id != number and at - newest.at >= _HEAD_EVERY):
             self.sign(node, pair, at, kept)
@@ -135,7 +155,11 @@ class SqlAudit:
         went_with_oldest = hashed is None and oldest is not None and oldest > head.line
         if hashed == head.hash or went_with_oldest:
             return False
-        log.error("the audit log lacks line %d, signed at %s: see bfia-gateway audit verify", head.line, head.at)
+        log.error(
+            "the audit log lacks line %d, signed at %s: see bfia-gateway audit verify",
+            head.line,
+            head.at,
+        )
         return True
 
     def _newest(self) -> tuple[int, str]:
@@ -145,7 +169,9 @@ class SqlAudit:
     def lines(self) -> Iterator[Line]:
         """Yield the whole log, the oldest line first."""
         last, c = 0, schema.audit.c
-        while rows := self._database.rows(sa.select(schema.audit).where(c.id > last).order_by(c.id).limit(_PAGE)):
+        while rows := self._database.rows(
+            sa.select(schema.audit).where(c.id > last).order_by(c.id).limit(_PAGE)
+        ):
             yield from (AuditEntry(*row).line() for row in rows)
             last = rows[-1].id
 
@@ -171,7 +197,9 @@ class SqlAudit:
         if who is not None:
             query = query.where(c.who == who)
         if action is not None:
-            query = query.where(sa.or_(c.action.contains(action, autoescape=True), *map(c.action.like, alike)))
+            query = query.where(
+                sa.or_(c.action.contains(action, autoescape=True), *map(c.action.like, alike))
+            )
         if since is not None:
             query = query.where(c.at >= since)
         if until is not None:

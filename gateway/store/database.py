@@ -29,38 +29,63 @@ def outside_transaction() -> None:
 
 def connect(url: str) -> sa.Engine:
     """Open a database. At most six threads use it at the same time; more only cost time."""
-    pool: dict[str, Any] = {"pool_size": 6, "max_overflow": 0, "pool_timeout": 60}
+    pool: dict[str, Any] = {
+        "pool_size": 6,
+        "max_overflow": 0,
+        "pool_timeout": 60,
+    }
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, **pool)
         sa.event.listen(engine, "connect", _sqlite_connect)
     else:
-        engine = sa.create_engine(url, **pool, pool_recycle=600, pool_pre_ping=True)
+        engine = sa.create_engine(
+            url,
+            **pool,
+            pool_recycle=600,
+            pool_pre_ping=True,
+        )
         sa.event.listen(engine, "connect", _mysql_connect)
     return engine
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # we begin ourselves: the driver would begin too late for a write lock
+    connection.isolation_level = (
+        None  # we begin ourselves: the driver would begin too late for a write lock
+    )
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000", "foreign_keys=ON"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "busy_timeout=10000",
+        "foreign_keys=ON",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 def _mysql_connect(connection: Any, _record: Any) -> None:
-    connection.autocommit(True)  # we begin ourselves: to switch it for each read takes four requests to the server
+    connection.autocommit(
+        True
+    )  # we begin ourselves: to switch it for each read takes four requests to the server
     connection.rollback = partial(_rolled_back, connection, connection.rollback)
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@max_allowed_packet")
         connection.query = partial(_within, int(cursor.fetchone()[0]), connection.query)
 
 
-def _within(most: int, query: Callable[..., int], text: str | bytes, **options: Any) -> int:
+def _within(
+    most: int,
+    query: Callable[..., int],
+    text: str | bytes,
+    **options: Any,
+) -> int:
     """Send a statement that is not too large: the server would close the connection, as if it went away."""
     if 4 * len(text) >= most:
         size = len(text.encode() if isinstance(text, str) else text)
         if size >= most:
-            raise TooLarge(f"it has {size} bytes to be stored; max_allowed_packet of the database is {most}")
+            raise TooLarge(
+                f"it has {size} bytes to be stored; max_allowed_packet of the database is {most}"
+            )
     return query(text, **options)
 
 
@@ -112,8 +137,16 @@ class Prepared:
 Query = sa.Executable | Prepared
 
 
-def _run(connection: sa.Connection, query: Query, given: Mapping[str, Any]) -> Any:
-    return query.run(connection, given) if isinstance(query, Prepared) else connection.execute(query, given)
+def _run(
+    connection: sa.Connection,
+    query: Query,
+    given: Mapping[str, Any],
+) -> Any:
+    return (
+        query.run(connection, given)
+        if isinstance(query, Prepared)
+        else connection.execute(query, given)
+    )
 
 
 class Database:
@@ -123,7 +156,9 @@ class Database:
         self._engine = engine
         sqlite = engine.dialect.name == "sqlite"
         self._writer: Any = threading.Lock() if sqlite else nullcontext()
-        self._begin = "BEGIN IMMEDIATE" if sqlite else "BEGIN"  # the first holds the write lock from the beginning
+        self._begin = (
+            "BEGIN IMMEDIATE" if sqlite else "BEGIN"
+        )  # the first holds the write lock from the beginning
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -173,7 +208,12 @@ class Database:
         with _named(), self._writer, self._engine.connect() as connection:  # committed by itself
             return int(_run(connection, statement, parameters).rowcount)
 
-    def put(self, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    def put(
+        self,
+        table: sa.Table,
+        key: Mapping[str, Any],
+        values: Mapping[str, Any],
+    ) -> None:
         """Update the row with this key, or insert it, in a transaction of its own."""
 
         def work() -> None:
@@ -194,7 +234,12 @@ class InDatabase:
         self._database = database
 
 
-def upsert(connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def upsert(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Mapping[str, Any],
+    values: Mapping[str, Any],
+) -> None:
     """Update the row with this key, or insert it; a race raises `IntegrityError`, see `repeating`."""
     here = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if not connection.execute(table.update().where(here).values(**values)).rowcount:
@@ -208,7 +253,9 @@ def _named() -> Iterator[None]:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
         if error.connection_invalidated or getattr(error.orig, "args", ())[:1] in _AWAY:
-            raise DatabaseAway(f"the database does not answer: {cause_of(error)}; try again") from error
+            raise DatabaseAway(
+                f"the database does not answer: {cause_of(error)}; try again"
+            ) from error
         raise
     except sa.exc.TimeoutError as error:
         raise DatabaseAway("every connection to the database is in use; try again") from error
@@ -249,9 +296,14 @@ def opened(url: str) -> sa.Engine:
         migrate(engine)
     except (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError) as error:
         engine.dispose()
-        if isinstance(error, sa.exc.OperationalError) and getattr(error.orig, "args", ())[:1] in _AWAY:
+        if (
+            isinstance(error, sa.exc.OperationalError)
+            and getattr(error.orig, "args", ())[:1] in _AWAY
+        ):
             raise DatabaseAway(f"no database answers at database.url: {cause_of(error)}") from error
-        raise Invalid([_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE") from error
+        raise Invalid(
+            [_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE"
+        ) from error
     return engine
 
 
@@ -283,7 +335,9 @@ def revisions(url: str) -> tuple[str | None, str]:
             current = _current(connection)
         engine.dispose()
     except (sa.exc.SQLAlchemyError, sqlite3.Error, TypeError, ValueError) as error:
-        raise Invalid([_problem(error, sa.make_url(url).set(query={}))], reason="DATABASE_UNUSABLE") from error
+        raise Invalid(
+            [_problem(error, sa.make_url(url).set(query={}))], reason="DATABASE_UNUSABLE"
+        ) from error
     return current, newest
 
 
@@ -339,7 +393,14 @@ def _upgrade(connection: sa.Connection) -> None:
         return
     if current is None:
         schema.metadata.create_all(connection, checkfirst=False)
-        connection.execute(schema.resource_pool.insert().values(id=1, ignored=0, repaired=0, expired=0))
+        connection.execute(
+            schema.resource_pool.insert().values(
+                id=1,
+                ignored=0,
+                repaired=0,
+                expired=0,
+            )
+        )
         _VERSION.create(connection)
         connection.execute(_VERSION.insert().values(version_num=newest_revision()))
         return
@@ -357,5 +418,7 @@ def _upgrade(connection: sa.Connection) -> None:
 
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
-_VERSION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+_VERSION = sa.Table(
+    "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
+)
 """Alembic's own table"""

@@ -41,9 +41,15 @@ class Claims:
         def work() -> X:
             with self._store.write() as connection:
                 # the lock comes first: what is read after it was written by whoever had it before
-                row = connection.execute(sa.select(pool).where(pool.c.id == _POOL).with_for_update()).one()
-                status = connection.execute(sa.select(job.status).where(job.job_id == job_id)).scalar()
-                old = self._load(connection, means, row, sa.or_(c.state == ClaimState.HELD, c.job_id == job_id))
+                row = connection.execute(
+                    sa.select(pool).where(pool.c.id == _POOL).with_for_update()
+                ).one()
+                status = connection.execute(
+                    sa.select(job.status).where(job.job_id == job_id)
+                ).scalar()
+                old = self._load(
+                    connection, means, row, sa.or_(c.state == ClaimState.HELD, c.job_id == job_id)
+                )
                 new, decided = change(old, status)
                 if not enough(decided):
                     old = self._load(connection, means, row)
@@ -56,7 +62,9 @@ class Claims:
     def ledger(self, means: NodeCapacity) -> Ledger:
         """Return the ledger as it is, without a lock."""
         with self._store.read() as connection:
-            return self._load(connection, means, connection.execute(sa.select(schema.resource_pool)).one())
+            return self._load(
+                connection, means, connection.execute(sa.select(schema.resource_pool)).one()
+            )
 
     def find(self, job_id: str) -> Claim | None:
         """Return what a job holds or waits for; None: neither."""
@@ -72,18 +80,35 @@ class Claims:
 
     @staticmethod
     def _load(
-        connection: sa.Connection, means: NodeCapacity, counts: Any, *only: sa.ColumnElement[bool]
+        connection: sa.Connection,
+        means: NodeCapacity,
+        counts: Any,
+        *only: sa.ColumnElement[bool],
     ) -> Ledger:
         claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
         known = {name: room.total for name, room in means.further.items() if room.total is not None}
         away = {name: room.away for name, room in means.further.items() if room.away}
-        others = Portions.of(means.others, {name: room.others for name, room in means.further.items()})
+        others = Portions.of(
+            means.others, {name: room.others for name, room in means.further.items()}
+        )
         counted = {name: getattr(counts, name) for name in _COUNTS}
         by_job = {c.job_id: c for c in claims}
-        return Ledger(means.total, by_job, node=means.node, further=known, away=away, others=others, **counted)
+        return Ledger(
+            means.total,
+            by_job,
+            node=means.node,
+            further=known,
+            away=away,
+            others=others,
+            **counted,
+        )
 
     @staticmethod
-    def _save(connection: sa.Connection, old: Ledger, new: Ledger) -> None:
+    def _save(
+        connection: sa.Connection,
+        old: Ledger,
+        new: Ledger,
+    ) -> None:
         t = schema.resource_claim
         for job_id in old.claims.keys() - new.claims.keys():
             connection.execute(t.delete().where(t.c.job_id == job_id))
@@ -93,7 +118,9 @@ class Claims:
                 connection.execute(t.insert().values(**_row(claim)))
             elif known != claim:
                 connection.execute(t.update().where(t.c.job_id == job_id).values(**_row(claim)))
-        counts = {name: getattr(new, name) for name in _COUNTS if getattr(new, name) != getattr(old, name)}
+        counts = {
+            name: getattr(new, name) for name in _COUNTS if getattr(new, name) != getattr(old, name)
+        }
         if counts:
             connection.execute(schema.resource_pool.update().values(**counts))
 
@@ -102,7 +129,12 @@ def _claim(row: Any) -> Claim:
     same = {name: getattr(row, name) for name in _SAME}
     further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
     amounts = Amounts(row.cpu, row.memory, row.disk, row.gpu)
-    return Claim(amounts=amounts, state=ClaimState(row.state), further=further, **same)
+    return Claim(
+        amounts=amounts,
+        state=ClaimState(row.state),
+        further=further,
+        **same,
+    )
 
 
 _SAME = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "reason")
@@ -112,7 +144,12 @@ _SAME = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "rea
 def _row(claim: Claim) -> dict[str, Any]:
     further = {name: [a.cpu, a.memory, a.disk, a.gpu] for name, a in claim.further.items()}
     same = {name: getattr(claim, name) for name in _SAME}
-    return {**same, **vars(claim.amounts), "state": claim.state, "further": further or None}
+    return {
+        **same,
+        **vars(claim.amounts),
+        "state": claim.state,
+        "further": further or None,
+    }
 
 
 def ended(status: str | None) -> bool:

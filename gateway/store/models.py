@@ -38,10 +38,20 @@ class SqlModels(InDatabase):
 
     def addresses(self) -> dict[Address, str]:
         """Return every address that a model needs, with its name: what lies there must not be deleted."""
-        found = [loads(PartyModel, text) for text in self._database.values(sa.select(_T.c.document))]
-        return {p.address: f"version {m.version} of model {m.model_id}" for m in found for p in m.parts}
+        found = [
+            loads(PartyModel, text) for text in self._database.values(sa.select(_T.c.document))
+        ]
+        return {
+            p.address: f"version {m.version} of model {m.model_id}" for m in found for p in m.parts
+        }
 
-    def deploy(self, model_id: str, version: str, at: float | None, granted: Iterable[NodeId] | None) -> bool:
+    def deploy(
+        self,
+        model_id: str,
+        version: str,
+        at: float | None,
+        granted: Iterable[NodeId] | None,
+    ) -> bool:
         """Say whether and since when a version is deployed; with ``granted``, to whom too. False: unknown."""
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
@@ -61,27 +71,46 @@ class SqlModels(InDatabase):
                     connection.execute(_T.insert().values(**_row(kept)))
                 except sa.exc.IntegrityError as error:
                     name = f"version {kept.model.version} of model {kept.model.model_id}"
-                    raise Conflict(f"{name} was imported at the same time", reason="MODEL_EXISTS") from error
+                    raise Conflict(
+                        f"{name} was imported at the same time", reason="MODEL_EXISTS"
+                    ) from error
             with inside():
                 pass
 
     def delete(self, model_id: str, version: str) -> bool:
         """Forget a version that is not deployed; False where there is none, or it is deployed by now."""
-        here = _T.delete().filter_by(model_id=model_id, version=version, deployed_at=None)
+        here = _T.delete().filter_by(
+            model_id=model_id,
+            version=version,
+            deployed_at=None,
+        )
         return bool(self._database.execute(here))
 
 
-def publish(connection: sa.Connection, old: LocalJob | None, new: LocalJob) -> None:
+def publish(
+    connection: sa.Connection,
+    old: LocalJob | None,
+    new: LocalJob,
+) -> None:
     """Store what a job leaves, in the write that says it has succeeded; a version that is there stays as it is."""
     if not new.model_saved or (old is not None and old.model_saved):
         return
     for model in models.left_by(new):
         names = {"model_id": model.model_id, "version": model.version}
-        here = sa.select(_T.c.job_id).filter_by(**names, role=model.party.role, idx=model.party.index)
+        here = sa.select(_T.c.job_id).filter_by(
+            **names,
+            role=model.party.role,
+            idx=model.party.index,
+        )
         if connection.execute(here).first() is None:
             connection.execute(_T.insert().values(**_row(Kept(model))))
         else:
-            log.warning("the model was there before", job=new.id, model_id=model.model_id, version=model.version)
+            log.warning(
+                "the model was there before",
+                job=new.id,
+                model_id=model.model_id,
+                version=model.version,
+            )
 
 
 def _row(kept: Kept) -> dict[str, Any]:

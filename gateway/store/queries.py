@@ -54,24 +54,34 @@ def newest(store: Store, most: int) -> list[str]:
 
 def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
     """Return (job id, scheduling node) of the jobs submitted here without a record here, newest first."""
-    return [(row.job_id, row.scheduler) for row in store.rows(_submitted(flow_id is not None), flow=flow_id)]
+    return [
+        (row.job_id, row.scheduler)
+        for row in store.rows(_submitted(flow_id is not None), flow=flow_id)
+    ]
 
 
 @cache
 def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
     """Build the query once, since that takes longer than its rows."""
-    job, local = (sa.select(t.c.job_id, t.c.status, t.c.created_at) for t in (schema.job, schema.local_job))
+    job, local = (
+        sa.select(t.c.job_id, t.c.status, t.c.created_at) for t in (schema.job, schema.local_job)
+    )
     halves = job, local.where(schema.local_job.c.job_id.not_in(_JOBS))
     flow: sa.BindParameter[str] = sa.bindparam("flow")
     if of_a_flow:
-        halves = job.where(schema.job.c.flow_id == flow), halves[1].where(schema.local_job.c.flow_id == flow)
+        halves = (
+            job.where(schema.job.c.flow_id == flow),
+            halves[1].where(schema.local_job.c.flow_id == flow),
+        )
     return sa.union_all(*halves).order_by(sa.desc("created_at"))
 
 
 @cache
 def _submitted(of_a_flow: bool) -> sa.Select[Any]:
     t = schema.submission.c
-    query = sa.select(t.job_id, t.scheduler).where(t.job_id.not_in(_JOBS), t.job_id.not_in(_LOCAL_JOBS))
+    query = sa.select(t.job_id, t.scheduler).where(
+        t.job_id.not_in(_JOBS), t.job_id.not_in(_LOCAL_JOBS)
+    )
     query = query.order_by(t.created_at.desc())
     return query.where(t.flow_id == sa.bindparam("flow")) if of_a_flow else query
 
@@ -88,7 +98,9 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
     """Return the jobs with a part here that are not over, or were created after a moment."""
     c = schema.local_job.c
-    recent = sa.or_(c.created_at >= moment.timestamp(), c.status.not_in(_OVER), c.due_at.is_not(None))
+    recent = sa.or_(
+        c.created_at >= moment.timestamp(), c.status.not_in(_OVER), c.due_at.is_not(None)
+    )
     return store.values(sa.select(c.job_id).where(recent))
 
 
@@ -102,10 +114,16 @@ def under_way(store: Store) -> list[tuple[str, str]]:
     """Return (id, status) of the jobs of which something is still to be done here, late calls to others apart."""
     found: dict[str, str] = {}
     for t in (schema.local_job, schema.job):
-        query = sa.select(t.c.job_id, t.c.status).where(t.c.status.not_in(_OVER)).order_by(t.c.created_at)
+        query = (
+            sa.select(t.c.job_id, t.c.status)
+            .where(t.c.status.not_in(_OVER))
+            .order_by(t.c.created_at)
+        )
         found.update({r.job_id: r.status for r in store.rows(query)})
     c = schema.local_job.c
-    for job_id in store.values(sa.select(c.job_id).where(c.status.in_(_OVER), c.due_at.is_not(None))):
+    for job_id in store.values(
+        sa.select(c.job_id).where(c.status.in_(_OVER), c.due_at.is_not(None))
+    ):
         local = store.local_jobs.find(job_id)
         if local is not None and not local.closed:
             found.setdefault(job_id, str(local.status))
@@ -119,7 +137,13 @@ def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
     return store.values(sa.select(c.job_id).where(sa.or_(*wanted))) if wanted else []
 
 
-def drop_job(store: Store, job_id: str, at: datetime, by: str, detail: Mapping[str, Any]) -> bool:
+def drop_job(
+    store: Store,
+    job_id: str,
+    at: datetime,
+    by: str,
+    detail: Mapping[str, Any],
+) -> bool:
     """Delete a job from every table; of its timeline only the line that says so is left. False: none was there.
 
     The line is written before the others go, so that no later entry of any timeline takes an older number.
@@ -189,7 +213,12 @@ class Page(NamedTuple):
     """where the next page begins; None on the last one"""
 
 
-def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -> Page:
+def page(
+    store: Store,
+    wanted: Wanted,
+    limit: int,
+    after: Place | None = None,
+) -> Page:
     """Return one page of jobs."""
     found: list[Any] = []
     for side, query in _queries(wanted):
@@ -201,7 +230,9 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     t = schema.local_job
     scheduled = [r.job_id for side, r in shown if side == "scheduler"]
     both = set(store.values(sa.select(t.c.job_id).where(t.c.job_id.in_(scheduled))))
-    more_of = {side: _more(store, side, [r.job_id for of, r in shown if of == side]) for side in _SIDES}
+    more_of = {
+        side: _more(store, side, [r.job_id for of, r in shown if of == side]) for side in _SIDES
+    }
     entries = [
         Listed(
             r.job_id,
@@ -218,7 +249,11 @@ def page(store: Store, wanted: Wanted, limit: int, after: Place | None = None) -
     return Page(entries, Place(shown[-1][1].created_at, shown[-1][1].job_id) if more else None)
 
 
-def _more(store: Store, side: str, ids: list[str]) -> dict[str, tuple[datetime | None, str, int]]:
+def _more(
+    store: Store,
+    side: str,
+    ids: list[str],
+) -> dict[str, tuple[datetime | None, str, int]]:
     """Return of jobs when they ended, who submitted them, and their progress in per cent."""
     if not ids:
         return {}
@@ -228,7 +263,9 @@ def _more(store: Store, side: str, ids: list[str]) -> dict[str, tuple[datetime |
     rows = store.rows(sa.select(t.c.job_id, t.c.outcome, *texts).where(t.c.job_id.in_(ids)))
     open_ = [job_id for job_id, outcome, *_ in rows if outcome != "SUCCEEDED"]
     good = sa.func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
-    counted = sa.select(c.job_id, good, sa.func.count()).where(c.job_id.in_(open_)).group_by(c.job_id)
+    counted = (
+        sa.select(c.job_id, good, sa.func.count()).where(c.job_id.in_(open_)).group_by(c.job_id)
+    )
     done = {job_id: min(99, 100 * int(good) // all_) for job_id, good, all_ in store.rows(counted)}
     return {
         job_id: (
@@ -245,7 +282,10 @@ def _queries(wanted: Wanted) -> list[tuple[str, sa.Select[Any]]]:
     mine = job.c.job_id == local.c.job_id
     return [
         ("scheduler", _narrowed(job, wanted)),
-        ("participant", _narrowed(local, wanted).outerjoin(job, mine).where(job.c.job_id.is_(None))),
+        (
+            "participant",
+            _narrowed(local, wanted).outerjoin(job, mine).where(job.c.job_id.is_(None)),
+        ),
     ]
 
 
@@ -268,7 +308,12 @@ def _narrowed(t: sa.Table, wanted: Wanted) -> sa.Select[Any]:
 
 
 def _first(
-    store: Store, side: str, query: sa.Select[Any], wanted: Wanted, count: int, after: Place | None
+    store: Store,
+    side: str,
+    query: sa.Select[Any],
+    wanted: Wanted,
+    count: int,
+    after: Place | None,
 ) -> list[tuple[str, Any]]:
     """Return the first rows after a place; who takes part is decided by the job's specification."""
     created, job_id = query.selected_columns.created_at, query.selected_columns.job_id
@@ -281,7 +326,9 @@ def _first(
             same = sa.and_(created == after.created_at, job_id < after.job_id)
             following = query.where(sa.or_(created < after.created_at, same))
         rows = store.rows(following.limit(size))
-        found += [(side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)]
+        found += [
+            (side, r) for r in rows if wanted.partner is None or _takes_part(r.spec, wanted.partner)
+        ]
         if len(rows) < size:
             break
         size = _MANY
@@ -310,31 +357,54 @@ def count(store: Store) -> Counts:
     """Count everything; each query is answered from an index."""
     jobs: dict[tuple[str, str, str], int] = {}
     for side, t in (("scheduler", schema.job), ("participant", schema.local_job)):
-        query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(t.c.status, t.c.outcome)
-        jobs |= {(side, status, outcome or ""): number for status, outcome, number in store.rows(query)}
+        query = sa.select(t.c.status, t.c.outcome, sa.func.count()).group_by(
+            t.c.status, t.c.outcome
+        )
+        jobs |= {
+            (side, status, outcome or ""): number for status, outcome, number in store.rows(query)
+        }
     c = schema.job.c
     oldest = store.value(sa.select(sa.func.min(c.created_at)).where(c.status.in_(WAITING)))
     of = schema.task.c
-    live = sa.select(of.status, sa.func.count()).join_from(schema.task, schema.job, of.job_id == c.job_id)
+    live = sa.select(of.status, sa.func.count()).join_from(
+        schema.task, schema.job, of.job_id == c.job_id
+    )
     tasks = live.where(c.status.not_in(_OVER)).group_by(of.status)
     runs = sa.select(schema.run.c.status, sa.func.count()).group_by(schema.run.c.status)
-    return Counts(jobs, dict(map(tuple, store.rows(tasks))), dict(map(tuple, store.rows(runs))), oldest)
+    return Counts(
+        jobs, dict(map(tuple, store.rows(tasks))), dict(map(tuple, store.rows(runs))), oldest
+    )
 
 
 ABNORMAL = "ABNORMAL"
 
 
-def abandon(store: Store, side: str, job_id: str, at: datetime, why: str) -> list[str]:
+def abandon(
+    store: Store,
+    side: str,
+    job_id: str,
+    at: datetime,
+    why: str,
+) -> list[str]:
     """End a side of a job as FAILED, by its columns alone; return the names of its containers here."""
     t = schema.job if side == "scheduler" else schema.local_job
     mine = t.c.job_id == job_id
     with store.write() as connection:
-        over = {"status": "FINISHED", "outcome": "FAILED", "version": t.c.version + 1}
-        changed = connection.execute(t.update().where(mine, t.c.status.not_in(_OVER)).values(**over))
+        over = {
+            "status": "FINISHED",
+            "outcome": "FAILED",
+            "version": t.c.version + 1,
+        }
+        changed = connection.execute(
+            t.update().where(mine, t.c.status.not_in(_OVER)).values(**over)
+        )
         connection.execute(t.update().where(mine).values(due_at=None))
         if changed.rowcount:
             add_notes(
-                connection, job_id, side, [Note(at, "job ABNORMAL", "", {"reason": ABNORMAL, "message": why})]
+                connection,
+                job_id,
+                side,
+                [Note(at, "job ABNORMAL", "", {"reason": ABNORMAL, "message": why})],
             )
     if side == "scheduler":
         return []

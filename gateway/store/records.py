@@ -92,7 +92,9 @@ class Records(Generic[R]):
                 raise
             return False
         sizes = len(row["spec"]), len(row["state"])
-        self._cache.put(value.id, Entry(1, row["created_at"], replace(value, notes=()), *sizes, written), drops)
+        self._cache.put(
+            value.id, Entry(1, row["created_at"], replace(value, notes=()), *sizes, written), drops
+        )
         log_notes(self._side, value.spec, value.notes)
         return True
 
@@ -142,7 +144,10 @@ class Records(Generic[R]):
                 new, extra = change(cached.value)
             except Exception:  # it may come of an old version; if not, it is raised below
                 new = cached.value
-            if new is not cached.value and (kept := repeating(partial(self._save, cached, new))) is not None:
+            if (
+                new is not cached.value
+                and (kept := repeating(partial(self._save, cached, new))) is not None
+            ):
                 return kept, extra
         while True:
             found = self._loaded(job_id, found)
@@ -155,13 +160,17 @@ class Records(Generic[R]):
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
         """Return the jobs that have something to do by now, the longest overdue first."""
         c = self._table.c
-        query = sa.select(c.job_id).where(c.due_at <= now.timestamp()).order_by(c.due_at).limit(limit)
+        query = (
+            sa.select(c.job_id).where(c.due_at <= now.timestamp()).order_by(c.due_at).limit(limit)
+        )
         return self._database.values(query)
 
     def in_state(self, *statuses: str) -> list[str]:
         """Return the jobs that are in one of these states, the oldest first."""
         c = self._table.c
-        return self._database.values(sa.select(c.job_id).where(c.status.in_(statuses)).order_by(c.created_at))
+        return self._database.values(
+            sa.select(c.job_id).where(c.status.in_(statuses)).order_by(c.created_at)
+        )
 
     def unfinished(self) -> Iterable[str]:
         """Return the jobs that news or time can still change."""
@@ -169,13 +178,20 @@ class Records(Generic[R]):
         under_way = sa.select(c.job_id).where(c.status.in_(UNDER_WAY))
         return self._database.values(sa.union(under_way, sa.select(c.job_id).where(c.due_at >= 0)))
 
-    def under_way_for(self, whose: Literal["initiator", "scheduler"], node: str, most: int) -> bool:
+    def under_way_for(
+        self,
+        whose: Literal["initiator", "scheduler"],
+        node: str,
+        most: int,
+    ) -> bool:
         """Tell whether at least ``most`` jobs under way have a node as their initiator or scheduling node."""
         if self._database.value(self._count_under_way) < most:
             return False
         c = self._table.c
         under_way = sa.select(sa.func.count()).where(c.status.in_(UNDER_WAY))
-        named = sa.func.json_extract(c.spec, f"$.{whose}").in_((node, f'"{node}"'))  # MariaDB returns it in quotes
+        named = sa.func.json_extract(c.spec, f"$.{whose}").in_(
+            (node, f'"{node}"')
+        )  # MariaDB returns it in quotes
         return bool(self._database.value(under_way.where(named)) >= most)
 
     def names(self, node: str) -> bool:
@@ -187,7 +203,9 @@ class Records(Generic[R]):
         if not node:
             return
         c = self._table.c
-        word = sa.func.instr(c.spec, dumps(node)) > 0  # in the database: to load every job takes far longer
+        word = (
+            sa.func.instr(c.spec, dumps(node)) > 0
+        )  # in the database: to load every job takes far longer
         query = sa.select(c.job_id, c.spec).where(c.status.in_(UNDER_WAY), word)
         for job_id, text in self._database.rows(query):
             if node in loads(JobSpec, text).nodes:
@@ -196,9 +214,13 @@ class Records(Generic[R]):
     def _load_statement(self) -> Prepared:
         """Select a record; state and spec are None where the version is the cached one."""
         c = self._table.c
-        same = sa.and_(c.version == sa.bindparam("version"), c.created_at == sa.bindparam("created"))
+        same = sa.and_(
+            c.version == sa.bindparam("version"), c.created_at == sa.bindparam("created")
+        )
         texts = [sa.case((same, None), else_=text).label(text.name) for text in (c.state, c.spec)]
-        return Prepared(sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job")))
+        return Prepared(
+            sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job"))
+        )
 
     def _loaded(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R]":
         found = self._load(job_id, before)
@@ -215,7 +237,12 @@ class Records(Generic[R]):
         if cached is not None and self._alone:
             return cached
         version, created = (cached.version, cached.created_at) if cached else (None, None)
-        row = self._database.first(self._load_query, job=job_id, version=version, created=created)
+        row = self._database.first(
+            self._load_query,
+            job=job_id,
+            version=version,
+            created=created,
+        )
         if row is None:
             if cached is not None:
                 self._cache.drop(job_id)
@@ -239,11 +266,24 @@ class Records(Generic[R]):
         old, version, drops = made_of.value, made_of.version + 1, self._cache.drops
         kept = replace(new, notes=())
         columns, written = self._columns(kept, made_of.written)
-        seen = {"seen_id": old.id, "seen_version": made_of.version, "seen_created": made_of.created_at}
+        seen = {
+            "seen_id": old.id,
+            "seen_version": made_of.version,
+            "seen_created": made_of.created_at,
+        }
         with self._database.write() as connection:
-            done = self._change.run(connection, {**seen, "version": version, **columns})
+            done = self._change.run(
+                connection,
+                {
+                    **seen,
+                    "version": version,
+                    **columns,
+                },
+            )
             if done.rowcount != 1:
-                self._cache.drop(old.id)  # or what was changed by hand would be read from it for ever
+                self._cache.drop(
+                    old.id
+                )  # or what was changed by hand would be read from it for ever
                 return None
             self._rows.write(connection, old, kept)
             if self._also is not None:
@@ -256,7 +296,9 @@ class Records(Generic[R]):
 
     def _columns(self, value: R, before: "_Written | None") -> tuple[dict[str, Any], "_Written"]:
         due = self._next_due(value)
-        outcome = value.outcome if isinstance(value, Job) else (value.ending and value.ending.outcome)
+        outcome = (
+            value.outcome if isinstance(value, Job) else (value.ending and value.ending.outcome)
+        )
         state, parts = record(value, self._rows.field, before.parts if before else {})
         columns = {
             "status": str(value.status),
@@ -276,16 +318,33 @@ class Rows(Generic[R]):
     """of the record, with its tasks or runs"""
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
-    def write(self, connection: sa.Connection, old: R | None, new: R) -> None:
+    def write(
+        self,
+        connection: sa.Connection,
+        old: R | None,
+        new: R,
+    ) -> None:
         """Write the rows of the tasks or runs that changed; the others are the very same values as before."""
         found = (getattr(value, self.field) if value is not None else () for value in (old, new))
-        before, after = (list(parts.values() if isinstance(parts, Mapping) else parts) for parts in found)
+        before, after = (
+            list(parts.values() if isinstance(parts, Mapping) else parts) for parts in found
+        )
         known, left = set(map(id, before)), set(map(id, after))
         key = self.table.primary_key.columns[0]
-        rows = {row[key.name]: row for part in after if id(part) not in known for row in self.rows(new.id, part)}
+        rows = {
+            row[key.name]: row
+            for part in after
+            if id(part) not in known
+            for row in self.rows(new.id, part)
+        }
         if not rows:
             return
-        gone = {row[key.name]: row for part in before if id(part) not in left for row in self.rows(new.id, part)}
+        gone = {
+            row[key.name]: row
+            for part in before
+            if id(part) not in left
+            for row in self.rows(new.id, part)
+        }
         insert, update = _statements(self.table)
         if added := [row for at, row in rows.items() if at not in gone]:
             insert.run(connection, added)
@@ -296,16 +355,29 @@ class Rows(Generic[R]):
 @cache
 def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
     """Return how rows are added, and changed where their key is ``at``."""
-    names, change = table.c.keys(), table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
+    names, change = (
+        table.c.keys(),
+        table.update().where(table.primary_key.columns[0] == sa.bindparam("at")),
+    )
     return Prepared(table.insert(), names), Prepared(change, names)
 
 
 def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
     """Yield the row of a task, and those of its earlier attempts, which had other ids."""
     common = {"job_id": job_id, "name": task.name}
-    yield {"task_id": task.task_id, "status": str(task.status), "attempt": task.attempt, **common}
+    yield {
+        "task_id": task.task_id,
+        "status": str(task.status),
+        "attempt": task.attempt,
+        **common,
+    }
     for past in task.attempts:
-        yield {"task_id": past.task_id, "status": str(TaskStatus.FAILED), "attempt": past.number, **common}
+        yield {
+            "task_id": past.task_id,
+            "status": str(TaskStatus.FAILED),
+            "attempt": past.number,
+            **common,
+        }
 
 
 def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
@@ -370,7 +442,12 @@ class Cache(Generic[R]):
                 self._entries.move_to_end(job_id)
             return self._entries.get(job_id)
 
-    def put(self, job_id: str, entry: Entry[R], drops: int) -> None:
+    def put(
+        self,
+        job_id: str,
+        entry: Entry[R],
+        drops: int,
+    ) -> None:
         """Keep a record; an older version never takes a newer one's place.
 
         ``drops`` is from before it was read or written: if records were forgotten since, it may have been deleted.

@@ -31,7 +31,9 @@ _MOST_READ = 1000
 """answers that are kept"""
 _USE = Prepared(schema.used_signature.insert(), ("signature", "request", "until"))
 _PROVIDER = Prepared(
-    sa.select(schema.provider.c.document).where(schema.provider.c.provider_key == sa.bindparam("key"))
+    sa.select(schema.provider.c.document).where(
+        schema.provider.c.provider_key == sa.bindparam("key")
+    )
 )
 
 
@@ -45,7 +47,12 @@ class SqlProviders(InDatabase):
         self._lock = threading.Lock()
         self._read: dict[tuple[str, str], Any] = {}
 
-    def _once(self, what: str, key: str, read: Callable[[], X]) -> X:
+    def _once(
+        self,
+        what: str,
+        key: str,
+        read: Callable[[], X],
+    ) -> X:
         if not self._alone:
             return read()
         with self._lock:
@@ -65,14 +72,17 @@ class SqlProviders(InDatabase):
         """Return every provider, ordered by key."""
         t = schema.provider
         return [
-            _provider(text) for text in self._database.values(sa.select(t.c.document).order_by(t.c.provider_key))
+            _provider(text)
+            for text in self._database.values(sa.select(t.c.document).order_by(t.c.provider_key))
         ]
 
     def write(self, revision: Revision) -> None:
         """Append a revision. Raises `Stale`: the number is the primary key, so of two writers one comes second."""
         t = schema.provider
         document = dumps(revision.provider.document())
-        row = {name: getattr(revision, name) for name in ("number", "at", "author", "action", "reason")}
+        row = {
+            name: getattr(revision, name) for name in ("number", "at", "author", "action", "reason")
+        }
         row |= {"provider_key": revision.key, "document": document}
 
         def work() -> None:
@@ -85,7 +95,9 @@ class SqlProviders(InDatabase):
                         now = {"document": document, "updated_at": revision.at.timestamp()}
                         upsert(connection, t, {"provider_key": revision.key}, now)
             except sa.exc.IntegrityError as error:
-                raise Stale(f"revision {revision.number} of {revision.key} is there already") from error
+                raise Stale(
+                    f"revision {revision.number} of {revision.key} is there already"
+                ) from error
 
         try:
             repeating(work)
@@ -96,9 +108,17 @@ class SqlProviders(InDatabase):
     def newest(self, key: str) -> int:
         """Return the number of the last revision; 0: there was never one."""
         t = schema.provider_revision
-        return int(self._database.value(sa.select(sa.func.max(t.c.number)).where(t.c.provider_key == key)) or 0)
+        return int(
+            self._database.value(sa.select(sa.func.max(t.c.number)).where(t.c.provider_key == key))
+            or 0
+        )
 
-    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+    def history(
+        self,
+        key: str,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Revision]:
         """Return revisions, newest first."""
         query = _revisions(key).limit(limit)
         if before is not None:
@@ -199,7 +219,11 @@ class SqlRouteVersions:
         file, t = schema.route_export, schema.gateway
         with self._database.read() as connection:
             there = t.c.seen_at > _now(connection) - _THERE
-            query = sa.select(t.c.url).join(file, file.c.owner == t.c.owner).where(t.c.owner != self._owner, there)
+            query = (
+                sa.select(t.c.url)
+                .join(file, file.c.owner == t.c.owner)
+                .where(t.c.owner != self._owner, there)
+            )
             return str(connection.execute(query).scalar() or "")
 
     def set_exported(self, export: Export) -> None:
@@ -219,7 +243,9 @@ class SqlDatasets(InDatabase):
     def put(self, dataset: Dataset) -> None:
         """Keep what is known, in place of what was known before."""
         key = {"namespace": dataset.namespace, "name": dataset.name}
-        self._database.put(schema.dataset, key, {"document": dumps(dataset), "created_at": time.time()})
+        self._database.put(
+            schema.dataset, key, {"document": dumps(dataset), "created_at": time.time()}
+        )
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
         """Keep what is known unless another gateway was faster."""
@@ -238,7 +264,11 @@ class SqlDatasets(InDatabase):
 
     def delete(self, namespace: str, name: str) -> bool:
         """Forget a dataset; False: it was not known."""
-        return bool(self._database.execute(schema.dataset.delete().filter_by(namespace=namespace, name=name)))
+        return bool(
+            self._database.execute(
+                schema.dataset.delete().filter_by(namespace=namespace, name=name)
+            )
+        )
 
     def list(self) -> list[Dataset]:
         """Return all of them, by namespace and name."""
@@ -266,7 +296,9 @@ class SqlGrants(InDatabase):
     def put(self, grant: Grant) -> None:
         """Write a grant, in place of an earlier one of the same dataset and node."""
         key = {**grant.dataset.as_dict(), "node": grant.node}
-        values = {name: value for name, value in vars(grant).items() if name not in ("dataset", "node")}
+        values = {
+            name: value for name, value in vars(grant).items() if name not in ("dataset", "node")
+        }
         self._database.put(schema.dataset_grant, key, values)
 
     def forget(self, dataset: Address) -> None:
@@ -293,7 +325,10 @@ class SqlTokens(InDatabase):
 
     def list(self) -> list[Token]:
         """Return all tokens, oldest first."""
-        return [_token(row) for row in self._database.rows(sa.select(schema.token).order_by("created_at"))]
+        return [
+            _token(row)
+            for row in self._database.rows(sa.select(schema.token).order_by("created_at"))
+        ]
 
     def revoke(self, name_or_id: str, now: datetime) -> int:
         """Revoke every token of that name, or the one with that id; return how many were still valid."""
@@ -325,9 +360,23 @@ class SqlTemplates(InDatabase):
         """Return one with its job; None: there is none."""
         return self._database.first(sa.select(schema.template).filter_by(name=name))
 
-    def put(self, name: str, author: str, now: datetime, job: Mapping[str, Any]) -> None:
+    def put(
+        self,
+        name: str,
+        author: str,
+        now: datetime,
+        job: Mapping[str, Any],
+    ) -> None:
         """Keep one, in place of one of that name."""
-        self._database.put(schema.template, {"name": name}, {"author": author, "saved_at": now, "job": job})
+        self._database.put(
+            schema.template,
+            {"name": name},
+            {
+                "author": author,
+                "saved_at": now,
+                "job": job,
+            },
+        )
 
     def delete(self, name: str) -> bool:
         """Forget one; False: there is none."""
@@ -359,7 +408,9 @@ class Gateways:
         def write() -> float:
             with self._store.write() as connection:
                 now = _now(connection)
-                silent = connection.execute(sa.select(now - t.c.seen_at).where(t.c.owner == owner)).scalar()
+                silent = connection.execute(
+                    sa.select(now - t.c.seen_at).where(t.c.owner == owner)
+                ).scalar()
                 upsert(connection, t, {"owner": owner}, {"url": url, "seen_at": now})
                 return float(silent or 0.0)
 
@@ -370,7 +421,10 @@ class Gateways:
         t = schema.gateway
         with self._store.read() as connection:
             now = connection.execute(sa.select(_now(connection))).scalar_one()
-            return [KnownGateway(r.owner, r.url, now - r.seen_at) for r in connection.execute(sa.select(t))]
+            return [
+                KnownGateway(r.owner, r.url, now - r.seen_at)
+                for r in connection.execute(sa.select(t))
+            ]
 
     def jobs_of(self, owner: str) -> list[str]:
         """Return the jobs with runs of this gateway that are not over."""
@@ -403,7 +457,12 @@ class SqlUsedSignatures:
         self._clock = clock
         self._tidy_at = 0.0
 
-    def first(self, signature: str, request: str, seconds: float) -> str:
+    def first(
+        self,
+        signature: str,
+        request: str,
+        seconds: float,
+    ) -> str:
         """Return the fingerprint of the request that came first with a signature, and remember it for so long."""
         t, now = schema.used_signature, self._clock().timestamp()
         if tidy := now >= self._tidy_at:
@@ -416,11 +475,18 @@ class SqlUsedSignatures:
             try:
                 if tidy:
                     forget()
-                self._database.execute(_USE, signature=signature, request=request, until=now + seconds)
+                self._database.execute(
+                    _USE,
+                    signature=signature,
+                    request=request,
+                    until=now + seconds,
+                )
                 return request
             except sa.exc.IntegrityError:
                 forget()
-                known = self._database.value(sa.select(t.c.request).where(t.c.signature == signature))
+                known = self._database.value(
+                    sa.select(t.c.request).where(t.c.signature == signature)
+                )
                 if known is None:
                     raise
                 return str(known)
@@ -438,10 +504,20 @@ class EngineTotals(InDatabase):
         rows = self._database.rows(sa.select(schema.resource_engine))
         return {row.engine: Capacity(row.cpu, row.memory, row.gpu) for row in rows}
 
-    def keep(self, engine: str, capacity: Capacity, at: datetime) -> None:
+    def keep(
+        self,
+        engine: str,
+        capacity: Capacity,
+        at: datetime,
+    ) -> None:
         """Write down what an engine has; one whose name is too long for that is forgotten with the process."""
         if len(engine) <= self._LONGEST:
-            values = {"cpu": capacity.cpu, "memory": capacity.memory, "gpu": capacity.gpu, "seen_at": at}
+            values = {
+                "cpu": capacity.cpu,
+                "memory": capacity.memory,
+                "gpu": capacity.gpu,
+                "seen_at": at,
+            }
             self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 
@@ -453,9 +529,18 @@ class SqlJobAudits(InDatabase):
         query = sa.select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
         return self._database.text(query)
 
-    def add(self, sender: str, audit_id: str, job_id: str) -> str:
+    def add(
+        self,
+        sender: str,
+        audit_id: str,
+        job_id: str,
+    ) -> str:
         """Keep an audit; return the job that it is about, which is another one where the id was used before."""
-        row = {"sender": sender, "audit_id": audit_id, "job_id": job_id}
+        row = {
+            "sender": sender,
+            "audit_id": audit_id,
+            "job_id": job_id,
+        }
         try:
             self._database.execute(schema.job_audit.insert().values(**row))
         except sa.exc.IntegrityError:

@@ -27,7 +27,11 @@ def dumps(value: Any) -> str:
     return _WHOLE(value)
 
 
-def record(value: Any, field: str, known: Mapping[int, str]) -> tuple[str, dict[int, str]]:
+def record(
+    value: Any,
+    field: str,
+    known: Mapping[int, str],
+) -> tuple[str, dict[int, str]]:
     """Write a job's record without the fields that have their default; return the texts of its parts, too.
 
     ``field`` names its tasks or runs. One whose identity is in ``known`` has that text and is not written again:
@@ -39,7 +43,11 @@ def record(value: Any, field: str, known: Mapping[int, str]) -> tuple[str, dict[
     named = isinstance(parts, Mapping)
     texts = {id(p): known.get(id(p)) or _SPARSE(p) for p in (parts.values() if named else parts)}
     if named:
-        joined = "{" + ",".join(f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items()) + "}"
+        joined = (
+            "{"
+            + ",".join(f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items())
+            + "}"
+        )
     else:
         joined = "[" + ",".join(texts[id(part)] for part in parts) + "]"
     return f'{_SPARSE(rest)[:-1]},"{key}":{joined}}}', texts
@@ -50,7 +58,11 @@ def _encoder(*, sparse: bool) -> Callable[[Any], str]:
         kind: Any = type(value)
         return _writer(kind, sparse)(value)
 
-    return json.JSONEncoder(default=default, ensure_ascii=False, separators=(",", ":")).encode
+    return json.JSONEncoder(
+        default=default,
+        ensure_ascii=False,
+        separators=(",", ":"),
+    ).encode
 
 
 _WHOLE, _SPARSE = _encoder(sparse=False), _encoder(sparse=True)
@@ -77,7 +89,11 @@ def as_time(seconds: float) -> datetime:
 def stored_names(cls: type) -> dict[str, str]:
     """Return the stored fields of a type: name -> key in the JSON text."""
     kind: Any = cls
-    return {f.name: f.metadata.get("stored", f.name) for f in fields(kind) if f.init and f.name not in _ELSEWHERE}
+    return {
+        f.name: f.metadata.get("stored", f.name)
+        for f in fields(kind)
+        if f.init and f.name not in _ELSEWHERE
+    }
 
 
 @cache
@@ -85,8 +101,14 @@ def _writer(cls: Any, sparse: bool) -> Convert:
     if issubclass(cls, datetime):
         return datetime.isoformat
     names = stored_names(cls)
-    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}
-    columns = [(key, attrgetter(name), defaults[name] if sparse else MISSING) for name, key in names.items()]
+    defaults = {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(cls)
+    }
+    columns = [
+        (key, attrgetter(name), defaults[name] if sparse else MISSING)
+        for name, key in names.items()
+    ]
     return lambda value: {
         key: kept
         for key, get, default in columns
@@ -100,7 +122,9 @@ def _reader(annotation: Any) -> Convert:
     if origin in (Union, types.UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]
         convert = _reader(inner[0]) if len(inner) == 1 else _same
-        return _same if convert is _same else lambda value: None if value is None else convert(value)
+        return (
+            _same if convert is _same else lambda value: None if value is None else convert(value)
+        )
     if origin is tuple:
         item = _reader(get_args(annotation)[0])
         return lambda values: tuple(map(item, values))
@@ -127,7 +151,9 @@ def _of_dataclass(cls: type) -> Callable[..., Any]:
     hints = get_type_hints(cls)
     readers = {key: (name, _reader(hints[name])) for name, key in stored_names(cls).items()}
 
-    def read(data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+    def read(
+        data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})
+    ) -> Any:
         kept = {}
         for key, value in data.items():
             if key in readers:

@@ -26,9 +26,13 @@ class Source:
         try:
             given = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError):
-            raise _wrong("from", f"must be an address such as {DRIVERS[0]}://user@host:3306/database") from None
+            raise _wrong(
+                "from", f"must be an address such as {DRIVERS[0]}://user@host:3306/database"
+            ) from None
         if given.drivername not in DRIVERS:
-            raise _wrong("from", f"must begin with one of {', '.join(f'{one}://' for one in DRIVERS)}")
+            raise _wrong(
+                "from", f"must begin with one of {', '.join(f'{one}://' for one in DRIVERS)}"
+            )
         if given.password is not None:
             raise _wrong("from", "must not hold a password, which others on this machine could see")
         self.name = given.set(query={}).render_as_string()
@@ -41,19 +45,29 @@ class Source:
             raise _wrong("query", "must be one SELECT")
         try:
             # it sends a server no file of this machine, whatever the address says
-            engine = sa.create_engine(self._url, poolclass=sa.NullPool, connect_args={"local_infile": False})
+            engine = sa.create_engine(
+                self._url, poolclass=sa.NullPool, connect_args={"local_infile": False}
+            )
             connection = engine.connect()
         except (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError) as error:
             # TypeError: an unknown option; RuntimeError: it asks for a file
-            rule = f"{self.name} cannot be used: {cause_of(error)}; compare address, user and password"
+            rule = (
+                f"{self.name} cannot be used: {cause_of(error)}; compare address, user and password"
+            )
             raise _wrong("from", rule) from None
         with connection:
             with _explained():
                 connection.exec_driver_sql("set session transaction read only")
                 connection.commit()
-                options = {"no_parameters": True, "stream_results": True, "max_row_buffer": _ROWS}
+                options = {
+                    "no_parameters": True,
+                    "stream_results": True,
+                    "max_row_buffer": _ROWS,
+                }
                 result = connection.exec_driver_sql(query, execution_options=options)
-            with closing(result):  # before the connection, which would not stop in the middle of rows
+            with closing(
+                result
+            ):  # before the connection, which would not stop in the middle of rows
                 yield Table(result)
 
 
@@ -82,7 +96,10 @@ def _chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
             for row in rows:
                 for column, value in zip(columns, row, strict=True):
                     if isinstance(value, bytes):
-                        raise _wrong("query", f"column {column} holds bytes; select hex({column}) or text instead")
+                        raise _wrong(
+                            "query",
+                            f"column {column} holds bytes; select hex({column}) or text instead",
+                        )
                 out.writerow(row)
             yield text.getvalue().encode()
             text.seek(0)
@@ -95,7 +112,9 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (sa.exc.SQLAlchemyError, RuntimeError) as error:
-        raise _wrong("query", f"failed: {cause_of(error)}; try it in a client of the database") from None
+        raise _wrong(
+            "query", f"failed: {cause_of(error)}; try it in a client of the database"
+        ) from None
 
 
 def _wrong(field: str, rule: str) -> Invalid:

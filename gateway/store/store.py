@@ -114,7 +114,9 @@ class Store(Database):
     def installation(self) -> str:
         """Return the id of this database; the first gateway that asks makes it."""
         with self.write() as connection:
-            connection.execute(sa.select(schema.resource_pool.c.id).with_for_update())  # others may ask now, too
+            connection.execute(
+                sa.select(schema.resource_pool.c.id).with_for_update()
+            )  # others may ask now, too
             found = connection.execute(sa.select(schema.installation.c.id)).scalar()
             if found:
                 return str(found)
@@ -163,17 +165,36 @@ class Store(Database):
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return what happened to a job, as it was written: a cause before its effect, whatever the clocks say."""
         rows = self.rows(sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id"))
-        return [TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail)) for r in rows]
+        return [
+            TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail))
+            for r in rows
+        ]
 
-    def note(self, job_id: str, side: str, notes: Sequence[Note]) -> None:
+    def note(
+        self,
+        job_id: str,
+        side: str,
+        notes: Sequence[Note],
+    ) -> None:
         """Write lines into the timeline of a job of which this node need not have a record."""
         if notes:
             with self.write() as connection:
                 add_notes(connection, job_id, side, map(proven, notes))
 
-    def add_submission(self, job_id: str, flow_id: str, scheduler: str, at: datetime) -> None:
+    def add_submission(
+        self,
+        job_id: str,
+        flow_id: str,
+        scheduler: str,
+        at: datetime,
+    ) -> None:
         """Note which node schedules a job that was submitted here; the first note stays."""
-        row = {"job_id": job_id, "flow_id": flow_id, "scheduler": scheduler, "created_at": at.timestamp()}
+        row = {
+            "job_id": job_id,
+            "flow_id": flow_id,
+            "scheduler": scheduler,
+            "created_at": at.timestamp(),
+        }
         with suppress(sa.exc.IntegrityError):
             self.execute(schema.submission.insert().values(**row))
 
@@ -183,4 +204,6 @@ class Store(Database):
 
     def scheduler_of(self, job_id: str) -> str | None:
         """Return the node that schedules a job submitted here for another one; None: there is no such job."""
-        return self.text(sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id))
+        return self.text(
+            sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id)
+        )

@@ -25,7 +25,9 @@ LOGGED = (
 )
 """the fields of a note's detail that a log line shows; the timeline has all of them"""
 LONGEST_TEXT = 500
-_INSERT = Prepared(schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail"))
+_INSERT = Prepared(
+    schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail")
+)
 _TOKEN = re.compile(r"(?<!sha256:)[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
 """both kinds of a run; ids of jobs, tasks and traces have a word before their digits, those of keys ``sha256:``"""
 _SHORTEST = 32
@@ -43,7 +45,12 @@ class TimelineEntry:
     detail: Mapping[str, Any]
 
 
-def add_notes(connection: sa.Connection, job_id: str, side: str, notes: Iterable[Note]) -> None:
+def add_notes(
+    connection: sa.Connection,
+    job_id: str,
+    side: str,
+    notes: Iterable[Note],
+) -> None:
     """Append notes to a job's timeline; texts are cut to the columns."""
     rows = [
         {
@@ -60,11 +67,20 @@ def add_notes(connection: sa.Connection, job_id: str, side: str, notes: Iterable
         _INSERT.run(connection, rows)
 
 
-def log_notes(side: str, spec: JobSpec, notes: Iterable[Note]) -> None:
+def log_notes(
+    side: str,
+    spec: JobSpec,
+    notes: Iterable[Note],
+) -> None:
     """Log the notes of a job; a failure is ignored, for they are stored already."""
     for note in notes:
         try:
-            about = {"job": spec.job_id, "side": side, "by": note.by, "trace_id": spec.trace_id}
+            about = {
+                "job": spec.job_id,
+                "side": side,
+                "by": note.by,
+                "trace_id": spec.trace_id,
+            }
             log.info(note.event, **_logged(note.detail), **about)
         except Exception:  # a full disk or a closed stream must not undo what was decided
             return
@@ -84,5 +100,7 @@ def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
 def _value(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
-    text = without_tokens(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    text = without_tokens(
+        ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    )
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"

@@ -41,10 +41,21 @@ class Sent:
     def __init__(self) -> None:
         self.bodies: list[Mapping[str, Any]] = []
 
-    def post(self, path: str, body: Mapping[str, Any], **more: Any) -> None:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        **more: Any,
+    ) -> None:
         self.bodies.append(body)
 
-    def __call__(self, node: str, path: str, body: Mapping[str, Any], *more: Any) -> tuple[int, Any]:
+    def __call__(
+        self,
+        node: str,
+        path: str,
+        body: Mapping[str, Any],
+        *more: Any,
+    ) -> tuple[int, Any]:
         self.bodies.append(body)
         return 200, {"code": 0, "message": "success"}
 
@@ -63,13 +74,23 @@ def fate_reports(sent: Any) -> None:
 
 
 def fate_ends_a_job(sent: Any) -> None:
-    job = a_job(spec=SPEC, status=JobStatus.RUNNING, a=TaskStatus.RUNNING)
+    job = a_job(
+        spec=SPEC,
+        status=JobStatus.RUNNING,
+        a=TaskStatus.RUNNING,
+    )
     caller = Caller(PEER, sent, lambda node, initiator: {})
     ParticipantClient(caller, None, None, {"t1": job}.get).stop_job("t1", "", ENDING, ME)  # type: ignore[arg-type]
 
 
 def fate_collects(_: Any) -> Any:
-    body = wire.Task(job_id="t1", role="host", party_id=PEER, task_id="t1_a", task_version=0)
+    body = wire.Task(
+        job_id="t1",
+        role="host",
+        party_id=PEER,
+        task_id="t1_a",
+        task_version=0,
+    )
     return collected(body, TaskWord.FAILED, TaskNews(TaskStatus.FAILED, WHY), None, "t1_a_0")
 
 
@@ -90,7 +111,13 @@ def test_what_is_sent(tell: Any):
 @pytest.fixture(scope="module")
 def peers() -> TestClient:
     """The paths for other nodes, before a job that has failed."""
-    view = JobView("t1", JobStatus.FINISHED, outcome=Outcome.FAILED, failure=WHY, warnings=["/srv/bfia/y"])
+    view = JobView(
+        "t1",
+        JobStatus.FINISHED,
+        outcome=Outcome.FAILED,
+        failure=WHY,
+        warnings=["/srv/bfia/y"],
+    )
     few = CapacityLimiter(1)
     router = interconn.router(
         ME,
@@ -110,6 +137,12 @@ def peers() -> TestClient:
 @pytest.mark.parametrize(
     ("path", "body"), [("job/status_all", {"job_id": "t1"}), ("task/poll", {"task_id": "t1"})]
 )
-def test_what_is_answered(peers: TestClient, path: str, body: dict[str, str]):
-    said = peers.post(f"{interconn.SCHEDULE}/{path}", json=body, headers={"x-source-node-id": PEER}).text
+def test_what_is_answered(
+    peers: TestClient,
+    path: str,
+    body: dict[str, str],
+):
+    said = peers.post(
+        f"{interconn.SCHEDULE}/{path}", json=body, headers={"x-source-node-id": PEER}
+    ).text
     assert TOLD in said and "10.9" not in said and "/srv" not in said

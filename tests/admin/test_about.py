@@ -20,7 +20,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
         yield both
 
 
-def get(node: Gateway, path: str, **more: Any) -> Any:
+def get(
+    node: Gateway,
+    path: str,
+    **more: Any,
+) -> Any:
     return ask(node, "operator", "GET", f"/api/v1/{path}", **more).json()
 
 
@@ -30,7 +34,10 @@ def test_a_reason_is_explained_in_the_readers_language(nodes: tuple[Gateway, Gat
     assert english["means"] and english["next_step"] and chinese["means"] != english["means"]
     found = get(nodes[0], "reasons/RESOURCE_BUSY")
     assert found["data"]["reason"] == "REASON_UNKNOWN" and "RESOURCES_BUSY" in found["msg"]
-    assert get(nodes[0], "reasons/EXIT_127")["next_step"] == get(nodes[0], "reasons/EXIT_n")["next_step"]
+    assert (
+        get(nodes[0], "reasons/EXIT_127")["next_step"]
+        == get(nodes[0], "reasons/EXIT_n")["next_step"]
+    )
     assert "exit code 127 and" in get(nodes[0], "reasons/EXIT_127")["means"]
     assert get(nodes[0], "reasons/EXIT_127x")["data"]["reason"] == "REASON_UNKNOWN"
 
@@ -41,9 +48,19 @@ def test_storages_and_the_ends_of_certificates(nodes: tuple[Gateway, Gateway], t
     assert get(nodes[0], "certificates") == {"certificates": []}
     authority = Authority(tmp_path / "ca", days=90)
     soon = authority.sign("soon", days=3)
-    files = {"ca": authority.file, "certificate": soon.certificate, "key": soon.key}
+    files = {
+        "ca": authority.file,
+        "certificate": soon.certificate,
+        "key": soon.key,
+    }
     address = f"https://127.0.0.1:{nodes[1].addresses()['peer'].rpartition(':')[2]}"
-    ask(nodes[0], "operator", "PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": address, **files}})
+    ask(
+        nodes[0],
+        "operator",
+        "PUT",
+        f"/api/v1/routes/{PEER}",
+        json={"route": {"url": address, **files}},
+    )
     found = get(nodes[0], "certificates")["certificates"]
     assert [(e["where"], e["file"], e["days"]) for e in found] == [
         (f"routes.{PEER}.certificate", soon.certificate, 2),
@@ -64,7 +81,13 @@ def test_both_nodes_get_the_same_words_for_their_invitations(nodes: tuple[Gatewa
     assert here["words"] == there["words"] and len(here["words"].split()) == 6
     assert (here["node"], here["has_route"]) == (PEER, True)
     assert words(nodes[0], {**theirs, "keys": mine["keys"]})["words"] != here["words"]
-    for wrong in (mine, {}, {**theirs, "keys": []}, {**theirs, "address": "a b"}, {**theirs, "node": 7}):
+    for wrong in (
+        mine,
+        {},
+        {**theirs, "keys": []},
+        {**theirs, "address": "a b"},
+        {**theirs, "node": 7},
+    ):
         assert words(nodes[0], wrong)["data"]["problems"][0]["path"] == "invitation"
     refused = get(nodes[0], "invitation", params={"address": "gw.example"})
     assert refused["data"]["problems"][0]["path"] == "address"

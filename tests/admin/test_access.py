@@ -41,14 +41,23 @@ SCHEDULE = "/v1/platform/schedule/job"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}}}
+    engine = {
+        "kind": "process",
+        "process": {"images": {"example:1.0.0": {"command": ["/bin/sleep", "60"]}}},
+    }
     home = tmp_path_factory.mktemp("node")
     (home / "routes.yml").write_text(f"{PEER}: {{host: 127.0.0.1, port: 9}}\n")
     with running(home, engine=engine, auth={"mode": "on", "token": OWN}) as gateway:
         yield gateway
 
 
-def send(node: Gateway, method: str, path: str, token: str = OWN, **more: Any) -> Any:
+def send(
+    node: Gateway,
+    method: str,
+    path: str,
+    token: str = OWN,
+    **more: Any,
+) -> Any:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return ask(node, "operator", method, path, headers=headers, **more)
 
@@ -59,7 +68,12 @@ def audited(node: Gateway, path: str) -> list[Any]:
 
 
 def test_a_path_beyond_a_rule_does_not_pass_by_it():
-    for path in ("/v2/component", "/v2/component/upload\n", "//v2/component/upload", "/V2/component/upload"):
+    for path in (
+        "/v2/component",
+        "/v2/component/upload\n",
+        "//v2/component/upload",
+        "/V2/component/upload",
+    ):
         assert not may(Role.PLATFORM, "POST", path)
     assert not may(Role.VIEWER, "POST", "/api/v1/jobs")
     assert all(roles for _, _, roles in RULES)
@@ -86,7 +100,12 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
     settings = {"listen": listen, "auth": {"mode": "on"}}
     config = tmp_path / "node.yml"
     database = {"url": f"sqlite:///{tmp_path / 'node' / 'gateway.db'}"}
-    whole = {"node": {"id": ME}, "engine": {"kind": "process"}, "database": database, **settings}
+    whole = {
+        "node": {"id": ME},
+        "engine": {"kind": "process"},
+        "database": database,
+        **settings,
+    }
     config.write_text(yaml.safe_dump(whole))
 
     def cli(*words: str) -> Any:
@@ -95,10 +114,17 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
 
     with running(tmp_path / "node", **settings) as node:
 
-        def status(method: str, path: str, token: str = "", **more: Any) -> tuple[int, str]:
+        def status(
+            method: str,
+            path: str,
+            token: str = "",
+            **more: Any,
+        ) -> tuple[int, str]:
             answer = send(node, method, path, token, **more)
             said = answer.json()
-            return answer.status_code, (said.get("data") or {}).get("reason", "") if isinstance(said, dict) else ""
+            return answer.status_code, (said.get("data") or {}).get("reason", "") if isinstance(
+                said, dict
+            ) else ""
 
         assert status("GET", "/api/v1/jobs") == (401, "NO_TOKEN")
         assert status("GET", "/health/live") == (200, "")
@@ -121,7 +147,10 @@ def test_tokens_are_made_listed_and_revoked_and_the_node_obeys(tmp_path: Path):
         created, _, revoked = audited(node, "token ")
         assert (created.action, created.detail["after"]["role"]) == ("token create", "admin")
         assert "bfia_" not in json.dumps(created.detail)
-        assert revoked.detail == {"before": {"token": "bob", "good": 1}, "after": {"token": "bob", "good": 0}}
+        assert revoked.detail == {
+            "before": {"token": "bob", "good": 1},
+            "after": {"token": "bob", "good": 0},
+        }
 
 
 def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gateway):
@@ -134,9 +163,15 @@ def test_a_refused_token_or_role_is_explained_in_the_readers_language(node: Gate
         ("other", "TOKEN_UNKNOWN", "未知令牌"),
         (expired, "TOKEN_EXPIRED", "ann 的令牌已于"),
         (revoked, "TOKEN_REVOKED", "bob 的令牌已被撤销"),
-        (token_of(node, Role.VIEWER), "NOT_AUTHORISED", "viewer；GET /api/v1/audit 只对 admin 开放"),
+        (
+            token_of(node, Role.VIEWER),
+            "NOT_AUTHORISED",
+            "viewer；GET /api/v1/audit 只对 admin 开放",
+        ),
     ):
-        headers = {"accept-language": "zh-CN"} | ({"authorization": f"Bearer {token}"} if token else {})
+        headers = {"accept-language": "zh-CN"} | (
+            {"authorization": f"Bearer {token}"} if token else {}
+        )
         body = ask(node, "operator", "GET", "/api/v1/audit", headers=headers).json()
         assert body["data"]["reason"] == reason and words in body["msg"]
         assert reasons()[reason].means["zh"] in body["msg"] and body["msg"].count("Bearer") <= 1
@@ -154,17 +189,42 @@ def test_a_path_of_other_nodes_is_not_here_for_any_role(node: Gateway):
 @pytest.mark.parametrize(
     ("method", "path", "body", "reason"),
     [
-        ("POST", "task/get_log", {"task_id": "zz", "start": 0, "log_level": "loud"}, "INVALID"),
-        ("POST", "task/get_log", {"task_id": "zz", "start": 0, "log_level": "info"}, "TASK_UNKNOWN"),
+        (
+            "POST",
+            "task/get_log",
+            {
+                "task_id": "zz",
+                "start": 0,
+                "log_level": "loud",
+            },
+            "INVALID",
+        ),
+        (
+            "POST",
+            "task/get_log",
+            {
+                "task_id": "zz",
+                "start": 0,
+                "log_level": "info",
+            },
+            "TASK_UNKNOWN",
+        ),
         ("PUT", "task/get_log", {}, "METHOD_NOT_ALLOWED"),
         ("POST", "component/register", {}, "INVALID"),
     ],
 )
 def test_a_refusal_on_a_path_of_the_platform_has_a_next_step(
-    node: Gateway, method: str, path: str, body: Any, reason: str
+    node: Gateway,
+    method: str,
+    path: str,
+    body: Any,
+    reason: str,
 ):
     answer = send(node, method, f"/v1/platform/schedule/{path}", OWN, json=body).json()
-    assert answer["data"]["reason"] == reason and answer["data"]["next_step"] == reasons()[reason].next_step["en"]
+    assert (
+        answer["data"]["reason"] == reason
+        and answer["data"]["next_step"] == reasons()[reason].next_step["en"]
+    )
 
 
 def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gateway):
@@ -179,7 +239,9 @@ def test_the_links_of_a_job_open_for_those_who_may_and_for_nobody_else(node: Gat
         reporting=Reporting(TaskStatus.FAILED),
     )
     local = a_local_job(run, status=JobStatus.FINISHED, closed=True)
-    node.store.local_jobs.add(replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id)
+    node.store.local_jobs.add(
+        replace(local, spec=replace(spec, scheduler=PEER), node=ME), spec.flow_id
+    )
     tokens = {role: token_of(node, role) for role in Role}
 
     def job(role: Role) -> Any:
@@ -206,7 +268,8 @@ def test_every_change_is_written_down_and_looking_is_not(node: Gateway):
     send(node, "POST", f"{SCHEDULE}/stop_all", json={"job_id": "job-none"})
     send(node, "DELETE", "/api/v1/routes/JG404")
     put, stop, delete = (
-        audited(node, word)[-1] for word in ("PUT /api/v1/routes/JG7", f"POST {SCHEDULE}/stop_all", "JG404")
+        audited(node, word)[-1]
+        for word in ("PUT /api/v1/routes/JG7", f"POST {SCHEDULE}/stop_all", "JG404")
     )
     assert [(e.who, e.status, e.code) for e in (put, stop, delete)] == [
         ("operator", 200, None),
@@ -221,7 +284,11 @@ def test_every_change_is_written_down_and_looking_is_not(node: Gateway):
 def test_the_timeline_names_whoever_asked_for_a_change_of_a_job(node: Gateway):
     li = token_of(node, Role.PLATFORM, "li")
 
-    def post(path: str, body: Any, token: str = li) -> Any:
+    def post(
+        path: str,
+        body: Any,
+        token: str = li,
+    ) -> Any:
         return send(node, "POST", path, token, json=body).json()
 
     post("/v2/provider/register", A_PROVIDER, OWN)
@@ -260,24 +327,47 @@ async def breaking_off(*_: object) -> None:
 @pytest.mark.parametrize(
     ("app", "happens"),
     [
-        (PlainTextResponse("done", 201), ["http.response.start", "operator POST /x 201", "http.response.body"]),
+        (
+            PlainTextResponse("done", 201),
+            ["http.response.start", "operator POST /x 201", "http.response.body"],
+        ),
         (breaking_off, ["operator POST /x 500"]),
     ],
 )
-def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(app: ASGIApp, happens: Any, away: bool):
+def test_a_change_is_in_the_log_before_its_answer_which_stands_without_it(
+    app: ASGIApp,
+    happens: Any,
+    away: bool,
+):
     happened: list[str] = []
 
     async def send(message: Message) -> None:
         happened.append(message["type"])
 
-    def record(at: datetime, who: str, action: str, status: int, *_: object) -> None:
+    def record(
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        *_: object,
+    ) -> None:
         happened.append(f"{who} {action} {status}")
         if away:
             raise DatabaseAway("away")
 
     guard = Guard(app, None, record, lambda: NOW, CapacityLimiter(1))
     with suppress(ZeroDivisionError):
-        anyio.run(guard, {"type": "http", "method": "POST", "path": "/x", "headers": []}, None, send)
+        anyio.run(
+            guard,
+            {
+                "type": "http",
+                "method": "POST",
+                "path": "/x",
+                "headers": [],
+            },
+            None,
+            send,
+        )
     assert happened == happens
 
 
@@ -288,7 +378,12 @@ def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.Monkey
     guard = Guard(None, access, None, lambda: NOW, CapacityLimiter(1))  # type: ignore[arg-type]
     for number in range(9):
         headers = [(b"authorization", b"Bearer %d" % number)]
-        scope = {"type": "http", "method": "GET", "path": "/x", "headers": headers}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/x",
+            "headers": headers,
+        }
         assert anyio.run(guard._identity, scope) == f"{number}"
         assert len(guard._cache) <= 2
 
@@ -296,14 +391,22 @@ def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.Monkey
 def test_cleaning_a_task_and_cancelling_what_waits_are_in_the_audit(node: Gateway):
     left_behind(node, "job-clean", 5)
     waits = a_job(status=JobStatus.PENDING, spec=a_spec_of("job-waits"))
-    later = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+    later = Call(
+        CallState.LOST,
+        sent_at=ago(1),
+        due_at=ago(-3600),
+        tries=1,
+    )
     nodes = {name: replace(part, create=later) for name, part in waits.nodes.items()}
     assert node.store.jobs.add(replace(waits, nodes=nodes, created_at=ago(1)), "flow")
     outputs, cancel = "/api/v1/jobs/job-clean/tasks/a/outputs", "/api/v1/jobs/cancel-waiting"
     for dry in (True, False):
         cleaned = send(node, "DELETE", outputs, params={"dry_run": str(dry).lower()}).json()
         assert {item["removed"] for item in cleaned["items"]} == {not dry}
-        assert send(node, "POST", cancel, json={"dry_run": dry}).json() == {"dry_run": dry, "jobs": ["job-waits"]}
+        assert send(node, "POST", cancel, json={"dry_run": dry}).json() == {
+            "dry_run": dry,
+            "jobs": ["job-waits"],
+        }
     names = [f"{item['kind']} {item['name']}" for item in cleaned["items"]]
     assert [(e.who, e.detail) for path in (outputs, cancel) for e in audited(node, path)] == [
         ("operator", {"dry_run": True}),
@@ -321,7 +424,9 @@ def test_whoever_is_not_let_in_is_in_the_audit_once(tmp_path: Path):
             assert send(node, "GET", "/api/v1/jobs", "").status_code == 401
         send(node, "POST", "/api/v1/drain", "bfia_wrong", json={})
         wait_for(lambda: audited(node, "/drain"))
-        assert [(e.who, e.action, e.status, e.detail["reason"]) for e in reversed(node.audit.list())] == [
+        assert [
+            (e.who, e.action, e.status, e.detail["reason"]) for e in reversed(node.audit.list())
+        ] == [
             ("somebody", "GET /api/v1/jobs", 401, "NO_TOKEN"),
             ("somebody", "POST /api/v1/drain", 401, "TOKEN_UNKNOWN"),
         ]
@@ -332,7 +437,14 @@ def test_a_flood_is_counted_and_not_written():
     now = NOW
     written: list[tuple[str, Mapping[str, Any]]] = []
 
-    def add(at: datetime, who: str, action: str, status: int, code: int | None, detail: Mapping[str, Any]) -> None:
+    def add(
+        at: datetime,
+        who: str,
+        action: str,
+        status: int,
+        code: int | None,
+        detail: Mapping[str, Any],
+    ) -> None:
         written.append((who, detail))
 
     refusals = Refusals(add, lambda: now)
@@ -349,7 +461,14 @@ def test_a_flood_is_counted_and_not_written():
     now += timedelta(minutes=1)
     refuse("ann")
     others = str(1000 - (MOST - 1))
-    assert written[-1] == ("ann", {"reason": "NO_TOKEN", "repeated": "999", "others": others})
+    assert written[-1] == (
+        "ann",
+        {
+            "reason": "NO_TOKEN",
+            "repeated": "999",
+            "others": others,
+        },
+    )
     assert len(written) == MOST + 1
 
 
@@ -361,7 +480,9 @@ def test_a_body_that_would_hold_the_event_loop_is_refused_unread(node: Gateway):
     assert send(node, "POST", "/api/v1/jobs/plan", content=many).status_code == 400
 
 
-def test_refusals_are_counted_to_a_bound_and_stand_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch):
+def test_refusals_are_counted_to_a_bound_and_stand_while_the_database_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(guards, "_KEPT", 2)
 
     def away(*_: object) -> None:

@@ -22,7 +22,12 @@ CHAN = "/v1/interconn/chan/"
 PAYLOAD = base64.b64encode(b"hello").decode()
 
 
-def call(node: Gateway, verb: str, headers: dict[str, str], **body: Any) -> Any:
+def call(
+    node: Gateway,
+    verb: str,
+    headers: dict[str, str],
+    **body: Any,
+) -> Any:
     named = {"x-ptp-target-node-id": ME} | headers
     return ask(node, "container", "POST", CHAN + verb, json=body, headers=named).json()
 
@@ -40,7 +45,13 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
             call(node, "push", told["guest.0"], topic="question", payload=PAYLOAD)
         question, answer = channel()
         assert question.pop("oldest") >= 0
-        expected = {"session": "session_job-1", "topic": "question", "messages": 2, "bytes": 10, "readers": []}
+        expected = {
+            "session": "session_job-1",
+            "topic": "question",
+            "messages": 2,
+            "bytes": 10,
+            "readers": [],
+        }
         assert question == expected | {"bytes_per_second": 1}
         assert (answer["topic"], answer["messages"], answer["readers"]) == ("answer", 0, ["host.0"])
         shown = cli.asking("job", node, "show", "job-1")
@@ -62,7 +73,10 @@ def test_what_waits_on_a_jobs_channel_is_shown(tmp_path: Path) -> None:
 def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> None:
     """As after a timeout: the topic, what nobody has read, and the push that was refused last."""
     forever = {"vendor:1.0.0": Script(code=None)}
-    with running(tmp_path, make_engine=MemoryEngine.making(forever)) as node, ThreadPoolExecutor(1) as threads:
+    with (
+        running(tmp_path, make_engine=MemoryEngine.making(forever)) as node,
+        ThreadPoolExecutor(1) as threads,
+    ):
         told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)}, launched=True)
         waits = threads.submit(call, node, "pop", told["host.0"], topic="answer", timeout=100_000)
         wait_for(lambda: waits.done() or node.broker.waiting("session_job-1"))
@@ -82,7 +96,9 @@ def test_a_run_that_is_stopped_while_it_waits_says_for_what(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("verb", ["push", "pop", "peek", "release"])
-def test_a_request_for_a_stale_session_is_shown_logged_and_counted(tmp_path: Path, verb: str) -> None:
+def test_a_request_for_a_stale_session_is_shown_logged_and_counted(
+    tmp_path: Path, verb: str
+) -> None:
     """The job of the container that sends it shows it, although the session that it names is another's."""
     with running(tmp_path) as node:
         told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)})
@@ -96,7 +112,9 @@ def test_a_request_for_a_stale_session_is_shown_logged_and_counted(tmp_path: Pat
     words = "x-ptp-session-id is not this run's session"
     assert job["channel_refused"].startswith(f"{verb}: ") and words in job["channel_refused"]
     assert f"last refused {verb}: " in shown
-    assert re.search(f'bfia_channel_refused_total{{reason="[A-Z_]+",request="{verb}"}} 2.0', figures)
+    assert re.search(
+        f'bfia_channel_refused_total{{reason="[A-Z_]+",request="{verb}"}} 2.0', figures
+    )
     (logged,) = [line for line in lines if line["event"] == "channel request refused"]
     assert words in logged["cause"] and "session_job-1" in logged["sessions"]
 
@@ -105,7 +123,9 @@ def test_what_another_node_refuses_is_shown_as_refused(tmp_path: Path) -> None:
     with running(tmp_path) as node:
         told = containers(node, "job-1", {"guest": (ME,), "host": (ME,)})
         brought = told["guest.0"] | {"x-ptp-source-node-id": STRANGER, "x-ptp-version": "1"}
-        answer = ask(node, "peer", "POST", f"{CHAN}invoke", json={"topic": "t"}, headers=brought).json()
+        answer = ask(
+            node, "peer", "POST", f"{CHAN}invoke", json={"topic": "t"}, headers=brought
+        ).json()
         assert answer["code"] != "E0000000000"
         job = ask(node, "operator", "GET", "/api/v1/jobs/job-1").json()
     assert job["channel_refused"].startswith("invoke: ") and STRANGER in job["channel_refused"]

@@ -34,16 +34,27 @@ NAME, TABLE = "ns#t", "/api/v1/datasets/ns/t"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("node"), auth={"mode": "on", "token": "0123456789abcdef0123"}) as gateway:
+    with running(
+        tmp_path_factory.mktemp("node"), auth={"mode": "on", "token": "0123456789abcdef0123"}
+    ) as gateway:
         for other in (PEER, STRANGER):
-            answer = call(gateway, "PUT", f"/api/v1/routes/{other}", json={"route": {"url": "http://127.0.0.1:1"}})
+            answer = call(
+                gateway,
+                "PUT",
+                f"/api/v1/routes/{other}",
+                json={"route": {"url": "http://127.0.0.1:1"}},
+            )
             assert answer.status_code == 200
         call(gateway, "POST", "/v2/provider/register", json=A_PROVIDER)
         yield gateway
 
 
 @pytest.fixture(autouse=True)
-def fresh(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh(
+    node: Gateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("BFIA_GATEWAY_TOKEN", "0123456789abcdef0123")
     for job_id in node.store.local_jobs.unfinished():
         node.participant.stop_job(job_id, "", None, "")
@@ -52,7 +63,12 @@ def fresh(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert uploaded(node, tmp_path).exit_code == 0
 
 
-def call(node: Gateway, method: str, path: str, **more: Any) -> Any:
+def call(
+    node: Gateway,
+    method: str,
+    path: str,
+    **more: Any,
+) -> Any:
     headers = {"authorization": "Bearer 0123456789abcdef0123"}
     return ask(node, "operator", method, path, headers=headers, **more)
 
@@ -60,15 +76,25 @@ def call(node: Gateway, method: str, path: str, **more: Any) -> Any:
 cli = partial(asking, "data")
 
 
-def uploaded(node: Gateway, folder: Path, *more: str) -> Result:
+def uploaded(
+    node: Gateway,
+    folder: Path,
+    *more: str,
+) -> Result:
     file = folder / "t.csv"
     with file.open("w", newline="", encoding="gbk") as out:
-        csv.writer(out, delimiter=";").writerows([("id", "y", "x"), *((f"u{i}", i % 2, i / 4) for i in range(9))])
+        csv.writer(out, delimiter=";").writerows(
+            [("id", "y", "x"), *((f"u{i}", i % 2, i / 4) for i in range(9))]
+        )
     words = ("--namespace", "ns", "--name", "t", "--match-id", "id", "--label", "y")
     return cli(node, "upload", str(file), *words, "--partitions", "2", "--extend-sid", *more)
 
 
-def a_job(job_id: str, params: Any = None, partner: str = PEER) -> JobSpec:
+def a_job(
+    job_id: str,
+    params: Any = None,
+    partner: str = PEER,
+) -> JobSpec:
     own = {"dataset_id": NAME} if params is None else params
     body = copy.deepcopy(A_JOB)
     node = body["dag"]["components"][0]
@@ -95,7 +121,9 @@ def reason(node: Gateway, spec: JobSpec) -> tuple[str, str]:
 
 def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path: Path):
     assert NAME in cli(node, "list", "--namespace", "ns").stdout
-    assert json.loads(cli(node, "list", "--namespace", "nothing", "--json").stdout)["datasets"] == []
+    assert (
+        json.loads(cli(node, "list", "--namespace", "nothing", "--json").stdout)["datasets"] == []
+    )
     found = json.loads(cli(node, "show", NAME, "--json").stdout)
     assert found["columns"] == [
         {"name": "sid", "type": "string"},
@@ -103,7 +131,10 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
         {"name": "y", "type": "int"},
         {"name": "x", "type": "float"},
     ]
-    told = [found[key] for key in ("count", "delimiter", "match_id_name", "label_name", "sid", "disabled")]
+    told = [
+        found[key]
+        for key in ("count", "delimiter", "match_id_name", "label_name", "sid", "disabled")
+    ]
     assert told == [9, ";", "id", "y", "sid", False]
     assert found["origin"] == "file:t.csv" and found["used_by"] == [] and found["grants"] == []
     shown = cli(node, "show", NAME)
@@ -122,12 +153,20 @@ def test_a_dataset_is_listed_shown_previewed_and_fetched(node: Gateway, tmp_path
 def test_options_and_part_of_data_are_kept_shown_and_edited(node: Gateway):
     free = {"options": {"engine": "x", "depth": [1, 2]}, "part_of_data": [["u0", "0"], ["u1", "1"]]}
     file = {"file": ("t.csv", b"id,x\n1,2\n")}
-    form = {"namespace": "ns", "name": "free", "meta": json.dumps(free)}
-    assert call(node, "POST", "/v2/component/upload/file", data=form, files=file).json()["code"] == 0
+    form = {
+        "namespace": "ns",
+        "name": "free",
+        "meta": json.dumps(free),
+    }
+    assert (
+        call(node, "POST", "/v2/component/upload/file", data=form, files=file).json()["code"] == 0
+    )
     url = "/api/v1/datasets/ns/free"
     assert call(node, "GET", url).json()["meta"] == free
     assert '"part_of_data"' in "".join(cli(node, "show", "ns#free").stdout.split())
-    changed = call(node, "PATCH", url, json={"meta": {"part_of_data": [], "options": {"depth": 3}}}).json()
+    changed = call(
+        node, "PATCH", url, json={"meta": {"part_of_data": [], "options": {"depth": 3}}}
+    ).json()
     assert changed["meta"] == {"options": {"depth": 3}, "part_of_data": []}
     assert node.storage.metadata(Address("ns", "free"))["meta"]["options"] == {"depth": 3}
     call(node, "DELETE", url)
@@ -143,7 +182,9 @@ def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway,
     lying = node.storage.path(Address("ns", "one")) / "data_0"
     lying.write_bytes(lying.read_bytes().replace(b"2", b"3"))
     changed = call(node, "GET", url)
-    assert changed.headers["x-checksum-sha256"] == whole.headers["x-checksum-sha256"]  # it is not read for it
+    assert (
+        changed.headers["x-checksum-sha256"] == whole.headers["x-checksum-sha256"]
+    )  # it is not read for it
     assert changed.headers["etag"] != whole.headers["etag"]
     fetched = cli(node, "download", "ns#one", "-o", str(tmp_path / "got.csv"))
     assert fetched.exit_code == 1 and "nothing was kept" in fetched.stderr
@@ -151,11 +192,24 @@ def test_what_changed_behind_the_gateway_is_not_what_was_uploaded(node: Gateway,
 
 
 def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
-    words = ("--label", "x", "--description", "units", "--meta", '{"source": "crm"}', "-m", "wrong column")
+    words = (
+        "--label",
+        "x",
+        "--description",
+        "units",
+        "--meta",
+        '{"source": "crm"}',
+        "-m",
+        "wrong column",
+    )
     changed = cli(node, "edit", NAME, *words)
-    assert (changed.exit_code, changed.stdout) == (0, "changed ns#t: match id id, label x\n"), changed.stderr
+    assert (changed.exit_code, changed.stdout) == (0, "changed ns#t: match id id, label x\n"), (
+        changed.stderr
+    )
     found = call(node, "GET", TABLE).json()
-    assert [found[key] for key in ("description", "label_name", "match_id_name", "meta", "delimiter")] == [
+    assert [
+        found[key] for key in ("description", "label_name", "match_id_name", "meta", "delimiter")
+    ] == [
         "units",
         "x",
         "id",
@@ -164,13 +218,19 @@ def test_the_meta_of_a_table_is_edited_without_a_new_upload(node: Gateway):
     ]
     assert node.storage.metadata(Address("ns", "t"))["label_column"] == "x"
     noted = next(e for e in node.audit.list(limit=5) if e.action == f"PATCH {TABLE}")
-    assert noted.detail["before"]["label_name"] == "y" and noted.detail["after"]["label_name"] == "x"
+    assert (
+        noted.detail["before"]["label_name"] == "y" and noted.detail["after"]["label_name"] == "x"
+    )
     assert noted.detail["reason"] == "wrong column"
     divided = cli(node, "edit", NAME, "--match-id", "x", "--label", "z")
     assert (
-        divided.exit_code == 2 and "2 partitions" in divided.stderr and "label_name: must name" in divided.stderr
+        divided.exit_code == 2
+        and "2 partitions" in divided.stderr
+        and "label_name: must name" in divided.stderr
     )
-    assert cli(node, "edit", NAME).exit_code == cli(node, "edit", NAME, "--meta", "{").exit_code == 2
+    assert (
+        cli(node, "edit", NAME).exit_code == cli(node, "edit", NAME, "--meta", "{").exit_code == 2
+    )
     assert call(node, "PATCH", TABLE, json={"meta": []}).status_code == 400
     assert call(node, "GET", TABLE).json() == found
 
@@ -200,12 +260,19 @@ def test_a_grant_that_is_revoked_stops_the_start_and_is_written_down(node: Gatew
             start()
         assert refused.value.reason == "NOT_AUTHORISED" and "was revoked" in refused.value.why
     noted = [e for e in node.audit.list() if e.action == "start of job job-revoked not allowed"]
-    assert noted[0].who == PEER and NAME in noted[0].detail["message"] and "revoked" in noted[0].detail["message"]
+    assert (
+        noted[0].who == PEER
+        and NAME in noted[0].detail["message"]
+        and "revoked" in noted[0].detail["message"]
+    )
     assert any(e.event == "start not allowed" for e in node.store.timeline("job-revoked"))
     assert reason(node, a_job("job-after"))[0] == "NOT_AUTHORISED"  # its end does not open it
     action = f"DELETE {TABLE}/grants/{PEER}"
     [revoked] = node.audit.list(limit=1, action=action)
-    assert (revoked.detail["before"]["state"], revoked.detail["after"]["state"]) == ("in force", "revoked")
+    assert (revoked.detail["before"]["state"], revoked.detail["after"]["state"]) == (
+        "in force",
+        "revoked",
+    )
 
 
 def test_a_disabled_dataset_takes_no_jobs(node: Gateway):
@@ -223,12 +290,20 @@ def test_a_dataset_that_a_job_uses_is_neither_deleted_nor_replaced(node: Gateway
     node.participant.create_job(a_job("job-uses"), PEER)
     cli(node, "grant", NAME, PEER)
     refused = cli(node, "delete", NAME, "--yes")
-    assert refused.exit_code == 1 and "DATASET_IN_USE" in refused.stderr and "job-uses" in refused.stderr
+    assert (
+        refused.exit_code == 1
+        and "DATASET_IN_USE" in refused.stderr
+        and "job-uses" in refused.stderr
+    )
     assert json.loads(cli(node, "show", NAME, "--json").stdout)["used_by"] == ["job-uses"]
     assert not node.datasets.get(NAME).disabled
     kept = node.datasets.get(NAME)
     refused = uploaded(node, tmp_path, "--overwrite")
-    assert refused.exit_code == 1 and "DATASET_IN_USE" in refused.stderr and "job-uses" in refused.stderr
+    assert (
+        refused.exit_code == 1
+        and "DATASET_IN_USE" in refused.stderr
+        and "job-uses" in refused.stderr
+    )
     assert node.datasets.get(NAME) == kept
     node.participant.stop_job("job-uses", "", None, PEER)
     wait_for(lambda: not node.sharing.users(Address("ns", "t")), 20)
@@ -243,27 +318,42 @@ def test_a_grant_to_a_node_that_nobody_knows_is_refused_unless_forced(node: Gate
     assert node.sharing.grants.all() == []
     assert call(node, "PUT", f"{TABLE}/grants/{PEER}", json={}).json()["warnings"] == []
     forced = call(node, "PUT", f"{TABLE}/grants/another", json={"force": True}).json()
-    assert "no route to another" in forced["warnings"][0] and "did you mean" not in forced["warnings"][0]
+    assert (
+        "no route to another" in forced["warnings"][0]
+        and "did you mean" not in forced["warnings"][0]
+    )
     for wrong in ("bad id", "J" * 101, "JG-"):
         bad = cli(node, "grant", NAME, wrong, "--force")
         assert bad.exit_code == 2 and "must be a node id" in bad.stderr
 
 
-def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(node: Gateway, tmp_path: Path):
+def test_a_name_that_holds_what_separates_the_parts_of_an_id_is_refused(
+    node: Gateway, tmp_path: Path
+):
     for namespace, name, where in (("ns", "b#c", "name"), ("n#s", "b", "namespace")):
         file = tmp_path / "t.csv"
         file.write_text("id\n1\n")
         refused = cli(node, "upload", str(file), "--namespace", namespace, "--name", name)
-        assert refused.exit_code == 2 and f"{where}: must not hold #, which separates" in refused.stderr
+        assert (
+            refused.exit_code == 2
+            and f"{where}: must not hold #, which separates" in refused.stderr
+        )
 
 
 def test_what_cannot_be_granted_is_refused_with_every_problem(node: Gateway):
     bad = call(node, "PUT", f"{TABLE}/grants/{ME}", json={"expires_at": "2020-01-01T00:00:00Z"})
     assert bad.status_code == 400
     assert [p["path"] for p in bad.json()["data"]["problems"]] == ["node", "expires_at"]
-    both = call(node, "PUT", f"{TABLE}/grants/{PEER}", json={"expires_at": "2099-01-01T00:00:00Z", "days": 1})
+    both = call(
+        node,
+        "PUT",
+        f"{TABLE}/grants/{PEER}",
+        json={"expires_at": "2099-01-01T00:00:00Z", "days": 1},
+    )
     assert both.json()["code"] == 400
-    far = call(node, "PUT", f"{TABLE}/grants/{PEER}", json={"expires_at": "0001-01-01T00:00:00+14:00"})
+    far = call(
+        node, "PUT", f"{TABLE}/grants/{PEER}", json={"expires_at": "0001-01-01T00:00:00+14:00"}
+    )
     assert far.json()["code"] == 400
     never = cli(node, "revoke", NAME, STRANGER)
     assert never.exit_code == 1 and "GRANT_UNKNOWN" in never.stderr
@@ -281,19 +371,31 @@ def test_a_node_of_listed_datasets_gives_none_away_unasked(tmp_path: Path):
 
 
 def test_who_hands_a_job_in_is_told_which_dataset_is_not_granted_where(tmp_path: Path):
-    with running(tmp_path / "one") as one, running(tmp_path / "two", PEER, data={"grants": "listed"}) as two:
+    with (
+        running(tmp_path / "one") as one,
+        running(tmp_path / "two", PEER, data={"grants": "listed"}) as two,
+    ):
         assert uploaded(two, tmp_path).exit_code == 0
         for here, there, name in ((one, two, PEER), (two, one, ME)):
             route = {"url": there.addresses()["peer"], "signing": "off"}
-            assert call(here, "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
+            assert (
+                call(here, "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code
+                == 200
+            )
             call(here, "POST", "/v2/provider/register", json=A_PROVIDER)
         body = copy.deepcopy(A_JOB)
         body["config"]["role"] = {"guest": [ME], "host": [PEER]}
         theirs, none = {"namespace": "ns", "name": "t"}, {"dataset_id": ""}
-        body["config"]["task_params"] = {"host": {"0": {"echo_1": theirs}}, "guest": {"0": {"echo_1": none}}}
+        body["config"]["task_params"] = {
+            "host": {"0": {"echo_1": theirs}},
+            "guest": {"0": {"echo_1": none}},
+        }
         said = call(one, "POST", "/v1/platform/schedule/job/create_all", json=body).json()
         assert (
-            said["code"] != 0 and "NOT_AUTHORISED" in said["msg"] and NAME in said["msg"] and PEER in said["msg"]
+            said["code"] != 0
+            and "NOT_AUTHORISED" in said["msg"]
+            and NAME in said["msg"]
+            and PEER in said["msg"]
         )
         (job,) = call(one, "GET", "/api/v1/jobs").json()["jobs"]
         shown = call(one, "GET", f"/api/v1/jobs/{job['job_id']}").json()
@@ -304,7 +406,9 @@ def test_an_encoding_is_recognised_where_none_or_auto_is_given(node: Gateway, tm
     file = tmp_path / "gbk.csv"
     file.write_bytes("编号,姓名\n1,王芳\n".encode("gbk"))
     for words in ((), ("--encoding", "auto"), ("--encoding", "gbk")):
-        done = cli(node, "upload", str(file), "--namespace", "ns", "--name", "gbk", "--overwrite", *words)
+        done = cli(
+            node, "upload", str(file), "--namespace", "ns", "--name", "gbk", "--overwrite", *words
+        )
         assert done.exit_code == 0 and "read as GB" in done.stdout, done.stderr
 
 
@@ -323,7 +427,12 @@ def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.Monke
 PLACED = "/api/v1/datasets/ns/placed"
 
 
-def placed(node: Gateway, file: str, data: bytes, *more: str) -> Result:
+def placed(
+    node: Gateway,
+    file: str,
+    data: bytes,
+    *more: str,
+) -> Result:
     path = node.storage.root / "warehouse" / file
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
@@ -345,25 +454,34 @@ def test_a_table_is_registered_where_it_lies_and_its_entry_deleted(node: Gateway
     seen = cli(node, "preview", "ns#placed")
     assert "its files changed: 1 file of 9 bytes" in seen.stderr
     with pytest.raises(Invalid, match="registered where it lies, and its files changed"):
-        node.participant.create_job(a_job("job-changed", {"namespace": "ns", "name": "placed"}), PEER)
+        node.participant.create_job(
+            a_job("job-changed", {"namespace": "ns", "name": "placed"}), PEER
+        )
     target = tmp_path / "placed.csv"
     assert cli(node, "download", "ns#placed", "-o", str(target)).exit_code == 0
     assert target.read_text() == "id,y\n1,0\n"
     wait_for(lambda: call(node, "DELETE", PLACED).status_code == 200, about="the entry is deleted")
-    assert (node.storage.root / "warehouse" / "t.csv").exists() and call(node, "GET", PLACED).status_code == 404
+    assert (node.storage.root / "warehouse" / "t.csv").exists() and call(
+        node, "GET", PLACED
+    ).status_code == 404
     denied = cli(node, "register", "s3://other/a/b", "--namespace", "ns", "--name", "x")
     assert denied.exit_code == 2 and "write in node.yml storages" in denied.stderr
 
 
-def test_a_table_of_parquet_serves_components_that_list_it(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_a_table_of_parquet_serves_components_that_list_it(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
     file = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "x": [0.5, None]}), file)
-    assert "2 rows, 2 columns, 1 file of parquet" in placed(node, "t.parquet", file.getvalue()).stdout
+    assert (
+        "2 rows, 2 columns, 1 file of parquet" in placed(node, "t.parquet", file.getvalue()).stdout
+    )
     seen = json.loads(cli(node, "preview", "ns#placed", "--json").stdout)
     assert (seen["columns"], seen["rows"]) == (["id", "x"], [["1", "0.5"], ["2", ""]])
     whole = call(node, "GET", f"{PLACED}/download")
     assert (
-        whole.content == file.getvalue() and 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
+        whole.content == file.getvalue()
+        and 'filename="ns-placed.parquet"' in whole.headers["content-disposition"]
     )
     with pytest.raises(Invalid, match="FORMAT_MISMATCH: the table is parquet") as mismatch:
         node.participant.create_job(a_job("job-parquet", {"dataset_id": "ns#placed"}), PEER)

@@ -43,7 +43,11 @@ def raw(node: Gateway, request: bytes) -> bytes:
         ("/api/v1/events", 200),
     ],
 )
-def test_head_is_answered_as_get_without_a_body(node: Gateway, path: str, status: int):
+def test_head_is_answered_as_get_without_a_body(
+    node: Gateway,
+    path: str,
+    status: int,
+):
     answer = ask(node, "operator", "HEAD", path)
     assert (answer.status_code, answer.content) == (status, b"")
     request = b"HEAD %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode()
@@ -54,7 +58,9 @@ def test_head_is_served_wherever_get_is(node: Gateway):
     for listener in LISTENERS:
         for _, path, _ in operations(node, listener, "get"):
             if "{" not in path and "/events" not in path:
-                statuses = [ask(node, listener, method, path).status_code for method in ("GET", "HEAD")]
+                statuses = [
+                    ask(node, listener, method, path).status_code for method in ("GET", "HEAD")
+                ]
                 assert statuses[0] == statuses[1], (listener, path)
 
 
@@ -64,7 +70,9 @@ def test_a_path_without_get_has_no_head(node: Gateway):
 
 def test_a_check_by_http_1_0_needs_no_host(node: Gateway):
     assert raw(node, b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
-    assert raw(node, b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n").startswith(b"HTTP/1.1 403 ")
+    assert raw(node, b"GET /health HTTP/1.1\r\nconnection: close\r\n\r\n").startswith(
+        b"HTTP/1.1 403 "
+    )
 
 
 def test_checks_need_no_token(tmp_path: Path):

@@ -49,8 +49,14 @@ def test_each_note_is_one_line_with_its_main_fields(store: Store):
     with capture_logs() as lines:
         store.local_jobs.add(local, "flow")
         store.jobs.add(a_job(), "flow")
-        failure = {"reason": "EXIT_1", "message": "m" * 2 * LONGEST_TEXT, "exit_code": 1}
-        store.jobs.update("job-1", lambda j: j.noted(T0, "ending as FAILED", "n1", failure=failure, other="x"))
+        failure = {
+            "reason": "EXIT_1",
+            "message": "m" * 2 * LONGEST_TEXT,
+            "exit_code": 1,
+        }
+        store.jobs.update(
+            "job-1", lambda j: j.noted(T0, "ending as FAILED", "n1", failure=failure, other="x")
+        )
     assert lines[0] == {
         "event": "job READY here",
         "job": "job-1",
@@ -68,7 +74,9 @@ def test_each_note_is_one_line_with_its_main_fields(store: Store):
 def test_a_runs_token_is_not_in_the_log(store: Store, token: str):
     store.local_jobs.add(a_local_job(a_run(run_id=token, token=token)), "flow")
     with capture_logs() as lines:
-        store.local_jobs.update("job-1", lambda j: j.noted(T0, "run FAILED", message=f"at /cb?run={token}: no"))
+        store.local_jobs.update(
+            "job-1", lambda j: j.noted(T0, "run FAILED", message=f"at /cb?run={token}: no")
+        )
     assert lines[0]["message"] == "at /cb?run=***: no"
     assert token in store.timeline("job-1")[0].detail["message"]
 
@@ -96,9 +104,15 @@ def test_both_ways_of_logging_end_in_one_form():
     assert unreadable["trace_id"] == "trace_of_the_work" and unreadable["timestamp"].endswith("Z")
     assert lines["route table changed"]["routes"] == 2
     assert lines["own"]["trace_id"] == "trace_of_its_own" and lines["own"]["got"] == "t***"
-    assert (lines["refused"]["sha256"], lines["refused"]["why"]) == ("0c" * 32, f"no key sha256:{'0d' * 32}")
+    assert (lines["refused"]["sha256"], lines["refused"]["why"]) == (
+        "0c" * 32,
+        f"no key sha256:{'0d' * 32}",
+    )
     for event in ("subscriber failed", "own failed"):
-        assert lines[event]["exception"].startswith("Traceback") and "0b0b" not in lines[event]["exception"]
+        assert (
+            lines[event]["exception"].startswith("Traceback")
+            and "0b0b" not in lines[event]["exception"]
+        )
     assert any("old thing" in event for event in lines)
 
 
@@ -116,9 +130,13 @@ def test_one_trace_id_finds_the_steps_of_a_job_at_both_nodes(tmp_path: Path):
         wait_for(lambda: federation[PEER].job(job_id)["status"] == "FINISHED", 20)
         tokens = {}
         for node in federation.nodes.values():
-            with_trace = [line for line in node.log().splitlines() if f"trace_id={found['trace_id']}" in line]
+            with_trace = [
+                line for line in node.log().splitlines() if f"trace_id={found['trace_id']}" in line
+            ]
             for entry in node.timeline(job_id):
-                assert any(entry["event"] in line and f"job={job_id}" in line for line in with_trace), entry
+                assert any(
+                    entry["event"] in line and f"job={job_id}" in line for line in with_trace
+                ), entry
             assert any("run SUCCESS" in line for line in with_trace)
             with a_store(f"sqlite:///{node.home / 'gateway.db'}") as database:
                 tokens[node.id] = [run.run_id for run in database.local_jobs.get(job_id).runs]

@@ -47,14 +47,34 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running(tmp_path_factory.mktemp("node")) as gateway:
         for i in range(6):
             partner = PEER if i < 4 else STRANGER
-            spec = a_spec("a", {"guest": (ME,), "host": (partner,)}, job_id=f"job-{i}", flow_id=f"flow-{i % 2}")
+            spec = a_spec(
+                "a",
+                {"guest": (ME,), "host": (partner,)},
+                job_id=f"job-{i}",
+                flow_id=f"flow-{i % 2}",
+            )
             ended = Ending(Outcome.FAILED if i < 2 else Outcome.SUCCEEDED, at(i))
             if i % 2 == 0:
-                job = replace(a_job(), tasks={}, spec=spec, created_at=at(60 * i))
-                job = replace(job, status=JobStatus.FINISHED, ending=ended, outcome=ended.outcome)
+                job = replace(
+                    a_job(),
+                    tasks={},
+                    spec=spec,
+                    created_at=at(60 * i),
+                )
+                job = replace(
+                    job,
+                    status=JobStatus.FINISHED,
+                    ending=ended,
+                    outcome=ended.outcome,
+                )
                 gateway.store.jobs.add(job, spec.flow_id)
             if i % 2 or i % 3 == 0:
-                local = a_local_job(status=JobStatus.FINISHED, closed=True, ending=ended, created_at=at(60 * i))
+                local = a_local_job(
+                    status=JobStatus.FINISHED,
+                    closed=True,
+                    ending=ended,
+                    created_at=at(60 * i),
+                )
                 gateway.store.local_jobs.add(replace(local, spec=spec, node=ME), spec.flow_id)
         yield gateway
 
@@ -65,14 +85,24 @@ def paths(node: Gateway) -> dict[str, dict[str, Any]]:
     return {path: methods for path, methods in declared.items() if path.startswith("/api/v1/")}
 
 
-def get(node: Gateway, path: str, **query: Any) -> Any:
+def get(
+    node: Gateway,
+    path: str,
+    **query: Any,
+) -> Any:
     return ask(node, "operator", "GET", f"/api/v1/{path}", params=query)
 
 
-def refused(node: Gateway, path: str, **query: Any) -> list[tuple[str, str, str]]:
+def refused(
+    node: Gateway,
+    path: str,
+    **query: Any,
+) -> list[tuple[str, str, str]]:
     answer = get(node, path, **query)
     body = answer.json()
-    assert (answer.status_code, body["code"], body["data"]["reason"]) == (400, 400, "INVALID"), answer.text
+    assert (answer.status_code, body["code"], body["data"]["reason"]) == (400, 400, "INVALID"), (
+        answer.text
+    )
     return [(p["path"], p["rule"], p.get("suggestion", "")) for p in body["data"]["problems"]]
 
 
@@ -81,29 +111,52 @@ def listed(node: Gateway, **query: Any) -> list[str]:
     found: list[str] = []
     after = ""
     while after is not None:
-        page = get(node, "jobs", limit=1, after=after, **query).json()
+        page = get(
+            node,
+            "jobs",
+            limit=1,
+            after=after,
+            **query,
+        ).json()
         found += [job["job_id"].removeprefix("job-") for job in page["jobs"]]
         after = page["next"]
     return found
 
 
-def test_what_does_not_exist_is_404_with_a_reason_at_every_path(node: Gateway, paths: dict[str, Any]):
-    walked = [(m, p) for p, methods in paths.items() for m in methods.keys() - {"put", "patch"} if "{" in p]
+def test_what_does_not_exist_is_404_with_a_reason_at_every_path(
+    node: Gateway, paths: dict[str, Any]
+):
+    walked = [
+        (m, p)
+        for p, methods in paths.items()
+        for m in methods.keys() - {"put", "patch"}
+        if "{" in p
+    ]
     walked.remove(("post", "/api/v1/routes/{node}/test"))  # whose steps say that there is no route
     walked.remove(("get", "/api/v1/partners/{node}/{what}"))  # which says that there is no contract
     assert len(walked) > 30
     for method, path in walked:
         concrete = re.sub(r"\{(\w+)\}", lambda found: IDS.get(found[1], "none"), path)
         body = {"parameters": {}, "reason": "x"} if path.endswith("/parameters") else {}
-        answer = ask(node, "operator", method.upper(), concrete, json=body if method == "post" else None)
+        answer = ask(
+            node, "operator", method.upper(), concrete, json=body if method == "post" else None
+        )
         assert answer.status_code == 404, (method, path, answer.text)
-        assert re.fullmatch(r"[A-Z]+_(UNKNOWN|MISSING)", answer.json()["data"]["reason"]), (method, path)
+        assert re.fullmatch(r"[A-Z]+_(UNKNOWN|MISSING)", answer.json()["data"]["reason"]), (
+            method,
+            path,
+        )
 
 
-def test_every_list_has_the_same_words_and_bounds_for_its_pages(node: Gateway, paths: dict[str, Any]):
+def test_every_list_has_the_same_words_and_bounds_for_its_pages(
+    node: Gateway, paths: dict[str, Any]
+):
     assert all(declared["summary"] for methods in paths.values() for declared in methods.values())
     for name in PAGES:
-        assert {one["name"] for one in paths[f"/api/v1/{name}"]["get"]["parameters"]} >= {"after", "limit"}, name
+        assert {one["name"] for one in paths[f"/api/v1/{name}"]["get"]["parameters"]} >= {
+            "after",
+            "limit",
+        }, name
         assert "next" in get(node, name, limit=1).json(), name
         for wrong in ("abc", "0", "-1", "1001", "1.5", ""):
             ((where, rule, _),) = refused(node, name, limit=wrong)
@@ -120,7 +173,9 @@ def test_every_number_of_every_path_has_a_bound_that_holds(node: Gateway, paths:
             if one["in"] == "query" and any(kind.get("type") == "integer" for kind in kinds):
                 tried += 1
                 for wrong in ("abc", "-1", LARGE):
-                    concrete = re.sub(r"\{\w+\}", "1", path.replace("{what}", "datasets")).removeprefix("/api/v1/")
+                    concrete = re.sub(
+                        r"\{\w+\}", "1", path.replace("{what}", "datasets")
+                    ).removeprefix("/api/v1/")
                     problems = refused(node, concrete, **{one["name"]: wrong})
                     assert [p[0] for p in problems] == [one["name"]], (path, problems)
     assert tried > 5
@@ -134,7 +189,10 @@ def test_a_misspelt_parameter_is_refused_and_the_right_one_named(node: Gateway):
 
 @given(st.sets(st.tuples(names, names)), st.integers(1, 4), st.booleans(), st.data())
 def test_each_entry_is_on_one_page_whatever_goes_in_between(
-    entries: set[tuple[str, str]], limit: int, newest_first: bool, data: st.DataObject
+    entries: set[tuple[str, str]],
+    limit: int,
+    newest_first: bool,
+    data: st.DataObject,
 ):
     left, seen, after = sorted(entries, reverse=newest_first), [], ""
     while True:
@@ -151,7 +209,14 @@ def test_each_entry_is_on_one_page_whatever_goes_in_between(
 def test_every_job_is_listed_once_with_what_this_node_is_to_it(node: Gateway):
     assert listed(node) == ["5", "4", "3", "2", "1", "0"]
     both, one, other = ["scheduler", "participant"], ["scheduler"], ["participant"]
-    assert [job["sides"] for job in get(node, "jobs").json()["jobs"]] == [other, one, other, one, other, both]
+    assert [job["sides"] for job in get(node, "jobs").json()["jobs"]] == [
+        other,
+        one,
+        other,
+        one,
+        other,
+        both,
+    ]
 
 
 def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
@@ -163,13 +228,27 @@ def test_jobs_are_found_by_state_flow_partner_and_time(node: Gateway):
     assert listed(node, since=at(120).isoformat(), until=at(240).isoformat()) == ["3", "2"]
     shown = asking("job", node, "list", "--partner", PEER, "--limit", "2")
     assert "job-3" in shown.stdout and "job-1" not in shown.stdout and "--after" in shown.stderr
-    shown = asking("job", node, "list", "--since", at(120).isoformat(), "--until", at(240).isoformat())
+    shown = asking(
+        "job", node, "list", "--since", at(120).isoformat(), "--until", at(240).isoformat()
+    )
     assert [f"job-{n}" in shown.stdout for n in range(5)] == [False, False, True, True, False]
     (path,) = (e for e in node.endpoints if e.path == "/api/v1/jobs" and "GET" in e.methods)
     filters = {one.name.removesuffix("_id") for one in path.dependant.query_params} - {"after"}
     assert filters == signature(vars(Jobs)["list"].function).parameters.keys() - {"self"}
-    query = {"status": "DONE", "outcome": "OK", "since": "yesterday", "until": "0001-01-01", "after": "nan~x"}
-    assert [p[0] for p in refused(node, "jobs", **query)] == ["status", "outcome", "since", "until", "after"]
+    query = {
+        "status": "DONE",
+        "outcome": "OK",
+        "since": "yesterday",
+        "until": "0001-01-01",
+        "after": "nan~x",
+    }
+    assert [p[0] for p in refused(node, "jobs", **query)] == [
+        "status",
+        "outcome",
+        "since",
+        "until",
+        "after",
+    ]
 
 
 def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway):
@@ -183,24 +262,52 @@ def test_the_audit_tells_before_and_after_and_is_found_by_filters(node: Gateway)
 
     wait_for(lambda: len(found(refused=True, action=stop)) == 1, 20)
     (drained,) = found(action="/api/v1/drain")
-    assert drained["detail"]["before"] == {"draining": False, "running": None, "exit": False}
-    assert drained["detail"]["after"] == {"draining": True, "running": "wait", "exit": False}
+    assert drained["detail"]["before"] == {
+        "draining": False,
+        "running": None,
+        "exit": False,
+    }
+    assert drained["detail"]["after"] == {
+        "draining": True,
+        "running": "wait",
+        "exit": False,
+    }
     (not_done,) = found(refused=True, action=stop)
     assert not_done["detail"]["asked"] == {"job_id": "job-none"}
-    assert not_done["detail"]["refused"].startswith("JOB_UNKNOWN: ") and "refused" not in drained["detail"]
-    assert len(found(refused=False, limit=1)) == 1 and found(since="2099-01-01") == found(until="2000-01-01") == []
+    assert (
+        not_done["detail"]["refused"].startswith("JOB_UNKNOWN: ")
+        and "refused" not in drained["detail"]
+    )
+    assert (
+        len(found(refused=False, limit=1)) == 1
+        and found(since="2099-01-01") == found(until="2000-01-01") == []
+    )
     assert found(action="%") == found(who="nobody") == []
     first = get(node, "audit", limit=1).json()
     assert found(after=first["next"], limit=1)[0]["id"] < first["audit"][0]["id"]
     shown = asking("audit", node, "--refused")
     assert "JOB_UNKNOWN" in shown.stdout
-    assert "stop_all" in shown.stdout and "refused (404)" in shown.stdout and "undrain" not in shown.stdout
+    assert (
+        "stop_all" in shown.stdout
+        and "refused (404)" in shown.stdout
+        and "undrain" not in shown.stdout
+    )
 
 
 def test_the_next_check_of_a_job_follows_the_nodes_settings(tmp_path: Path):
-    spec, now = a_spec(roles={"guest": (PEER,), "host": (ME,)}, job_id="job-watched"), datetime.now(UTC)
+    spec, now = (
+        a_spec(roles={"guest": (PEER,), "host": (ME,)}, job_id="job-watched"),
+        datetime.now(UTC),
+    )
     with running(tmp_path, limits={"unreachable_seconds": 4000}) as gateway:
-        assert gateway.store.local_jobs.add(a_local_job(spec=spec, node=ME, created_at=now), "flow")
+        assert gateway.store.local_jobs.add(
+            a_local_job(
+                spec=spec,
+                node=ME,
+                created_at=now,
+            ),
+            "flow",
+        )
         shown = ask(gateway, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()
     for one in (shown["waiting"], shown["local_waiting"]):
         assert datetime.fromisoformat(one["next_check"]) > now + timedelta(seconds=4000)

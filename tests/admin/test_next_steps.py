@@ -20,17 +20,26 @@ PLACEHOLDER = re.compile(r"\b(NODE|URL|JOB|TASK|PARTY|NAME|FILE|[TPN])\b")
 @pytest.mark.parametrize("node", ["", "alice"])
 @pytest.mark.parametrize("language", [ENGLISH, CHINESE])
 def test_no_next_step_of_an_answer_keeps_a_placeholder(language: str, node: str):
-    steps = {reason: next_step(reason, language, node) for reason in reasons() if reason not in OF_A_RUN}
+    steps = {
+        reason: next_step(reason, language, node) for reason in reasons() if reason not in OF_A_RUN
+    }
     assert {reason: step for reason, step in steps.items() if PLACEHOLDER.search(step)} == {}
     assert not node or f"route test {node} " in steps["PEER_UNREACHABLE"]
 
 
 def test_the_next_step_after_a_silent_node_names_that_node(tmp_path: Path):
-    (tmp_path / "routes.yml").write_text(yaml.safe_dump({"alice": {"host": "127.0.0.1", "port": 1}}))
+    (tmp_path / "routes.yml").write_text(
+        yaml.safe_dump({"alice": {"host": "127.0.0.1", "port": 1}})
+    )
     with running(tmp_path, node={"id": ME, "coordinator": "alice"}) as node:
-        answer = ask(node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=A_JOB).json()
+        answer = ask(
+            node, "operator", "POST", "/v1/platform/schedule/job/create_all", json=A_JOB
+        ).json()
         assert answer["data"]["reason"] == "PEER_UNREACHABLE"
-        assert answer["data"]["next_step"] == "bfia-gateway route test alice names the step that fails."
+        assert (
+            answer["data"]["next_step"]
+            == "bfia-gateway route test alice names the step that fails."
+        )
 
 
 @pytest.mark.parametrize(
@@ -39,12 +48,29 @@ def test_the_next_step_after_a_silent_node_names_that_node(tmp_path: Path):
         ("UNREACHABLE", {"node": "alice"}, "bfia-gateway route test alice."),
         (
             "REPORTED_FAILED",
-            {"node": "alice", "role": "host", "task": "psi 1"},
+            {
+                "node": "alice",
+                "role": "host",
+                "task": "psi 1",
+            },
             "Look at result code and message, and at node alice at the log: "
             "bfia-gateway job logs job-1 --task 'psi 1' --party host.0.",
         ),
     ],
 )
-def test_what_to_do_about_a_failed_job_names_its_node_and_run(reason: str, failure: dict[str, Any], says: str):
-    job = {"job_id": "job-1", "parties": [{"role": "host", "index": 0, "node": "alice"}]}
+def test_what_to_do_about_a_failed_job_names_its_node_and_run(
+    reason: str,
+    failure: dict[str, Any],
+    says: str,
+):
+    job = {
+        "job_id": "job-1",
+        "parties": [
+            {
+                "role": "host",
+                "index": 0,
+                "node": "alice",
+            }
+        ],
+    }
     assert next_step_of(reasons()[reason].next_step[ENGLISH], job, failure) == says

@@ -25,7 +25,14 @@ SECRET = "row-that-stays-here"
 PATH = "/v1/interconn/schedule/output/metadata"
 WORDS = {
     "count": 2,
-    "column_info": [{"name": "id", "type": "string"}, {"name": "x", "type": "float", "sample": SECRET}],
+    "column_info": [
+        {"name": "id", "type": "string"},
+        {
+            "name": "x",
+            "type": "float",
+            "sample": SECRET,
+        },
+    ],
     "description": "the intersection",
     "id_column": "id",
     "create_time": 1_790_000_000,
@@ -40,12 +47,19 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
     home = tmp_path_factory.mktemp("nodes")
     for name in (ME, PEER):
         (home / name).mkdir()
-        (home / name / "routes.yml").write_text(yaml.safe_dump({STRANGER: {"url": "http://127.0.0.1:9"}}))
+        (home / name / "routes.yml").write_text(
+            yaml.safe_dump({STRANGER: {"url": "http://127.0.0.1:9"}})
+        )
     with running(home / ME) as here, running(home / PEER, PEER, fate={"enabled": True}) as there:
         for one, other in ((here, there), (there, here)):
             route = {"url": other.addresses()["peer"], "signing": "off"}
             name = other.settings.node.id
-            assert ask(one, "operator", "PUT", f"/api/v1/routes/{name}", json={"route": route}).status_code == 200
+            assert (
+                ask(
+                    one, "operator", "PUT", f"/api/v1/routes/{name}", json={"route": route}
+                ).status_code
+                == 200
+            )
         left_behind(here, JOB, 60.0)
         for key in ("out", "model", "report"):
             folder = here.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-{key}"
@@ -67,27 +81,48 @@ def address(key: str) -> Address:
     return Address(f"{JOB}-guest-0", f"task_{JOB}-{key}")
 
 
-def granted(node: Gateway, key: str, to: str = PEER) -> None:
+def granted(
+    node: Gateway,
+    key: str,
+    to: str = PEER,
+) -> None:
     at = address(key)
     done = asking("data", node, "grant", f"{at.namespace}#{at.name}", to)
     assert done.exit_code == 0, done.stderr
 
 
-def asked(node: Gateway, party: str = "guest.0", key: str = "", task: str = "a", job: str = JOB) -> Any:
+def asked(
+    node: Gateway,
+    party: str = "guest.0",
+    key: str = "",
+    task: str = "a",
+    job: str = JOB,
+) -> Any:
     path = f"/api/v1/jobs/{job}/metadata/{task}/{party}" + (f"/{key}" if key else "")
     answer = ask(node, "operator", "GET", path)
     assert SECRET not in answer.text
     return answer.json()
 
 
-def by_peer(node: Gateway, sender: str = PEER, **body: str) -> Any:
-    wanted = {"job_id": JOB, "task_name": "a", "role": "guest.0", **body}
+def by_peer(
+    node: Gateway,
+    sender: str = PEER,
+    **body: str,
+) -> Any:
+    wanted = {
+        "job_id": JOB,
+        "task_name": "a",
+        "role": "guest.0",
+        **body,
+    }
     answer = ask(node, "peer", "POST", PATH, json=wanted, headers={"x-node-id": sender})
     assert answer.status_code == 200 and SECRET not in answer.text
     return answer.json()
 
 
-def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(nodes: tuple[Gateway, Gateway]):
+def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(
+    nodes: tuple[Gateway, Gateway],
+):
     here, there = nodes
     assert here.settings.data.grants == "open"  # that is about jobs: metadata is never open
     said = asked(there, key="out")
@@ -100,7 +135,9 @@ def test_without_a_grant_nothing_is_told_and_the_refusal_says_how_to_get_one(nod
     assert refused.who == f"node {PEER}" and refused.status == 403
 
 
-def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(nodes: tuple[Gateway, Gateway]):
+def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
+    nodes: tuple[Gateway, Gateway],
+):
     here, there = nodes
     granted(here, "out")
     (one,) = asked(there, key="out")["outputs"]
@@ -124,14 +161,25 @@ def test_with_a_grant_the_columns_and_the_count_are_told_and_it_is_written_down(
     assert (noted.who, noted.action, noted.status) == (f"node {PEER}", f"POST {PATH}", 200)
     assert noted.detail["outputs"] == [f"{JOB}-guest-0#task_{JOB}-out"]
     shown = asking("job", there, "metadata", JOB, "a", "guest.0", "out")
-    assert shown.exit_code == 0 and "id string, x float" in shown.stdout and SECRET not in shown.stdout
+    assert (
+        shown.exit_code == 0 and "id string, x float" in shown.stdout and SECRET not in shown.stdout
+    )
 
 
-def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empty(nodes: tuple[Gateway, Gateway]):
+def test_of_a_task_what_is_granted_is_told_and_what_no_task_described_stays_empty(
+    nodes: tuple[Gateway, Gateway],
+):
     here, there = nodes
     granted(here, "report")
-    (one,) = asked(there, "guest")["outputs"]  # the file's first line could be a row: it is not read
-    assert (one["key"], one["count"], one["columns"], one["bytes"] > 0) == ("report", None, [], True)
+    (one,) = asked(there, "guest")[
+        "outputs"
+    ]  # the file's first line could be a row: it is not read
+    assert (one["key"], one["count"], one["columns"], one["bytes"] > 0) == (
+        "report",
+        None,
+        [],
+        True,
+    )
     assert asked(there, key="out")["data"]["reason"] == "NOT_AUTHORISED"
 
 
@@ -169,7 +217,12 @@ def test_of_broken_outputs_what_is_certain_is_told(nodes: tuple[Gateway, Gateway
     metadata.write_bytes(b"{")
     try:
         (one,) = asked(here, key="out")["outputs"]
-        assert (one["there"], one["count"], one["columns"], one["bytes"] > 0) == (True, None, [], True)
+        assert (one["there"], one["count"], one["columns"], one["bytes"] > 0) == (
+            True,
+            None,
+            [],
+            True,
+        )
         further = metadata.with_name("data_2")
         further.write_text("id,x\n")
         (one,) = asked(here, key="out")["outputs"]
@@ -193,8 +246,25 @@ def test_the_nodes_own_people_need_no_grant(nodes: tuple[Gateway, Gateway]):
 
 
 def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
-    said = {"task": "a", "party": "guest.0", "key": "out", "type": "dataset", "namespace": "n", "name": "m"}
-    said |= {"there": True, "rows": [[SECRET]], "columns": [{"name": "x", "type": "int", "sample": SECRET}]}
+    said = {
+        "task": "a",
+        "party": "guest.0",
+        "key": "out",
+        "type": "dataset",
+        "namespace": "n",
+        "name": "m",
+    }
+    said |= {
+        "there": True,
+        "rows": [[SECRET]],
+        "columns": [
+            {
+                "name": "x",
+                "type": "int",
+                "sample": SECRET,
+            }
+        ],
+    }
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
     (one,) = interconn.asked(peer, Wanted("job", "a", "guest"))
     assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())

@@ -47,7 +47,9 @@ def node(tmp_path_factory: pytest.TempPathFactory):
 def over(job_id: str, **changes) -> LocalJob:
     """Return a job that is over: task ``a`` has run, task ``b`` never began."""
     first = replace(a_node("a"), outputs=tuple(DagOutput(_type(key), key) for key in KEYS))
-    spec = a_spec(Dag((first, a_node("b", ["a"]))), {"guest": (ME,), "host": (PEER,)}, job_id=job_id)
+    spec = a_spec(
+        Dag((first, a_node("b", ["a"]))), {"guest": (ME,), "host": (PEER,)}, job_id=job_id
+    )
     run = a_run(
         "a",
         RunStatus.SUCCESS,
@@ -59,7 +61,12 @@ def over(job_id: str, **changes) -> LocalJob:
         collect=OK,
         reporting=Reporting(TaskStatus.SUCCESS, OK),
     )
-    local = a_local_job(run, status=JobStatus.FINISHED, closed=True, close=OK)
+    local = a_local_job(
+        run,
+        status=JobStatus.FINISHED,
+        closed=True,
+        close=OK,
+    )
     return replace(local, spec=replace(spec, **changes), node=ME)
 
 
@@ -67,7 +74,12 @@ def _type(key: str) -> str:
     return {"out": "dataset", "later": "dataset"}.get(key, key)
 
 
-def have(node: Gateway, job_id: str, key: str = "out", *parts: bytes) -> str:
+def have(
+    node: Gateway,
+    job_id: str,
+    key: str = "out",
+    *parts: bytes,
+) -> str:
     """Store a job that is over with the bytes of one of its outputs; return the output's path."""
     if node.store.local_jobs.find(job_id) is None:
         node.store.local_jobs.add(over(job_id), "flow")
@@ -78,7 +90,12 @@ def have(node: Gateway, job_id: str, key: str = "out", *parts: bytes) -> str:
     return f"/api/v1/jobs/{job_id}/outputs/a/{PARTY}/{key}"
 
 
-def get(node: Gateway, path: str, status: int = 200, **params: Any) -> Any:
+def get(
+    node: Gateway,
+    path: str,
+    status: int = 200,
+    **params: Any,
+) -> Any:
     answer = ask(node, "operator", "GET", path, params=params or None)
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -104,17 +121,25 @@ def test_no_more_than_a_bound_is_read_of_a_table(node: Gateway):
     assert str(MOST_BYTES) in seen["left_out"] and seen["bytes"] == 5 + 50 * len(wide)
 
 
-def test_parquet_that_a_run_left_is_not_read_as_it_may_expand_without_bound(node: Gateway, monkeypatch):
+def test_parquet_that_a_run_left_is_not_read_as_it_may_expand_without_bound(
+    node: Gateway, monkeypatch
+):
     file = io.BytesIO()
     pq.write_table(pa.table({"x": ["A" * 2**24]}), file, compression="zstd", use_dictionary=False)
     monkeypatch.setattr(pq, "ParquetFile", None)
     seen = get(node, have(node, "job-expands", "out", file.getvalue()), rows=1)
-    assert seen["kind"] == "bytes" and seen["left_out"].startswith(f"all {len(file.getvalue())} bytes")
+    assert seen["kind"] == "bytes" and seen["left_out"].startswith(
+        f"all {len(file.getvalue())} bytes"
+    )
 
 
 def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
     path = have(node, "job-report", "report", b'{"auc": NaN, "ks": 1e999, "n": [1, true]}')
-    assert get(node, path)["value"] == {"auc": "nan", "ks": "inf", "n": [1, True]}
+    assert get(node, path)["value"] == {
+        "auc": "nan",
+        "ks": "inf",
+        "n": [1, True],
+    }
     listed = get(node, "/api/v1/jobs/job-report/outputs")["outputs"]
     assert [o["value"]["ks"] for o in listed if o["key"] == "report"] == ["inf"]
 
@@ -122,14 +147,25 @@ def test_a_report_is_shown_as_its_value_whatever_its_numbers(node: Gateway):
 def test_an_output_that_was_never_written_says_so(node: Gateway):
     missing = get(node, have(node, "job-none", "out"), 404)
     assert missing["data"]["reason"] == "OUTPUT_MISSING"
-    assert missing["msg"] == "OUTPUT_MISSING: output out of task a at guest.0 is not there; its run is SUCCESS"
+    assert (
+        missing["msg"]
+        == "OUTPUT_MISSING: output out of task a at guest.0 is not there; its run is SUCCESS"
+    )
 
 
 def test_what_cannot_be_shown_says_why(node: Gateway):
-    odd = {"bin": bytes(range(256)), "nested": b"[" * 500 + b"]" * 500, "big": b"\0" * (MOST_BYTES + 1)}
+    odd = {
+        "bin": bytes(range(256)),
+        "nested": b"[" * 500 + b"]" * 500,
+        "big": b"\0" * (MOST_BYTES + 1),
+    }
     for name, data in odd.items():
         seen = get(node, have(node, f"job-{name}", "model", data))
-        assert seen["kind"] == "bytes" and f"{len(data)} bytes" in seen["left_out"] and "value" not in seen
+        assert (
+            seen["kind"] == "bytes"
+            and f"{len(data)} bytes" in seen["left_out"]
+            and "value" not in seen
+        )
     large = get(node, have(node, "job-large", "report", b'{"x": "' + b"1" * MOST_BYTES + b'"}'))
     assert large["kind"] == "json" and large["value"] is None and "more than" in large["left_out"]
 
@@ -138,10 +174,14 @@ def test_a_download_is_the_bytes_with_their_checksum(node: Gateway):
     parts = [b"id\n" + b"1\n" * 900_000, b"id\n2\n"]
     path = have(node, "job-down", "out", *parts)
     assert "x-checksum-sha256" not in ask(node, "operator", "GET", path + "/download").headers
-    answer = ask(node, "operator", "GET", path + "/download", headers={"want-repr-digest": "sha-256=1"})
+    answer = ask(
+        node, "operator", "GET", path + "/download", headers={"want-repr-digest": "sha-256=1"}
+    )
     assert answer.status_code == 200 and answer.content == b"".join(parts)
     assert answer.headers["x-checksum-sha256"] == hashlib.sha256(answer.content).hexdigest()
-    assert answer.headers["content-disposition"].startswith('attachment; filename="a-guest.0-out.csv"')
+    assert answer.headers["content-disposition"].startswith(
+        'attachment; filename="a-guest.0-out.csv"'
+    )
 
 
 def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway):
@@ -153,7 +193,8 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway
 
     everything = part()
     assert (
-        everything.headers["content-length"] == str(len(whole)) and everything.headers["accept-ranges"] == "bytes"
+        everything.headers["content-length"] == str(len(whole))
+        and everything.headers["accept-ranges"] == "bytes"
     )
     for text, start, end in (
         ("bytes=0-3", 0, 4),
@@ -175,33 +216,55 @@ def test_a_download_goes_on_where_it_stopped_unless_it_has_changed(node: Gateway
         assert one_range(text, 10) is None, text
 
 
-def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(node: Gateway, monkeypatch):
+def test_a_job_that_was_only_handed_in_is_told_from_where_it_is_scheduled(
+    node: Gateway, monkeypatch
+):
     node.store.add_submission("job-elsewhere", "flow", PEER, T0)
     task = TaskView("task_1", "a", TaskStatus.RUNNING, nodes={PEER: {"guest": TaskStatus.RUNNING}})
     view = JobView("job-elsewhere", JobStatus.RUNNING, [task])
     monkeypatch.setattr(node.coordinator, "status", lambda job_id: view)
     job = get(node, "/api/v1/jobs/job-elsewhere")
     assert (job["status"], job["scheduler"], job["initiator"]) == ("RUNNING", PEER, ME)
-    assert job["parties"] == [{"role": "guest", "index": None, "node": PEER}]
+    assert job["parties"] == [
+        {
+            "role": "guest",
+            "index": None,
+            "node": PEER,
+        }
+    ]
     assert (job["runs"], job["parameters"]) == ([], {})
 
 
-def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_log(node: Gateway, monkeypatch):
+def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_log(
+    node: Gateway, monkeypatch
+):
     optional = [
-        a_parameter(name, defaultValue=value) for name, value in (("set", "1"), ("open", "2"), ("blank", ""))
+        a_parameter(name, defaultValue=value)
+        for name, value in (("set", "1"), ("open", "2"), ("blank", ""))
     ]
-    description = a_description("Thing", provider="vendor", inputParam=optional, inputData=[], outputData=[])
+    description = a_description(
+        "Thing",
+        provider="vendor",
+        inputParam=optional,
+        inputData=[],
+        outputData=[],
+    )
     provider = provider_from_request(
         a_request(description, name="vendor", metadata={"base_url": "", "image": "i:1"})
     )
     node.registry.register(provider)
     params = {"common": {"a": {"set": 7}}}
     node.store.local_jobs.add(over("job-params", task_params=params), "flow")
-    monkeypatch.setattr(node.coordinator, "status", lambda job_id: JobView(job_id, JobStatus.FINISHED))
+    monkeypatch.setattr(
+        node.coordinator, "status", lambda job_id: JobView(job_id, JobStatus.FINISHED)
+    )
     job = get(node, "/api/v1/jobs/job-params")
     assert job["parameters"] == {
         PARTY: {
-            "a": {"set": {"value": 7, "origin": "common"}, "open": {"value": "2", "origin": "component default"}},
+            "a": {
+                "set": {"value": 7, "origin": "common"},
+                "open": {"value": "2", "origin": "component default"},
+            },
             "b": {
                 "set": {"value": "1", "origin": "component default"},
                 "open": {"value": "2", "origin": "component default"},
@@ -215,13 +278,25 @@ def test_defaults_are_shown_with_their_origin_and_runs_with_the_path_of_their_lo
     assert str(node.storage.root.parent) not in json.dumps(job)
 
 
-def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_orphans_are_shown_and_counted_and_left_alone(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
     assert get(node, "/api/v1/orphans") == {"unknown": [], "lost": []}
     own = labels(ME, node.store.installation(), "job-x", "task_x", "guest", 0, 0)
     node.engine.launch(LaunchSpec("bfia-orphan", SLEEPER, {}, own))
     mine = over("job-lost")
-    lost = replace(mine.runs[0], status=RunStatus.RUNNING, owner=node.owner, probe_at=T0.replace(2999))
-    others = replace(lost, run_id="f" * 64, name="bfia-others", owner="other/process")
+    lost = replace(
+        mine.runs[0],
+        status=RunStatus.RUNNING,
+        owner=node.owner,
+        probe_at=T0.replace(2999),
+    )
+    others = replace(
+        lost,
+        run_id="f" * 64,
+        name="bfia-others",
+        owner="other/process",
+    )
     node.store.local_jobs.add(replace(mine, runs=(lost, others)), "flow")
     try:
         found = get(node, "/api/v1/orphans")
@@ -232,7 +307,11 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch
             ("bfia-job-lost", "job-lost", "guest")
         ]
         ready = get(node, "/health/ready")
-        assert ready["ready"] and ready["checks"]["orphans"] == {"ok": True, "unknown": 1, "lost": 1}
+        assert ready["ready"] and ready["checks"]["orphans"] == {
+            "ok": True,
+            "unknown": 1,
+            "lost": 1,
+        }
         assert [f.name for f in node.engine.list()] == ["bfia-orphan"]
         with monkeypatch.context() as patch:
             patch.setattr(node.engine, "probe", raising(EngineError("it answers nonsense")))
@@ -241,10 +320,15 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch
             cause = get(node, "/health/ready")["checks"]["orphans"]["cause"]
             assert cause == "ENGINE_DOWN: no daemon answers"
             patch.setattr(node.engine, "check", raising(EngineDown("no daemon answers")))
-            patch.setattr(node.store.jobs, "find", raising(DatabaseAway("the database does not answer")))
+            patch.setattr(
+                node.store.jobs, "find", raising(DatabaseAway("the database does not answer"))
+            )
             checks = get(node, "/health/ready", 503)["checks"]
             assert checks["engine"]["cause"] == "ENGINE_DOWN: no daemon answers"
-            assert checks["database"] == {"ok": False, "cause": "DatabaseAway"} and "orphans" not in checks
+            assert (
+                checks["database"] == {"ok": False, "cause": "DatabaseAway"}
+                and "orphans" not in checks
+            )
     finally:
         node.engine.remove("bfia-orphan")
 
@@ -252,11 +336,17 @@ def test_orphans_are_shown_and_counted_and_left_alone(node: Gateway, monkeypatch
 def test_the_log_of_every_attempt_is_there(node: Gateway):
     local = left_behind(node, "job-again", 5)
     second = replace(a_run_of(local.spec, attempt=1), task_id="task_job-again-2")
-    node.store.local_jobs.update("job-again", lambda job: replace(job, runs=(local.runs[0], second)))
+    node.store.local_jobs.update(
+        "job-again", lambda job: replace(job, runs=(local.runs[0], second))
+    )
     logs_of(node, second).mkdir(parents=True)
     (logs_of(node, second) / "stdout.log").write_text("hello again\n")
     place = "/api/v1/jobs/job-again/runs/guest.0/a/log?stream=stdout"
-    for attempt, begins in (("", "hello again\n"), ("&attempt=1", "hello again\n"), ("&attempt=0", "hello\n")):
+    for attempt, begins in (
+        ("", "hello again\n"),
+        ("&attempt=1", "hello again\n"),
+        ("&attempt=0", "hello\n"),
+    ):
         assert ask(node, "operator", "GET", place + attempt).text.startswith(begins)
     assert "but 0, 1" in get(node, place + "&attempt=2", 404)["msg"]
     assert get(node, place + "&attempt=x", 400)["data"]["problems"][0]["path"] == "attempt"
@@ -268,7 +358,15 @@ def reported(node: Gateway) -> str:
     job_id = "job-00000000000000000000000000000050"
     left_behind(node, job_id, 60.0)
     written = node.storage.root / f"{job_id}-guest-0" / f"task_{job_id}-report" / "data_0"
-    written.write_text(json.dumps({"auc": 0.987654321, "remark": "<b>", "loss": LOSS}))
+    written.write_text(
+        json.dumps(
+            {
+                "auc": 0.987654321,
+                "remark": "<b>",
+                "loss": LOSS,
+            }
+        )
+    )
     return job_id
 
 
@@ -289,19 +387,31 @@ def test_a_report_names_its_pictures_and_each_is_svg_without_rights(node: Gatewa
 
 
 def test_commands_list_show_and_draw_reports_and_say_what_there_is_instead(
-    node: Gateway, reported: str, tmp_path: Path
+    node: Gateway,
+    reported: str,
+    tmp_path: Path,
 ):
     listed = cli(node, "reports", reported)
-    assert listed.exit_code == 0 and "auc 0.987654" in listed.stdout and "loss of 30 rows" in listed.stdout
+    assert (
+        listed.exit_code == 0
+        and "auc 0.987654" in listed.stdout
+        and "loss of 30 rows" in listed.stdout
+    )
     file, none = tmp_path / "loss.svg", tmp_path / "x.svg"
     shown = cli(node, "report", reported, "a", "report", "--plot", str(file), "--series", "loss")
     assert shown.exit_code == 0, shown.stderr
-    assert "0.987654" in shown.stdout and "and 10 rows more" in shown.stdout and str(file) in shown.stdout
+    assert (
+        "0.987654" in shown.stdout
+        and "and 10 rows more" in shown.stdout
+        and str(file) in shown.stdout
+    )
     assert ElementTree.parse(file).getroot().tag.endswith("svg")
     as_json = json.loads(cli(node, "report", reported, "a", "report", "--json").stdout)
     assert as_json["values"]["auc"] == 0.987654321
     other = cli(node, "report", reported, "b", "report")
     assert other.exit_code == EXIT_BAD_INPUT and "a report --party guest.0" in other.stderr
-    assert cli(node, "report", reported, "a", "report", "--series", "loss").exit_code == EXIT_BAD_INPUT
+    assert (
+        cli(node, "report", reported, "a", "report", "--series", "loss").exit_code == EXIT_BAD_INPUT
+    )
     wrong = cli(node, "report", reported, "a", "report", "--plot", str(none), "--series", "los")
     assert wrong.exit_code == EXIT_FAILED and "'loss'" in wrong.stderr and not none.exists()

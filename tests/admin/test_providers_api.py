@@ -32,7 +32,9 @@ def as_(node: Gateway) -> Callable[[str], Send]:
     def of(name: str) -> Send:
         role = {"root": Role.ADMIN, "eve": Role.VIEWER}.get(name, Role.VENDOR)
         headers = {"authorization": f"Bearer {token_of(node, role, name)}"}
-        return lambda method, path, **more: ask(node, "operator", method, path, headers=headers, **more)
+        return lambda method, path, **more: ask(
+            node, "operator", method, path, headers=headers, **more
+        )
 
     return of
 
@@ -57,22 +59,48 @@ def test_another_vendors_token_is_refused_and_every_change_is_in_the_audit(
         answer = bob("POST", f"/api/v1/providers{path}", json={} if path else a_request())
         assert (answer.status_code, answer.json()["data"]["reason"]) == (403, "NOT_OWNER")
     assert bob("PUT", "/api/v1/provider-owners/acme", json={"owner": "bob"}).status_code == 403
-    changed = ann("POST", "/api/v1/providers?reason=titles", json=a_request(a_description(title="new")))
+    changed = ann(
+        "POST", "/api/v1/providers?reason=titles", json=a_request(a_description(title="new"))
+    )
     assert changed.json()["changes"] == [
-        {"path": "components_description.Algo.title", "before": "Algo", "after": "new"}
+        {
+            "path": "components_description.Algo.title",
+            "before": "Algo",
+            "after": "new",
+        }
     ]
-    assert root("PUT", "/api/v1/provider-owners/acme", json={"owner": "bob"}).json()["before"] == "ann"
-    assert bob("POST", f"/api/v1/providers/{KEY}/retire", json={"reason": "mine now"}).status_code == 200
+    assert (
+        root("PUT", "/api/v1/provider-owners/acme", json={"owner": "bob"}).json()["before"] == "ann"
+    )
+    assert (
+        bob("POST", f"/api/v1/providers/{KEY}/retire", json={"reason": "mine now"}).status_code
+        == 200
+    )
     assert ann("POST", "/v2/provider/register", json=a_request()).json()["code"] == 403
 
     def written() -> dict[tuple[str, Any], Any]:
         return {(e.who, e.detail.get("action")): e.detail for e in node.audit.list() if e.detail}
 
-    wait_for(lambda: written().keys() >= {("ann", "updated"), ("bob", "retired"), ("root", None)}, 20)
+    wait_for(
+        lambda: written().keys() >= {("ann", "updated"), ("bob", "retired"), ("root", None)}, 20
+    )
     told = written()
     assert told["ann", "updated"]["changes"] == changed.json()["changes"]
-    assert told["bob", "retired"]["changes"] == [{"path": "retired", "before": None, "after": True}]
-    assert told["root", None].items() >= {"name": "acme", "before": "ann", "owner": "bob"}.items()
+    assert told["bob", "retired"]["changes"] == [
+        {
+            "path": "retired",
+            "before": None,
+            "after": True,
+        }
+    ]
+    assert (
+        told["root", None].items()
+        >= {
+            "name": "acme",
+            "before": "ann",
+            "owner": "bob",
+        }.items()
+    )
 
 
 def test_the_schemas_are_served(as_: Callable[[str], Send]):
@@ -92,7 +120,9 @@ def test_the_guard_is_not_fooled_by_a_name_with_signs(as_: Callable[[str], Send]
 
 
 def test_no_large_registration_holds_up_others(
-    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+    node: Gateway,
+    as_: Callable[[str], Send],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     parsed = watch(monkeypatch, adapter_body, "read_json")
     compared = watch(monkeypatch, registry, "changes")
@@ -106,7 +136,9 @@ def test_no_large_registration_holds_up_others(
 
 
 def test_the_description_of_a_listener_is_made_aside_and_once(
-    node: Gateway, as_: Callable[[str], Send], monkeypatch: pytest.MonkeyPatch
+    node: Gateway,
+    as_: Callable[[str], Send],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     made = watch(monkeypatch, openapi, "get_openapi")
     first, second = (as_("root")("GET", "/openapi.json").json() for _ in range(2))
@@ -125,7 +157,11 @@ def test_the_description_of_a_listener_is_made_aside_and_once(
         ("several:2.0.0", "several:2.0.0@docker"),
     ],
 )
-def test_a_name_without_version_or_device_shows_the_newest_in_use(as_: Callable[[str], Send], name: str, key: str):
+def test_a_name_without_version_or_device_shows_the_newest_in_use(
+    as_: Callable[[str], Send],
+    name: str,
+    key: str,
+):
     root = as_("root")
     for version in ("1.0.9", "1.0.10", "2.0.0"):
         root("POST", "/v2/provider/register", json=a_request(name="several", version=version))
@@ -141,7 +177,12 @@ def test_a_change_of_a_provider_without_version_or_device_names_those_there_are(
 ):
     root = as_("root")
     root("POST", "/v2/provider/register", json=a_request(name="changed", version="1.0.0"))
-    for method, what in (("POST", "retire"), ("POST", "approve"), ("GET", "history"), ("GET", "diff")):
+    for method, what in (
+        ("POST", "retire"),
+        ("POST", "approve"),
+        ("GET", "history"),
+        ("GET", "diff"),
+    ):
         answer = root(method, f"/api/v1/providers/{name}/{what}").json()
         assert (
             answer["msg"]

@@ -17,7 +17,12 @@ def node(tmp_path):
         yield gateway
 
 
-def call(gateway, method, path, **kwargs):
+def call(
+    gateway,
+    method,
+    path,
+    **kwargs,
+):
     answer = ask(gateway, "operator", method, path, **kwargs)
     return answer.status_code, answer.json()
 
@@ -49,10 +54,17 @@ def test_an_edit_beside_a_broken_file_says_so_and_lasts_until_its_repair(node, t
 def test_the_nodes_own_id_needs_no_route(node):
     status, body = call(node, "PUT", f"{API}/{ME}", json={"route": {"url": "http://127.0.0.1:2"}})
     assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
-    assert "own id" in body["data"]["problems"][0]["rule"] and call(node, "GET", API)[1]["version"] == 1
+    assert (
+        "own id" in body["data"]["problems"][0]["rule"]
+        and call(node, "GET", API)[1]["version"] == 1
+    )
     named = {"route": {"url": "https://127.0.0.1:2", "server_name": "gw.example"}}
-    assert call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200  # for the other gateways of this node
-    assert call(node, "PATCH", f"{API}/{ME}", json={"route": {"server_name": "gw2.example"}})[0] == 200
+    assert (
+        call(node, "PUT", f"{API}/{ME}", json=named)[0] == 200
+    )  # for the other gateways of this node
+    assert (
+        call(node, "PATCH", f"{API}/{ME}", json={"route": {"server_name": "gw2.example"}})[0] == 200
+    )
 
 
 def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp_path):
@@ -64,10 +76,22 @@ def test_an_own_entry_that_a_file_holds_is_not_edited_as_if_it_counted(node, tmp
 
 
 def test_a_wrong_entry_is_refused_with_every_problem_and_nothing_changes(node):
-    wrong = {"route": {"host": "a b", "port": 70000, "profile": "fat", "colour": 1}}
+    wrong = {
+        "route": {
+            "host": "a b",
+            "port": 70000,
+            "profile": "fat",
+            "colour": 1,
+        }
+    }
     status, body = call(node, "PUT", f"{API}/JG7", json=wrong)
     assert status == 400 and body["data"]["reason"] == "ROUTE_INVALID"
-    assert {p["path"] for p in body["data"]["problems"]} == {"JG7.host", "JG7.port", "JG7.profile", "JG7.colour"}
+    assert {p["path"] for p in body["data"]["problems"]} == {
+        "JG7.host",
+        "JG7.port",
+        "JG7.profile",
+        "JG7.colour",
+    }
     assert not any(p["rule"].startswith("line ") for p in body["data"]["problems"])
     assert call(node, "PUT", f"{API}/no%20id", json={"route": {"url": "http://h"}})[0] == 400
     assert call(node, "PATCH", f"{API}/JG7", json={"route": {"enabled": False}})[0] == 404

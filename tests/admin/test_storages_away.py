@@ -48,9 +48,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         subprocess.run(script, check=True, capture_output=True)
         way = stack.enter_context(Proxy(host, int(port)))
 
-        def named(at: str, bucket: str, **more: str) -> dict[str, str]:
-            key = {"username": os.environ["BFIA_TEST_S3_KEY"], "password": os.environ["BFIA_TEST_S3_SECRET"]}
-            return {"url": f"s3://{at}/{bucket}", "region": "default", **key, **more}
+        def named(
+            at: str,
+            bucket: str,
+            **more: str,
+        ) -> dict[str, str]:
+            key = {
+                "username": os.environ["BFIA_TEST_S3_KEY"],
+                "password": os.environ["BFIA_TEST_S3_SECRET"],
+            }
+            return {
+                "url": f"s3://{at}/{bucket}",
+                "region": "default",
+                **key,
+                **more,
+            }
 
         settings = {
             "cluster": {"url": f"hdfs://127.0.0.1:{free_ports(1)[0]}/joint"},
@@ -63,13 +75,31 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         provider = copy.deepcopy(A_PROVIDER)
         for described in provider["components_description"].values():
             described["storageEngine"] = ["s3", "file"]
-        ask(node, "operator", "PUT", f"/api/v1/routes/{PEER}", json={"route": {"url": "http://127.0.0.1:1"}})
+        ask(
+            node,
+            "operator",
+            "PUT",
+            f"/api/v1/routes/{PEER}",
+            json={"route": {"url": "http://127.0.0.1:1"}},
+        )
         ask(node, "operator", "POST", "/v2/provider/register", json=provider)
         yield Site(node, way, lake, small)
 
 
-def upload(node: Gateway, name: str, storage: str, table: bytes = b"id,x\n1,2\n") -> Any:
-    form, file = {"namespace": "ns", "name": name, "storage": storage}, {"file": ("t.csv", table)}
+def upload(
+    node: Gateway,
+    name: str,
+    storage: str,
+    table: bytes = b"id,x\n1,2\n",
+) -> Any:
+    form, file = (
+        {
+            "namespace": "ns",
+            "name": name,
+            "storage": storage,
+        },
+        {"file": ("t.csv", table)},
+    )
     return ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=file).json()
 
 
@@ -84,7 +114,9 @@ def storages(node: Gateway) -> Any:
 def kept(place: real.Place, name: str = "") -> list[str]:
     """Return what lies in a bucket of a table, or of all, or is half sent."""
     half = real.client().list_multipart_uploads(Bucket=place.name).get("Uploads", [])
-    whole = [one.path for one in place.operator.list("/", recursive=True) if not one.path.endswith("/")]
+    whole = [
+        one.path for one in place.operator.list("/", recursive=True) if not one.path.endswith("/")
+    ]
     return [one for one in (*whole, *(one["Key"] for one in half)) if one.startswith(f"ns/{name}")]
 
 
@@ -92,13 +124,19 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     node = site.node
     assert upload(node, "here", "file")["code"] == upload(node, "there", "lake")["code"] == 0
     away = "storage cluster (hdfs) cannot be reached"
-    wait_for(lambda: away in (cause := health(node)) and "lake" not in cause, about="the one alone is named")
+    wait_for(
+        lambda: away in (cause := health(node)) and "lake" not in cause,
+        about="the one alone is named",
+    )
     node.participant.create_job(a_job("job-there", {"dataset_id": "ns#there"}), PEER)
     site.way.turn("cut")
     wait_for(lambda: "storage lake (s3) cannot be reached" in health(node), about="it is named")
     with pytest.raises(Refused) as refused:
         node.participant.create_job(a_job("job-late", {"dataset_id": "ns#there"}), PEER)
-    assert refused.value.reason == "STORAGE_UNREACHABLE" and "storage lake (s3)" in refused.value.message
+    assert (
+        refused.value.reason == "STORAGE_UNREACHABLE"
+        and "storage lake (s3)" in refused.value.message
+    )
     node.participant.create_job(a_job("job-here", {"dataset_id": "ns#here"}), PEER)
     site.way.turn("blackhole")  # nobody waits until the library gives up
     slow = "storage lake (s3) took longer than 2 s"
@@ -110,14 +148,20 @@ def test_a_storage_that_is_away_is_named_and_refuses_only_what_lies_there(site: 
     for job_id in ("job-there", "job-here"):
         node.participant.stop_job(job_id, "", None, PEER)
     wait_for(
-        lambda: ask(node, "operator", "DELETE", "/api/v1/datasets/ns/there").is_success, about="it is not used"
+        lambda: ask(node, "operator", "DELETE", "/api/v1/datasets/ns/there").is_success,
+        about="it is not used",
     )
 
 
-def test_what_lies_in_another_storage_than_a_component_lists_is_said_with_what_to_do(site: Site) -> None:
+def test_what_lies_in_another_storage_than_a_component_lists_is_said_with_what_to_do(
+    site: Site,
+) -> None:
     node = site.node
     assert upload(node, "near", "file")["code"] == upload(node, "far", "lake")["code"] == 0
-    listed, shown = asking("data", node, "list").stdout, asking("data", node, "show", "ns#far").stdout
+    listed, shown = (
+        asking("data", node, "list").stdout,
+        asking("data", node, "show", "ns#far").stdout,
+    )
     assert re.search(r"ns#far .* lake ", listed) and not re.search("ns#near .* file ", listed)
     assert re.search(r"storage +│ lake +\n", shown), shown
     provider = copy.deepcopy(A_PROVIDER) | {"version": "9.9.9"}
@@ -133,9 +177,13 @@ def test_what_lies_in_another_storage_than_a_component_lists_is_said_with_what_t
     said = "STORAGE_MISMATCH: the description's storageEngine lists file, and the data of guest.0 lies in: s3"
     assert (problem.rule, problem.got) == (said, None) and str(problem).endswith(said)
     (item,) = (one for one in node.admission.dry_run(made, PEER) if one.cause == said)
-    assert item.remedy.startswith("upload the data with --storage into one that the component lists")
+    assert item.remedy.startswith(
+        "upload the data with --storage into one that the component lists"
+    )
     for text in (said, item.remedy):
-        assert re.search("列出 file，而 guest.0 的数据位于：s3|用 --storage 将数据上传", translate(text, "zh"))
+        assert re.search(
+            "列出 file，而 guest.0 的数据位于：s3|用 --storage 将数据上传", translate(text, "zh")
+        )
 
 
 def test_a_dataset_that_cannot_be_deleted_now_stays_in_use(site: Site) -> None:
@@ -170,11 +218,19 @@ def test_a_dataset_is_shown_and_disabled_while_its_storage_is_away(site: Site) -
         ("locked", "STORAGE_DENIED"),
     ],
 )
-def test_an_upload_that_cannot_be_stored_says_why(site: Site, storage: str, reason: str) -> None:
+def test_an_upload_that_cannot_be_stored_says_why(
+    site: Site,
+    storage: str,
+    reason: str,
+) -> None:
     before = leftovers(site.node.storage.root)
     refused = upload(site.node, "t", storage, TABLE)
-    assert refused["data"]["reason"] == reason and f"storage {storage} (" in refused["message"], refused
-    assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused) and "not-the-key" not in str(refused)
+    assert refused["data"]["reason"] == reason and f"storage {storage} (" in refused["message"], (
+        refused
+    )
+    assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused) and "not-the-key" not in str(
+        refused
+    )
     assert site.node.datasets.known(Address("ns", "t")) is None and kept(site.small) == []
     # where nothing could be deleted either, a note stays for `gc`
     assert (leftovers(site.node.storage.root) == before) is (storage == "small")
@@ -196,8 +252,13 @@ def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site: Sit
         yield b"\r\n--b--\r\n"
 
     kind = {"content-type": "multipart/form-data; boundary=b"}
-    answer = ask(node, "operator", "POST", "/v2/component/upload/file", content=body(), headers=kind).json()
-    assert answer["data"]["reason"] == "STORAGE_UNREACHABLE" and "storage lake (s3)" in answer["message"], answer
+    answer = ask(
+        node, "operator", "POST", "/v2/component/upload/file", content=body(), headers=kind
+    ).json()
+    assert (
+        answer["data"]["reason"] == "STORAGE_UNREACHABLE"
+        and "storage lake (s3)" in answer["message"]
+    ), answer
     (noted,) = set(leftovers(node.storage.root)) - before
     assert node.datasets.known(Address("ns", "t")) is None
     assert ask(node, "operator", "POST", "/api/v1/gc", json={"orphans": True}).is_success

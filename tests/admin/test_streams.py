@@ -20,7 +20,10 @@ LOG = "/api/v1/jobs/streamed/runs/guest.0/a/log?follow=1"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    engine = {"kind": "process", "process": {"images": {"vendor:1.0.0": {"command": ["/bin/sleep", "600"]}}}}
+    engine = {
+        "kind": "process",
+        "process": {"images": {"vendor:1.0.0": {"command": ["/bin/sleep", "600"]}}},
+    }
     home = tmp_path_factory.mktemp("node")
     with running(home, engine=engine, auth={"mode": "on"}) as gateway:
         containers(gateway, "streamed", {"guest": (ME,)}, launched=True)
@@ -28,12 +31,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @contextmanager
-def streamed(node: Gateway, path: str, token: str) -> Iterator[httpx.Response]:
+def streamed(
+    node: Gateway,
+    path: str,
+    token: str,
+) -> Iterator[httpx.Response]:
     """Follow a path until the block is left."""
     url = node.addresses()["operator"] + path
     headers = {"authorization": f"Bearer {token}"}
     with (
-        httpx.Client(timeout=30, trust_env=False, verify=NO_TLS) as client,
+        httpx.Client(
+            timeout=30,
+            trust_env=False,
+            verify=NO_TLS,
+        ) as client,
         client.stream("GET", url, headers=headers) as response,
     ):
         yield response

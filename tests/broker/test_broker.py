@@ -41,9 +41,23 @@ def opened(tmp_path):
         opened.broker.close()
 
 
-async def read(broker, topic="t", *, session="s", reader="r", timeout=0.0, **more):
+async def read(
+    broker,
+    topic="t",
+    *,
+    session="s",
+    reader="r",
+    timeout=0.0,
+    **more,
+):
     """Pops and says that the answer was sent; returns the payload."""
-    message = await broker.pop(session, topic, reader=reader, timeout=timeout, **more)
+    message = await broker.pop(
+        session,
+        topic,
+        reader=reader,
+        timeout=timeout,
+        **more,
+    )
     if message is None:
         return None
     payload = message.payload
@@ -82,11 +96,16 @@ async def test_a_push_waits_for_room_and_gets_it(opened):
     assert [await read(broker), await read(broker)] == [b"next", b"last"]
 
 
-@pytest.mark.parametrize("limit", [{"session_bytes": 5}, {"total_bytes": 5}, {"session_messages": 1}])
+@pytest.mark.parametrize(
+    "limit", [{"session_bytes": 5}, {"total_bytes": 5}, {"session_messages": 1}]
+)
 async def test_a_push_without_room_is_refused_and_leaves_nothing(opened, limit):
     broker = opened(**limit, inline_bytes=2)
     await broker.push("s", "t", "n", b"012")
-    for session in {"s", "s" if "session_bytes" in limit or "session_messages" in limit else "other"}:
+    for session in {
+        "s",
+        "s" if "session_bytes" in limit or "session_messages" in limit else "other",
+    }:
         with pytest.raises(BufferFull):
             await broker.push(session, "t", "n", b"345", wait=0.01, sequence="1")
     assert broker.usage() == (1, 1, 3)
@@ -107,7 +126,9 @@ async def test_one_run_fills_half_of_a_session_at_most(opened, limit):
         await broker.push("s", "v", "n", b"5", run="greedy", wait=0.05)
     await broker.push("s", "t", "n", b"01", run="other")
     await broker.push("s", "t", "peer", b"01")
-    push = await waiting(asyncio.ensure_future(broker.push("s", "v", "n", b"5", run="greedy", wait=100)))
+    push = await waiting(
+        asyncio.ensure_future(broker.push("s", "v", "n", b"5", run="greedy", wait=100))
+    )
     assert await read(broker) == b"012"
     await push
     assert await read(broker, "v") == b"5"
@@ -131,9 +152,26 @@ async def test_a_repeated_push_is_stored_once_even_while_the_first_is_under_way(
     assert list(opened.root.glob("*/*.payload")) == []
 
 
-def begun(broker, name, *, offset=0, data=b"part", size=16, **more):
+def begun(
+    broker,
+    name,
+    *,
+    offset=0,
+    data=b"part",
+    size=16,
+    **more,
+):
     """Brings a part of a message of 16 bytes."""
-    return broker.part("s", "t", "n", [data], offset=offset, size=size, sequence=name, **more)
+    return broker.part(
+        "s",
+        "t",
+        "n",
+        [data],
+        offset=offset,
+        size=size,
+        sequence=name,
+        **more,
+    )
 
 
 def parts(opened):
@@ -191,7 +229,9 @@ async def test_what_a_crash_left_of_messages_goes_unless_they_go_on(opened, late
         await begun(broker, "b", offset=4)
 
 
-@pytest.mark.parametrize("left", [b"0123456789abcdef", b""], ids=["as it became whole", "as it began"])
+@pytest.mark.parametrize(
+    "left", [b"0123456789abcdef", b""], ids=["as it became whole", "as it began"]
+)
 async def test_a_message_whose_file_a_kill_left_without_its_count_is_brought_again(opened, left):
     await begun(opened(), "a")
     broker = opened()
@@ -236,7 +276,11 @@ async def test_only_so_many_pushes_are_remembered(opened):
 
 
 async def test_a_reader_that_never_returns_to_a_topic_does_not_fill_the_disk(opened):
-    broker = opened(kept_messages=3, kept_bytes=1000, inline_bytes=10)
+    broker = opened(
+        kept_messages=3,
+        kept_bytes=1000,
+        inline_bytes=10,
+    )
     for number in range(10):
         await broker.push("s", f"topic {number}", "n", b"x" * 100)
         assert await read(broker, f"topic {number}", pop_id=str(number)) == b"x" * 100
@@ -269,7 +313,10 @@ async def test_a_long_journal_is_rewritten_once_half_of_it_is_read(opened):
     broker = opened()
     assert await read(broker, "u", pop_id="199") == b"+" * 100
     assert await read(broker, pop_id="24") == b"24" * 50
-    assert [await read(broker) for _ in range(16)] == [*(b"%02d" % n * 50 for n in range(25, 40)), None]
+    assert [await read(broker) for _ in range(16)] == [
+        *(b"%02d" % n * 50 for n in range(25, 40)),
+        None,
+    ]
 
 
 async def test_ending_a_session_frees_everything_and_wakes_everyone(opened):
@@ -310,13 +357,26 @@ async def test_an_end_cut_short_is_finished_at_the_next_start(opened):
     assert broker.usage() == (0, 0, 0)
 
 
-HOSTILE = ["../../etc/passwd", "/", "", ".", "a" * 5000, "nul\0", "lone \ud800", "会话", "x.gone", "lock"]
+HOSTILE = [
+    "../../etc/passwd",
+    "/",
+    "",
+    ".",
+    "a" * 5000,
+    "nul\0",
+    "lone \ud800",
+    "会话",
+    "x.gone",
+    "lock",
+]
 
 
 async def test_hostile_session_ids_neither_meet_nor_leave_the_folder(opened, tmp_path):
     broker = opened(inline_bytes=3)
     for number, session in enumerate(HOSTILE):
-        await broker.push(session, session, session, str(number).encode(), run=session, sequence=session)
+        await broker.push(
+            session, session, session, str(number).encode(), run=session, sequence=session
+        )
     broker = opened(inline_bytes=3)
     for number, session in enumerate(HOSTILE):
         assert await read(broker, session, session=session) == str(number).encode()
@@ -366,7 +426,11 @@ def small_files():
 
 
 @pytest.mark.parametrize("inline", [10, 10_000])
-async def test_a_full_disk_refuses_the_push_and_damages_nothing(opened, small_files, inline):
+async def test_a_full_disk_refuses_the_push_and_damages_nothing(
+    opened,
+    small_files,
+    inline,
+):
     broker = opened(inline_bytes=inline, cache_bytes=0)
     await broker.push("s", "t", "n", b"before")
     with pytest.raises(BufferFull):
@@ -380,7 +444,11 @@ async def test_a_full_disk_refuses_the_push_and_damages_nothing(opened, small_fi
 # ------------------------------------------------------------ what fails in between
 
 
-async def test_a_full_disk_does_not_stop_reading(opened, monkeypatch, caplog):
+async def test_a_full_disk_does_not_stop_reading(
+    opened,
+    monkeypatch,
+    caplog,
+):
     broker = opened()
     await broker.push("s", "t", "n", b"one")
 
@@ -456,7 +524,12 @@ async def until_set(event):
 
 @pytest.mark.parametrize("error", [None, OSError(2, "No such file or directory")])
 @pytest.mark.parametrize("by", ["push", "part"])
-async def test_a_session_that_ends_while_its_message_is_written_has_ended(opened, held, by, error):
+async def test_a_session_that_ends_while_its_message_is_written_has_ended(
+    opened,
+    held,
+    by,
+    error,
+):
     broker = opened(inline_bytes=2)
     await broker.push("s", "t", "n", b"0")
     begun_, go_on = held("write_payload" if by == "push" else "write_part", error)
@@ -471,7 +544,11 @@ async def test_a_session_that_ends_while_its_message_is_written_has_ended(opened
     assert broker.usage() == (0, 0, 0)
 
 
-async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(opened, held, later):
+async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(
+    opened,
+    held,
+    later,
+):
     broker = opened()
     await begun(broker, "a")
     started, go_on = held("write_part")
@@ -492,7 +569,11 @@ async def test_a_message_whose_last_step_fails_is_refused_and_gone(opened, held)
     assert broker.usage().bytes == 0 and parts(opened) == 0
 
 
-async def test_a_session_whose_folder_cannot_be_moved_ends_all_the_same(opened, monkeypatch, caplog):
+async def test_a_session_whose_folder_cannot_be_moved_ends_all_the_same(
+    opened,
+    monkeypatch,
+    caplog,
+):
     broker = opened()
     await broker.push("s", "t", "n", b"one")
     await begun(broker, "a")  # the timer that would drop it ends, too

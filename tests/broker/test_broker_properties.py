@@ -14,9 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.broker import Broker, BrokerLimits, Message, PartsMissing
 
 SESSION = "session_job-../../x"
-LIMITS = BrokerLimits(inline_bytes=8, cache_bytes=10, compact_bytes=400, kept_messages=1000)
+LIMITS = BrokerLimits(
+    inline_bytes=8,
+    cache_bytes=10,
+    compact_bytes=400,
+    kept_messages=1000,
+)
 TOPICS = st.sampled_from(["a", "a", "../\0\n"])
-SENDERS = st.sampled_from([("here", "guest-run"), ("here", "host-run"), ("here", None), ("there", None)])
+SENDERS = st.sampled_from(
+    [("here", "guest-run"), ("here", "host-run"), ("here", None), ("there", None)]
+)
 READERS = st.sampled_from([("guest", "guest-run"), ("host", "host-run"), ("other", None)])
 PAYLOADS = st.binary(max_size=20)
 
@@ -79,8 +86,19 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def run(self, awaitable):
         return self.loop.run_until_complete(awaitable)
 
-    @rule(topic=TOPICS, sender=SENDERS, payload=PAYLOADS, numbered=st.booleans())
-    def push(self, topic, sender, payload, numbered):
+    @rule(
+        topic=TOPICS,
+        sender=SENDERS,
+        payload=PAYLOADS,
+        numbered=st.booleans(),
+    )
+    def push(
+        self,
+        topic,
+        sender,
+        payload,
+        numbered,
+    ):
         source, run = sender
         self.count += 1
         sequence = str(self.count) if numbered else None
@@ -89,8 +107,17 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         if sequence:
             self.sequences[topic, source, sequence] = payload
 
-    @rule(topic=TOPICS, sender=SENDERS, payload=st.binary(min_size=9, max_size=20))
-    def begin_a_push_in_parts(self, topic, sender, payload):
+    @rule(
+        topic=TOPICS,
+        sender=SENDERS,
+        payload=st.binary(min_size=9, max_size=20),
+    )
+    def begin_a_push_in_parts(
+        self,
+        topic,
+        sender,
+        payload,
+    ):
         self.coming[f"parts {len(self.coming)}"] = Coming(topic, *sender, payload)
 
     @precondition(lambda self: self.coming)
@@ -120,7 +147,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         if coming.there == len(coming.payload):
             coming.counted = False
             self.count += 1
-            self.unread.append(Told(self.count, coming.topic, coming.source, coming.run, coming.payload))
+            self.unread.append(
+                Told(self.count, coming.topic, coming.source, coming.run, coming.payload)
+            )
 
     @precondition(lambda self: any(not c.there and not c.counted for c in self.coming.values()))
     @rule(data=st.data())
@@ -128,7 +157,12 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         new = [s for s, c in self.coming.items() if not c.there and not c.counted]
         sequence = data.draw(st.sampled_from(new))
         coming = self.coming[sequence]
-        more = {"offset": 1, "size": len(coming.payload), "run": coming.run, "sequence": sequence}
+        more = {
+            "offset": 1,
+            "size": len(coming.payload),
+            "run": coming.run,
+            "sequence": sequence,
+        }
         with pytest.raises(PartsMissing):
             self.run(self.broker.part(SESSION, coming.topic, coming.source, [b"x"], **more))
 
@@ -145,9 +179,21 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         sources=st.sampled_from([None, ["here"], ["there"], ["here", "there"], []]),
         pop_id=st.sampled_from([None, "p", "q"]),
     )
-    def take(self, topic, reader, sources, pop_id):
+    def take(
+        self,
+        topic,
+        reader,
+        sources,
+        pop_id,
+    ):
         name, run = reader
-        asked = {"sources": sources, "reader": name, "run": run, "pop_id": pop_id, "timeout": 0.0}
+        asked = {
+            "sources": sources,
+            "reader": name,
+            "run": run,
+            "pop_id": pop_id,
+            "timeout": 0.0,
+        }
         message = self.run(self.broker.pop(SESSION, topic, **asked))
         expected = self.expect(topic, name, run, sources, pop_id)
         if expected is None:
@@ -155,10 +201,21 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         else:
             assert message is not None
             told = expected.told
-            assert (message.payload, message.source, message.topic) == (told.payload, told.source, told.topic)
+            assert (message.payload, message.source, message.topic) == (
+                told.payload,
+                told.source,
+                told.topic,
+            )
             expected.open.append(message)
 
-    def expect(self, topic, reader, run, sources, pop_id):
+    def expect(
+        self,
+        topic,
+        reader,
+        run,
+        sources,
+        pop_id,
+    ):
         mine = [h for h in self.handed if h.reader == reader and h.told.topic == topic]
         again = [h for h in mine if pop_id is not None and h.pop_id == pop_id]
         if again:
@@ -175,7 +232,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         return None
 
     def pick(self, data):
-        return data.draw(st.sampled_from(range(len(self.handed))).filter(lambda i: self.handed[i].open))
+        return data.draw(
+            st.sampled_from(range(len(self.handed))).filter(lambda i: self.handed[i].open)
+        )
 
     @precondition(lambda self: any(h.open for h in self.handed))
     @rule(data=st.data())
@@ -201,7 +260,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         name, run = reader
         self.run(self.broker.release(SESSION, topic, reader=name, run=run))
         self.forget_sent(name, topic)
-        self.unread = [t for t in self.unread if t.topic != topic or (run is not None and t.run == run)]
+        self.unread = [
+            t for t in self.unread if t.topic != topic or (run is not None and t.run == run)
+        ]
 
     @rule(reader=READERS)
     def release_all(self, reader):
@@ -247,6 +308,9 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
 
 BrokerAgainstModel.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=50,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
 )
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase

@@ -31,7 +31,9 @@ def opened(content: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         files = {name: archive.read(name) for name in archive.namelist()}
-    sums = dict(reversed(line.split("  ", 1)) for line in files.pop("SHA256SUMS").decode().splitlines())
+    sums = dict(
+        reversed(line.split("  ", 1)) for line in files.pop("SHA256SUMS").decode().splitlines()
+    )
     assert sums == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     return files
 
@@ -50,7 +52,9 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
             assert f'"{job_id}.zip"' in answer.headers["content-disposition"]
             files = opened(answer.content)
             place = f"runs/{role}/first/attempt-0"
-            assert {"job.json", "state.json", "timeline.jsonl", f"{place}/environment.json"} <= set(files)
+            assert {"job.json", "state.json", "timeline.jsonl", f"{place}/environment.json"} <= set(
+                files
+            )
             assert {f"{place}/log/stdout.log", f"{place}/log/stderr.log"} <= set(files)
             submitted = json.loads(files["job.json"])
             assert submitted["config"]["task_params"]["common"]["first"]["lasts"] == 0
@@ -59,7 +63,9 @@ def test_one_file_has_all_that_a_node_knows_of_a_job(tmp_path: Path):
             assert state["job"]["outcome"] == "SUCCEEDED"
             environment = json.loads(files[f"{place}/environment.json"])
             assert environment["runtime.component.parameter.name"] == "first"
-            assert environment["config.token"] == "***" and environment["system.callback"].endswith("run=***")
+            assert environment["config.token"] == "***" and environment["system.callback"].endswith(
+                "run=***"
+            )
             lines = [json.loads(line)["event"] for line in files["timeline.jsonl"].splitlines()]
             assert lines and lines == [e.event for e in node.store.timeline(job_id)][: len(lines)]
 
@@ -72,7 +78,13 @@ def test_an_archive_of_a_job_elsewhere_and_of_one_that_its_scheduling_node_forgo
         scheduled = a_job(spec=a_spec("a", job_id="job-scheduled"))
         done = {name: replace(one, stop=OK) for name, one in scheduled.nodes.items()}
         ending = Ending(Outcome.STOPPED, NOW)
-        over = replace(scheduled, status=JobStatus.FINISHED, nodes=done, ending=ending, outcome=ending.outcome)
+        over = replace(
+            scheduled,
+            status=JobStatus.FINISHED,
+            nodes=done,
+            ending=ending,
+            outcome=ending.outcome,
+        )
         assert node.store.jobs.add(replace(over, ended_at=NOW), "flow")
         assert set(archived(node, "job-scheduled")) == {"job.json", "state.json", "timeline.jsonl"}
         run = left_behind(node, "job-1", 5).runs[0]
@@ -80,7 +92,9 @@ def test_an_archive_of_a_job_elsewhere_and_of_one_that_its_scheduling_node_forgo
         monkeypatch.setattr(job_view, "job_in_full", refuses)
         files = archived(node, "job-1")
         assert json.loads(files["state.json"])["job"]["reason"] == "LOGS_ELSEWHERE"
-        assert b"log: LOGS_ELSEWHERE another gateway has it" in files["INCOMPLETE"] and run.task_name in str(files)
+        assert b"log: LOGS_ELSEWHERE another gateway has it" in files[
+            "INCOMPLETE"
+        ] and run.task_name in str(files)
 
 
 def test_secrets_are_masked_everywhere_in_an_archive(tmp_path: Path):

@@ -26,12 +26,19 @@ STRANGER = "JG0100003300000030"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A node whose partners do not answer."""
     home = tmp_path_factory.mktemp("node")
-    (home / "routes.yml").write_text("".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, STRANGER)))
+    (home / "routes.yml").write_text(
+        "".join(f"{n}: {{host: 127.0.0.1, port: 9}}\n" for n in (PEER, STRANGER))
+    )
     with running(home) as node:
         yield node
 
 
-def delete(node: Gateway, path: str, status: int = 200, **query):
+def delete(
+    node: Gateway,
+    path: str,
+    status: int = 200,
+    **query,
+):
     answer = ask(node, "operator", "DELETE", f"/api/v1/jobs/{path}", params=query)
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -47,7 +54,11 @@ def test_a_deleted_job_is_gone_here_and_its_outputs_everywhere(tmp_path: Path):
         ended = peer.store.local_jobs.get(job_id)
         peer.store.local_jobs.update(job_id, lambda job: replace(job, status=JobStatus.RUNNING))
         early = delete(me, job_id, 409)
-        assert early["data"]["reason"] == "JOB_NOT_ENDED" and PEER in early["msg"] and me.store.record(job_id)
+        assert (
+            early["data"]["reason"] == "JOB_NOT_ENDED"
+            and PEER in early["msg"]
+            and me.store.record(job_id)
+        )
         peer.store.local_jobs.update(job_id, lambda _: ended)
         answer = delete(me, job_id, reason="a test")
         assert {i["kind"] for i in answer["items"]} == {"outputs", "logs", "job"}
@@ -91,22 +102,54 @@ def test_a_running_or_needed_job_is_not_deleted(node: Gateway):
 def test_exactly_the_jobs_that_need_an_output_are_named(node: Gateway):
     run = left_behind(node, "job-first", 5).runs[0]
     table, model = run.outputs["out_name"], run.outputs["model_name"]
-    taken = replace(run, of_job="job-first", outputs={"out_name": table}, output_keys={"out": "out_name"})
+    taken = replace(
+        run,
+        of_job="job-first",
+        outputs={"out_name": table},
+        output_keys={"out": "out_name"},
+    )
     for heir in ("job-heir-1", "job-heir-2"):
         spec = replace(a_spec_of(heir), old_job_id="job-first")
-        later = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, node=ME, inherited=(taken,))
-        assert node.store.local_jobs.add(replace(later, runs=(), created_at=ago(2), ended_at=ago(1)), "flow")
+        later = replace(
+            a_local_job(status=JobStatus.FINISHED),
+            spec=spec,
+            node=ME,
+            inherited=(taken,),
+        )
+        assert node.store.local_jobs.add(
+            replace(
+                later,
+                runs=(),
+                created_at=ago(2),
+                ended_at=ago(1),
+            ),
+            "flow",
+        )
         node.inheritance.keep(spec, Offer(runs=[taken]))
     told = delete(node, "job-first", 409)["msg"]
-    assert f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2" in told
+    assert (
+        f"inherited by job job-heir-1: {table.namespace}#{table.name}; inherited by job job-heir-2"
+        in told
+    )
     assert model.name not in told, "nobody took that over"
 
 
 def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node: Gateway):
     job = a_job(status=JobStatus.FINISHED, spec=a_spec_of("job-cut"))
-    lost = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=3)
+    lost = Call(
+        CallState.LOST,
+        sent_at=ago(1),
+        due_at=ago(-3600),
+        tries=3,
+    )
     told = {ME: job.nodes[ME], PEER: replace(job.nodes[PEER], stop=lost)}
-    ended = replace(job, outcome=Outcome.STOPPED, nodes=told, ended_at=ago(5), ending=None)
+    ended = replace(
+        job,
+        outcome=Outcome.STOPPED,
+        nodes=told,
+        ended_at=ago(5),
+        ending=None,
+    )
     ended = replace(ended, ending=Ending(Outcome.STOPPED, ago(5)))
     assert node.store.jobs.add(ended, "flow")
     refused = delete(node, "job-cut", 409)
@@ -116,20 +159,32 @@ def test_a_job_stays_while_a_node_has_not_confirmed_its_end(node: Gateway):
 def test_only_the_initiator_and_the_scheduling_node_may_have_a_job_deleted(node: Gateway):
     left_behind(node, "job-x", 5, scheduler=PEER)
 
-    def asks(who: str, job_id: str = "job-x", **more):
+    def asks(
+        who: str,
+        job_id: str = "job-x",
+        **more,
+    ):
         headers = {"x-source-node-id": who, "x-target-node-id": ME}
         body = {"job_id": job_id} | more
-        return ask(node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers).json()
+        return ask(
+            node, "peer", "POST", "/v1/interconn/schedule/job/delete", json=body, headers=headers
+        ).json()
 
-    assert asks(STRANGER)["code"] == 0 and node.store.local_jobs.find("job-x"), "who has no part learns nothing"
+    assert asks(STRANGER)["code"] == 0 and node.store.local_jobs.find("job-x"), (
+        "who has no part learns nothing"
+    )
     assert asks(PEER, dry_run=True)["code"] == 0 and node.store.local_jobs.find("job-x")
     for _ in range(2):  # a repeat is harmless
         assert asks(PEER)["code"] == 0 and node.store.local_jobs.find("job-x")
     assert asks(STRANGER, "job-none")["code"] == 0
-    assert [(e.event, e.by) for e in node.store.timeline("job-x")] == [("deleted by a partner", PEER)]
+    assert [(e.event, e.by) for e in node.store.timeline("job-x")] == [
+        ("deleted by a partner", PEER)
+    ]
     never_ran = replace(a_job_over("job-unused", 5, scheduler=PEER), runs=())
     assert node.store.local_jobs.add(never_ran, "flow")
-    assert asks(PEER, "job-unused")["code"] == 0 and node.store.local_jobs.find("job-unused") is None
+    assert (
+        asks(PEER, "job-unused")["code"] == 0 and node.store.local_jobs.find("job-unused") is None
+    )
 
 
 def test_outputs_and_metrics_of_a_task_are_deleted_separately(node: Gateway):
@@ -137,10 +192,14 @@ def test_outputs_and_metrics_of_a_task_are_deleted_separately(node: Gateway):
     where = "job-t/tasks/a/outputs"
     listed = delete(node, where, content="metrics", dry_run=1)
     assert [i["removed"] for i in listed["items"]] == [False]
-    there = {key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")}
+    there = {
+        key: node.storage.exists(run.outputs[f"{key}_name"]) for key in ("out", "model", "report")
+    }
     assert all(there.values())
     assert len(delete(node, where, content="metrics")["items"]) == 1
-    assert not node.storage.exists(run.outputs["report_name"]) and node.storage.exists(run.outputs["out_name"])
+    assert not node.storage.exists(run.outputs["report_name"]) and node.storage.exists(
+        run.outputs["out_name"]
+    )
     assert len(delete(node, f"job-t/tasks/{run.task_id}/outputs")["items"]) == 2
     assert delete(node, where)["items"] == []
     lines = [(e.event, e.detail["content"]) for e in node.store.timeline("job-t")]
@@ -161,12 +220,25 @@ def test_a_job_that_was_submitted_to_a_silent_node_is_known_and_deleted_there_fi
     node.registry.register(provider_from_request(registration()))
     monkeypatch.setattr(coordinator, "_ANSWER_WITHIN", 0.01)
     with pytest.raises(PeerUnreachable, match=r"not every node has answered within 0\.01 s"):
-        node.coordinator.submit_job(replace(sent, job_id="job-unanswered", scheduler=ME, dag=a_dag("a")), ME)
+        node.coordinator.submit_job(
+            replace(
+                sent,
+                job_id="job-unanswered",
+                scheduler=ME,
+                dag=a_dag("a"),
+            ),
+            ME,
+        )
     assert node.coordinator.cancel_waiting("ann", dry_run=False) == ["job-unanswered"]
 
 
 def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway, monkeypatch: pytest.MonkeyPatch):
-    late = Call(CallState.LOST, sent_at=ago(1), due_at=ago(-3600), tries=1)
+    late = Call(
+        CallState.LOST,
+        sent_at=ago(1),
+        due_at=ago(-3600),
+        tries=1,
+    )
     for name, status in (
         ("job-1", JobStatus.PENDING),
         ("job-2", JobStatus.PENDING),
@@ -177,10 +249,20 @@ def test_exactly_the_waiting_jobs_are_cancelled(node: Gateway, monkeypatch: pyte
         waits = {JobStatus.PENDING: "create", JobStatus.READY: "start"}.get(status)
         nodes = {n: replace(j, **{waits: late}) if waits else j for n, j in job.nodes.items()}
         tasks = {n: replace(t, task_id=f"task_{name}_{n}") for n, t in job.tasks.items()}
-        assert node.store.jobs.add(replace(job, nodes=nodes, tasks=tasks, created_at=ago(1)), "flow")
+        assert node.store.jobs.add(
+            replace(
+                job,
+                nodes=nodes,
+                tasks=tasks,
+                created_at=ago(1),
+            ),
+            "flow",
+        )
 
     def cancel(**body):
-        return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()["jobs"]
+        return ask(node, "operator", "POST", "/api/v1/jobs/cancel-waiting", json=body).json()[
+            "jobs"
+        ]
 
     with monkeypatch.context() as patch:
         patch.setattr(node.store.jobs, "in_state", lambda *_: ["job-deleted-meanwhile"])

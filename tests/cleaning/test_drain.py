@@ -26,7 +26,9 @@ def test_a_node_without_jobs_drains_at_once_and_says_so(tmp_path: Path):
         assert wrong.status_code < 500 and wrong.json()["code"] != 0
 
 
-def test_a_job_that_cannot_be_stopped_now_is_stopped_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_that_cannot_be_stopped_now_is_stopped_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("gateway.jobs.submission.STOP_AGAIN", 0.05)
     monkeypatch.setattr("gateway.store.queries.under_way", lambda store: [("job-1", "RUNNING")])
     asked: list[str] = []

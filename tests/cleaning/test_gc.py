@@ -52,13 +52,24 @@ def cleaned(node: Gateway, **body: Any) -> set[tuple[str, str]]:
     return {(i["kind"], i["name"]) for i in items}
 
 
-def launch(node: Gateway, name: str, job: str) -> None:
+def launch(
+    node: Gateway,
+    name: str,
+    job: str,
+) -> None:
     own = labels(ME, node.store.installation(), job, "task_x", "guest", 0, 0)
     node.engine.launch(LaunchSpec(name, SLEEPER, {}, own))
 
 
 def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
-    with running(tmp_path, **with_policy(logs_seconds=1000, outputs_seconds=10_000, jobs_seconds=100_000)) as node:
+    with running(
+        tmp_path,
+        **with_policy(
+            logs_seconds=1000,
+            outputs_seconds=10_000,
+            jobs_seconds=100_000,
+        ),
+    ) as node:
         fresh = left_behind(node, "job-fresh", 1)
         quiet = left_behind(node, "job-quiet", 5000)
         stale = left_behind(node, "job-stale", 50_000)
@@ -70,7 +81,9 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
 
         expected = {("logs", local.runs[0].name) for local in (quiet, stale, old)}
         for local in (stale, old):
-            expected |= {("outputs", f"{a.namespace}#{a.name}") for a in local.runs[0].outputs.values()}
+            expected |= {
+                ("outputs", f"{a.namespace}#{a.name}") for a in local.runs[0].outputs.values()
+            }
         expected |= {("job", "job-old"), ("upload", dead.folder.name)}
         before = listed(node)
         assert before == expected
@@ -88,7 +101,9 @@ def test_a_dry_run_lists_exactly_what_is_then_removed(tmp_path: Path):
         alive.close()
 
 
-def test_checkpoints_are_removed_with_the_outputs_unless_a_later_job_resumes_from_them(tmp_path: Path):
+def test_checkpoints_are_removed_with_the_outputs_unless_a_later_job_resumes_from_them(
+    tmp_path: Path,
+):
     with running(tmp_path, **with_policy(outputs_seconds=100)) as node:
         kept = {}
         for name in ("job-old", "job-read"):
@@ -101,7 +116,10 @@ def test_checkpoints_are_removed_with_the_outputs_unless_a_later_job_resumes_fro
             node.store.local_jobs.update(name, lambda local, run=run: replace(local, runs=(run,)))
         under_way(node, "job-later", checkpoint_from=kept["job-read"])
         cleaned(node)
-        assert not node.storage.path(kept["job-old"]).exists() and node.storage.path(kept["job-read"]).is_dir()
+        assert (
+            not node.storage.path(kept["job-old"]).exists()
+            and node.storage.path(kept["job-read"]).is_dir()
+        )
 
 
 def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
@@ -110,13 +128,21 @@ def test_outputs_that_others_refer_to_are_kept_with_their_job(tmp_path: Path):
         read = held.runs[0].outputs["out_name"]
         under_way(node, "job-reader", inputs={"in": read})
         kept = model.runs[0].outputs["model_name"]
-        node.left.keepers.append(lambda address: ["a model refers to it"] if address == kept else [])
+        node.left.keepers.append(
+            lambda address: ["a model refers to it"] if address == kept else []
+        )
         gone = cleaned(node)
         assert not {k for k in gone if k[0] == "job"}
         assert node.storage.exists(read) and node.storage.exists(kept)
         assert not node.storage.exists(held.runs[0].outputs["report_name"])
         node.store.local_jobs.update(
-            "job-reader", lambda job: replace(job, status=JobStatus.FINISHED, ended_at=ago(59), closed=True)
+            "job-reader",
+            lambda job: replace(
+                job,
+                status=JobStatus.FINISHED,
+                ended_at=ago(59),
+                closed=True,
+            ),
         )
         node.left.keepers.clear()
         assert {("job", "job-held"), ("job", "job-model"), ("job", "job-reader")} <= cleaned(node)
@@ -142,7 +168,9 @@ def test_leftover_containers_are_removed_at_once_and_unknown_ones_only_on_reques
                 node.engine.remove(name)
 
 
-def test_by_default_mailboxes_are_removed_at_the_end_logs_after_thirty_days_and_the_rest_is_kept(tmp_path: Path):
+def test_by_default_mailboxes_are_removed_at_the_end_logs_after_thirty_days_and_the_rest_is_kept(
+    tmp_path: Path,
+):
     with running(tmp_path, **with_policy()) as node:
         left_behind(node, "job-young", 29 * DAY)
         old = left_behind(node, "job-old", 31 * DAY)
@@ -177,7 +205,10 @@ def test_what_cannot_be_removed_is_reported_and_the_rest_is_removed(
 def test_logs_that_belong_to_nothing_go_after_the_longest_time_or_on_request_while_the_engine_is_away_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with running(tmp_path, **with_policy(logs_seconds=1000)) as node, monkeypatch.context() as patch:
+    with (
+        running(tmp_path, **with_policy(logs_seconds=1000)) as node,
+        monkeypatch.context() as patch,
+    ):
         patch.setattr(node.engine, "list", raising(EngineDown("no daemon")))
         logs = node.settings.state_dir / "runs" / "bfia-unknown"
         logs.mkdir(parents=True)
@@ -189,7 +220,12 @@ def test_logs_that_belong_to_nothing_go_after_the_longest_time_or_on_request_whi
 
 def test_a_job_that_a_node_has_still_to_be_stopped_of_is_not_past():
     ending = Ending(Outcome.STOPPED, ago(9))
-    job = replace(a_job(status=JobStatus.FINISHED), ending=ending, outcome=Outcome.STOPPED, ended_at=ago(9))
+    job = replace(
+        a_job(status=JobStatus.FINISHED),
+        ending=ending,
+        outcome=Outcome.STOPPED,
+        ended_at=ago(9),
+    )
     assert _end_of(job) is None
     done = replace(job, nodes={name: replace(node, stop=OK) for name, node in job.nodes.items()})
     assert _end_of(done) == job.ended_at
@@ -200,17 +236,29 @@ def test_what_goes_while_it_is_measured_has_no_size(tmp_path: Path):
 
 
 def test_a_storage_that_is_away_keeps_nothing_else_from_being_cleaned(tmp_path: Path):
-    away = {"lake": {"url": f"s3://127.0.0.1:{free_ports(1)[0]}/gone", "username": "key", "password": "secret"}}
-    with running(tmp_path, storages=away, **with_policy(outputs_seconds=10, jobs_seconds=10)) as node:
+    away = {
+        "lake": {
+            "url": f"s3://127.0.0.1:{free_ports(1)[0]}/gone",
+            "username": "key",
+            "password": "secret",
+        }
+    }
+    with running(
+        tmp_path, storages=away, **with_policy(outputs_seconds=10, jobs_seconds=10)
+    ) as node:
         run = left_behind(node, "job-away", 50).runs[0]
-        run = replace(run, outputs=run.outputs | {"model_name": Address("job-away-guest-0", "model", "lake")})
+        run = replace(
+            run, outputs=run.outputs | {"model_name": Address("job-away-guest-0", "model", "lake")}
+        )
         node.store.local_jobs.update("job-away", lambda local: replace(local, runs=(run,)))
         left_behind(node, "job-here", 50)
         assert {key for key in cleaned(node) if key[0] == "job"} == {("job", "job-here")}
         assert node.storage.exists(run.outputs["out_name"])
 
 
-def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_node_cleans_up_by_itself_after_a_cleaning_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     clean = Cleaner.clean
 
     def fails(self: Cleaner) -> list[Any]:

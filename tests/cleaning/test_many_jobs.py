@@ -10,7 +10,13 @@ from tests.e2e import jobs
 from tests.e2e.nodes import Federation, Node, process_engine, wait_for
 
 COUNT, AT_ONCE, WARM_UP = 50, 25, 25
-MOST = {"files": 10, "threads": 16, "children": 0, "memory": 30 * 1024, "folders and files": 0}
+MOST = {
+    "files": 10,
+    "threads": 16,
+    "children": 0,
+    "memory": 30 * 1024,
+    "folders and files": 0,
+}
 """by how much what a node holds may have grown; memory in KiB"""
 
 
@@ -20,7 +26,11 @@ def run(federation: Federation, count: int) -> None:
         for number in range(start, start + AT_ONCE):
             guest.submit(jobs.echo_job(guest.id, host.id) | {"flow_id": f"flow-{number}"})
         for node in (guest, host):
-            wait_for(lambda node=node: node.get("/api/v1/drain")["jobs"] == [], 60, about="all is tidied up")
+            wait_for(
+                lambda node=node: node.get("/api/v1/drain")["jobs"] == [],
+                60,
+                about="all is tidied up",
+            )
 
 
 def held(node: Node) -> dict[str, int]:
@@ -30,7 +40,9 @@ def held(node: Node) -> dict[str, int]:
     """
     assert node.process is not None
     place = Path(f"/proc/{node.process.pid}")
-    status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line)
+    status = dict(
+        line.split(":", 1) for line in (place / "status").read_text().splitlines() if ":" in line
+    )
     children = sum(
         f" {node.process.pid} " in stat.read_text().rpartition(")")[2][:20]
         for stat in Path("/proc").glob("[0-9]*/stat")

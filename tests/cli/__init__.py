@@ -25,12 +25,20 @@ def call(*words: str, **more: Any) -> Result:
     return CliRunner().invoke(app, list(words), **more)
 
 
-def asking(group: str, gateway: Gateway, *words: str) -> Result:
+def asking(
+    group: str,
+    gateway: Gateway,
+    *words: str,
+) -> Result:
     """Run a command of a group, or a command, that talks to a node."""
     return call(group, *words, "--url", gateway.addresses()["operator"])
 
 
-def written(group: str, gateway: Gateway, *words: str) -> Any:
+def written(
+    group: str,
+    gateway: Gateway,
+    *words: str,
+) -> Any:
     """Return what a command prints for scripts."""
     printed = asking(group, gateway, *words, "--json").stdout
     return json.JSONDecoder().raw_decode(printed, printed.index("{\n"))[

@@ -30,7 +30,10 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
     with two_nodes(tmp_path) as (me, peer):
         everywhere = (PEER, "--to", peer.addresses()["peer"], "--address", "https://0.0.0.0:7380")
         refused = asking("partner", me, "apply", "contract", *everywhere)
-        assert refused.exit_code == 2 and "give --address, or set listen.peer.advertise" in refused.stderr
+        assert (
+            refused.exit_code == 2
+            and "give --address, or set listen.peer.advertise" in refused.stderr
+        )
         to_peer = ("--to", peer.addresses()["peer"], "--key", peer.card.key().id)  # type: ignore[union-attr]
         done(me, "apply", "contract", PEER, *to_peer, "--days", "30")
         assert me.addresses()["peer"] in done(peer, "applications", "--waiting")
@@ -38,10 +41,19 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         assert waits["key"] == me.card.key().id and waits["expires_at"]  # type: ignore[union-attr]
         assert "APPROVED" in done(peer, "approve", str(waits["number"]), "--reason", "contract 17")
         wait_for(lambda: listed(me)[0]["status"] == "APPROVED")
-        form = {"namespace": "bank", "name": "credit", "head": "true", "partitions": "1", "meta": "{}"}
+        form = {
+            "namespace": "bank",
+            "name": "credit",
+            "head": "true",
+            "partitions": "1",
+            "meta": "{}",
+        }
         file = {"file": ("t.csv", b"id,x\na,1\n", "text/csv")}
         assert (
-            ask(peer, "operator", "POST", "/v2/component/upload/file", data=form, files=file).json()["code"] == 0
+            ask(
+                peer, "operator", "POST", "/v2/component/upload/file", data=form, files=file
+            ).json()["code"]
+            == 0
         )
         assert asking("data", peer, "publish", "bank#credit", "--to", ME).exit_code == 0
         assert "bank#credit" in done(me, "offers", PEER)
@@ -60,16 +72,25 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         [waits] = listed(peer, "--waiting")
         done(peer, "approve", str(waits["number"]))
         wait_for(lambda: listed(me)[-1]["status"] == "APPROVED")
-        assert [(p.label, p.node) for p in me.offers.expanded(spec).parties] == [("guest.0", ME), ("host.0", PEER)]
+        assert [(p.label, p.node) for p in me.offers.expanded(spec).parties] == [
+            ("guest.0", ME),
+            ("host.0", PEER),
+        ]
         for role, flow, reason in (
             (["ALL_SITES"], "project-2", "PROJECT_UNKNOWN"),
             (["ALL_SITES", "ALL_SITES"], "project-1", "INVALID"),
             ([PEER, "ALL_SITES"], "project-1", "INVALID"),
         ):
-            job = {**A_JOB, "flow_id": flow, "config": {**A_JOB["config"], "role": {"guest": [ME], "host": role}}}
+            job = {
+                **A_JOB,
+                "flow_id": flow,
+                "config": {**A_JOB["config"], "role": {"guest": [ME], "host": role}},
+            }
             for path in ("/v1/platform/schedule/job/create_all", "/api/v1/jobs/plan"):
                 refused = ask(me, "operator", "POST", path, json=job).json()
-                assert reason in str(refused) and f"config.role.host[{len(role) - 1}]" in str(refused), refused
+                assert reason in str(refused) and f"config.role.host[{len(role) - 1}]" in str(
+                    refused
+                ), refused
         done(me, "apply", "project", PEER, "project-2", "--fields", str(project))
         [waits] = listed(peer, "--waiting")
         done(peer, "reject", str(waits["number"]))
@@ -79,7 +100,10 @@ def test_two_admins_agree_on_a_contract_and_a_dataset(tmp_path: Path):
         ended = done(me, "terminate", str(listed(me)[0]["number"]))
         assert f"the route to {PEER} is disabled" in ended
         assert not me.routes.table.routes[PEER].enabled
-        noted = [line.detail["after"]["status"] for line in peer.audit.list(action="/applications/", limit=9)]
+        noted = [
+            line.detail["after"]["status"]
+            for line in peer.audit.list(action="/applications/", limit=9)
+        ]
         assert noted == ["REJECTED", "APPROVED", "APPROVED", "APPROVED"]
         refused = asking("partner", me, "apply", "dataset", PEER, "bank#credit")
         assert refused.exit_code == 1 and "NO_CONTRACT" in refused.stderr
@@ -90,5 +114,7 @@ def test_a_node_without_a_route_is_known_at_level_open_only(tmp_path: Path, leve
     with running(tmp_path, trust={"level": level}) as node:
         headers = {"x-source-node-id": STRANGER}
         body = {"task_id": "t", "role": "guest"}
-        said = ask(node, "peer", "POST", "/v1/interconn/schedule/task/poll", json=body, headers=headers).json()
+        said = ask(
+            node, "peer", "POST", "/v1/interconn/schedule/task/poll", json=body, headers=headers
+        ).json()
         assert said["data"]["reason"] == ("TASK_UNKNOWN" if level == "open" else "NOT_AUTHORISED")

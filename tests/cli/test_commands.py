@@ -47,12 +47,24 @@ def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch):
 
 def test_every_command_shows_an_example():
     said = {name: one.help for name, one in everything().items() if not hasattr(one, "commands")}
-    assert {"gc", "serve", "job submit", "job plan", "data grant", "route test", "provider check"} < set(said)
-    without = [n for n, text in said.items() if f"Example: bfia-gateway {n}" not in " ".join(text.split())]
+    assert {
+        "gc",
+        "serve",
+        "job submit",
+        "job plan",
+        "data grant",
+        "route test",
+        "provider check",
+    } < set(said)
+    without = [
+        n for n, text in said.items() if f"Example: bfia-gateway {n}" not in " ".join(text.split())
+    ]
     assert without == []
     assert call("route", "test", "-h").stdout == call("route", "test", "--help").stdout
     done = call("route", "test", "--help")
-    assert done.exit_code == 0 and "Example: bfia-gateway route test" in " ".join(done.stdout.split())
+    assert done.exit_code == 0 and "Example: bfia-gateway route test" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_path: Path):
@@ -66,24 +78,56 @@ def test_the_version_is_told_and_a_node_that_cannot_be_called_so_is_refused(tmp_
     chosen = call("init", "--node", "JG-01.x", "--engine", "process", "-o", str(file))
     assert chosen.exit_code == 0 and not chosen.stderr
     beside = call("init", "--engine", "process", "-o", str(tmp_path / "other.yml"))
-    assert beside.exit_code == 2 and "routes.yml; give --force, or --output in another folder" in beside.stderr
+    assert (
+        beside.exit_code == 2
+        and "routes.yml; give --force, or --output in another folder" in beside.stderr
+    )
     left_open = call("init", "--engine", "process", "-o", str(tmp_path / "other" / "node.yml"))
     assert left_open.exit_code == 0 and "no two nodes may have the same" in left_open.stderr
     folder = tmp_path / "third"
     made = call(
-        *("init", "--node", "JG0100001100000010", "--engine", "process", "-o", str(folder / "node.yml")),
+        *(
+            "init",
+            "--node",
+            "JG0100001100000010",
+            "--engine",
+            "process",
+            "-o",
+            str(folder / "node.yml"),
+        ),
         *("--port", "7390", "--auth", "--tls", str(folder / "tls")),
     )
     assert made.exit_code == 0 and "node.key" in made.stderr and "token create" in made.stdout
-    (recipe,) = re.findall(r"```bash\n(mkdir -p tls.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
-    subprocess.run(["bash", "-ec", recipe], cwd=folder, check=True, capture_output=True)
+    (recipe,) = re.findall(
+        r"```bash\n(mkdir -p tls.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL
+    )
+    subprocess.run(
+        ["bash", "-ec", recipe],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
     settings = load(folder / "node.yml")
     assert settings.auth.mode == "on" and settings.listen.peer.bind == "0.0.0.0:7390"
-    assert settings.listen.container.bind == "127.0.0.1:7391" and settings.listen.peer.tls is not None
-    assert Tls(*(str(folder / "tls" / name) for name in TLS_FILES)).context().cert_store_stats()["x509_ca"] == 1
+    assert (
+        settings.listen.container.bind == "127.0.0.1:7391" and settings.listen.peer.tls is not None
+    )
+    assert (
+        Tls(*(str(folder / "tls" / name) for name in TLS_FILES))
+        .context()
+        .cert_store_stats()["x509_ca"]
+        == 1
+    )
     assert "certificate: tls/node.pem" in (folder / "node.yml").read_text().replace('"', "")
     invited = call(
-        *("partner", "invite", "--address", "https://me", "--config", str(tmp_path / "other" / "node.yml"))
+        *(
+            "partner",
+            "invite",
+            "--address",
+            "https://me",
+            "--config",
+            str(tmp_path / "other" / "node.yml"),
+        )
     )
     assert invited.exit_code == 0 and "change node.id first" in invited.stderr
 
@@ -96,20 +140,26 @@ def test_an_address_with_the_other_scheme_is_named_with_the_right_one(tmp_path: 
     files = Authority(tmp_path / "tls").sign("node")
     tls = {"certificate": files.certificate, "key": files.key}
     peer, any_port = {"bind": f"127.0.0.1:{secure}", "tls": tls}, {"bind": "127.0.0.1:0"}
-    listen = {"peer": peer, "container": any_port, "operator": {"bind": f"127.0.0.1:{plain}"}}
+    listen = {
+        "peer": peer,
+        "container": any_port,
+        "operator": {"bind": f"127.0.0.1:{plain}"},
+    }
     with running(tmp_path / "node", listen=listen):
         for wrong, right, port in (("https", "http", plain), ("http", "https", secure)):
             failed = call("job", "list", "--url", f"{wrong}://127.0.0.1:{port}")
-            expected = (
-                f"{right} is spoken at {wrong}://127.0.0.1:{port}, not {wrong}: name the node by --url {right}://"
-            )
+            expected = f"{right} is spoken at {wrong}://127.0.0.1:{port}, not {wrong}: name the node by --url {right}://"
             assert failed.exit_code == 3 and f"{expected}127.0.0.1:{port}\n" in failed.stderr
 
 
 def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
     (port,) = free_ports(1)
     operator, any_port = {"bind": f"127.0.0.1:{port}"}, {"bind": "127.0.0.1:0"}
-    listen = {"peer": any_port, "container": any_port, "operator": operator}
+    listen = {
+        "peer": any_port,
+        "container": any_port,
+        "operator": operator,
+    }
     auth = {"mode": "on", "token": "a-token-of-this-test"}
     with running(tmp_path / "node", listen=listen, auth=auth):
         file = tmp_path / "node.yml"
@@ -125,11 +175,15 @@ def test_the_address_and_the_token_come_from_the_configuration(tmp_path: Path):
         assert refused.exit_code == 1 and "NO_TOKEN" in refused.stderr
         assert f"export {TOKEN}" in refused.stderr and "Bearer" not in refused.stderr
         assert "本节点要求令牌" in translate(refused.stderr, "zh")
-        file.write_text(yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}}))
+        file.write_text(
+            yaml.safe_dump(body | {"auth": {"mode": "on", "token": "another-token-of-it"}})
+        )
         assert call("gc", "--dry-run", "--config", str(file)).exit_code == 1
 
 
-def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong_listener(tmp_path: Path):
+def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong_listener(
+    tmp_path: Path,
+):
     silent = call("gc", "--url", NOBODY, "--json")
     assert silent.exit_code == 3 and json.loads(silent.stderr)["reason"] == "NO_ANSWER"
     assert "bfia-gateway serve" in silent.stderr and "Errno" not in silent.stderr
@@ -141,11 +195,17 @@ def test_a_node_that_is_not_there_is_told_from_a_wrong_configuration_and_a_wrong
     assert call("gc", "--url", "http://[").exit_code == 2
     with running(tmp_path) as node:
         done = call("data", "list", "--url", node.addresses()["peer"])
-    assert done.exit_code == 1 and "PATH_UNKNOWN" in done.stderr and "listen.operator" in done.stderr
+    assert (
+        done.exit_code == 1 and "PATH_UNKNOWN" in done.stderr and "listen.operator" in done.stderr
+    )
 
 
-@pytest.mark.parametrize("text", [f"{SECRET}\r{SECRET}", f"{SECRET}é", f"{SECRET} {SECRET}", f"{SECRET}\udcff"])
-def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(monkeypatch: pytest.MonkeyPatch, text: str):
+@pytest.mark.parametrize(
+    "text", [f"{SECRET}\r{SECRET}", f"{SECRET}é", f"{SECRET} {SECRET}", f"{SECRET}\udcff"]
+)
+def test_a_token_that_can_be_none_is_told_by_its_name_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, text: str
+):
     monkeypatch.setenv(TOKEN, text)
     said = call("job", "list", "--url", NOBODY)
     assert said.exit_code == 2 and f"{TOKEN} holds characters" in said.stderr
@@ -165,7 +225,11 @@ def test_a_token_is_masked_in_whatever_the_client_says(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
 def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
-    what = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe", "folder": tmp_path}[kind]
+    what = {
+        "device": Path("/dev/zero"),
+        "pipe": tmp_path / "pipe",
+        "folder": tmp_path,
+    }[kind]
     os.mkfifo(tmp_path / "pipe")
     upload = ["data", "upload", str(what), "--namespace", "bank", "--name", "rows"]
     for words in (upload, ["model", "import", str(what)]):
@@ -173,7 +237,9 @@ def test_what_is_sent_or_configured_is_a_file_too(tmp_path: Path, kind: str):
         assert said.exit_code == 2 and "and no file" in said.stderr, said.output
     for words in (["job", "list"], ["doctor"], ["token", "list"]):
         said = call(*words, "--config", str(what))
-        assert said.exit_code == 2 and f"{what}: is a" in said.output and "and no file" in said.output, said.output
+        assert (
+            said.exit_code == 2 and f"{what}: is a" in said.output and "and no file" in said.output
+        ), said.output
     said = call("job", "archive", "job-1", "-o", str(what), "--force", "--url", NOBODY)
     assert said.exit_code == 2 and "is never replaced" in said.stderr, said.output
 
@@ -213,7 +279,11 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path):
         ("a: &a [*a]\n", "Circular reference"),
     ],
 )
-def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(tmp_path: Path, text: str, said: str):
+def test_a_file_that_cannot_be_sent_is_refused_with_the_cause(
+    tmp_path: Path,
+    text: str,
+    said: str,
+):
     (tmp_path / "file").write_text(text)
     with pytest.raises(NotFit, match=re.escape(said)):
         read_object(tmp_path / "file")
@@ -256,7 +326,13 @@ def test_of_a_wide_list_what_can_be_spared_is_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     url = "https://gateway.partner.example:7380"
-    route = {"node": "JG0100001100000010", "address": url, "profile": "spec", "deadline": "10 s", "relay": False}
+    route = {
+        "node": "JG0100001100000010",
+        "address": url,
+        "profile": "spec",
+        "deadline": "10 s",
+        "relay": False,
+    }
     route["via"] = ""  # an empty column is not left out: there is none
     found, columns = {"routes": [route]}, {name: name for name in route}
     for width, kept, more in (("72", 3, "2 columns"), ("80", 4, "1 column"), ("90", 5, "")):
@@ -290,11 +366,22 @@ def test_of_a_wide_table_the_columns_that_fit_whole_are_shown_or_each_row_by_its
 
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_a_table_that_would_break_words_shows_each_row_by_itself(
-    width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    width: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("COLUMNS", width)
-    approval = {"job": "job-" + "0" * 32, "requested by": "JG0100001100000010", "as": "host.0", "note": ""}
-    approval |= {"components": "citybank/JointMean 1.0.0", "image": "citybank-mean:1.0.0", "dataset": "a#baskets"}
+    approval = {
+        "job": "job-" + "0" * 32,
+        "requested by": "JG0100001100000010",
+        "as": "host.0",
+        "note": "",
+    }
+    approval |= {
+        "components": "citybank/JointMean 1.0.0",
+        "image": "citybank-mean:1.0.0",
+        "dataset": "a#baskets",
+    }
     table("", list(approval), [list(approval.values())] * 2)
     filled = [key for key, value in approval.items() if value]
     lines = [line.split("│") for line in capsys.readouterr().out.splitlines()]
@@ -329,7 +416,11 @@ def test_chinese_text_beside_long_words_stays_readable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("COLUMNS")
-    table("", ["time", "event", "by", "more"], [["11:59:23.590", "作业在本节点已就绪", "JG01" * 9, "a/" * 90]])
+    table(
+        "",
+        ["time", "event", "by", "more"],
+        [["11:59:23.590", "作业在本节点已就绪", "JG01" * 9, "a/" * 90]],
+    )
     lines = capsys.readouterr().out.splitlines()
     assert "作业在本节点已就绪" in lines[1] and max(cell_len(line) for line in lines) <= 80
 
@@ -344,7 +435,11 @@ def test_how_long_something_took_is_said_in_two_units():
 
 def test_ids_are_shown_as_far_as_they_differ():
     one, other = "job-" + "a" * 32, "job-" + "a" * 12 + "b" * 20
-    assert short([one, other, "job-mine"]) == ["job-" + "a" * 13, "job-" + "a" * 12 + "b", "job-mine"]
+    assert short([one, other, "job-mine"]) == [
+        "job-" + "a" * 13,
+        "job-" + "a" * 12 + "b",
+        "job-mine",
+    ]
     assert short([one]) == [one[:12]] and short([]) == []
 
 
@@ -353,7 +448,11 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
     with pytest.raises(typer.Exit), reporting():
         raise CallFailed("JOB_UNKNOWN: no job \x1b]0;x\x07 here\nnor there")
     said = capsys.readouterr()
-    assert "[red]ann?" in said.out and "[b]path" in said.out and "[/red]GET /?[2J?31m?gpj?ok" in said.out
+    assert (
+        "[red]ann?" in said.out
+        and "[b]path" in said.out
+        and "[/red]GET /?[2J?31m?gpj?ok" in said.out
+    )
     assert said.err == "JOB_UNKNOWN: no job ?]0;x? here\nnor there\n"
     say("a log's line \x1b[2J of\ttwo\nlines")
     assert capsys.readouterr().out == "a log's line ?[2J of\ttwo\nlines\n"
@@ -369,7 +468,13 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
         "progress": 0,
         "parties": [{"node": "[/]n1", "role": "guest"}],
         "runs": [],
-        "tasks": [{"name": "[/b]a", "nodes": {"[/]n1": {"guest": "\x1b"}}, "waiting": {"message": "[x]\x9b"}}],
+        "tasks": [
+            {
+                "name": "[/b]a",
+                "nodes": {"[/]n1": {"guest": "\x1b"}},
+                "waiting": {"message": "[x]\x9b"},
+            }
+        ],
         "failure": {"reason": "EXIT_1", "message": "[bold]\x1b]0;x\x07"},
     }
     Console().print(_tree(job))
@@ -379,17 +484,41 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
         assert text in shown, shown
 
 
-def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(capsys: pytest.CaptureFixture[str]):
+def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(
+    capsys: pytest.CaptureFixture[str],
+):
     run = {"task_name": "pair", "party": "guest.0"}
-    failed = run | {"attempt": 0, "status": "FAILED", "last_lines": ["error"], "warnings": ["slow"]}
+    failed = run | {
+        "attempt": 0,
+        "status": "FAILED",
+        "last_lines": ["error"],
+        "warnings": ["slow"],
+    }
     away = {"away_at": "2026-11-27", "waiting": {"message": "its engine has not answered"}}
-    job = {"job_id": "j", "scheduler": "n", "status": "RUNNING", "progress": 0, "parties": [], "tasks": []}
+    job = {
+        "job_id": "j",
+        "scheduler": "n",
+        "status": "RUNNING",
+        "progress": 0,
+        "parties": [],
+        "tasks": [],
+    }
     for status, more, shown in (
-        ("FAILED", {"last_lines": ["worse"]}, {"attempt 1:", "error", "warning:", "job logs j", "worse"}),
-        ("RUNNING", away, {"attempt 1:", "error", "warning:", "pair as guest.0: its engine has not answered"}),
+        (
+            "FAILED",
+            {"last_lines": ["worse"]},
+            {"attempt 1:", "error", "warning:", "job logs j", "worse"},
+        ),
+        (
+            "RUNNING",
+            away,
+            {"attempt 1:", "error", "warning:", "pair as guest.0: its engine has not answered"},
+        ),
         ("SUCCESS", {}, set()),
     ):
-        Console(width=200).print(_tree(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]}))
+        Console(width=200).print(
+            _tree(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]})
+        )
         said = capsys.readouterr().out
         assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown
 
@@ -403,18 +532,40 @@ def test_the_end_of_a_grant_stands_below_its_heading_alone(capsys: pytest.Captur
         "reason": "",
         "revoked_at": None,
     }
-    _print_grants({"grants": [grant | {"expires_at": end} for end in ("2026-12-27T11:29:03+00:00", None)]})
+    _print_grants(
+        {"grants": [grant | {"expires_at": end} for end in ("2026-12-27T11:29:03+00:00", None)]}
+    )
     shown = capsys.readouterr().out
-    assert "2026-12-27 11:29 UTC" in shown and shown.count("until") == 2, "in the heading, and until it is revoked"
+    assert "2026-12-27 11:29 UTC" in shown and shown.count("until") == 2, (
+        "in the heading, and until it is revoked"
+    )
 
 
 def test_a_failure_elsewhere_names_its_node_and_the_command_there():
-    parties = [{"role": role, "index": 0, "node": node} for role, node in (("guest", "JG1"), ("host", "JG2"))]
-    job = {"job_id": "job-1", "parties": parties, "runs": [{"task_name": "a", "party": "guest.0"}]}
-    failure = {"reason": "EXIT_1", "role": "host", "node": "JG2", "task": "a"}
+    parties = [
+        {
+            "role": role,
+            "index": 0,
+            "node": node,
+        }
+        for role, node in (("guest", "JG1"), ("host", "JG2"))
+    ]
+    job = {
+        "job_id": "job-1",
+        "parties": parties,
+        "runs": [{"task_name": "a", "party": "guest.0"}],
+    }
+    failure = {
+        "reason": "EXIT_1",
+        "role": "host",
+        "node": "JG2",
+        "task": "a",
+    }
     for language, step in reasons()["EXIT_n"].next_step.items():
         said = next_step_of(step, job, failure)
-        assert "JG2" in said and "bfia-gateway job logs job-1 --task a --party host.0" in said, language
+        assert "JG2" in said and "bfia-gateway job logs job-1 --task a --party host.0" in said, (
+            language
+        )
     assert "job logs '$(x)' --task" in next_step_of(step, job | {"job_id": "$(x)"}, failure)
     with pytest.raises(CallFailed, match=r"--party guest.0; host.0 plays at node JG2"):
         run_of(job, "a", "host.0")
@@ -425,8 +576,17 @@ def test_a_failure_elsewhere_names_its_node_and_the_command_there():
 def test_a_full_disk_behind_the_output_is_a_sentence():
     command = [sys.executable, "-m", "gateway.cli.main", "--help"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "the output cannot be written: No space left on device\n")
+        done = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "the output cannot be written: No space left on device\n",
+    )
 
 
 # ---------------------------------------------------------------- cleaning up
@@ -436,9 +596,13 @@ def test_gc_lists_as_a_table_for_people_and_as_json_for_scripts(tmp_path: Path):
     with running(tmp_path, pace=SELDOM, retention={"logs_seconds": 1}) as node:
         name = left_behind(node, "job-old", 5).runs[0].name
         dry = asking("gc", node, "--dry-run")
-        assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, dry.output
+        assert dry.exit_code == 0 and name in dry.stdout and "1 would be removed" in dry.stdout, (
+            dry.output
+        )
         found = written("gc", node, "--dry-run")
-        assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [("logs", name, False)]
+        assert [(i["kind"], i["name"], i["removed"]) for i in found["items"]] == [
+            ("logs", name, False)
+        ]
         assert [(i["name"], i["removed"]) for i in written("gc", node)["items"]] == [(name, True)]
         assert "nothing to remove" in asking("gc", node).stdout
 
@@ -449,7 +613,10 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         target = tmp_path / "job.zip"
         assert asking("job", node, "archive", "job-old", "-o", str(target)).exit_code == 0
         assert b"SHA256SUMS" in target.read_bytes()
-        assert asking("job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code == 1
+        assert (
+            asking("job", node, "archive", "job-none", "-o", str(tmp_path / "none.zip")).exit_code
+            == 1
+        )
         assert sorted(p.name for p in tmp_path.glob("*.zip*")) == ["job.zip"]
         dry = asking("job", node, "clean", "job-old", "a", "--metrics", "--dry-run")
         assert dry.exit_code == 0 and "would be deleted: 1" in dry.stdout
@@ -457,7 +624,9 @@ def test_a_job_is_archived_cleaned_and_deleted(tmp_path: Path):
         assert asking("job", node, "clean", "job-old", "a", "--metrics").exit_code == 0
         assert not node.storage.exists(run.outputs["report_name"])
         asked = asking("job", node, "delete", "job-old")
-        assert asked.exit_code == 1 and "Delete job-old for good, at every node of it?" in asked.stderr
+        assert (
+            asked.exit_code == 1 and "Delete job-old for good, at every node of it?" in asked.stderr
+        )
         assert node.store.local_jobs.find("job-old") is not None
         deleted = asking("job", node, "delete", "job-old", "--yes")
         assert deleted.exit_code == 1 and "has no route" in deleted.output, (

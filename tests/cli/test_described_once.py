@@ -32,9 +32,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def described(node: Gateway, output: str, *parameters: dict[str, Any]) -> None:
+def described(
+    node: Gateway,
+    output: str,
+    *parameters: dict[str, Any],
+) -> None:
     """Register the component as it is now."""
-    description = a_description(inputParam=list(parameters), inputData=[], outputData=[a_data(output)])
+    description = a_description(
+        inputParam=list(parameters),
+        inputData=[],
+        outputData=[a_data(output)],
+    )
     answer = ask(node, "operator", "POST", "/v2/provider/register", json=a_request(description))
     assert answer.json()["code"] == 0, answer.text
 
@@ -59,18 +67,40 @@ def environments(node: Gateway, job: str) -> list[dict[str, str]]:
     session = f"session_{answer['data']['job_id']}"
 
     def of_job() -> list[dict[str, str]]:
-        return [dict(one.environment) for one in launched if one.environment["config.session_id"] == session]
+        return [
+            dict(one.environment)
+            for one in launched
+            if one.environment["config.session_id"] == session
+        ]
 
     wait_for(lambda: len(of_job()) == 2, 60, 0.01, "both parties are launched")
     start = ("runtime.component.parameter.", "runtime.component.output.")
     return [{k: v for k, v in one.items() if k.startswith(start)} for one in of_job()]
 
 
-def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_environment(node: Gateway):
-    described(node, "scores", a_parameter("depth", type="int", validator="(1,10)", defaultValue="3"))
+def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_environment(
+    node: Gateway,
+):
+    described(
+        node,
+        "scores",
+        a_parameter(
+            "depth",
+            type="int",
+            validator="(1,10)",
+            defaultValue="3",
+        ),
+    )
     served = ask(node, "operator", "GET", FORM)
     assert served.headers["content-type"] == "application/schema+json"
-    assert served.json()["properties"]["depth"].items() >= {"type": "integer", "maximum": 10, "default": 3}.items()
+    assert (
+        served.json()["properties"]["depth"].items()
+        >= {
+            "type": "integer",
+            "maximum": 10,
+            "default": 3,
+        }.items()
+    )
     assert written("provider", node, "parameters", "acme", "Algo") == served.json()
     before = drafted(node, "acme/Algo").replace("# depth: 3", "depth: 5")
     for environment in environments(node, before):
@@ -82,7 +112,9 @@ def test_a_changed_description_changes_the_form_the_draft_the_check_and_the_envi
     assert list(ask(node, "operator", "GET", FORM).json()["properties"]) == ["shape", "edge"]
     assert "flat, tall" in asking("provider", node, "parameters", "acme").stdout
     assert "shape: is missing; Algo requires it" in submitted(node, before)["msg"]
-    for environment in environments(node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")):
+    for environment in environments(
+        node, drafted(node, "acme/Algo").replace("shape: flat", "shape: tall")
+    ):
         assert environment.pop("runtime.component.parameter.shape") == "tall"
         assert list(environment) == ["runtime.component.output.ranks"]
 

@@ -80,7 +80,9 @@ def doctor(config: Path, **over: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     """Return the exit code and the steps by their name."""
     settings = yaml.safe_load(config.read_text())
     for section, values in over.items():
-        settings[section] = settings.get(section, {}) | values if isinstance(values, dict) else values
+        settings[section] = (
+            settings.get(section, {}) | values if isinstance(values, dict) else values
+        )
     config.write_text(yaml.safe_dump(settings))
     done = call("doctor", "--config", str(config), "--json")
     assert done.stdout, done.stderr
@@ -102,11 +104,20 @@ def test_a_node_that_has_all_it_needs_is_found_good_and_left_as_it_is(config: Pa
     assert steps["isolation"]["result"] == "warning"
     assert steps["certificates"]["found"] == "none are named"
     assert steps["database"]["found"] == "sqlite answers"
-    assert steps["tokens"]["found"] in ("mode on", "mode off"), "of a database without tables none are counted"
+    assert steps["tokens"]["found"] in ("mode on", "mode off"), (
+        "of a database without tables none are counted"
+    )
     assert sorted(config.parent.iterdir()) == before
     shown = call("doctor", "--config", str(config))
     assert shown.exit_code == 0 and "what to do" in shown.stdout
-    rules = [{"decide": "reject", "source": "JG9"}, {"decide": "approve", "source": "JG9", "role": "host"}]
+    rules = [
+        {"decide": "reject", "source": "JG9"},
+        {
+            "decide": "approve",
+            "source": "JG9",
+            "role": "host",
+        },
+    ]
     code, steps = doctor(config, approval={"mode": "rules", "rules": rules})
     assert code == 0 and failed(steps) == []
     step = steps["approval"]
@@ -123,7 +134,11 @@ def busy_port() -> Iterator[int]:
 def test_each_route_without_signatures_is_named(config: Path):
     key = Keyring(config.parent / "state").make("ed25519")
     entry = {"host": "127.0.0.1", "port": 9}
-    routes = {"A": {**entry, "signing": "off"}, "B": {**entry, "keys": key.public}, "C": entry}
+    routes = {
+        "A": {**entry, "signing": "off"},
+        "B": {**entry, "keys": key.public},
+        "C": entry,
+    }
     file = config.parent / "routes.yml"
     for given, result in ((routes, "warning"), ({n: routes[n] for n in "BC"}, "ok")):
         file.write_text(yaml.safe_dump(given))
@@ -139,7 +154,9 @@ def test_a_node_that_takes_jobs_of_everybody_is_warned(config: Path):
 
 def test_tokens_that_no_request_needs_are_named(config: Path):
     assert call("token", "create", "ann", "--role", "admin", "--config", str(config)).exit_code == 0
-    soon = call("token", "create", "li", "--role", "admin", "--days", "0.1", "--config", str(config)).stderr
+    soon = call(
+        "token", "create", "li", "--role", "admin", "--days", "0.1", "--config", str(config)
+    ).stderr
     assert re.search(r"until \d{4}-\d\d-\d\d \d\d:\d\d UTC; it is shown", soon)
     assert call("token", "revoke", "li", "--config", str(config)).exit_code == 0
     for mode, result in (("off", "warning"), ("on", "ok")):
@@ -151,7 +168,9 @@ def test_tokens_that_no_request_needs_are_named(config: Path):
 
 
 def test_what_is_wrong_is_named_by_its_step_and_no_other(
-    config: Path, busy_port: int, caplog: pytest.LogCaptureFixture
+    config: Path,
+    busy_port: int,
+    caplog: pytest.LogCaptureFixture,
 ):
     good = config.read_text()
     nobody = free_ports(1)[0]
@@ -161,7 +180,10 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(
         ("storage", {"storage": {"url": f"file://{config}/storage"}}),
         ("state folder", {"state_dir": f"{config}/state"}),
         ("disk", {"limits": {"storage_reserve_bytes": 1 << 60}}),
-        ("engine", {"engine": {"kind": "docker", "docker": {"base_url": f"tcp://127.0.0.1:{nobody}"}}}),
+        (
+            "engine",
+            {"engine": {"kind": "docker", "docker": {"base_url": f"tcp://127.0.0.1:{nobody}"}}},
+        ),
         ("ports", {"listen": {"operator": {"bind": f"127.0.0.1:{busy_port}"}}}),
         ("routes", {"route_table": {"file": "broken.yml"}}),
         ("routes", {"route_table": {"file": "nowhere.yml"}}),
@@ -170,7 +192,12 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(
     own, old = authority.sign("own"), authority.sign("old", days=-1)
     peer = yaml.safe_load(good)["listen"]["peer"]
     wrong_key = {"certificate": own.certificate, "key": old.key}
-    entry = {"url": "https://h", "ca": authority.file, "certificate": old.certificate, "key": old.key}
+    entry = {
+        "url": "https://h",
+        "ca": authority.file,
+        "certificate": old.certificate,
+        "key": old.key,
+    }
     (config.parent / "expired.yml").write_text(yaml.safe_dump({"JG1": entry}))
     (config.parent / "circle.yml").write_text("JG1: {via: JG2}\nJG2: {via: JG1}\n")
     faults += [
@@ -191,8 +218,12 @@ def test_what_is_wrong_is_named_by_its_step_and_no_other(
 def test_a_full_disk_is_named_with_what_is_free_and_what_is_wanted(config: Path):
     step = doctor(config, limits={"storage_reserve_bytes": 1 << 60})[1]["disk"]
     free, rest = step["cause"].split(" free at ")
-    assert free.endswith("iB") and rest.startswith(f"{config.parent / 'storage'}, 1073741824.0 GiB wanted")
-    assert translate(step["cause"], "zh").endswith("不会启动任何任务") and "剩余" in translate(step["cause"], "zh")
+    assert free.endswith("iB") and rest.startswith(
+        f"{config.parent / 'storage'}, 1073741824.0 GiB wanted"
+    )
+    assert translate(step["cause"], "zh").endswith("不会启动任何任务") and "剩余" in translate(
+        step["cause"], "zh"
+    )
 
 
 @pytest.mark.mariadb
@@ -208,9 +239,13 @@ def test_what_is_wrong_with_the_database_decides_what_to_do(config: Path):
         (url.set(database="bfia_no_such"), 1049, "create that database", "创建该数据库"),
         (url.set(database="mysql"), 1044, "grant the user", "授予 database.url 中的用户"),
     ):
-        step = doctor(config, database={"url": given.render_as_string(hide_password=False)})[1]["database"]
+        step = doctor(config, database={"url": given.render_as_string(hide_password=False)})[1][
+            "database"
+        ]
         assert step["cause"].partition(" (got")[0].endswith(f"(error {number})")
-        assert step["remedy"].startswith(remedy) and translate(step["remedy"], "zh").startswith(chinese)
+        assert step["remedy"].startswith(remedy) and translate(step["remedy"], "zh").startswith(
+            chinese
+        )
 
 
 def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(config: Path):
@@ -221,7 +256,14 @@ def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(con
             return replace(super().isolation(), gaps=self.gaps)
 
     def remedy() -> str:
-        steps = look(load(config), lambda settings: Unmade(node="n", installation="i", images={}))
+        steps = look(
+            load(config),
+            lambda settings: Unmade(
+                node="n",
+                installation="i",
+                images={},
+            ),
+        )
         return next(step.remedy for step in steps if step.name == "isolation")
 
     assert remedy() == "nothing before the first start; afterwards close the gaps, or accept them"
@@ -234,7 +276,9 @@ def test_before_the_first_start_rules_of_the_packet_filter_are_nothing_to_do(con
 def test_the_keys_of_signers_are_looked_at_as_the_start_does(tmp_path: Path):
     def step(*keys: Path) -> Step:
         docker = {"signatures": [{"keys": list(map(str, keys))}]}
-        return certificates_of(load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}))
+        return certificates_of(
+            load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}})
+        )
 
     (tmp_path / "none.pem").write_text("no key")
     wrong = step(tmp_path / "none.pem", tmp_path / "nosuch.pem")
@@ -248,10 +292,23 @@ def test_a_renewed_file_of_the_listener_counts_after_a_restart(tmp_path: Path):
     authority = Authority(tmp_path / "tls")
     old, new = authority.sign("old", ME, days=20), authority.sign("new", ME, days=25)
     tls, free = {"certificate": old.certificate, "key": old.key}, {"bind": "127.0.0.1:0"}
-    with running(tmp_path, listen={"peer": {**free, "tls": tls}, "container": free, "operator": free}) as node:
+    with running(
+        tmp_path,
+        listen={
+            "peer": {**free, "tls": tls},
+            "container": free,
+            "operator": free,
+        },
+    ) as node:
 
         def shown(language: str = "en") -> tuple[int, str]:
-            got = ask(node, "operator", "GET", "/api/v1/certificates", headers={"accept-language": language})
+            got = ask(
+                node,
+                "operator",
+                "GET",
+                "/api/v1/certificates",
+                headers={"accept-language": language},
+            )
             (one,) = got.json()["certificates"]
             return one["days"], one["cause"]
 
@@ -265,7 +322,9 @@ def test_a_renewed_file_of_the_listener_counts_after_a_restart(tmp_path: Path):
             step.result is Result.WARNING
             and step.cause == f"newer than what the listener serves: {old.certificate}"
         )
-        assert step.remedy.startswith("restart the node") and translate(step.remedy, "zh").startswith("重启节点")
+        assert step.remedy.startswith("restart the node") and translate(
+            step.remedy, "zh"
+        ).startswith("重启节点")
     assert certificates_of(node.settings).result is Result.OK  # it is what the next start serves
 
 
@@ -273,14 +332,24 @@ def test_a_certificate_for_partners_without_the_nodes_id_is_named(tmp_path: Path
     authority = Authority(tmp_path / "tls")
     for name, result in (("gw.bank.example", Result.WARNING), (ME.lower(), Result.OK)):
         own = authority.sign("own", name)
-        entry = {"url": "https://h", "ca": authority.file, "certificate": own.certificate, "key": own.key}
+        entry = {
+            "url": "https://h",
+            "ca": authority.file,
+            "certificate": own.certificate,
+            "key": own.key,
+        }
         found = settings(tmp_path)
         found.route_table.file.write_text(yaml.safe_dump({"JG0100002200000020": entry}))
         step = certificates_of(found)
         assert step.result is result
         if result is Result.WARNING:
-            assert step.cause == f"the certificate for partners lacks this node's id: {own.certificate}"
-            assert "peer_certificate" in step.remedy and "请合作方设置" in translate(step.remedy, "zh")
+            assert (
+                step.cause
+                == f"the certificate for partners lacks this node's id: {own.certificate}"
+            )
+            assert "peer_certificate" in step.remedy and "请合作方设置" in translate(
+                step.remedy, "zh"
+            )
 
 
 def looked(step: Callable[..., Step], **about: Any) -> tuple[Result, str]:
@@ -291,22 +360,32 @@ def looked(step: Callable[..., Step], **about: Any) -> tuple[Result, str]:
 
 
 def test_what_fails_while_it_is_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    older = looked(doctor_steps._migrations, database_up=True, revisions=("0016_applications", "0020_gpus"))
+    older = looked(
+        doctor_steps._migrations, database_up=True, revisions=("0016_applications", "0020_gpus")
+    )
     assert older == (Result.WARNING, "the schema is 0016_applications, this version's is 0020_gpus")
     engine = SimpleNamespace(isolation=raising(EngineError("it answers nonsense")))
     assert looked(doctor_steps._isolation, engine_up=True, engine=engine)[0] is Result.FAILED
     with monkeypatch.context() as patch:
-        patch.setattr(doctor_steps, "try_to_write", raising(OSError(errno.ENOSPC, "No space left on device")))
+        patch.setattr(
+            doctor_steps, "try_to_write", raising(OSError(errno.ENOSPC, "No space left on device"))
+        )
         full = doctor_steps._writable(tmp_path)
         assert full.cause == f"{tmp_path} is full: No space left on device"
-        patch.setattr(socket, "create_connection", raising(OSError(errno.EHOSTUNREACH, "No route to host")))
+        patch.setattr(
+            socket, "create_connection", raising(OSError(errno.EHOSTUNREACH, "No route to host"))
+        )
         away = doctor_steps._connection_problem(urlsplit("http://10.0.0.9:7380"))
         assert away.startswith("10.0.0.9:7380 cannot be reached (")
         patch.setattr(doctor_steps, "database_time", lambda store: 100.0)
         clock = clock_of(tmp_path / "none", cast(Any, object()), lambda: 0.0)
         assert "the clock of the database is 100 s off this machine's" in clock.cause
-        patch.setattr(doctor_steps, "bound", raising(PermissionError(errno.EACCES, "Permission denied")))
-        ports = doctor_steps._ports(cast(Any, SimpleNamespace(settings=settings(tmp_path / "node"))))
+        patch.setattr(
+            doctor_steps, "bound", raising(PermissionError(errno.EACCES, "Permission denied"))
+        )
+        ports = doctor_steps._ports(
+            cast(Any, SimpleNamespace(settings=settings(tmp_path / "node")))
+        )
         assert ports.result is Result.FAILED and ports.cause.startswith("peer: ")
 
 
@@ -318,14 +397,38 @@ def test_what_peers_could_do_and_keys_that_end_or_cannot_be_read_are_named(tmp_p
         ({}, Result.WARNING, "peers show no certificate"),
         ({"client_ca": str(authority.file)}, Result.OK, "is bound to its node id"),
     ):
-        listen = {"peer": {"bind": "0.0.0.0:0", "tls": tls | more}, "container": {"bind": "127.0.0.1:0"}}
-        made = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "listen": listen})
+        listen = {
+            "peer": {"bind": "0.0.0.0:0", "tls": tls | more},
+            "container": {"bind": "127.0.0.1:0"},
+        }
+        made = load(
+            None,
+            {
+                "node": {"id": "JG1"},
+                "engine": {"kind": "process"},
+                "listen": listen,
+            },
+        )
         found = looked(doctor_steps._peers, settings=made)
         assert found[0] is result and words in found[1]
         ends = certificates_of(made)
-        assert ends.result is Result.WARNING and "these expire soon: " in ends.cause and "in 2 days" in ends.cause
-    over = {"state_dir": str(tmp_path / "state"), "storages": {"lake": LAKE | {"password_file": "none.txt"}}}
-    made = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "process"}, **over})
+        assert (
+            ends.result is Result.WARNING
+            and "these expire soon: " in ends.cause
+            and "in 2 days" in ends.cause
+        )
+    over = {
+        "state_dir": str(tmp_path / "state"),
+        "storages": {"lake": LAKE | {"password_file": "none.txt"}},
+    }
+    made = load(
+        None,
+        {
+            "node": {"id": "JG1"},
+            "engine": {"kind": "process"},
+            **over,
+        },
+    )
     assert storages_of(made).result is Result.FAILED
     Keyring(made.state_dir).make("ed25519")
     for file in made.state_dir.rglob("*.pem"):
@@ -371,9 +474,14 @@ def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
         node.stop()
     assert [p.path for p in health] == ["route_table.file"]
     (step,) = (
-        one for one in look(found, lambda settings: parts.engine_of(settings, "none")) if one.name == "routes"
+        one
+        for one in look(found, lambda settings: parts.engine_of(settings, "none"))
+        if one.name == "routes"
     )
-    assert (step.result, step.remedy) == (Result.FAILED, "copy that file here, or set route_table.file: null")
+    assert (step.result, step.remedy) == (
+        Result.FAILED,
+        "copy that file here, or set route_table.file: null",
+    )
 
 
 def test_a_clock_that_is_off_is_named(tmp_path: Path):
@@ -400,14 +508,18 @@ def with_docker(config: Path, **docker: Any) -> Any:
 
 def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
     settings = yaml.safe_load(config.read_text())
-    over = {key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")}
+    over = {
+        key: settings[key] for key in ("listen", "database", "storage", "state_dir", "route_table")
+    }
     over["route_table"] = {"file": str(config.parent / "routes.yml")}
     with running(config.parent, **over) as node:
         ask(node, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         code, steps = doctor(config)
         assert code == 0 and steps["ports"]["found"] == "the node is running"
         assert steps["migrations"]["result"] == "ok"
-        assert steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
+        assert (
+            steps["images"]["result"] == "warning" and "IMAGE_NOT_FOUND" in steps["images"]["cause"]
+        )
         image, key = A_PROVIDER["metadata"]["image"], "example:1.0.0@docker"
         command = ["env", "PYTHONPATH=/a", "/nowhere/python", "-m", "x"]
         engine = {"kind": "process", "process": {"images": {image: {"command": command}}}}
@@ -419,14 +531,22 @@ def test_it_works_beside_a_running_node_and_knows_its_images(config: Path):
         assert key in steps["images"]["cause"] and "provider approve" in steps["images"]["remedy"]
         node.registry.retire(key)
         assert doctor(config, engine=engine)[1]["images"]["result"] == "ok"
-        code, steps = doctor(config, state_dir=str(config.parent / "another"))  # then another node has the ports
-        assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count(": cannot listen") == 3
+        code, steps = doctor(
+            config, state_dir=str(config.parent / "another")
+        )  # then another node has the ports
+        assert (code, failed(steps)) == (1, ["ports"]) and steps["ports"]["cause"].count(
+            ": cannot listen"
+        ) == 3
         own = {"state_dir": settings["state_dir"]}
         listening = node.settings.state_dir / "listening.json"
         listening.write_text(listening.read_text().replace(VERSION, "0.0.9"))
         code, steps = doctor(config, **own)
-        assert (code, steps["ports"]["result"]) == (0, "warning") and "as 0.0.9" in steps["ports"]["cause"]
-        with socket.create_server(("127.0.0.1", 0)) as deaf:  # in this node's state folder, and not its own
+        assert (code, steps["ports"]["result"]) == (0, "warning") and "as 0.0.9" in steps["ports"][
+            "cause"
+        ]
+        with socket.create_server(
+            ("127.0.0.1", 0)
+        ) as deaf:  # in this node's state folder, and not its own
             port = deaf.getsockname()[1]
             code, steps = doctor(config, listen={"operator": {"bind": f"127.0.0.1:{port}"}})
         assert (code, failed(steps)) == (1, ["ports"])
@@ -439,8 +559,16 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     def engine_of(settings: Any) -> Engine:
         def one(name: str, *images: str) -> Engine:
             scripts = {image: Script() for image in images}
-            has = Capacity(3, -GIB if name == GONE and not worlds[GONE].down else 8 * GIB, 0 if name else 2)
-            return MemoryEngine(node="n", installation="i", images=scripts, world=worlds[name], capacity=has)
+            has = Capacity(
+                3, -GIB if name == GONE and not worlds[GONE].down else 8 * GIB, 0 if name else 2
+            )
+            return MemoryEngine(
+                node="n",
+                installation="i",
+                images=scripts,
+                world=worlds[name],
+                capacity=has,
+            )
 
         return SeveralEngines(one("", "main:1"), {FAR: one(FAR, "far:1"), GONE: one(GONE)})
 
@@ -456,13 +584,16 @@ def test_further_daemons_are_looked_at_and_each_image_where_its_provider_runs(co
     )
     steps = {step.name: step for step in look(settings, engine_of)}
     assert (
-        steps["engine"].result == "warning" and GONE in steps["engine"].cause and FAR not in steps["engine"].cause
+        steps["engine"].result == "warning"
+        and GONE in steps["engine"].cause
+        and FAR not in steps["engine"].cause
     )
     expected = f"memory with gpu 2, and 2 further engines: {FAR} (memory) has cpu 3, memory 8 GiB"
     assert steps["engine"].found == expected
     said = steps["images"].cause
     assert (
-        f"main:1 at ssh://{FAR} (IMAGE_NOT_FOUND)" in said and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
+        f"main:1 at ssh://{FAR} (IMAGE_NOT_FOUND)" in said
+        and "tcp://10.9.9.9:2376 (DAEMON_NOT_ALLOWED)" in said
     )
     assert said.count("(") == 2, "the others are where they belong"
     assert said.count("for lost:1.0.0@docker") == 1 and said.count("for stranger:1.0.0@docker") == 1
@@ -486,13 +617,20 @@ def test_a_cluster_whose_totals_are_unknown_is_told_how_to_say_them(config: Path
             pass
 
     def engine_of(settings: Any) -> Engine:
-        main = MemoryEngine(node="n", installation="i", images={})
+        main = MemoryEngine(
+            node="n",
+            installation="i",
+            images={},
+        )
         return SeveralEngines(main, {FAR: Unknown()}) if further else Unknown()
 
     settings = with_docker(config, base_url="unix:///main")
     (step,) = (step for step in look(settings, engine_of) if step.name == "engine")
     assert step.result == ("warning" if further else "failed") and "has no quota" in step.cause
-    assert step.remedy == "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
+    assert (
+        step.remedy
+        == "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
+    )
     assert translate(step.remedy, "zh").startswith("为命名空间设置")
 
 
@@ -507,7 +645,11 @@ def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
             return super().offered(image, seconds)
 
     def engine_of(settings: Any) -> Engine:
-        engine = Shops(node="n", installation="i", images={"shop.example/here:1": Script()})
+        engine = Shops(
+            node="n",
+            installation="i",
+            images={"shop.example/here:1": Script()},
+        )
         engine.fetchable = {"shop.example/there:1": lambda told: Script()}
         return engine
 
@@ -519,13 +661,19 @@ def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
 
     empty = images()
     assert empty.result == "ok" and "no provider is in use" in empty.found
-    assert images(("here", "", "shop.example/here:1")).found == "1 image registered, all here" and not asked
+    assert (
+        images(("here", "", "shop.example/here:1")).found == "1 image registered, all here"
+        and not asked
+    )
     later = images(("later", "", "shop.example/there:1"))
     assert later.result == "ok" and "1 of them with its registry" in later.found
     assert [image for image, _ in asked] == ["shop.example/there:1"]
     denied = images(("denied", "", "closed.example/x:1"))
     assert denied.result == "warning" and "log in at it" in denied.remedy
-    assert "closed.example/x:1 (PULL_DENIED" in denied.cause and "for denied:1.0.0@docker" in denied.cause
+    assert (
+        "closed.example/x:1 (PULL_DENIED" in denied.cause
+        and "for denied:1.0.0@docker" in denied.cause
+    )
     assert "there:1" not in denied.cause
 
 

@@ -11,14 +11,27 @@ from tests.registry.builders import a_data, a_description, a_parameter, a_reques
 
 
 def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
-    find = a_description("Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")])
+    find = a_description(
+        "Find", inputParam=[], outputData=[a_data("both"), a_data("seen", category="report")]
+    )
     fit = a_description(
         "Fit",
         roleList=["guest", "host", "arbiter"],
         inputParam=[
-            a_parameter("rate", title="how\nfast\u0085", type="float", optional="false", defaultValue="1e-05"),
+            a_parameter(
+                "rate",
+                title="how\nfast\u0085",
+                type="float",
+                optional="false",
+                defaultValue="1e-05",
+            ),
             a_parameter("note", optional="false", description="d"),
-            a_parameter("word", title="word", defaultValue="no", description="set it\nbefore: a training"),
+            a_parameter(
+                "word",
+                title="word",
+                defaultValue="no",
+                description="set it\nbefore: a training",
+            ),
         ],
         inputData=[a_data(), a_data("model", category="model")],
         outputData=[a_data("model", category="model")],
@@ -40,7 +53,8 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     done = call(*words, "--url", "http://127.0.0.1:9")
     job = yaml.safe_load(done.stdout)
     assert [
-        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]]) for c in job["dag"]["components"]
+        (c["name"], c["provider"], c["version"], [i["key"] for i in c["input"]])
+        for c in job["dag"]["components"]
     ] == [
         ("find", "acme", "7", []),
         ("fit", "acme", "7", ["find.both"]),
@@ -52,7 +66,11 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     ]
     config = job["config"]
     assert config["initiator"] == {"role": "guest", "node_id": "G"}
-    assert config["role"] == {"guest": ["G"], "host": ["H"], "arbiter": ["G"]}
+    assert config["role"] == {
+        "guest": ["G"],
+        "host": ["H"],
+        "arbiter": ["G"],
+    }
     told = config["task_params"]
     assert told["common"] == {
         "find": {},
@@ -71,7 +89,9 @@ def test_a_draft_chains_its_tasks_and_says_who_reads_what(tmp_path: Path):
     assert yaml.safe_load(all_set)["config"]["task_params"]["common"]["fit"]["word"] == "no"
 
 
-@pytest.mark.parametrize("name", ["register_unionpay.json", "reference_vendor/register_reference.json"])
+@pytest.mark.parametrize(
+    "name", ["register_unionpay.json", "reference_vendor/register_reference.json"]
+)
 def test_a_table_that_is_read_on_is_not_of_ids_alone(name: str):
     file = Path(__file__).parents[2] / "examples" / name
     parties = ["--party", "guest=G", "--party", "host=H", "--url", "http://127.0.0.1:9"]
@@ -89,7 +109,9 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path
     described = a_parameter("rate", title="Rate", description="how fast it learns")
     file = tmp_path / "register.json"
     file.write_text(
-        json.dumps(a_request(a_description(inputParam=[described, a_parameter("depth", title="Depth")])))
+        json.dumps(
+            a_request(a_description(inputParam=[described, a_parameter("depth", title="Depth")]))
+        )
     )
     shown = call("provider", "parameters", str(file)).stdout
     assert "how fast it learns" in shown and "Rate" not in shown and "Depth" in shown
@@ -105,7 +127,11 @@ def test_a_parameter_is_shown_with_its_description_else_its_title(tmp_path: Path
         (["FILE/Algo", "--data", "guest"], "must read --data ROLE=DATASET"),
     ],
 )
-def test_what_a_draft_cannot_be_made_of_is_said(tmp_path: Path, words: list[str], says: str):
+def test_what_a_draft_cannot_be_made_of_is_said(
+    tmp_path: Path,
+    words: list[str],
+    says: str,
+):
     file = tmp_path / "register.json"
     file.write_text(json.dumps(a_request()))
     words = [word.replace("FILE", str(file)) for word in words]

@@ -43,7 +43,11 @@ def database(worker_id: str) -> Iterator[sa.URL]:
 
 
 def _words(url: sa.URL) -> dict[str, Any]:
-    return {key: value for key, value in url.translate_connect_args(username="user").items() if value is not None}
+    return {
+        key: value
+        for key, value in url.translate_connect_args(username="user").items()
+        if value is not None
+    }
 
 
 @pytest.fixture
@@ -63,15 +67,42 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def imported(node: Gateway, crm: str, password: str, query: str, *more: str) -> Result:
-    words = ["data", "import", "--from", crm, "--query", query, "--namespace", "ns", "--name", "t", *more]
+def imported(
+    node: Gateway,
+    crm: str,
+    password: str,
+    query: str,
+    *more: str,
+) -> Result:
+    words = [
+        "data",
+        "import",
+        "--from",
+        crm,
+        "--query",
+        query,
+        "--namespace",
+        "ns",
+        "--name",
+        "t",
+        *more,
+    ]
     env = {SOURCE_PASSWORD: password}
     return call(*words, "--url", node.addresses()["operator"], env=env)
 
 
-def test_the_rows_of_a_query_become_a_table(node: Gateway, crm: str, password: str, tmp_path: Path) -> None:
-    done = imported(node, crm, password, "select * from t where name like '%' order by id", "--match-id", "id")
-    assert (done.exit_code, done.stdout) == (0, "stored ns#t: 2 rows, 4 columns, 1 partition\n"), done.output
+def test_the_rows_of_a_query_become_a_table(
+    node: Gateway,
+    crm: str,
+    password: str,
+    tmp_path: Path,
+) -> None:
+    done = imported(
+        node, crm, password, "select * from t where name like '%' order by id", "--match-id", "id"
+    )
+    assert (done.exit_code, done.stdout) == (0, "stored ns#t: 2 rows, 4 columns, 1 partition\n"), (
+        done.output
+    )
     rows = [["007", '王芳, "x"\r\ny', "1.50", "2026-11-23"], ["008", "100%", "", ""]]
     assert list(node.storage.iter_rows(Address("ns", "t"))) == rows
     assert node.datasets.get("ns#t").origin == f"file:{crm}"
@@ -100,7 +131,12 @@ def test_the_rows_of_a_query_become_a_table(node: Gateway, crm: str, password: s
     ],
 )
 def test_what_cannot_be_read_is_refused_and_leaves_nothing(
-    node: Gateway, crm: str, password: str, query: str, field: str, cause: str
+    node: Gateway,
+    crm: str,
+    password: str,
+    query: str,
+    field: str,
+    cause: str,
 ) -> None:
     before = node.datasets.list()
     done = imported(node, crm, password, query, "--overwrite")
@@ -110,7 +146,9 @@ def test_what_cannot_be_read_is_refused_and_leaves_nothing(
         assert table.read() == b"n\r\n2\r\n"
 
 
-def test_a_database_that_cannot_be_used_is_named_without_the_password(database: sa.URL, password: str) -> None:
+def test_a_database_that_cannot_be_used_is_named_without_the_password(
+    database: sa.URL, password: str
+) -> None:
     url = database._replace(password=None)
     away = url.set(host="127.0.0.1", port=free_ports(1)[0])
     for address, word, cause in [
@@ -121,11 +159,17 @@ def test_a_database_that_cannot_be_used_is_named_without_the_password(database: 
         ("sqlite:////etc/passwd", "", "mysql+pymysql://"),
         ("nothing", "", "mysql+pymysql://"),
     ]:
-        given = address if isinstance(address, str) else address.render_as_string(hide_password=False)
+        given = (
+            address if isinstance(address, str) else address.render_as_string(hide_password=False)
+        )
         with pytest.raises(Invalid) as refused, Source(given, word).selected("select 1"):
             pass
         (problem,) = refused.value.problems
-        assert problem.path == "from" and cause in problem.rule and refused.value.reason == "SOURCE_UNUSABLE"
+        assert (
+            problem.path == "from"
+            and cause in problem.rule
+            and refused.value.reason == "SOURCE_UNUSABLE"
+        )
         assert SECRET not in str(refused.value) and "p%40ss" not in str(refused.value)
 
 

@@ -46,19 +46,43 @@ def body(tmp_path: Path, **lasting: float) -> dict[str, Any]:
     return job
 
 
-def reading_what_is_not_there(gateway: Gateway, job: dict[str, Any], role: str) -> dict[str, Any]:
+def reading_what_is_not_there(
+    gateway: Gateway,
+    job: dict[str, Any],
+    role: str,
+) -> dict[str, Any]:
     """Return the job as one party would read a dataset that no node has; this node has one of nearly that name."""
-    words = ["data", "upload", "-", "--namespace", "bank", "--name", "rows", "--match-id", "id", "--overwrite"]
+    words = [
+        "data",
+        "upload",
+        "-",
+        "--namespace",
+        "bank",
+        "--name",
+        "rows",
+        "--match-id",
+        "id",
+        "--overwrite",
+    ]
     sent = forks.run([*words, "--url", gateway.addresses()["operator"]], input="id,x\n1,2\n")
     assert sent.returncode == 0, sent.stderr
-    own = {r: {"0": {"a": {"dataset_id": "bank#rosw" if r == role else ""}}} for r in ("guest", "host")}
+    own = {
+        r: {"0": {"a": {"dataset_id": "bank#rosw" if r == role else ""}}} for r in ("guest", "host")
+    }
     return job | {"config": job["config"] | {"task_params": job["config"]["task_params"] | own}}
 
 
-def cli(gateway: Gateway, *words: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+def cli(
+    gateway: Gateway,
+    *words: str,
+    stdin: str = "",
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as its user would."""
     url = gateway.addresses()["operator"]
-    return forks.run(["job", *words, "--url", url], input=stdin, env=os.environ | {"COLUMNS": "200"} | more)
+    return forks.run(
+        ["job", *words, "--url", url], input=stdin, env=os.environ | {"COLUMNS": "200"} | more
+    )
 
 
 def printed(result: subprocess.CompletedProcess[str]) -> Any:
@@ -84,7 +108,9 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
         "job RUNNING"
     ) == 1
     assert "job FINISHED" in cli(node, "timeline", job_id).stdout
-    assert {(o["task"], o["there"]) for o in printed(cli(node, "outputs", job_id, "--json"))["outputs"]} == {
+    assert {
+        (o["task"], o["there"]) for o in printed(cli(node, "outputs", job_id, "--json"))["outputs"]
+    } == {
         ("a", True),
         ("b", True),
     }
@@ -92,38 +118,61 @@ def test_a_job_is_handed_in_and_watched_to_its_end(node: Gateway, tmp_path: Path
     saved = cli(node, "download", job_id, "a", "data0", "-p", "guest.0", "-o", str(target))
     assert saved.returncode == 0 and target.read_text().startswith("id,x\n1,"), saved.stderr
     named = forks.run(
-        ["job", "download", job_id, "a", "data0", "-p", "guest.0", "--url", node.addresses()["operator"]],
+        [
+            "job",
+            "download",
+            job_id,
+            "a",
+            "data0",
+            "-p",
+            "guest.0",
+            "--url",
+            node.addresses()["operator"],
+        ],
         cwd=tmp_path,
     )
     assert named.returncode == 0 and (tmp_path / "data0.csv").exists(), named.stderr
     assert cli(node, "watch", job_id).returncode == 0
 
 
-def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(node: Gateway, tmp_path: Path):
+def test_a_job_from_standard_input_is_stopped_and_the_exit_code_tells(
+    node: Gateway, tmp_path: Path
+):
     handed = cli(node, "submit", "-", "--json", stdin=json.dumps(body(tmp_path, a=600, c=600)))
     job_id = printed(handed)["job_id"]
     assert any("common.a.lasts" in warning for warning in printed(handed)["warnings"])
     wait_for(lambda: len(list((tmp_path / "register").iterdir())) == 4, 60)
     assert (
-        cli(node, "stop", job_id, "--task", "a").stdout == f"task a of {job_id} is being stopped at every node\n"
+        cli(node, "stop", job_id, "--task", "a").stdout
+        == f"task a of {job_id} is being stopped at every node\n"
     )
     assert cli(node, "stop", job_id).returncode == 0
     ended = cli(node, "watch", job_id)
     assert ended.returncode == 1 and "FINISHED STOPPED" in ended.stdout
     assert f"\nSTOPPED: stopped by {ME}\n" in ended.stdout and "last lines" not in ended.stdout
-    assert "STOPPED" in ended.stdout.split("\na ")[1].split("\n")[0] and "FAILED" not in ended.stdout
+    assert (
+        "STOPPED" in ended.stdout.split("\na ")[1].split("\n")[0] and "FAILED" not in ended.stdout
+    )
     again = cli(node, "stop", job_id)
-    assert again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
+    assert (
+        again.stdout == f"{job_id} has ended before (FINISHED STOPPED); there was nothing to stop\n"
+    )
     assert printed(cli(node, "stop", job_id, "-t", "a", "--json"))["stopped"] is False
 
 
-def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(node: Gateway, tmp_path: Path):
+def test_what_is_odd_about_a_job_that_is_handed_in_goes_to_standard_error(
+    node: Gateway, tmp_path: Path
+):
     handed = cli(node, "submit", "-", stdin=json.dumps(body(tmp_path, a=0)))
     assert handed.stdout.startswith("job-") and len(handed.stdout.splitlines()) == 1
     lines = [line for line in handed.stderr.splitlines() if "common.a.lasts" in line]
     assert len(lines) == 1 and lines[0].startswith("warning: "), handed.stderr
     strict = cli(node, "submit", "-", "--strict", stdin=json.dumps(body(tmp_path, a=0)))
-    assert strict.returncode == 1 and "INVALID: " in strict.stderr and "common.a.lasts" in strict.stderr
+    assert (
+        strict.returncode == 1
+        and "INVALID: " in strict.stderr
+        and "common.a.lasts" in strict.stderr
+    )
     for odd in ({"config": []}, {"config": {"job_params": 1}}):
         assert cli(node, "submit", "-", "--strict", stdin=json.dumps(odd)).returncode == 2
 
@@ -132,7 +181,10 @@ def test_a_refused_job_that_is_kept_is_named(node: Gateway, tmp_path: Path):
     job = body(tmp_path, a=0)
     wrong = json.dumps(reading_what_is_not_there(node, job, "guest"))
     mistyped = cli(node, "submit", "-", stdin=wrong)
-    assert "\nbank#rosw: did you mean bank#rows?\n" in mistyped.stderr and "data list" in mistyped.stderr
+    assert (
+        "\nbank#rosw: did you mean bank#rows?\n" in mistyped.stderr
+        and "data list" in mistyped.stderr
+    )
     chinese = cli(node, "submit", "-", stdin=wrong, LC_ALL="zh_CN.UTF-8").stderr
     assert "\nbank#rosw: 是否应为 bank#rows？\n" in chinese and chinese.count("是否应为") == 1
     job["dag"]["components"][0]["componentName"] = "Nobody"
@@ -162,14 +214,20 @@ def test_every_node_that_refused_a_job_is_named_with_the_next_step(tmp_path: Pat
         assert one["message"] in refused
         once = one["message"].replace(f" {one['reason']}: ", " ")
         assert f"{one['reason']} (node {one['node']}): {once}" in shown
-    assert f"; {PEER}: config.task_params.host.0.a.dataset_id: NOT_AUTHORISED: dataset no#such " in refused
+    assert (
+        f"; {PEER}: config.task_params.host.0.a.dataset_id: NOT_AUTHORISED: dataset no#such "
+        in refused
+    )
     problems = [(one["path"], one["rule"].split(": ")[:2]) for one in said["data"]["problems"]]
     assert problems == [
         ("dag.components[0]", [ME, "PROVIDER_UNKNOWN"]),
         ("config.task_params.host.0.a.dataset_id", [PEER, "NOT_AUTHORISED"]),
         ("dag.components[0]", [PEER, "PROVIDER_UNKNOWN"]),
     ]
-    steps = [f"next step: {one}: {reasons()[one].next_step['en']}" for one in ("INVALID", "NOT_AUTHORISED")]
+    steps = [
+        f"next step: {one}: {reasons()[one].next_step['en']}"
+        for one in ("INVALID", "NOT_AUTHORISED")
+    ]
     assert shown.splitlines()[-2:] == steps
 
 
@@ -187,7 +245,9 @@ def test_the_log_of_the_run_that_is_meant_is_printed(tmp_path: Path):
         assert unclear.returncode == 2 and "--task a --party guest.0" in unclear.stderr
         for words in (("logs", job_id, "-t", "a"), ("download", job_id, "a", "data0")):
             unclear = cli(node, *words)
-            assert unclear.stderr.endswith("there are: --party guest.0, --party host.0\n"), unclear.stderr
+            assert unclear.stderr.endswith("there are: --party guest.0, --party host.0\n"), (
+                unclear.stderr
+            )
         assert "there are: a --party guest.0" in cli(node, "download", job_id, "b", "data0").stderr
         runs = node.store.local_jobs.get(job_id).runs
         ended = next(r.party.label for r in runs if r.failure and r.failure.reason == "EXIT_3")
@@ -212,14 +272,20 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
         job = body(tmp_path, a=0)
         job["config"]["role"]["host"] = [PEER]
         reading_what_is_not_there(partner, job, "host")
-        theirs = cli(bank, "submit", "-", stdin=json.dumps(reading_what_is_not_there(bank, job, "host")))
-        assert "bank#rosw" in theirs.stderr and "bank#rows" not in theirs.stderr  # names of others are theirs
+        theirs = cli(
+            bank, "submit", "-", stdin=json.dumps(reading_what_is_not_there(bank, job, "host"))
+        )
+        assert (
+            "bank#rosw" in theirs.stderr and "bank#rows" not in theirs.stderr
+        )  # names of others are theirs
         for role, dataset in (("guest", ""), ("host", "bank#rows")):
             job["config"]["task_params"][role] = {"0": {"a": {"dataset_id": dataset}}}
         handed = cli(bank, "submit", "-", stdin=json.dumps(job))
         job_id = handed.stdout.strip()
         at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
-        waits = re.search(rf"waits for approval until {at} \({PEER}\)$", handed.stderr, re.MULTILINE)
+        waits = re.search(
+            rf"waits for approval until {at} \({PEER}\)$", handed.stderr, re.MULTILINE
+        )
         assert waits
         chinese = translate(f"warning: {waits[0]}", "zh")
         assert re.fullmatch(rf"警告：等待审批，截止 {at} \({PEER}\)", chinese), chinese
@@ -238,10 +304,15 @@ def test_a_job_that_asks_a_person_is_listed_approved_suspended_and_resumed(tmp_p
             assert re.search(rf"(^|│) *{one}", shown, re.MULTILINE), one
         assert "bfia-gateway job approvals" in " ".join(cli(bank, "show", job_id).stdout.split())
         assert cli(bank, "suspend", job_id).stdout == f"{job_id} starts no further task\n"
-        assert cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"
+        assert (
+            cli(partner, "approve", job_id, "-m", "fine").stdout == f"{job_id} is approved here\n"
+        )
         assert cli(partner, "reject", job_id).returncode == 1
         twice = cli(partner, "approve", job_id, "-m", "finer")
-        assert f"{job_id} was approved here before: by " in twice.stdout and "nothing was changed" in twice.stdout
+        assert (
+            f"{job_id} was approved here before: by " in twice.stdout
+            and "nothing was changed" in twice.stdout
+        )
         assert "new reason was not sent" in twice.stderr
         wait_for(lambda: "SUSPENDED" in cli(bank, "show", job_id).stdout, 60)
         assert list((tmp_path / "register").iterdir()) == []
@@ -259,9 +330,14 @@ def test_a_job_that_failed_is_run_again_from_the_task_that_failed(node: Gateway,
     changes.write_text("common: {a: {lasts: 0, last: 1}}")
     again = cli(node, "rerun", first, "--parameters", str(changes))
     assert again.returncode == 0, again.stderr
-    assert [line for line in again.stderr.splitlines() if "common.a.last:" in line], "a misspelt name is told"
+    assert [line for line in again.stderr.splitlines() if "common.a.last:" in line], (
+        "a misspelt name is told"
+    )
     watched = cli(node, "watch", again.stdout.strip())
-    assert watched.returncode == 0 and f"reruns {first} from a, other parameters for a" in watched.stdout
+    assert (
+        watched.returncode == 0
+        and f"reruns {first} from a, other parameters for a" in watched.stdout
+    )
     unknown = cli(node, "rerun", again.stdout.strip(), "--from", "nothing")
     assert unknown.returncode != 0 and "nothing" in unknown.stderr
     ask(node, "operator", "POST", "/v2/provider/delete", json={"name": "example"})
@@ -297,17 +373,57 @@ def test_many_warnings_do_not_hide_the_rest():
 
 
 def test_a_line_of_the_timeline_is_written_for_people(monkeypatch: pytest.MonkeyPatch):
-    failure = {"reason": "STOPPED", "message": "", "node": "", "exit_code": None, "tried": [1, 2], "last": True}
-    assert cell({"failure": failure, "to": "FAILED"}) == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"
+    failure = {
+        "reason": "STOPPED",
+        "message": "",
+        "node": "",
+        "exit_code": None,
+        "tried": [1, 2],
+        "last": True,
+    }
+    assert (
+        cell({"failure": failure, "to": "FAILED"})
+        == "failure reason STOPPED; tried 1, 2; last yes; to FAILED"
+    )
     assert cell({"until": "2026-11-28T02:37:24.107020+00:00"}) == "until 2026-11-28 02:37:24 UTC"
     path = "/v1/interconn/schedule/job/create"
-    called = {"method": "POST", "path": path, "seconds": 0.0148, "trace_id": "t", "http": 200}
-    assert cell(_readable({**called, "code": 0, "message": "success"})) == "POST job/create, 200, 15 ms"
-    refused = _readable({**called, "code": 409, "message": "JOB_EXISTS"})
+    called = {
+        "method": "POST",
+        "path": path,
+        "seconds": 0.0148,
+        "trace_id": "t",
+        "http": 200,
+    }
+    assert (
+        cell(
+            _readable(
+                {
+                    **called,
+                    "code": 0,
+                    "message": "success",
+                }
+            )
+        )
+        == "POST job/create, 200, 15 ms"
+    )
+    refused = _readable(
+        {
+            **called,
+            "code": 409,
+            "message": "JOB_EXISTS",
+        }
+    )
     assert cell(refused) == "POST job/create, 200, 15 ms; code 409; message JOB_EXISTS"
     proof = {"from": "10.1.2.3", "sha256": "ab" * 32}
-    event = {"task": "psi", "task_id": "task_1", "attempt": 0, "origin": proof}
+    event = {
+        "task": "psi",
+        "task_id": "task_1",
+        "attempt": 0,
+        "origin": proof,
+    }
     assert cell(_readable(event)) == "task psi; origin 10.1.2.3"
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
-    ended = _readable({"user": "ann", "failure": {"exit_code": 1, "message": "the job has ended, or is about to"}})
+    ended = _readable(
+        {"user": "ann", "failure": {"exit_code": 1, "message": "the job has ended, or is about to"}}
+    )
     assert cell(ended) == "用户 ann; 失败 退出码 1; 消息 作业已结束或即将结束"

@@ -47,7 +47,14 @@ PRODUCT = "gateway adapter engines provider_registry route_table"
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "gateway.cli.main", *words]
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "BFIA_"))}
-    return subprocess.run(line, cwd=ROOT, env=plain | environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        line,
+        cwd=ROOT,
+        env=plain | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def check_chinese(texts: Iterable[str]) -> None:
@@ -58,7 +65,9 @@ def check_chinese(texts: Iterable[str]) -> None:
 def english_in(text: str) -> list[str]:
     """Return the English that is left in a text's Chinese; what was found and commands stay."""
     chinese = re.sub("（实际为 .*?）|`.*?`|\".*?\"|'.*?'", "", catalogue.translate(text, "zh"))
-    kept = r"register FILE|data upload --encoding|data grant|provider register|bfia-gateway( [a-z]+)+"
+    kept = (
+        r"register FILE|data upload --encoding|data grant|provider register|bfia-gateway( [a-z]+)+"
+    )
     left = re.findall("[a-z]{2,} [a-z]{2,} [a-z]{2,}", re.sub(kept, "", chinese))
     return left if re.search("[\u4e00-\u9fff]", chinese) else [chinese]
 
@@ -78,17 +87,30 @@ def test_every_help_text_is_there_in_chinese():
 
 def test_a_translation_has_the_values_of_its_english_text():
     lines = (ROOT / "gateway/language/zh.yml").read_text(encoding="utf-8").splitlines()
-    assert len(ENTRIES) == sum(line.startswith(('"', "'")) for line in lines), "a text is there twice"
+    assert len(ENTRIES) == sum(line.startswith(('"', "'")) for line in lines), (
+        "a text is there twice"
+    )
     for english, chinese in ENTRIES.items():
-        names = [{name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)]
+        names = [
+            {name for _, name, *_ in Formatter().parse(text) if name} for text in (english, chinese)
+        ]
         assert names[0] == names[1], english
         assert not re.search("[\u4e00-\u9fff][,;?!]", chinese), f"{english}: ASCII punctuation"
-        assert not re.search("[A-Z]_[A-Z]+：", chinese), f"{english}: a reason is followed by an ASCII colon"
+        assert not re.search("[A-Z]_[A-Z]+：", chinese), (
+            f"{english}: a reason is followed by an ASCII colon"
+        )
         first = re.match(r"\{[a-z]\w*\}: ", english)
-        assert not first or not chinese.startswith(f"{first[0][:-2]}："), f"{english}: so is the name of a thing"
-        values = {name: "a.0" if name == "party" else "at 9" if name[0].isupper() else "9" for name in names[0]}
+        assert not first or not chinese.startswith(f"{first[0][:-2]}："), (
+            f"{english}: so is the name of a thing"
+        )
+        values = {
+            name: "a.0" if name == "party" else "at 9" if name[0].isupper() else "9"
+            for name in names[0]
+        }
         twice = catalogue.translate(catalogue.translate(english.format_map(values), "zh"), "zh")
-        assert not re.search(r"[a-z_]\.[a-z_.]+：[\w\"]", twice, re.ASCII), "a setting has a colon of ASCII"
+        assert not re.search(r"[a-z_]\.[a-z_.]+：[\w\"]", twice, re.ASCII), (
+            "a setting has a colon of ASCII"
+        )
 
 
 def test_the_language_is_that_of_the_option_else_of_the_environment():
@@ -97,10 +119,18 @@ def test_the_language_is_that_of_the_option_else_of_the_environment():
         assert "运行一个节点" in shown and "显示本帮助并退出" in shown
     shown = run("job", "list", "--help", LANG="zh_CN.UTF-8").stdout
     assert "默认：" in shown and "环境变量：" in shown and "[default" not in shown
-    for given, environment in (([], {}), (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}), ([], {"LANG": "de_DE"})):
+    for given, environment in (
+        ([], {}),
+        (["--lang", "en"], {"LANG": "zh_CN.UTF-8"}),
+        ([], {"LANG": "de_DE"}),
+    ):
         shown = run(*given, "job", "list", "--help", **environment).stdout
         assert "Show this message and exit" in shown and not re.search("[\u4e00-\u9fff]", shown)
-    assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == ["zh", "zh", "en"]
+    assert [asked(w) for w in (["--lang=zh", "x"], ["--lang", "zh"], ["x", "--lang", "zh"])] == [
+        "zh",
+        "zh",
+        "en",
+    ]
 
 
 ALL_HELPS = """
@@ -120,7 +150,14 @@ for words in everything(program):
 def test_help_is_folded_in_80_columns_and_never_cut(language: str):
     line = [sys.executable, "-c", ALL_HELPS, language]
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"} | {"COLUMNS": "80"}
-    shown = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        line,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert shown.count("--help") > 90 and ("用法" in shown) is (language == "zh")
     assert re.findall(r".*…[ │]*$", shown, re.M) == []
 
@@ -141,8 +178,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         (";q=x,,zh;q=", True),
     ],
 )
-def test_a_refusal_is_in_the_language_that_is_liked_best(node: Gateway, accepted: str, chinese: bool):
-    answer = ask(node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": accepted})
+def test_a_refusal_is_in_the_language_that_is_liked_best(
+    node: Gateway,
+    accepted: str,
+    chinese: bool,
+):
+    answer = ask(
+        node, "operator", "GET", "/api/v1/jobs/none", headers={"accept-language": accepted}
+    )
     body = answer.json()
     assert (answer.status_code, body["data"]["reason"]) == (404, "JOB_UNKNOWN")
     assert body["msg"].startswith("JOB_UNKNOWN: ")
@@ -150,13 +193,24 @@ def test_a_refusal_is_in_the_language_that_is_liked_best(node: Gateway, accepted
     if chinese:
         reason = catalogue.reasons()["JOB_UNKNOWN"]
         assert (
-            reason.means["zh"] in body["msg"] and reason.next_step["zh"] in body["msg"] and "none" in body["msg"]
+            reason.means["zh"] in body["msg"]
+            and reason.next_step["zh"] in body["msg"]
+            and "none" in body["msg"]
         )
     route = {"route": {"url": "ftp://x"}}
-    answer = ask(node, "operator", "PUT", "/api/v1/routes/JG2", json=route, headers={"accept-language": accepted})
+    answer = ask(
+        node,
+        "operator",
+        "PUT",
+        "/api/v1/routes/JG2",
+        json=route,
+        headers={"accept-language": accepted},
+    )
     rules = [one["rule"] for one in answer.json()["data"]["problems"]]
     assert rules == [
-        "必须以下列之一开头：http://, https://" if chinese else "must begin with one of http://, https://"
+        "必须以下列之一开头：http://, https://"
+        if chinese
+        else "must begin with one of http://, https://"
     ]
 
 
@@ -168,13 +222,18 @@ def test_texts_in_an_answer_are_in_the_readers_language_and_states_are_not(node:
     gaps = [one["isolation"]["gaps"][0] for one in found]
     assert "不做任何隔离" in gaps[0] and "keeps nothing apart" in gaps[1]
     assert [(one["kind"], one["answers"]) for one in found] == [("process", True)] * 2
-    refused = {"checks": {"routes": {"problems": ["JG9.url: is missing"]}}}  # as /health/ready has it
+    refused = {
+        "checks": {"routes": {"problems": ["JG9.url: is missing"]}}
+    }  # as /health/ready has it
     assert catalogue.of_texts(refused, "zh")["checks"]["routes"]["problems"] == ["JG9.url: 缺失"]
     for of, word in (("zh-CN", "没有路由到达节点"), ("", "has no route")):
-        answer = ask(node, "operator", "POST", "/api/v1/routes/NONE/test", headers={"accept-language": of}).json()
-        assert [s["result"] for s in answer["steps"][:2]] == ["failed", "skipped"] and word in answer["steps"][0][
-            "cause"
-        ]
+        answer = ask(
+            node, "operator", "POST", "/api/v1/routes/NONE/test", headers={"accept-language": of}
+        ).json()
+        assert [s["result"] for s in answer["steps"][:2]] == [
+            "failed",
+            "skipped",
+        ] and word in answer["steps"][0]["cause"]
 
 
 def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
@@ -185,7 +244,9 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
         newest = answer["audit"][0]
         assert (newest["action"], newest["in_words"]) == ("POST /api/v1/undrain", meant)
         for text in ("/undrain", meant[:4]):
-            found = ask(node, "operator", "GET", "/api/v1/audit", params={"action": text}, headers=accepted).json()
+            found = ask(
+                node, "operator", "GET", "/api/v1/audit", params={"action": text}, headers=accepted
+            ).json()
             assert {one["in_words"] for one in found["audit"]} == {meant}
 
 
@@ -197,7 +258,16 @@ def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pyte
         "storage",
         "root（命令行）",
     ]
-    shown = [difference({"path": "a", "before": one, "after": None}) for one in ("an object with 3 fields", "yes")]
+    shown = [
+        difference(
+            {
+                "path": "a",
+                "before": one,
+                "after": None,
+            }
+        )
+        for one in ("an object with 3 fields", "yes")
+    ]
     assert shown == ["a: 含 3 个字段的对象 → –", 'a: "yes" → –']
 
 
@@ -205,7 +275,18 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
     hostile = "{0.__class__}; {x!r}\n" * 200
     for one in (hostile, "must not hold \ud800"):
         assert catalogue.translate(one, "zh") == one
-    refused = run("--lang", "zh", "model", "export", "m", "1", "-o", str(tmp_path), "--url", "http://127.0.0.1:9")
+    refused = run(
+        "--lang",
+        "zh",
+        "model",
+        "export",
+        "m",
+        "1",
+        "-o",
+        str(tmp_path),
+        "--url",
+        "http://127.0.0.1:9",
+    )
     assert refused.returncode == 2 and str(tmp_path) in refused.stderr
     away = run("--lang", "zh", "job", "list", "--url", "http://127.0.0.1:9/{0.__class__}")
     assert "{0.__class__}" in away.stderr and "没有应答" in away.stderr
@@ -238,9 +319,15 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
             "docker with gpu 2, and 1 further engine: far (swarm) has cpu 3, memory 8 GiB",
             "docker，gpu 2，另有 1 个引擎：far（swarm）有 cpu 3, memory 8 GiB",
         ),
-        ("guest.0 reported it; guest.0, host.0 reported A, B", "guest.0 已报告；guest.0, host.0 报告了 A, B"),
+        (
+            "guest.0 reported it; guest.0, host.0 reported A, B",
+            "guest.0 已报告；guest.0, host.0 报告了 A, B",
+        ),
         ("a model reported it", "a model reported it"),
-        ("JG1: a: is missing; did you mean b?; JG2: c: is missing", "JG1: a: 缺失；是否应为 b？JG2: c: 缺失"),
+        (
+            "JG1: a: is missing; did you mean b?; JG2: c: is missing",
+            "JG1: a: 缺失；是否应为 b？JG2: c: 缺失",
+        ),
         ("NOT_AUTHORISED: a#b: x; ask its admin", "NOT_AUTHORISED: a#b: x；请联系其管理员"),
         ("li at JG2 refused", "JG2 的 li 已拒绝"),
         (
@@ -276,13 +363,22 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ),
         ("storage +0.0 s, database -0.1 s", "与本机的时差：存储 +0.0 秒，数据库 -0.1 秒"),
         ("auc 0.9, loss of 2 rows", "auc 0.9, loss：2 行"),
-        ("a#b is granted to JG2 until 2026-12-27 05:11 UTC", "a#b 已授权给 JG2，有效期至 2026-12-27 05:11 UTC"),
+        (
+            "a#b is granted to JG2 until 2026-12-27 05:11 UTC",
+            "a#b 已授权给 JG2，有效期至 2026-12-27 05:11 UTC",
+        ),
         (
             "channel, topic t: 1 message, 84 bytes, the oldest for 0 s; guest.0 waiting",
             "通道主题 t：1 条消息，84 字节，最早的已等待 0 秒；guest.0 正在等待",
         ),
-        ("trained by guest.0 at JG1, host.0 at JG2 in job-1", "由 JG1 的 guest.0，JG2 的 host.0 在 job-1 中训练"),
-        ("guest.0 asks for cpu 64, the engine of node JG1 has 2", "guest.0 申请 cpu 64，节点 JG1 的引擎 共有 2"),
+        (
+            "trained by guest.0 at JG1, host.0 at JG2 in job-1",
+            "由 JG1 的 guest.0，JG2 的 host.0 在 job-1 中训练",
+        ),
+        (
+            "guest.0 asks for cpu 64, the engine of node JG1 has 2",
+            "guest.0 申请 cpu 64，节点 JG1 的引擎 共有 2",
+        ),
         (
             "newest head: line 9, signed t with k; 1 line after it",
             "最新链头：第 9 行，于 t 用 k 签名；其后有 1 行",
@@ -294,8 +390,14 @@ def test_what_a_user_wrote_is_never_taken_for_a_template(tmp_path: Path):
         ("JG2, institution bank", "JG2，机构 bank"),
         ("yes, where method.rsa or method.ecdh", "是，当 method.rsa or method.ecdh 时"),
         (": " * 9_000, ": " * 9_000),
-        ("stopped by JG2, which has no time to say more", "stopped by JG2, which has no time to say more"),
-        ("dataset a#b is granted to 1000 nodes already", "dataset a#b is granted to 1000 nodes already"),
+        (
+            "stopped by JG2, which has no time to say more",
+            "stopped by JG2, which has no time to say more",
+        ),
+        (
+            "dataset a#b is granted to 1000 nodes already",
+            "dataset a#b is granted to 1000 nodes already",
+        ),
         ("a partner wrote that it says: ok", "a partner wrote that it says: ok"),
         ("there is no clause foo; there are: starts", "没有条款 foo；可选的有：starts"),
     ],
@@ -305,19 +407,31 @@ def test_a_rule_is_translated_behind_its_path_and_a_count_is_a_number(english: s
 
 
 def test_the_chinese_pages_have_one_word_per_term_and_name_steps_as_the_screen_does():
-    pages = [file for folder in ("", "docs", "compose", "examples") for file in (ROOT / folder).glob("*.zh-CN.md")]
+    pages = [
+        file
+        for folder in ("", "docs", "compose", "examples")
+        for file in (ROOT / folder).glob("*.zh-CN.md")
+    ]
     texts = {file.name: file.read_text(encoding="utf-8") for file in pages}
-    texts |= {f"{name}.yml": str(catalogue.entries_of(f"{name}.yml")) for name in ("zh", "settings", "reasons")}
+    texts |= {
+        f"{name}.yml": str(catalogue.entries_of(f"{name}.yml"))
+        for name in ("zh", "settings", "reasons")
+    }
     steps = "|".join({*doctor.STEPS, *route_test.STEPS})
     other = f"中继|中转|任务流|原地注册|文件夹|凭据|审计日志|作业审计|你|步骤 `({steps})`|`({steps})` ?(一步|步骤)"
-    assert {name: found[0] for name, text in texts.items() if (found := re.search(other, text))} == {}
-    said = {name: re.findall(r"对端(?!节点|口)", text) for name, text in texts.items() if ".yml" in name}
+    assert {
+        name: found[0] for name, text in texts.items() if (found := re.search(other, text))
+    } == {}
+    said = {
+        name: re.findall(r"对端(?!节点|口)", text) for name, text in texts.items() if ".yml" in name
+    }
     assert not any(said.values()), said
 
 
 def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_chinese():
     seen = re.findall(
-        r'\b(?:ok|not_shown)\("([^"]{4,})"', (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8")
+        r'\b(?:ok|not_shown)\("([^"]{4,})"',
+        (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8"),
     )
     texts = [*seen, *(clause.remedy for clause in CLAUSES), *_NEXT.values()]
     assert len(texts) > 50
@@ -338,20 +452,33 @@ def calls_in(rooms: str) -> list[tuple[str, ast.Call, dict[str, list[ast.expr]]]
     """Return the calls below some rooms: the name, the call, and what has a name in the function before it."""
     found = []
     for tree in trees(rooms):
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = [
+            one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
         for scope in (tree, *functions):
             named: dict[str, list[ast.expr]] = {}
             inside = list(ast.walk(scope))
             for one in inside:
-                if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and scope is not tree:
+                if (
+                    isinstance(one, ast.Assign)
+                    and isinstance(one.targets[0], ast.Name)
+                    and scope is not tree
+                ):
                     named.setdefault(one.targets[0].id, []).append(one.value)
             for one in inside:
                 if isinstance(one, ast.Call):
-                    found.append((getattr(one.func, "id", getattr(one.func, "attr", "")), one, named))
+                    found.append(
+                        (getattr(one.func, "id", getattr(one.func, "attr", "")), one, named)
+                    )
     return found
 
 
-def texts_of(rooms: str, calls: set[str], at: int, words: int) -> list[str]:
+def texts_of(
+    rooms: str,
+    calls: set[str],
+    at: int,
+    words: int,
+) -> list[str]:
     """Return the texts of calls below some rooms that have more than so many words; a value in them is a 9.
 
     Also those that have a name in the function before they are said.
@@ -385,24 +512,53 @@ def named_rules(rooms: str) -> Iterator[str]:
                 yield text_of(one.value)
 
 
-GO_ON = ("FORMAT_MISMATCH: ", "STORAGE_MISMATCH: ", "cannot be a folder: ", "user 9 cannot make it in ")
+GO_ON = (
+    "FORMAT_MISMATCH: ",
+    "STORAGE_MISMATCH: ",
+    "cannot be a folder: ",
+    "user 9 cannot make it in ",
+)
 GO_ON += ("has no counterpart among ", "stands for the newest version that ", "must be 9 text, ")
-GO_ON += ("no component that is checked reads data of ", "--command: 9 is in ", "warning: 9: give it an id ")
-GO_ON += ("must be UTF-8 text, ", "must be the only dataset of 9: ", "must have namespace and name for 9: ")
+GO_ON += (
+    "no component that is checked reads data of ",
+    "--command: 9 is in ",
+    "warning: 9: give it an id ",
+)
+GO_ON += (
+    "must be UTF-8 text, ",
+    "must be the only dataset of 9: ",
+    "must have namespace and name for 9: ",
+)
 """how rules begin whose end, or whose party, stands elsewhere"""
 
 
 def test_every_message_rule_and_refusal_is_there_in_chinese():
     """Those whose words are all values, such as a name and a time, need none."""
-    rules = {*texts_of(PRODUCT, {"Problem", "problem", "_problem"}, 1, 2), *texts_of(PRODUCT, {"Unusable"}, 0, 1)}
+    rules = {
+        *texts_of(PRODUCT, {"Problem", "problem", "_problem"}, 1, 2),
+        *texts_of(PRODUCT, {"Unusable"}, 0, 1),
+    }
     rules |= {*texts_of("gateway/config", {"ValueError"}, 0, 2)}
     rules |= {rule for rule in named_rules(PRODUCT) if len(re.findall("[a-z]{2,}", rule)) > 2}
     wanted = {*texts_of("gateway/cli", {"say", "CallFailed", "NotFit"}, 0, 3), *rules}
-    wanted |= {*texts_of("examples/demo", {"_show"}, 1, 0), *texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0)}
-    wanted |= {*NAMES.values(), *_ABOUT_DATA.values(), *texts_of("gateway/identity", {"problem"}, 0, 2)}
-    wanted |= {*texts_of(PRODUCT, {*errors(GatewayError), *errors(EngineError)}, 0, 2), *whole_rules()}
+    wanted |= {
+        *texts_of("examples/demo", {"_show"}, 1, 0),
+        *texts_of("examples/demo", {"DemoFailed", "t"}, 0, 0),
+    }
+    wanted |= {
+        *NAMES.values(),
+        *_ABOUT_DATA.values(),
+        *texts_of("gateway/identity", {"problem"}, 0, 2),
+    }
+    wanted |= {
+        *texts_of(PRODUCT, {*errors(GatewayError), *errors(EngineError)}, 0, 2),
+        *whole_rules(),
+    }
     wanted |= {*texts_of(PRODUCT, {"Failure"}, 1, 1), *texts_of("adapter/bfia", {"Refused"}, 1, 2)}
-    wanted |= {case["rule"] for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]}
+    wanted |= {
+        case["rule"]
+        for case in json.loads((ROOT / "tests/registry/broken.json").read_text())["broken"]
+    }
     for schema in (ROOT / "provider_registry/schemas").iterdir():
         wanted |= {json.loads(rule) for rule in re.findall(r'"x-rule": (".*")', schema.read_text())}
     assert len(wanted) > 460 and wanted >= PUT_TOGETHER
@@ -426,7 +582,9 @@ def phrases(value: ast.expr, names: dict[str, ast.expr]) -> list[str]:
             return [*phrases(value.body, names), *phrases(value.orelse, names)]
         case ast.BoolOp(op=ast.Or()):
             return phrases(value.values[-1], names)
-        case ast.Call(func=ast.Name(id="counted"), args=[_, ast.Constant(value=str(one)), *several]):
+        case ast.Call(
+            func=ast.Name(id="counted"), args=[_, ast.Constant(value=str(one)), *several]
+        ):
             return [f"1 {one}", f"9 {ast.literal_eval(several[0]) if several else f'{one}s'}"]
         case ast.Name(id=name) if name in names:
             return phrases(names[name], {k: v for k, v in names.items() if k != name})
@@ -440,21 +598,36 @@ def texts_with_phrases(rooms: str) -> Iterator[tuple[str, str]]:
             if not isinstance(function, ast.FunctionDef):
                 continue
             inside = list(ast.walk(function))
-            stored = Counter(n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            given = {ast.unparse(n.targets[0]): n.value for n in inside if isinstance(n, ast.Assign)}
+            stored = Counter(
+                n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            )
+            given = {
+                ast.unparse(n.targets[0]): n.value for n in inside if isinstance(n, ast.Assign)
+            }
             names = {name: value for name, value in given.items() if stored[name] == 1}
             for text in (one for one in inside if isinstance(one, ast.JoinedStr)):
-                told = [phrases(p, names) if isinstance(p, ast.FormattedValue) else [] for p in text.values]
-                parts = ["" if "" in of else text_of(p) for p, of in zip(text.values, told, strict=True)]
+                told = [
+                    phrases(p, names) if isinstance(p, ast.FormattedValue) else []
+                    for p in text.values
+                ]
+                parts = [
+                    "" if "" in of else text_of(p) for p, of in zip(text.values, told, strict=True)
+                ]
                 for at, of in enumerate(told):
-                    yield from (("".join([*parts[:at], phrase, *parts[at + 1 :]]), phrase) for phrase in of)
+                    yield from (
+                        ("".join([*parts[:at], phrase, *parts[at + 1 :]]), phrase) for phrase in of
+                    )
 
 
 def test_a_text_in_a_translated_text_is_translated_too():
     left = set()
-    for text, phrase in texts_with_phrases("gateway adapter/bfia engines provider_registry route_table"):
+    for text, phrase in texts_with_phrases(
+        "gateway adapter/bfia engines provider_registry route_table"
+    ):
         chinese = catalogue.translate(text, "zh")
-        words = re.search("[a-z]{3,}", re.sub(r"\w+[._]\w+|spec|fate|bfia-gateway .*", "", phrase))  # not names
+        words = re.search(
+            "[a-z]{3,}", re.sub(r"\w+[._]\w+|spec|fate|bfia-gateway .*", "", phrase)
+        )  # not names
         if words and re.search("[\u4e00-\u9fff]", chinese) and phrase.strip(" ;,") in chinese:
             left.add((text, phrase, chinese))
     assert left == set()
@@ -465,10 +638,16 @@ PUT_TOGETHER |= {"what 9 wrote takes 9 of disk, 9", "9 made more than 9 files an
 PUT_TOGETHER |= {"9 made folders in folders too deep to be measured; 9"}
 PUT_TOGETHER |= {"9 was taken off its network and reaches no other party"}
 PUT_TOGETHER |= {"RUN_TOKEN_REQUIRED: 9: send the value of config.token"}
-PUT_TOGETHER |= {"the provider name 9 9, not to 9; an admin can give it: bfia-gateway provider give"}
+PUT_TOGETHER |= {
+    "the provider name 9 9, not to 9; an admin can give it: bfia-gateway provider give"
+}
 PUT_TOGETHER |= {"must lie in one of this node's storages: 9the folder file://9; 9"}
 PUT_TOGETHER |= {"9: if the partner says so by telephone, edit the route and decide again"}
-PUT_TOGETHER |= {"must be 9", "must be 9 text, byte 9 is not; 9", "must be UTF-8 text, this looks like UTF-16; 9"}
+PUT_TOGETHER |= {
+    "must be 9",
+    "must be 9 text, byte 9 is not; 9",
+    "must be UTF-8 text, this looks like UTF-16; 9",
+}
 """texts that are found with what stands in them"""
 
 
@@ -490,26 +669,49 @@ the container of 9 in task 9|9 says, unproven|node \(none named\)$"""
 
 def put_together() -> Iterator[str]:
     """Yield the texts of the product that have values, or parts, wherever they stand, except in log lines."""
-    checked = "conformance", "management"  # those of clauses and of endpoints are checked above and below
+    checked = (
+        "conformance",
+        "management",
+    )  # those of clauses and of endpoints are checked above and below
     for file in (one for room in PRODUCT.split() for one in sorted((ROOT / room).rglob("*.py"))):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = [
+            one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
         constants = [one.value for one in tree.body if isinstance(one, ast.Assign)]
         for scope in [*functions, *constants] if file.parent.name not in checked else []:
             inside = list(ast.walk(scope))
-            stored = Counter(n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            given = {ast.unparse(n.targets[0]): n.value for n in inside if isinstance(n, ast.Assign)}
+            stored = Counter(
+                n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            )
+            given = {
+                ast.unparse(n.targets[0]): n.value for n in inside if isinstance(n, ast.Assign)
+            }
             names = {name: value for name, value in given.items() if stored[name] == 1}
-            left = {id(inner) for one in inside if _is_for_no_person(one) for inner in ast.walk(one)}
-            for text in (one for one in inside if isinstance(one, ast.BinOp | ast.JoinedStr) or one in constants):
+            left = {
+                id(inner) for one in inside if _is_for_no_person(one) for inner in ast.walk(one)
+            }
+            for text in (
+                one
+                for one in inside
+                if isinstance(one, ast.BinOp | ast.JoinedStr) or one in constants
+            ):
                 if id(text) not in left:
-                    parts = [n.id for n in ast.walk(text) if isinstance(n, ast.Name) and n.id in names]
-                    left |= {id(inner) for part in [text, *map(names.get, parts)] for inner in ast.walk(part)}
+                    parts = [
+                        n.id for n in ast.walk(text) if isinstance(n, ast.Name) and n.id in names
+                    ]
+                    left |= {
+                        id(inner)
+                        for part in [text, *map(names.get, parts)]
+                        for inner in ast.walk(part)
+                    }
                     yield from _all_forms(text, names)
 
 
 def _is_for_no_person(one: ast.AST) -> bool:
-    logged = isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in _LOGS
+    logged = (
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in _LOGS
+    )
     return logged or (isinstance(one, ast.keyword) and one.arg in ("description", "summary"))
 
 
@@ -530,7 +732,9 @@ def _all_forms(given: ast.AST, names: dict[str, ast.expr]) -> list[str]:
             return phrases(given, {})[-1:] if isinstance(given, ast.expr) else []
     found = [""]
     for part in parts:
-        found = [before + text for before in found for text in _all_forms(part, names) or ["9"]][:16]
+        found = [before + text for before in found for text in _all_forms(part, names) or ["9"]][
+            :16
+        ]
     return found
 
 
@@ -542,7 +746,9 @@ def test_a_text_with_a_value_is_there_in_chinese_wherever_it_stands():
     lacking = {t for t in found if re.search("[a-z]{2,} [a-z]{2,}", t) and english_in(t)}
     for value in values:
         lacking = {
-            t for t in lacking if english_in(t.replace("9", value)) and english_in(t.replace("9", value, 1))
+            t
+            for t in lacking
+            if english_in(t.replace("9", value)) and english_in(t.replace("9", value, 1))
         }
     assert len(found) > 600
     assert lacking == set(), "gateway/language/zh.yml has no Chinese for them: add it"
@@ -552,8 +758,17 @@ def whole_rules() -> set[str]:
     """Return the product's texts that begin with ``must``; a value in them is a 9."""
     found = set()
     for tree in trees(PRODUCT):
-        inner = {id(part) for one in ast.walk(tree) if isinstance(one, ast.JoinedStr) for part in one.values}
-        texts = (text_of(one) for one in ast.walk(tree) if isinstance(one, ast.expr) and id(one) not in inner)
+        inner = {
+            id(part)
+            for one in ast.walk(tree)
+            if isinstance(one, ast.JoinedStr)
+            for part in one.values
+        }
+        texts = (
+            text_of(one)
+            for one in ast.walk(tree)
+            if isinstance(one, ast.expr) and id(one) not in inner
+        )
         found |= {text.replace("{}", "9") for text in texts if text.startswith("must ")}
     return found
 
@@ -636,13 +851,19 @@ def test_a_refusal_is_not_partly_english(english: str):
 def test_the_comments_of_a_new_configuration_are_in_chinese_and_it_is_the_same(tmp_path: Path):
     for language in ("en", "zh"):
         file = tmp_path / language / "node.yml"
-        made = run("--lang", language, "init", "--engine", "process", "--node", "A1", "-o", str(file))
+        made = run(
+            "--lang", language, "init", "--engine", "process", "--node", "A1", "-o", str(file)
+        )
         assert made.returncode == 0, made.stderr
     written = [file.read_text(encoding="utf-8") for file in (file, file.with_name("routes.yml"))]
-    comments = [one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)]
+    comments = [
+        one for text in written for one in re.findall(r"(?:^|  )# (?!\s*\w+:)(.+)$", text, re.M)
+    ]
     assert len(comments) > 90 and "本节点的标识，对端节点和作业均以此标识指代本节点。" in written[0]
     without = [one for one in comments if not re.search("[\u4e00-\u9fff]", one)]
-    assert without == [], f"gateway/language/settings.yml or zh.yml has no Chinese for {without}: add it"
+    assert without == [], (
+        f"gateway/language/settings.yml or zh.yml has no Chinese for {without}: add it"
+    )
     assert yaml.safe_load(written[1]) == {}
     english = yaml.safe_load((tmp_path / "en/node.yml").read_text(encoding="utf-8"))
     assert yaml.safe_load(written[0].replace("/zh/", "/en/")) == english
@@ -653,7 +874,14 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     steps = [
-        {"name": "database", "result": one, "seconds": 0.1, "cause": "", "found": "", "remedy": ""}
+        {
+            "name": "database",
+            "result": one,
+            "seconds": 0.1,
+            "cause": "",
+            "found": "",
+            "remedy": "",
+        }
         for one in Result
     ]
     for language, results in (("en", "ok WARNING FAILED"), ("zh", "通过 警告 失败")):
@@ -662,7 +890,10 @@ def test_a_result_of_doctor_is_in_chinese_and_a_state_of_a_job_is_not(
         table("", ["job", "state"], [["job-1", "FAILED"]])
         shown = capsys.readouterr().out
         assert all(result in shown for result in results.split()) and "FAILED" in shown
-    print_steps("node.yml", [steps[-1] | {"result": "skipped", "name": name} for name in ("dns", "tcp", "tls")])
+    print_steps(
+        "node.yml",
+        [steps[-1] | {"result": "skipped", "name": name} for name in ("dns", "tcp", "tls")],
+    )
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
@@ -698,9 +929,20 @@ def test_what_the_parser_refuses_is_wholly_in_chinese(words: str, said: str):
     assert said in refused and not re.search("Input|Missing|Choose|Option ", refused)
 
 
-_STATES = {"job {}": JOB, "job {} here": JOB, "task {}": TASK, "run {}": RUN}
+_STATES = {
+    "job {}": JOB,
+    "job {} here": JOB,
+    "task {}": TASK,
+    "run {}": RUN,
+}
 _REQUESTS = ("accepted", "refused", "not answered")
-_EVENTS = {"noted": 1, "Note": 1, "_concluded": 1, "_return": 2, "_asked": 1}
+_EVENTS = {
+    "noted": 1,
+    "Note": 1,
+    "_concluded": 1,
+    "_return": 2,
+    "_asked": 1,
+}
 """call -> the place of its event among its arguments"""
 _KEPT_IN = ("event", "CALLED", "STUCK")
 """names that an event has before it is noted"""
@@ -712,7 +954,9 @@ def events() -> set[str]:
     found |= {form.format(state) for form, states in _STATES.items() for state in states}
     found |= {"closing failed", "removing failed", "stopping failed"}
     found |= {f"ending as {outcome}" for outcome in Outcome}
-    requests = {one.name for one in vars(messages).values() if hasattr(one, "call") and hasattr(one, "name")}
+    requests = {
+        one.name for one in vars(messages).values() if hasattr(one, "call") and hasattr(one, "name")
+    }
     found |= {f"{name} {word}" for name in requests for word in _REQUESTS}
     for tree in trees("gateway/domain gateway/jobs gateway/runtime gateway/store"):
         for node in ast.walk(tree):
@@ -725,7 +969,12 @@ def _named(node: ast.AST) -> Iterator[str]:
         name, value = node.targets[0], node.value
         many = isinstance(name, ast.Tuple) and isinstance(value, ast.Tuple)
         pairs = zip(name.elts, value.elts, strict=True) if many else [(name, value)]
-        yield from (text for name, value in pairs if getattr(name, "id", "") in _KEPT_IN for text in _texts(value))
+        yield from (
+            text
+            for name, value in pairs
+            if getattr(name, "id", "") in _KEPT_IN
+            for text in _texts(value)
+        )
     if isinstance(node, ast.Call):
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
         form = "{} requested" if called == "_asked" else "{}"
@@ -746,7 +995,9 @@ def test_every_event_action_and_check_has_a_chinese_name(node: Gateway):
     names |= {"application changed by a partner", "route changed by a contract"}
     checks = {*doctor.STEPS, *route_test.STEPS, *CHECKS}
     names |= checks | {action.value for action in Action} | {clause.name for clause in CLAUSES}
-    changes = {str(e.summary) for e in node.endpoints if e.methods - {"GET"} and e.include_in_schema}
+    changes = {
+        str(e.summary) for e in node.endpoints if e.methods - {"GET"} and e.include_in_schema
+    }
     assert len(names) > 130 and len(changes) > 80
     check_chinese(names | changes)
     assert {f"=step {name}" for name in checks} - words()["zh"].keys() == set()

@@ -22,7 +22,13 @@ from tests.cli import asking
 from tests.e2e.test_storages import names, settings_of
 from tests.inprocess import ME, PEER, running
 
-FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
+FLOW = Dag(
+    (
+        DagNode(
+            "trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)
+        ),
+    )
+)
 DONE = Reporting(TaskStatus.SUCCESS)
 PLACE = Address("job-1-guest-0", "task_trees-model0")
 
@@ -44,7 +50,13 @@ def left(gateway: Gateway, storage: str = "") -> None:
             pass
     spec = a_spec(FLOW, {"guest": (ME,), "host": (PEER,)}, flow_id="credit model")
     run = a_run(
-        "trees", RunStatus.SUCCESS, spec.parties[0], to_seal=("model",), seal=OK, collect=OK, reporting=DONE
+        "trees",
+        RunStatus.SUCCESS,
+        spec.parties[0],
+        to_seal=("model",),
+        seal=OK,
+        collect=OK,
+        reporting=DONE,
     )
     run = replace(run, output_keys={"model0": "model"}, outputs={"model": place})
     run = replace(run, files=tuple(replace(f, output="model") for f in gateway.storage.sums(place)))
@@ -56,7 +68,9 @@ def left(gateway: Gateway, storage: str = "") -> None:
 cli = partial(asking, "model")
 
 
-def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(node: Gateway, tmp_path: Path):
+def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(
+    node: Gateway, tmp_path: Path
+):
     assert "credit model" in cli(node, "list").stdout and "guest.0" in cli(node, "list").stdout
     shown = cli(node, "show", "credit model", "job-1", "--verify")
     assert shown.exit_code == 0, shown.output
@@ -65,13 +79,18 @@ def test_a_model_is_seen_deployed_carried_to_another_node_and_deleted(node: Gate
         and "every file is as it was" in shown.stdout
     )
     deployed = cli(node, "deploy", "credit model", "job-1", "--node", "N9", "--node", "N8")
-    assert deployed.stdout == "version job-1 of model credit model (guest.0): deployed, also for N8, N9\n"
+    assert (
+        deployed.stdout
+        == "version job-1 of model credit model (guest.0): deployed, also for N8, N9\n"
+    )
     archive = tmp_path / "model.zip"
     assert cli(node, "export", "credit model", "job-1", "-o", str(archive)).exit_code == 0
     with running(tmp_path / "two", PEER) as other:
         assert cli(other, "import", str(archive)).exit_code == 0
         there, here = (
-            json.loads(cli(n, "show", "credit model", "job-1", "--json").stdout)["models"][0]["parts"][0]
+            json.loads(cli(n, "show", "credit model", "job-1", "--json").stdout)["models"][0][
+                "parts"
+            ][0]
             for n in (other, node)
         )
         assert there["files"] == here["files"] and there["namespace"] != here["namespace"]
@@ -114,15 +133,22 @@ def test_a_model_is_carried_between_s3_and_hdfs(tmp_path: Path) -> None:
             assert cli(two, "import", str(archive)).exit_code == 0
             shown = cli(two, "show", "credit model", "job-1", "--verify")
             assert shown.exit_code == 0 and "every file is as it was" in shown.stdout, shown.output
-            assert sorted(name.rpartition("/")[2] for name in names(folder)) == ["data_0", "metadata"]
+            assert sorted(name.rpartition("/")[2] for name in names(folder)) == [
+                "data_0",
+                "metadata",
+            ]
             assert cli(two, "export", "credit model", "job-1", "-o", str(again)).exit_code == 0
             with zipfile.ZipFile(archive) as first, zipfile.ZipFile(again) as second:
                 assert (
                     sorted(map(first.read, first.namelist()))[1:]
                     == sorted(map(second.read, second.namelist()))[1:]
                 )
-            assert cli(two, "delete", "credit model", "job-1").exit_code == 0 and names(folder) == []
+            assert (
+                cli(two, "delete", "credit model", "job-1").exit_code == 0 and names(folder) == []
+            )
             assert names(bucket)
-            bucket.operator.write(next(name for name in names(bucket) if name.endswith("data_0")), b"{}")
+            bucket.operator.write(
+                next(name for name in names(bucket) if name.endswith("data_0")), b"{}"
+            )
             damaged = cli(one, "show", "credit model", "job-1", "--verify")
             assert damaged.exit_code == 1 and "data_0" in damaged.stdout, damaged.output

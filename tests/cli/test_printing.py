@@ -21,7 +21,15 @@ from gateway.cli import main as cli_main
 from gateway.cli import node as cli_node
 from gateway.cli import options
 from gateway.cli.access import _difference
-from gateway.cli.client import EXIT_BAD_INPUT, EXIT_NO_ANSWER, CallFailed, Client, content, read_object, who
+from gateway.cli.client import (
+    EXIT_BAD_INPUT,
+    EXIT_NO_ANSWER,
+    CallFailed,
+    Client,
+    content,
+    read_object,
+    who,
+)
 from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
 from gateway.cli.job_notes import in_short, last_lines, lineage
@@ -38,8 +46,18 @@ from tests.builders import a_run
 from tests.cli import NOBODY, call, raising
 from tests.registry.builders import a_request
 
-AMOUNTS = {"cpu": 4, "memory_gib": 8, "disk_gib": 9, "gpu": 0}
-TOTALS = {"total": AMOUNTS, "held": AMOUNTS, "others": {}, "remaining": AMOUNTS}
+AMOUNTS = {
+    "cpu": 4,
+    "memory_gib": 8,
+    "disk_gib": 9,
+    "gpu": 0,
+}
+TOTALS = {
+    "total": AMOUNTS,
+    "held": AMOUNTS,
+    "others": {},
+    "remaining": AMOUNTS,
+}
 RUN = {
     "party": {"role": "guest", "index": 0},
     "task_name": "a",
@@ -48,7 +66,13 @@ RUN = {
     "attempt": 0,
     "node": "n1",
 }
-JOB: dict[str, Any] = {"job_id": "job-0123", "status": "RUNNING", "tasks": [], "runs": [RUN], "outcome": None}
+JOB: dict[str, Any] = {
+    "job_id": "job-0123",
+    "status": "RUNNING",
+    "tasks": [],
+    "runs": [RUN],
+    "outcome": None,
+}
 
 
 @pytest.fixture
@@ -56,7 +80,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Give what the node answers, by method and path; an exception is raised."""
     script: dict[str, Any] = {"GET /api/v1/jobs": {"jobs": [{"job_id": "job-0123"}]}}
 
-    def scripted(self: Client, method: str, path: str, body: Any = None, **_: Any) -> Any:
+    def scripted(
+        self: Client,
+        method: str,
+        path: str,
+        body: Any = None,
+        **_: Any,
+    ) -> Any:
         answer = script[f"{method} {path}"]
         if isinstance(answer, Exception):
             raise answer
@@ -78,7 +108,9 @@ def listed(*words: str) -> str:
     return " ".join(done.output.split())
 
 
-def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(answers: dict[str, Any], tmp_path: Path):
+def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(
+    answers: dict[str, Any], tmp_path: Path
+):
     file = tmp_path / "new.yml"
     file.write_text("common: {b: {x: 2}}\n")
     answers["POST /api/v1/jobs/job-0123/parameters"] = {"version": 2}
@@ -91,24 +123,61 @@ def test_new_parameters_undraining_and_a_deletion_of_nothing_are_said(answers: d
 
 
 def test_a_prediction_shows_what_differs_from_the_training(answers: dict[str, Any]):
-    differs = {"path": "config.task_params.guest.0.a.dataset_id", "before": "bank#may", "after": "bank#june"}
-    for job_id, last in (("job-9", "watch it with: bfia-gateway job watch job-9"), ("", "nothing was created")):
-        answers["POST /api/v1/models/credit/3/predict"] = {"job_id": job_id, "differences": [differs]}
+    differs = {
+        "path": "config.task_params.guest.0.a.dataset_id",
+        "before": "bank#may",
+        "after": "bank#june",
+    }
+    for job_id, last in (
+        ("job-9", "watch it with: bfia-gateway job watch job-9"),
+        ("", "nothing was created"),
+    ):
+        answers["POST /api/v1/models/credit/3/predict"] = {
+            "job_id": job_id,
+            "differences": [differs],
+        }
         said = listed("model", "predict", "credit", "3", "--data", "guest.0=bank#june")
         assert "differs from the training" in said and "bank#may" in said and said.endswith(last)
     wrong = asked("model", "predict", "credit", "3", "--data", "guest.0")
     assert wrong.exit_code == EXIT_BAD_INPUT and "must be PARTY=NAMESPACE#NAME" in wrong.stderr
 
 
-def test_resources_of_an_engine_that_is_away_and_what_was_put_right_are_said(answers: dict[str, Any]):
-    first = {"engine": "docker", "away": "", "cause": "", **TOTALS}
-    away = {**first, "engine": "far", "away": "ENGINE_DOWN", "cause": "no daemon answers", "total": None}
+def test_resources_of_an_engine_that_is_away_and_what_was_put_right_are_said(
+    answers: dict[str, Any],
+):
+    first = {
+        "engine": "docker",
+        "away": "",
+        "cause": "",
+        **TOTALS,
+    }
+    away = {
+        **first,
+        "engine": "far",
+        "away": "ENGINE_DOWN",
+        "cause": "no daemon answers",
+        "total": None,
+    }
     away |= dict.fromkeys(("held", "remaining"), AMOUNTS)
-    found = {"node": "n1", **TOTALS, "engines": [first, {**away, "total": AMOUNTS}], "holders": [], "waiting": []}
-    answers["GET /api/v1/resources"] = {**found, "returns_ignored": 1, "returned_by_reconciler": 0, "expired": 2}
+    found = {
+        "node": "n1",
+        **TOTALS,
+        "engines": [first, {**away, "total": AMOUNTS}],
+        "holders": [],
+        "waiting": [],
+    }
+    answers["GET /api/v1/resources"] = {
+        **found,
+        "returns_ignored": 1,
+        "returned_by_reconciler": 0,
+        "expired": 2,
+    }
     said = listed("resources")
     assert "node n1, engine far" in said and "ENGINE_DOWN: no daemon answers" in said
-    assert "returns with nothing to return: 1 jobs that held something and were never started: 2" in said
+    assert (
+        "returns with nothing to return: 1 jobs that held something and were never started: 2"
+        in said
+    )
 
 
 def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[str, Any]):
@@ -128,26 +197,50 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[
     answers["GET /api/v1/applications"] = {"applications": [one], "next": None}
     said = listed("partner", "applications")
     assert all(word in said for word in ("APPLIED", "ed25519 a1b2", "n2 is silent"))
-    answers["GET /api/v1/routes"] = {"version": 1, "routes": [], "problems": ["B: port must be a number"]}
+    answers["GET /api/v1/routes"] = {
+        "version": 1,
+        "routes": [],
+        "problems": ["B: port must be a number"],
+    }
     assert "not in force, B: port must be a number" in listed("route", "list")
     refused = asked("route", "rollback")
-    assert refused.exit_code == EXIT_BAD_INPUT and "there is no version before this one" in refused.stderr
-    made = {"version": 2, "changes": [], "not_in_file": ["line 3: must be a mapping"]}
+    assert (
+        refused.exit_code == EXIT_BAD_INPUT
+        and "there is no version before this one" in refused.stderr
+    )
+    made = {
+        "version": 2,
+        "changes": [],
+        "not_in_file": ["line 3: must be a mapping"],
+    }
     answers["POST /api/v1/route-versions/1/rollback"] = made
     said = listed("route", "rollback", "1")
     assert "does not hold this version: line 3: must be a mapping correct it" in said
 
 
 def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[str, Any]):
-    failure = {"reason": "NOT_AUTHORISED", "node": "n2", "message": "n2: a.b: NOT_AUTHORISED: not granted"}
+    failure = {
+        "reason": "NOT_AUTHORISED",
+        "node": "n2",
+        "message": "n2: a.b: NOT_AUTHORISED: not granted",
+    }
     waits = {"reason": "JOB", "message": "the job waits: APPROVAL"}
-    task = {"name": "a", "status": "PENDING", "nodes": {}, "waiting": waits}
-    job = JOB | {"parties": [], "tasks": [task], "scheduler": "n1", "progress": 0, "runs": []}
+    task = {
+        "name": "a",
+        "status": "PENDING",
+        "nodes": {},
+        "waiting": waits,
+    }
+    job = JOB | {
+        "parties": [],
+        "tasks": [task],
+        "scheduler": "n1",
+        "progress": 0,
+        "runs": [],
+    }
     answers["GET /api/v1/jobs/job-0123"] = job | {"failure": failure, "warnings": ["x is odd"]}
     answers["GET /api/v1/reasons/NOT_AUTHORISED"] = {"next_step": "Ask its admin."}
-    cause = (
-        "NOT_AUTHORISED (node n2): a.b: not granted next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
-    )
+    cause = "NOT_AUTHORISED (node n2): a.b: not granted next step: NOT_AUTHORISED: Ask its admin. warning: x is odd"
     shown = listed("job", "show", "job-0123")
     assert cause in shown and "a APPROVAL" in shown
     assert "\nRUNNING, 0 %" in asked("job", "show", "job-0123").output, "no bar of nothing"
@@ -159,28 +252,76 @@ def test_a_cause_stands_before_the_warnings_and_equal_advice_once(answers: dict[
         "remedy": "correct it " * 4,
     }
     checks = [of | {"about": f"config.task_params.common.a.{n}"} for n in "xyz"]
-    node = {"node": "n1", "parties": [], "checks": checks}
-    answers["POST /api/v1/jobs/plan"] = {"good": True, "warning_count": 3, "nodes": [node]}
-    assert call("job", "plan", "-", "--url", NOBODY, input="{}").output.count("correct it " * 4) == 1
+    node = {
+        "node": "n1",
+        "parties": [],
+        "checks": checks,
+    }
+    answers["POST /api/v1/jobs/plan"] = {
+        "good": True,
+        "warning_count": 3,
+        "nodes": [node],
+    }
+    assert (
+        call("job", "plan", "-", "--url", NOBODY, input="{}").output.count("correct it " * 4) == 1
+    )
 
 
-def test_lists_have_one_line_a_row_in_80_columns(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+def test_lists_have_one_line_a_row_in_80_columns(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
     monkeypatch.setenv("COLUMNS", "80")
-    job = {"job_id": "job-" + "0" * 32, "flow_id": "draft", "outcome": "SUCCEEDED", "status": "FINISHED"}
+    job = {
+        "job_id": "job-" + "0" * 32,
+        "flow_id": "draft",
+        "outcome": "SUCCEEDED",
+        "status": "FINISHED",
+    }
     at = "2026-11-27T11:30:20.123456+00:00"
-    job |= {"created_at": at, "ended_at": at, "user": "admin-a", "sides": ["scheduler", "participant"]}
-    answers["GET /api/v1/jobs"] = {"jobs": [job], "total": 1, "next": None}
-    version = {"version": 12, "at": at, "author": "operator", "reason": "invitation accepted"}
-    version |= {"changes": [{"node": "JG0127000000000002", "before": None, "after": {}}]}
-    answers["GET /api/v1/route-versions"] = {"versions": [version], "total": 1, "next": None}
+    job |= {
+        "created_at": at,
+        "ended_at": at,
+        "user": "admin-a",
+        "sides": ["scheduler", "participant"],
+    }
+    answers["GET /api/v1/jobs"] = {
+        "jobs": [job],
+        "total": 1,
+        "next": None,
+    }
+    version = {
+        "version": 12,
+        "at": at,
+        "author": "operator",
+        "reason": "invitation accepted",
+    }
+    version |= {
+        "changes": [
+            {
+                "node": "JG0127000000000002",
+                "before": None,
+                "after": {},
+            }
+        ]
+    }
+    answers["GET /api/v1/route-versions"] = {
+        "versions": [version],
+        "total": 1,
+        "next": None,
+    }
     for words in ("job list", "route history"):
         assert len(asked(*words.split()).stdout.splitlines()) == 4, words
 
 
 def test_what_a_partner_offers_is_listed_in_words(answers: dict[str, Any]):
     columns = [{"name": "id", "data_type": "varchar"}, {"name": "x", "data_type": "int"}]
-    one = {"dataset_id": "a#b", "join_columns": "id", "column_metas": columns, "count": 9}
+    one = {
+        "dataset_id": "a#b",
+        "join_columns": "id",
+        "column_metas": columns,
+        "count": 9,
+    }
     answers["GET /api/v1/partners/n2/datasets"] = {"records": [one], "total": 3}
     shown = listed("partner", "offers", "n2")
     assert "1 of 3 offers" in shown and "id, x" in shown and "varchar" not in shown
@@ -193,8 +334,15 @@ def test_a_log_without_lines_and_a_stop_that_others_learn_later_are_said(answers
     }
     assert "guest.0 of a (SUCCESS) wrote nothing" in listed("job", "logs", "job-0123")
     answers["POST /v1/platform/schedule/job/stop_all"] = {}
-    assert listed("job", "stop", "job-0123") == "job-0123 is stopped here; the gateway goes on telling n2"
-    before = {"by": "li", "decided_at": "2026-11-27T03:00:00+00:00", "failure": {"message": "not this data"}}
+    assert (
+        listed("job", "stop", "job-0123")
+        == "job-0123 is stopped here; the gateway goes on telling n2"
+    )
+    before = {
+        "by": "li",
+        "decided_at": "2026-11-27T03:00:00+00:00",
+        "failure": {"message": "not this data"},
+    }
     answers["POST /api/v1/jobs/job-0123/reject"] = {"repeated": True, "approval": before}
     said = listed("job", "reject", "job-0123", "-m", "really")
     assert "by li at 2026-11-27T03:00:00 UTC (not this data); nothing was changed" in said
@@ -215,8 +363,16 @@ def test_a_drain_that_another_one_cancels_and_a_dataset_that_is_kept_after_all(
     answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cli_node.time, "sleep", lambda seconds: None)
-    answers["POST /api/v1/drain"] = {"draining": True, "jobs": [], "process": {}}
-    answers["GET /api/v1/drain"] = {"draining": False, "jobs": [], "process": {}}
+    answers["POST /api/v1/drain"] = {
+        "draining": True,
+        "jobs": [],
+        "process": {},
+    }
+    answers["GET /api/v1/drain"] = {
+        "draining": False,
+        "jobs": [],
+        "process": {},
+    }
     cancelled = asked("drain")
     assert cancelled.exit_code == 1 and "draining was cancelled by another user" in cancelled.stderr
     left = written_by("drain", "--no-wait", "--json")
@@ -234,15 +390,23 @@ def written_by(*words: str) -> Any:
 def test_a_beginning_that_several_jobs_have_is_refused(answers: dict[str, Any]):
     answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"job-01{n}" + "0" * 26} for n in range(7)]}
     refused = asked("job", "show", "job-01")
-    assert refused.exit_code == EXIT_BAD_INPUT and "write more of it" in refused.stderr and ", …" in refused.stderr
+    assert (
+        refused.exit_code == EXIT_BAD_INPUT
+        and "write more of it" in refused.stderr
+        and ", …" in refused.stderr
+    )
 
 
 def test_no_node_chooses_where_an_archive_is_written(
-    answers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """Attack: a gateway names its last job so that the archive lies where a program reads it."""
     written: list[Path] = []
-    monkeypatch.setattr(Client, "download", lambda _, __, target, *___, **____: written.append(target) or 1)
+    monkeypatch.setattr(
+        Client, "download", lambda _, __, target, *___, **____: written.append(target) or 1
+    )
     answers["GET /api/v1/jobs"] = {"jobs": [{"job_id": f"{tmp_path}/plugins/job"}]}
     assert asked("job", "archive", "last").exit_code == 0
     assert written == [Path("job.zip")]
@@ -274,7 +438,13 @@ def test_no_name_of_others_is_completed_that_a_shell_would_run(answers: dict[str
 
 def test_a_suggested_command_is_one_for_a_shell_too():
     """Attack: a partner gives a job an id that a shell, into which a suggestion is copied, takes for a command."""
-    run = {"task_name": "a;id", "party": "guest.0", "status": "FAILED", "last_lines": ["x"], "attempt": 0}
+    run = {
+        "task_name": "a;id",
+        "party": "guest.0",
+        "status": "FAILED",
+        "last_lines": ["x"],
+        "attempt": 0,
+    }
     lines = [*last_lines({"job_id": "$(id)", "runs": [run]}), *in_short(["a", "b"], "$(id)", 1)]
     assert "job logs '$(id)' --task 'a;id' --party guest.0" in lines[0]
     assert lines[-1].endswith("job show '$(id)'")
@@ -285,8 +455,21 @@ def test_a_suggested_command_is_one_for_a_shell_too():
 def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):
     assert _gist(Client(NOBODY, ""), {"there": False}) == "not there"
     with pytest.raises(CallFailed, match="the report has 9 bytes"):
-        _print_report({"problem": "has 9 bytes", "values": {}, "series": []})
-    output = {"key": "out", "type": "dataset", "there": False, "namespace": "ns", "name": "t", "columns": []}
+        _print_report(
+            {
+                "problem": "has 9 bytes",
+                "values": {},
+                "series": [],
+            }
+        )
+    output = {
+        "key": "out",
+        "type": "dataset",
+        "there": False,
+        "namespace": "ns",
+        "name": "t",
+        "columns": [],
+    }
     answers["GET /api/v1/jobs/job-0123/metadata/a/guest.0"] = {"outputs": [output]}
     assert "not there" in listed("job", "metadata", "job-0123", "a", "guest.0")
 
@@ -294,8 +477,21 @@ def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]
 def test_many_changes_of_a_provider_are_cut_and_a_file_that_would_be_refused_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    changes = [{"path": f"p{n}", "before": 1, "after": 2} for n in range(60)]
-    done = {"provider_name": "vendor", "changed": True, "action": "retired", "revision": 3, "changes": changes}
+    changes = [
+        {
+            "path": f"p{n}",
+            "before": 1,
+            "after": 2,
+        }
+        for n in range(60)
+    ]
+    done = {
+        "provider_name": "vendor",
+        "changed": True,
+        "action": "retired",
+        "revision": 3,
+        "changes": changes,
+    }
     _print_change(done)
     assert "and more: bfia-gateway provider diff vendor" in capsys.readouterr().out
     file = tmp_path / "register.json"
@@ -314,7 +510,12 @@ def test_many_changes_of_a_provider_are_cut_and_a_file_that_would_be_refused_is_
     ("detail", "said"),
     [
         (
-            {"reason": "SIGNATURE_MISSING", "from": "10.0.0.9", "message": "not signed", "repeated": 3},
+            {
+                "reason": "SIGNATURE_MISSING",
+                "from": "10.0.0.9",
+                "message": "not signed",
+                "repeated": 3,
+            },
             "from 10.0.0.9: not signed, 3 times more",
         ),
         ({"reason": "NO_TOKEN", "from": "10.0.0.9"}, "from 10.0.0.9: NO_TOKEN"),
@@ -341,8 +542,14 @@ def config(tmp_path: Path) -> Path:
 
 def test_what_the_configuration_leaves_open_or_lacks_is_said(config: Path):
     said = call("job", "list", "--config", str(config))
-    assert said.exit_code == EXIT_BAD_INPUT and "lets the operator listener choose its port" in said.stderr
-    for name, words in (("x" * 256, "1 to 255 characters"), ("oidc:ann", "of those who log in by OpenID")):
+    assert (
+        said.exit_code == EXIT_BAD_INPUT
+        and "lets the operator listener choose its port" in said.stderr
+    )
+    for name, words in (
+        ("x" * 256, "1 to 255 characters"),
+        ("oidc:ann", "of those who log in by OpenID"),
+    ):
         refused = call("token", "create", name, "--role", "admin", "--config", str(config))
         assert refused.exit_code == EXIT_BAD_INPUT and words in refused.stderr
     shown = call("identity", "show", "--config", str(config))
@@ -357,7 +564,10 @@ def test_what_the_configuration_leaves_open_or_lacks_is_said(config: Path):
 
 
 def test_what_cannot_be_written_or_read_is_a_sentence(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     (tmp_path / "file").touch()
     made = call("init", "--engine", "process", "-o", str(tmp_path / "file" / "node.yml"))
@@ -382,7 +592,9 @@ def test_what_cannot_be_written_or_read_is_a_sentence(
         monkeypatch.setattr(cli_main, "translated", lambda command, error=error: raising(error))
         with pytest.raises((SystemExit, OSError)) as left:
             cli_main.main()
-        assert getattr(left.value, "code", None) == (130 if isinstance(error, KeyboardInterrupt) else None)
+        assert getattr(left.value, "code", None) == (
+            130 if isinstance(error, KeyboardInterrupt) else None
+        )
     assert docker_answers() in (True, False)
 
 
@@ -403,9 +615,15 @@ def test_a_check_says_why_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.Mo
     assert "no daemon answers; start Docker, or give --command" in refused("--command", "/bin/true")
     monkeypatch.undo()
     for error, words in (
-        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), "is Docker on another machine?"),
+        (
+            OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"),
+            "is Docker on another machine?",
+        ),
         (EngineDown("no daemon answers"), "the sandbox cannot be used: no daemon answers"),
-        (Invalid([Problem("file:2", "must have 2 cells")]), "a table of --data cannot be used: file:2: must have"),
+        (
+            Invalid([Problem("file:2", "must have 2 cells")]),
+            "a table of --data cannot be used: file:2: must have",
+        ),
     ):
         monkeypatch.setattr("gateway.conformance.check.check", raising(error))
         assert words in refused("--command", "/bin/true")

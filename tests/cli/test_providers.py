@@ -49,10 +49,14 @@ def written(folder: Path, body: object) -> str:
     return str(file)
 
 
-def test_an_image_is_registered_changed_compared_retired_and_taken_back(node: Gateway, tmp_path: Path):
+def test_an_image_is_registered_changed_compared_retired_and_taken_back(
+    node: Gateway, tmp_path: Path
+):
     plain = a_request(a_description(storageEngine=["file"]))
     first = cli(node, "register", written(tmp_path, plain), "-m", "the first")
-    assert first.exit_code == 0 and first.stdout == "acme:1.0.0@docker registered, revision 1\n", first.output
+    assert first.exit_code == 0 and first.stdout == "acme:1.0.0@docker registered, revision 1\n", (
+        first.output
+    )
     parameter = a_parameter(title="new", validator="(1,0)")
     changed = a_request(a_description(storageEngine=["file"], inputParam=[parameter]))
     second = cli(node, "register", written(tmp_path, changed))
@@ -79,7 +83,11 @@ def test_an_image_is_registered_changed_compared_retired_and_taken_back(node: Ga
     assert "flawed" in cli(node, "history", "acme").stdout
 
 
-def test_a_moved_image_is_approved(node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_moved_image_is_approved(
+    node: Gateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
     cli(node, "register", written(tmp_path, a_request()))
     monkeypatch.setattr(node.engine, "digest", "sha256:2")
     approved = cli(node, "approve", "acme", "-m", "rebuilt")
@@ -91,11 +99,18 @@ def test_an_image_that_is_not_here_is_told_and_strict_refuses_it(node: Gateway, 
     refused = cli(node, "register", file, "--strict")
     assert refused.exit_code == 2 and "IMAGE_NOT_USABLE" in refused.stderr
     odd = a_description(inputParam=[a_parameter(validator="(1,0)")])
-    warned = cli(node, "register", written(tmp_path, a_request(odd, name="far", metadata={"image": "far:1"})))
+    warned = cli(
+        node, "register", written(tmp_path, a_request(odd, name="far", metadata={"image": "far:1"}))
+    )
     lines = warned.stdout.splitlines()
-    assert warned.exit_code == 0 and "IMAGE_NOT_FOUND" in lines[2] and "4 warnings" in lines[1], warned.stdout
+    assert warned.exit_code == 0 and "IMAGE_NOT_FOUND" in lines[2] and "4 warnings" in lines[1], (
+        warned.stdout
+    )
     place = "  components_description.Algo.inputParam[0].validator"
-    assert f"{place}: has a lower bound above the upper one, so nothing is checked (got '(1,0)')" in lines
+    assert (
+        f"{place}: has a lower bound above the upper one, so nothing is checked (got '(1,0)')"
+        in lines
+    )
     assert "not pinned" in cli(node, "list", "--name", "far").stdout
     assert cli(node, "approve", "far").exit_code == 1
 
@@ -111,7 +126,10 @@ def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, 
         assert cli(node, what, "acme:1.0.0").stdout.startswith("acme:1.0.0@docker ")
     assert "acme:2.0.0@docker" in cli(node, "show", "acme").stdout
     assert cli(node, "unretire", "acme").stdout.startswith("acme:1.0.0@docker ")
-    for name, said in (("nobody", "no provider nobody is registered\n"), ("amce:1.0.0", "did you mean acme?")):
+    for name, said in (
+        ("nobody", "no provider nobody is registered\n"),
+        ("amce:1.0.0", "did you mean acme?"),
+    ):
         unknown = cli(node, "show", name)
         assert unknown.exit_code == 1 and said in unknown.stderr
     assert cli(node, "history", "nobody:1@docker").exit_code == 1
@@ -119,6 +137,9 @@ def test_a_name_that_is_not_clear_is_answered_with_what_there_is(node: Gateway, 
 
 def test_a_name_is_given_to_a_vendor(node: Gateway, tmp_path: Path):
     cli(node, "register", written(tmp_path, a_request()))
-    assert cli(node, "give", "acme", "--to", "ann").stdout == "acme belonged to the admins, now to ann\n"
+    assert (
+        cli(node, "give", "acme", "--to", "ann").stdout
+        == "acme belonged to the admins, now to ann\n"
+    )
     assert "ann" in cli(node, "list", "--owner", "ann").stdout
     assert cli(node, "give", "acme", "--to", "").exit_code == 0

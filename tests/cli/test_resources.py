@@ -34,7 +34,11 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         for name, gib in (("job-first", 1.5), ("job-second", 1.0)):
             pool = Pool(Amounts.of(memory=gib * 2**30), 1)
             job = a_local_job(
-                spec=a_spec(job_id=name), node=ME, status=JobStatus.READY, created_at=node.clock(), pool=pool
+                spec=a_spec(job_id=name),
+                node=ME,
+                status=JobStatus.READY,
+                created_at=node.clock(),
+                pool=pool,
             )
             node.store.local_jobs.add(job, "flow")
             try:
@@ -58,7 +62,9 @@ def test_who_holds_and_who_waits_is_shown_and_the_sums_match(tmp_path: Path):
         assert "job-first" in shown.stdout and moment(claim.held_at) in shown.stdout
         assert said.split(",")[0] in " ".join(shown.stdout.split())
         node.resources.give_back("job-first")
-        node.resources.hold(job)  # the second, which has waited: it holds since now, not since it asked
+        node.resources.hold(
+            job
+        )  # the second, which has waited: it holds since now, not since it asked
         (claim,) = node.resources.ledger().holders
         assert claim.held_at is not None and claim.held_at > claim.since
         (held,) = node.resources.view()["holders"]

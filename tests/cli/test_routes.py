@@ -30,7 +30,10 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert f"nothing of {PEER} is taken before its route has a key" in added.stderr
     assert "required, no key" in cli(node, "list").stdout
     again = cli(node, "add", PEER, "--to", "http://127.0.0.1:9")
-    assert again.exit_code == 0 and again.stdout == "nothing changed: version 2 is in force as before\n"
+    assert (
+        again.exit_code == 0
+        and again.stdout == "nothing changed: version 2 is in force as before\n"
+    )
     edited = cli(node, "edit", PEER, "--deadline", "5", "--profile", "fate")
     assert 'profile: "spec" → "fate"' in edited.stdout and "deadline: 10.0 → 5.0" in edited.stdout
     assert cli(node, "disable", PEER, "-m", "maintenance").exit_code == 0
@@ -45,13 +48,18 @@ def test_a_route_is_added_changed_disabled_and_everything_is_undone(node: Gatewa
     assert cli(node, "rollback", "2").exit_code == 0
     assert json.loads(cli(node, "list", "--json").stdout)["routes"][0]["deadline"] == 10.0
     again = cli(node, "rollback")
-    assert again.stdout == f"version 8 is in force: -{PEER}\n" and "the rollback of version 7" in again.stderr
+    assert (
+        again.stdout == f"version 8 is in force: -{PEER}\n"
+        and "the rollback of version 7" in again.stderr
+    )
     audit = asking("audit", node, "--action", PEER).stdout
     assert f"+{PEER}" in audit and f'{PEER}.profile: "spec" → "fate"' in audit
 
 
 def test_a_file_of_a_route_is_named_from_where_the_user_is(
-    node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Gateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     ca = Authority(tmp_path / "tls").file
     monkeypatch.chdir(tmp_path)
@@ -66,7 +74,10 @@ def test_a_way_through_another_node_and_the_difference_of_versions(node: Gateway
     assert cli(node, "edit", PEER, "--deadline", "5").exit_code == 0
     listed = cli(node, "list").stdout
     assert f"via {HOP}" in listed
-    assert node.routes.table.resolve(PEER).url == "http://127.0.0.1:9" and node.routes.table.routes[HOP].relay
+    assert (
+        node.routes.table.resolve(PEER).url == "http://127.0.0.1:9"
+        and node.routes.table.routes[HOP].relay
+    )
     assert cli(node, "edit", PEER, "--unset", "deadline", "--no-relay").exit_code == 0
     assert node.routes.table.routes[PEER].deadline == 10.0
     assert f"+  via: {HOP}" in cli(node, "diff", "3").stdout
@@ -90,7 +101,10 @@ def test_the_history_names_keys_by_their_ids(node: Gateway, tmp_path: Path):
 def test_a_wrong_route_is_refused_in_words_and_with_exit_code_2(node: Gateway):
     refused = cli(node, "add", PEER, "--to", "ftp://x", "--profile", "fat")
     assert refused.exit_code == 2
-    assert f"{PEER}.url" in refused.stderr and "must be one of spec, fate, kuscia, audited" in refused.stderr
+    assert (
+        f"{PEER}.url" in refused.stderr
+        and "must be one of spec, fate, kuscia, audited" in refused.stderr
+    )
     assert cli(node, "disable", PEER).exit_code == 1
 
 

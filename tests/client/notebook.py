@@ -19,7 +19,9 @@ def run(file: Path) -> tuple[dict[str, Any], list[str]]:
         where = f"{file.name}, cell {number}"
         exec(compile(tree, where, "exec"), names)
         value = (
-            eval(compile(ast.Expression(last.value), where, "eval"), names) if isinstance(last, ast.Expr) else None
+            eval(compile(ast.Expression(last.value), where, "eval"), names)
+            if isinstance(last, ast.Expr)
+            else None
         )
         picture = getattr(value, "_repr_svg_", None)
         shown.append(picture() if picture else repr(value))

@@ -54,7 +54,11 @@ def calls() -> Iterator[tuple[str, str]]:
 def called(method: Callable[..., Any], folder: Path) -> Any:
     """Call it with arguments for all parameters without a default."""
     own = inspect.signature(method).parameters.values()
-    given = [GIVEN.get(p.name, "word") for p in own if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    given = [
+        GIVEN.get(p.name, "word")
+        for p in own
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    ]
     file = {"file": folder / "file"} if any(p.name == "file" for p in own) else {}
     return method(*given, **file)
 
@@ -71,7 +75,9 @@ class Node:
         path, operation = self._operation(request)
         self.asked.append((request.method, path))
         known = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
-        assert set(request.url.params) <= known, f"{path} knows no {set(request.url.params) - known}"
+        assert set(request.url.params) <= known, (
+            f"{path} knows no {set(request.url.params) - known}"
+        )
         kinds = operation["responses"]["200"]["content"]
         if "application/schema+json" in kinds:
             return httpx.Response(200, json={"properties": {}})
@@ -85,7 +91,9 @@ class Node:
         asked = request.url.raw_path.decode().partition("?")[0].split("/")
         for path, methods in self.api["paths"].items():
             parts = path.split("/")
-            same = len(parts) == len(asked) and all(a == b or "{" in a for a, b in zip(parts, asked, strict=True))
+            same = len(parts) == len(asked) and all(
+                a == b or "{" in a for a, b in zip(parts, asked, strict=True)
+            )
             if same and request.method.lower() in methods:
                 return path, methods[request.method.lower()]
         raise AssertionError(f"the API describes no {request.method} {request.url}")
@@ -124,7 +132,12 @@ def over(client: Any, node: Node) -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), sorted(set(calls())))
-def test_a_call_is_one_of_both_clients_and_of_the_api(group: str, name: str, node: Node, tmp_path: Path):
+def test_a_call_is_one_of_both_clients_and_of_the_api(
+    group: str,
+    name: str,
+    node: Node,
+    tmp_path: Path,
+):
     if f"{group}.{name}" in ELSEWHERE | FOLLOWED:
         signatures = []
         for kind in (Client, AsyncClient):
@@ -165,7 +178,11 @@ def test_what_an_older_node_does_not_say_of_a_job_is_empty():
 
 def test_the_clients_differ_in_nothing_but_waiting():
     blocking, waiting = (
-        {name for name in vars(kind).keys() | vars(kind.__mro__[1]).keys() if not name.startswith("_")}
+        {
+            name
+            for name in vars(kind).keys() | vars(kind.__mro__[1]).keys()
+            if not name.startswith("_")
+        }
         for kind in (Client, AsyncClient)
     )
     assert blocking == waiting == {"close", "request", "session", "url"}

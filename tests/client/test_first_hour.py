@@ -12,7 +12,16 @@ import pandas
 import polars
 import pytest
 
-from bfia_gateway_client import AsyncClient, Client, Invalid, JobFailed, NoAnswer, NotANode, Refused, StillRunning
+from bfia_gateway_client import (
+    AsyncClient,
+    Client,
+    Invalid,
+    JobFailed,
+    NoAnswer,
+    NotANode,
+    Refused,
+    StillRunning,
+)
 from tests.client import notebook
 from tests.e2e import jobs
 from tests.e2e.nodes import ROOT, Federation, example, process_engine
@@ -26,13 +35,21 @@ pytestmark = pytest.mark.slow
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes; the partner has uploaded its table and granted it to the bank."""
     home = tmp_path_factory.mktemp("first-hour")
-    with Federation(home, [jobs.GUEST, jobs.HOST], process_engine("bfia-reference-vendor:1.0.0")) as federation:
+    with Federation(
+        home, [jobs.GUEST, jobs.HOST], process_engine("bfia-reference-vendor:1.0.0")
+    ) as federation:
         for node in federation.nodes.values():
             with Client(node.operator) as client:
-                found = client.providers.register(example("reference_vendor/register_reference.json"))
-                assert found.provider_name == "reference:1.0.0@docker" and found.action == "registered"
+                found = client.providers.register(
+                    example("reference_vendor/register_reference.json")
+                )
+                assert (
+                    found.provider_name == "reference:1.0.0@docker" and found.action == "registered"
+                )
         with Client(federation[jobs.HOST].operator) as partner:
-            partner.data.upload(jobs.DATA / "breast_hetero_host.csv", "shop", "baskets", match_id="id")
+            partner.data.upload(
+                jobs.DATA / "breast_hetero_host.csv", "shop", "baskets", match_id="id"
+            )
             assert partner.data.grant("shop#baskets", jobs.GUEST, days=1).state == "in force"
         yield federation
 
@@ -64,13 +81,20 @@ def test_the_notebook_trains_reads_curves_and_predicts(hour: tuple[dict[str, Any
 
 @pytest.mark.parametrize("to", ["pandas", "polars"])
 def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(
-    client: Client, hour: tuple[dict[str, Any], list[str]], to: str
+    client: Client,
+    hour: tuple[dict[str, Any], list[str]],
+    to: str,
 ):
     job_id, file = hour[0]["job_id"], io.BytesIO(b"id,x,note\n007,0.5,1\nNA,,None\n")
     table: Any = client.jobs.table(job_id, ALIGN, "train_data", to=to, progress=False)
     assert type(table).__module__.startswith(to) and len(table) == len(hour[0]["common"])
     client.data.upload(file, "bank", to, match_id="id", progress=False)
-    own: Any = client.data.table(f"bank#{to}", to=to, text=["note"], progress=False)
+    own: Any = client.data.table(
+        f"bank#{to}",
+        to=to,
+        text=["note"],
+        progress=False,
+    )
     assert list(own["id"]) == ["007", "NA"] and list(own["note"]) == ["1", "None"]
     assert own["x"][0] == 0.5 and own["x"].count() == 1
     curve: Any = client.jobs.curve(job_id, TRAIN, "train-loss", to=to)
@@ -78,7 +102,9 @@ def test_a_table_is_a_frame_of_either_library_and_its_ids_stay_text(
 
 
 def test_what_is_no_table_is_refused_and_leaves_no_file(
-    client: Client, hour: tuple[dict[str, Any], list[str]], tmp_path: Path
+    client: Client,
+    hour: tuple[dict[str, Any], list[str]],
+    tmp_path: Path,
 ):
     job_id = hour[0]["job_id"]
     for arguments, path in (((TRAIN, "none"), "task"), ((TRAIN, "train_data", "host.0"), "")):
@@ -92,12 +118,16 @@ def test_what_is_no_table_is_refused_and_leaves_no_file(
     with pytest.raises(Invalid, match="has no tables: report\\(\\) returns its values"):
         client.jobs.curve(job_id, TRAIN, "train-auc")
     assert list(tmp_path.iterdir()) == []
-    file = client.jobs.download(job_id, TRAIN, "train_data", file=tmp_path / "scores.csv", progress=False)
+    file = client.jobs.download(
+        job_id, TRAIN, "train_data", file=tmp_path / "scores.csv", progress=False
+    )
     assert file.read_text().startswith("id,")
 
 
 def test_logs_are_read_line_by_line_and_followed_by_both_clients(
-    two: Federation, client: Client, hour: tuple[dict[str, Any], list[str]]
+    two: Federation,
+    client: Client,
+    hour: tuple[dict[str, Any], list[str]],
 ):
     job_id = hour[0]["job_id"]
     lines = [*client.jobs.logs(job_id, TRAIN)]
@@ -115,7 +145,10 @@ def test_logs_are_read_line_by_line_and_followed_by_both_clients(
 
 
 def test_a_model_travels_through_an_archive(
-    client: Client, two: Federation, hour: tuple[dict[str, Any], list[str]], tmp_path: Path
+    client: Client,
+    two: Federation,
+    hour: tuple[dict[str, Any], list[str]],
+    tmp_path: Path,
 ):
     version = hour[0]["job_id"]
     assert client.models.show("first-hour", version, verify=True).model_dump()["damage"] == []
@@ -156,15 +189,29 @@ def test_a_draft_names_everything_that_is_missing_or_mistyped(client: Client, ho
 
 def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two: Federation):
     with pytest.raises(Invalid) as caught:
-        client.jobs.submit({"flow_id": "x", "dag": {"version": "2.0", "components": []}, "config": {"role": 1}})
-    assert caught.value.reason == "INVALID" and "config.role" in {p.path for p in caught.value.problems}
+        client.jobs.submit(
+            {
+                "flow_id": "x",
+                "dag": {"version": "2.0", "components": []},
+                "config": {"role": 1},
+            }
+        )
+    assert caught.value.reason == "INVALID" and "config.role" in {
+        p.path for p in caught.value.problems
+    }
     assert caught.value.next_step.startswith("Correct what is listed")
     assert str(caught.value).endswith(f"Next step: {caught.value.next_step}")
-    parties, data = {"guest": jobs.GUEST, "host": jobs.HOST}, {"guest": "bank#nothing", "host": "shop#baskets"}
+    parties, data = (
+        {"guest": jobs.GUEST, "host": jobs.HOST},
+        {"guest": "bank#nothing", "host": "shop#baskets"},
+    )
     with pytest.raises(Invalid) as caught:
         client.jobs.submit(client.jobs.draft(["reference/Intersection"], parties, data))
     (problem,) = caught.value.problems
-    assert problem.path == "config.task_params.guest.0.intersection.dataset_id" and caught.value.data["job_id"]
+    assert (
+        problem.path == "config.task_params.guest.0.intersection.dataset_id"
+        and caught.value.data["job_id"]
+    )
     assert problem.rule.startswith(
         f"{jobs.GUEST}: DATASET_UNKNOWN: dataset bank#nothing is not in this node's storage"
     )
@@ -182,7 +229,10 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
         client.jobs.show("")
     with pytest.raises(Refused) as refused:
         client.jobs.show("job-404")
-    assert (refused.value.reason, refused.value.status) == ("JOB_UNKNOWN", 404) and refused.value.next_step
+    assert (refused.value.reason, refused.value.status) == (
+        "JOB_UNKNOWN",
+        404,
+    ) and refused.value.next_step
     client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
     with pytest.raises(Refused) as exists:
         client.data.upload(io.BytesIO(b"id\n1\n"), "bank", "twice", progress=False)
@@ -200,7 +250,10 @@ def test_a_refusal_carries_reason_problems_and_the_next_step(client: Client, two
 
 def test_a_job_that_fails_raises_its_failure(client: Client):
     components = ["reference/Intersection"]
-    parties, data = {"guest": jobs.GUEST, "host": jobs.HOST}, {"guest": "bank#twice", "host": "shop#baskets"}
+    parties, data = (
+        {"guest": jobs.GUEST, "host": jobs.HOST},
+        {"guest": "bank#twice", "host": "shop#baskets"},
+    )
     wrong = {"intersection": {"id": "nothing"}}
     job_id = client.jobs.submit(client.jobs.draft(components, parties, data, parameters=wrong))
     with pytest.raises(StillRunning, match="after 0 s"):

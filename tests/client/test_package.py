@@ -34,8 +34,16 @@ def test_it_needs_httpx_and_pydantic_alone():
 @pytest.mark.parametrize("root", [ROOT, PACKAGE], ids=["the gateway's wheel", "its own wheel"])
 def test_both_wheels_hold_the_whole_package_with_its_types(root: Path, tmp_path: Path):
     (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("bfia_gateway_client/")}
-    files = {file.name for file in (PACKAGE / "bfia_gateway_client").glob("*") if file.suffix in (".py", ".typed")}
+    names = {
+        name
+        for name in zipfile.ZipFile(wheel).namelist()
+        if name.startswith("bfia_gateway_client/")
+    }
+    files = {
+        file.name
+        for file in (PACKAGE / "bfia_gateway_client").glob("*")
+        if file.suffix in (".py", ".typed")
+    }
     assert names == {f"bfia_gateway_client/{name}" for name in files} and "py.typed" in files
 
 
@@ -45,7 +53,13 @@ def test_it_has_the_version_of_the_gateway():
 
 def test_help_loads_no_library_and_no_command_that_it_does_not_show():
     code = "import sys, typer; from gateway.cli.main import app; typer.main.get_command(app); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = set(done.stdout.split())
     assert "gateway.cli.node" in loaded
     heavy = {"httpx", "pydantic", "asyncio", "yaml", "re2", "bfia_gateway_client.types"}

@@ -53,17 +53,32 @@ def test_no_error_steers_a_terminal():
 
 def test_what_a_run_wrote_steers_no_terminal(monkeypatch: pytest.MonkeyPatch):
     """Attack: a container writes commands for the terminal in which its log is printed."""
-    run = {"task_name": "a", "party": {"role": "guest", "index": 0}, "attempt": 0, "log": "/log"}
+    run = {
+        "task_name": "a",
+        "party": {"role": "guest", "index": 0},
+        "attempt": 0,
+        "log": "/log",
+    }
 
     def answers(request: httpx.Request) -> httpx.Response:
-        text = b"event: stdout\ndata: one\x1b[2J\n\n" if "follow" in request.url.params else b"one\x1b[2J\n"
-        return httpx.Response(200, content=text) if request.url.path == "/log" else httpx.Response(200, json=job)
+        text = (
+            b"event: stdout\ndata: one\x1b[2J\n\n"
+            if "follow" in request.url.params
+            else b"one\x1b[2J\n"
+        )
+        return (
+            httpx.Response(200, content=text)
+            if request.url.path == "/log"
+            else httpx.Response(200, json=job)
+        )
 
     job = {"runs": [run]}
     with Client("http://127.0.0.1:9") as client:
         wire: Any = client._wire
         wire._http = httpx.Client(**{**wire.options, "transport": httpx.MockTransport(answers)})
-        assert [*client.jobs.logs("job-1")] == [*client.jobs.logs("job-1", follow=True)] == ["one?[2J"]
+        assert (
+            [*client.jobs.logs("job-1")] == [*client.jobs.logs("job-1", follow=True)] == ["one?[2J"]
+        )
 
 
 def test_a_notebook_shows_one_element_that_changes_and_no_markup_of_others():

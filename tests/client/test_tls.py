@@ -38,7 +38,10 @@ def test_the_authority_of_an_institution_is_named_by_its_file(tmp_path: Path):
             url = f"https://127.0.0.1:{server.server_port}"
             with Client(url, ca=authority.file) as client:
                 assert client.request("GET", "/health/live") == {"here": True}
-            with Client(url, ca=Authority(tmp_path / "theirs").file) as client, pytest.raises(NoAnswer) as caught:
+            with (
+                Client(url, ca=Authority(tmp_path / "theirs").file) as client,
+                pytest.raises(NoAnswer) as caught,
+            ):
                 client.request("GET", "/health/live")
             assert "certificate verify failed" in caught.value.message
         finally:

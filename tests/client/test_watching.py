@@ -15,7 +15,11 @@ UNKNOWN = Refused("no such job", reason="JOB_UNKNOWN")
 RUNS, DONE = {"status": "RUNNING"}, {"status": "FINISHED"}
 
 
-def watched(said: list[str], answers: tuple[Any, ...], lasting: float) -> Iterator[tuple[str, bool]]:
+def watched(
+    said: list[str],
+    answers: tuple[Any, ...],
+    lasting: float,
+) -> Iterator[tuple[str, bool]]:
     """Yield the states that are seen, and whether there is a word on trouble; each look takes so many seconds."""
     coming, clock = iter(answers), [0.0]
 
@@ -41,9 +45,17 @@ def watched(said: list[str], answers: tuple[Any, ...], lasting: float) -> Iterat
     ],
     ids=["a silence is waited out", "a node that is just being started is waited for"],
 )
-def test_watching_goes_on_through_a_restart_of_the_node(answers: tuple[Any, ...], seen: str, said: list[str]):
+def test_watching_goes_on_through_a_restart_of_the_node(
+    answers: tuple[Any, ...],
+    seen: str,
+    said: list[str],
+):
     told: list[str] = []
-    states = {"R": ("RUNNING", False), "T": ("RUNNING", True), "D": ("FINISHED", False)}
+    states = {
+        "R": ("RUNNING", False),
+        "T": ("RUNNING", True),
+        "D": ("FINISHED", False),
+    }
     assert list(watched(told, answers, 1.0)) == [states[letter] for letter in seen] and told == said
 
 
@@ -54,7 +66,10 @@ def test_watching_goes_on_through_a_restart_of_the_node(answers: tuple[Any, ...]
         ((UNKNOWN,), 0),
         ((SILENT, UNKNOWN), 0),
         ((RUNS, UNKNOWN), 1),
-        ((RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20), 9),  # it begins to count anew with each answer
+        (
+            (RUNS, *[SILENT] * 3, RUNS, *[SILENT] * 20),
+            9,
+        ),  # it begins to count anew with each answer
     ],
 )
 def test_watching_ends_where_there_is_nothing_to_wait_for(answers: tuple[Any, ...], times: int):

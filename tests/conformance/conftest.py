@@ -29,15 +29,30 @@ def registration(**changes: Any) -> dict[str, Any]:
         inputData=[a_data("table")],
         outputData=[a_data("counts", category="report", dataFormat=["json"])],
         result=[
-            {"resultCode": code, "resultMessage": said} for code, said in (("00000000", "ok"), ("99999999", "no"))
+            {"resultCode": code, "resultMessage": said}
+            for code, said in (("00000000", "ok"), ("99999999", "no"))
         ],
     )
-    return a_request(count | changes, name="tiny", version="1", metadata={"image": "tiny:1", "base_url": ""})
+    return a_request(
+        count | changes,
+        name="tiny",
+        version="1",
+        metadata={"image": "tiny:1", "base_url": ""},
+    )
 
 
-def sandbox_of(folder: Path, *command: str, timeouts: Timeouts = Timeouts(30.0, 10.0, grace=1.0)) -> Sandbox:
+def sandbox_of(
+    folder: Path,
+    *command: str,
+    timeouts: Timeouts = Timeouts(30.0, 10.0, grace=1.0),
+) -> Sandbox:
     images = {"tiny:1": command}
-    engine = ProcessEngine(node=NODE, installation="test", images=images, run_root=folder / "process")
+    engine = ProcessEngine(
+        node=NODE,
+        installation="test",
+        images=images,
+        run_root=folder / "process",
+    )
     return Sandbox(engine, "tiny:1", "test", folder / "sandbox", timeouts)
 
 

@@ -48,9 +48,13 @@ def test_a_component_that_keeps_the_contract_passes(checked: Run) -> None:
 
 
 @pytest.mark.parametrize("mistakes", [SUCCEEDS, ENDS_OTHERWISE], ids=["succeeds", "ends otherwise"])
-def test_every_mistake_of_a_component_is_named_by_its_clause(checked: Run, mistakes: dict[str, str]) -> None:
+def test_every_mistake_of_a_component_is_named_by_its_clause(
+    checked: Run, mistakes: dict[str, str]
+) -> None:
     one = checked(list(mistakes))
-    broken = {clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"}
+    broken = {
+        clause.name: finding.seen for clause, finding in one.findings if finding.result == "failed"
+    }
     assert set(broken) == set(mistakes.values())
     assert not one.good and all(broken.values())
 
@@ -60,18 +64,31 @@ def test_every_mistake_of_a_component_is_named_by_its_clause(checked: Run, mista
     [
         ("another node", "channel-accepted", "E0000000618 node JG9999 has no route here"),
         ("its own node", "channel-topics", "guest.0 sent it to guest.0 (x-ptp-target-node-id)"),
-        ("another topic", "channel-topics", "did you mean 'rows.guest.0x', which guest.0 sent to it?"),
+        (
+            "another topic",
+            "channel-topics",
+            "did you mean 'rows.guest.0x', which guest.0 sent to it?",
+        ),
     ],
 )
 def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
-    tmp_path: Path, mistake: str, clause: str, says: str, impatient: None
+    tmp_path: Path,
+    mistake: str,
+    clause: str,
+    says: str,
+    impatient: None,
 ) -> None:
     vendor = (sys.executable, "-I", "-S", str(VENDOR), mistake)
     box = sandbox_of(tmp_path, *vendor, timeouts=Timeouts(run=600.0, grace=1.0))
-    one = check(box, count(), Given(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER])
+    one = check(
+        box, count(), Given(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER]
+    )
     box.close()
     broken = {c.name: finding.seen for c, finding in one.findings if finding.result == "failed"}
-    assert set(broken) - {"channel-topics"} == {"works", clause} - {"channel-topics"} and clause in broken
+    assert (
+        set(broken) - {"channel-topics"} == {"works", clause} - {"channel-topics"}
+        and clause in broken
+    )
     assert says in broken[clause]
     waits = "host.0 waits for topic 'rows.guest.0', which received no message before guest.0 ended"
     assert "on the channel: " in broken["works"] and waits in broken["works"]

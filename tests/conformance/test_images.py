@@ -42,7 +42,12 @@ def test_the_reference_vendor_keeps_every_clause() -> None:
     code, found = check(
         str(home / "register_reference.json"),
         *("--command", vendor, "--component", "HeteroLR"),
-        *("--parameter", "max_iter=1", "--parameter", 'encrypt_param={"method": "Paillier", "key_length": 1024}'),
+        *(
+            "--parameter",
+            "max_iter=1",
+            "--parameter",
+            'encrypt_param={"method": "Paillier", "key_length": 1024}',
+        ),
     )
     assert not_ok(found) == [{}]
     assert (code, found["good"]) == (0, True)
@@ -61,10 +66,21 @@ def test_the_shell_vendors_image_keeps_every_clause_in_containers(tmp_path: Path
             return {str(n.name) for n in client.networks.list(names=["bfia-check-"])}
 
         before = networks()
-        client.images.build(path=str(SHELL), tag=image, buildargs={"BASE": base}, labels=label, rm=True)
+        client.images.build(
+            path=str(SHELL),
+            tag=image,
+            buildargs={"BASE": base},
+            labels=label,
+            rm=True,
+        )
         try:
-            code, found = check(str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}")
-            wait_for(lambda: networks() <= before, about="its network is removed, and those of other checks are")
+            code, found = check(
+                str(SHELL / "register.json"), "--image", image, "--data", f"guest={table}"
+            )
+            wait_for(
+                lambda: networks() <= before,
+                about="its network is removed, and those of other checks are",
+            )
         finally:
             client.images.remove(image, force=True)
     assert not_ok(found) == [{}]
@@ -82,13 +98,21 @@ def test_a_container_that_allocates_without_end_is_killed_and_named(tmp_path: Pa
     base = os.environ.get("BFIA_TEST_BASE_IMAGE", "bfia-base:py311")
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nENTRYPOINT []\nCMD {json.dumps(endless)}\n")
     with contextlib.closing(Daemon()) as client:
-        client.images.build(path=str(tmp_path), tag=image, rm=True)
+        client.images.build(
+            path=str(tmp_path),
+            tag=image,
+            rm=True,
+        )
         try:
             code, found = check(str(SHELL / "register.json"), "--image", image, "--memory", "0.1")
         finally:
             client.images.remove(image, force=True)
     seen = {name: said for name, (_, said) in not_ok(found)[0].items()}
-    assert code == 1 and "OOM_KILLED" in seen["works"] and len(found["components"][0]["clauses"]) == len(CLAUSES)
+    assert (
+        code == 1
+        and "OOM_KILLED" in seen["works"]
+        and len(found["components"][0]["clauses"]) == len(CLAUSES)
+    )
 
 
 def test_what_does_not_start_is_one_row_with_what_to_do(tmp_path: Path) -> None:
@@ -111,7 +135,11 @@ def test_without_an_image_the_registration_alone_is_checked() -> None:
 
 def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
     file = tmp_path / "register.json"
-    count = {"roleList": "guest", "titel": "t", "inputData": [{"name": "t", "category": "table"}, 7]}
+    count = {
+        "roleList": "guest",
+        "titel": "t",
+        "inputData": [{"name": "t", "category": "table"}, 7],
+    }
     file.write_text(json.dumps({"name": "tiny", "components_description": {"Count": count}}))
     code, found = check(str(file), "--command", sys.executable)
     assert (code, found["provider"], found["components"]) == (1, None, [])
@@ -129,20 +157,36 @@ def test_a_refused_registration_names_every_problem(tmp_path: Path) -> None:
         (["--clause", "nothing"], "there are: starts"),
         (["--data", "guest"], "ROLE=FILE.csv"),
         (["--data", "guest=/nowhere.csv"], "cannot be read"),
-        (["--data", "other.model=run.sh"], "no component that is checked reads data of other.model"),
+        (
+            ["--data", "other.model=run.sh"],
+            "no component that is checked reads data of other.model",
+        ),
         (["--parameter", "=1"], "NAME=VALUE"),
         (["--parameter", "fial=3"], "has a parameter fial"),
-        (["--parameter", "fail=nine"], "Echo, --parameter fail: cannot be read as int (got 'nine')"),
-        (["--parameter", "host.fail=no"], "Echo, --parameter host.fail: cannot be read as int (got 'no')"),
+        (
+            ["--parameter", "fail=nine"],
+            "Echo, --parameter fail: cannot be read as int (got 'nine')",
+        ),
+        (
+            ["--parameter", "host.fail=no"],
+            "Echo, --parameter host.fail: cannot be read as int (got 'no')",
+        ),
         (["--engine", "process"], "--command"),
         (["--image", "a:1"], "name two programs"),
         (["--command", "'true"], "--command cannot be read: No closing quotation"),
         (["--command", "nosuchcmd -x"], "'nosuchcmd' is not an executable"),
         (["--command", "./run"], f"'run' is not an executable in {SHELL}; correct the path"),
-        (["--command", "sh run.sh"], f"'run.sh' is in {SHELL}, and the program is started in a folder of its own"),
+        (
+            ["--command", "sh run.sh"],
+            f"'run.sh' is in {SHELL}, and the program is started in a folder of its own",
+        ),
     ],
 )
-def test_a_wrong_option_is_named(monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
+def test_a_wrong_option_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
+) -> None:
     monkeypatch.chdir(SHELL)
     command = [] if "process" in words or "Nothing" in words else ["--command", sys.executable]
     done = call("provider", "check", str(SHELL / "register.json"), *command, *words)

@@ -34,7 +34,10 @@ from tests.registry.builders import a_data
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NODE = "JG0100001100000010"
-NO_ROUTE = {"code": "E0000000618", "message": "node JG9 has no route here: ask this node's admin for one"}
+NO_ROUTE = {
+    "code": "E0000000618",
+    "message": "node JG9 has no route here: ask this node's admin for one",
+}
 STATES = [StateReport(status, "t", "guest", True) for status in ("RUNNING", "SUCCESS")]
 CALLS = [
     ChannelCall(operation, "s", "k", NODE, "rows", "E0000000000", content=operation == "pop")
@@ -42,12 +45,39 @@ CALLS = [
 ]
 WAITS = ChannelCall("pop", "s", "k", NODE, "rows")
 EMPTY = replace(WAITS, code="E0000000000")
-SILENT = Trace("guest.0", "t", "s", "k", NODE, Requests(), code=0, stdout=b"begins\n", outputs={"counts": ""})
+SILENT = Trace(
+    "guest.0",
+    "t",
+    "s",
+    "k",
+    NODE,
+    Requests(),
+    code=0,
+    stdout=b"begins\n",
+    outputs={"counts": ""},
+)
 WELL = replace(SILENT, requests=Requests(STATES, channel_calls=CALLS))
 FAILING = replace(SILENT, code=1)
-ENDED = replace(WELL, requests=Requests(STATES[:1]), code=143, signal=15, was_stopped=True, stop_seconds=0.1)
-KILLED = replace(ENDED, code=137, signal=9, stop_seconds=10.0)
-PLEASED = replace(ENDED, requests=Requests(STATES), code=0, signal=None)
+ENDED = replace(
+    WELL,
+    requests=Requests(STATES[:1]),
+    code=143,
+    signal=15,
+    was_stopped=True,
+    stop_seconds=0.1,
+)
+KILLED = replace(
+    ENDED,
+    code=137,
+    signal=9,
+    stop_seconds=10.0,
+)
+PLEASED = replace(
+    ENDED,
+    requests=Requests(STATES),
+    code=0,
+    signal=None,
+)
 
 
 def asking(**changes: Any) -> dict[str, Any]:
@@ -88,8 +118,13 @@ def calling(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> None:
-    hungry, alone = replace(FAILING, requests=Requests([replace(STATES[1], status="FAILED")])), ENDED
-    seen = Evidence(count(), Trial((replace(WELL, **wrong),)), alone=(alone,), without_data=(hungry,))
+    hungry, alone = (
+        replace(FAILING, requests=Requests([replace(STATES[1], status="FAILED")])),
+        ENDED,
+    )
+    seen = Evidence(
+        count(), Trial((replace(WELL, **wrong),)), alone=(alone,), without_data=(hungry,)
+    )
     findings = {one.name: one.judge(seen) for one in CLAUSES}
     assert [name for name, finding in findings.items() if finding.result == "failed"] == [clause]
     assert findings[clause].seen and all(one.remedy for one in CLAUSES)
@@ -98,7 +133,15 @@ def test_one_mistake_breaks_one_clause(clause: str, wrong: dict[str, Any]) -> No
 
 def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
     wrong = replace(FAILING, **calling(session="wrong"))
-    wrong = replace(wrong, requests=replace(wrong.requests, reports=[], others=["GET /x"], refused=["no status"]))
+    wrong = replace(
+        wrong,
+        requests=replace(
+            wrong.requests,
+            reports=[],
+            others=["GET /x"],
+            refused=["no status"],
+        ),
+    )
     findings = {one.name: one.judge(Evidence(count(), Trial((wrong,)))) for one in CLAUSES}
     broken = [name for name, finding in findings.items() if finding.result == "failed"]
     assert broken == ["works", "callback-form", "channel-session", "own-paths"]
@@ -108,12 +151,19 @@ def test_what_a_party_that_fails_sent_is_judged_all_the_same() -> None:
 
 def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
     silent = replace(WELL, **asking(reports=STATES[:1]))
-    for trace, results in ((silent, {"ok", "not shown"}), (replace(silent, missing=("counts",)), {"failed"})):
+    for trace, results in (
+        (silent, {"ok", "not shown"}),
+        (replace(silent, missing=("counts",)), {"failed"}),
+    ):
         seen = Evidence(count(), Trial((trace,)))
-        found = {one.name: one.judge(seen) for one in CLAUSES if one.name in ("works", "callback-end")}
+        found = {
+            one.name: one.judge(seen) for one in CLAUSES if one.name in ("works", "callback-end")
+        }
         assert {finding.result for finding in found.values()} == results
         assert "no_callback" in found["callback-end"].seen or trace.missing
-        assert all(re.search("[\u4e00-\u9fff]", translate(f.seen + f.remedy, "zh")) for f in found.values())
+        assert all(
+            re.search("[\u4e00-\u9fff]", translate(f.seen + f.remedy, "zh")) for f in found.values()
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +179,9 @@ def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
         ([replace(EMPTY, topic="other"), EMPTY], False),
     ],
 )
-def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(calls: list[ChannelCall], waits: bool) -> None:
+def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(
+    calls: list[ChannelCall], waits: bool
+) -> None:
     assert evidence.waits(Requests(channel_calls=calls)) is waits
 
 
@@ -146,12 +198,21 @@ class Scripted:
         self._together, self._stopped = list(together), list(stopped)
         self.parameters: list[Any] = []
 
-    def run(self, component: Component, plan: Plan, *_: object) -> tuple[Trace, ...]:
+    def run(
+        self,
+        component: Component,
+        plan: Plan,
+        *_: object,
+    ) -> tuple[Trace, ...]:
         self.parameters.append(plan.parameters)
         return ((self._stopped if plan.stop else self._together).pop(0),)
 
 
-def checked(clause: str, scripted: Scripted, **more: Any) -> Checked:
+def checked(
+    clause: str,
+    scripted: Scripted,
+    **more: Any,
+) -> Checked:
     clauses = [c for c in CLAUSES if c.name == clause]
     component = count(roleList=["guest"], **more)
     return check(cast(Sandbox, scripted), component, Given(), lambda _: None, clauses)
@@ -172,7 +233,11 @@ HANGS = replace(ENDED, requests=Requests(STATES[:1]))
         (replace(FAILING, code=137, oom_killed=True), (), "allow more by --memory"),
     ],
 )
-def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str, ...], step: str):
+def test_what_does_not_work_says_what_to_do_first(
+    trace: Trace,
+    lacks: tuple[str, ...],
+    step: str,
+):
     seen = Evidence(count(), Trial((trace,)), lacks=lacks, made_up=True)
     (works,) = (clause for clause in CLAUSES if clause.name == "works")
     finding = works.judge(seen)
@@ -183,12 +248,36 @@ def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str
 @pytest.mark.parametrize(
     ("clause", "together", "stopped", "good", "seen"),
     [
-        ("callback-sent", [SILENT, WELL], [], True, "in an earlier trial: no callback from guest.0"),
+        (
+            "callback-sent",
+            [SILENT, WELL],
+            [],
+            True,
+            "in an earlier trial: no callback from guest.0",
+        ),
         ("callback-sent", [SILENT, SILENT], [], False, "no callback"),
         ("callback-sent", [SILENT, FAILING, FAILING, FAILING], [], False, "no callback"),
-        ("callback-running", [replace(WELL, requests=Requests(STATES[1:]))], [], True, "never reported RUNNING"),
-        ("result-code", [WELL, replace(FAILING, **reporting(result_code="E1"))], [], False, "reported 'E1'"),
-        ("result-code", [replace(WELL, **reporting(result_code="E1")), FAILING], [], False, "reported 'E1'"),
+        (
+            "callback-running",
+            [replace(WELL, requests=Requests(STATES[1:]))],
+            [],
+            True,
+            "never reported RUNNING",
+        ),
+        (
+            "result-code",
+            [WELL, replace(FAILING, **reporting(result_code="E1"))],
+            [],
+            False,
+            "reported 'E1'",
+        ),
+        (
+            "result-code",
+            [replace(WELL, **reporting(result_code="E1")), FAILING],
+            [],
+            False,
+            "reported 'E1'",
+        ),
         ("sigterm", [WELL], [KILLED, ENDED], True, "guest.0 ended after 0.1 s"),
         ("sigterm", [WELL], [KILLED] * 3, False, "had to be killed"),
         ("sigterm", [WELL], [PLEASED, ENDED], True, "guest.0 ended after 0.1 s"),
@@ -197,7 +286,11 @@ def test_what_does_not_work_says_what_to_do_first(trace: Trace, lacks: tuple[str
     ],
 )
 def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
-    clause: str, together: list[Trace], stopped: list[Trace], good: bool, seen: str
+    clause: str,
+    together: list[Trace],
+    stopped: list[Trace],
+    good: bool,
+    seen: str,
 ) -> None:
     one = checked(clause, Scripted(together, stopped))
     assert one.good is good and seen in one.findings[0][1].seen
@@ -206,7 +299,10 @@ def test_what_one_trial_shows_and_the_next_does_not_breaks_nothing(
 
 def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with_all() -> None:
     scripted = Scripted(2 * [FAILING, FAILING, WELL], [])
-    assert "works only with the defaults of greeting" in checked("optional-omitted", scripted).findings[0][1].seen
+    assert (
+        "works only with the defaults of greeting"
+        in checked("optional-omitted", scripted).findings[0][1].seen
+    )
     assert scripted.parameters == 2 * [{sandbox.UNKNOWN: "1"}, {}, {"greeting": "hello"}]
     more = {"inputData": [a_data("table"), a_data("model", category="model")]}
     lacking = checked("works", Scripted(3 * [FAILING], []), **more)
@@ -214,7 +310,12 @@ def test_a_component_that_fails_is_tried_with_its_known_parameters_and_then_with
 
 
 def test_a_component_that_hangs_is_not_tried_again_for_as_long() -> None:
-    hanging = replace(SILENT, code=143, signal=15, was_stopped=True)
+    hanging = replace(
+        SILENT,
+        code=143,
+        signal=15,
+        was_stopped=True,
+    )
     (_, finding), *_ = checked("works", Scripted([hanging], [])).findings
     assert finding.result == "failed" and "was still running and was stopped" in finding.seen
 
@@ -226,11 +327,15 @@ def test_a_script_without_its_interpreter_has_not_started() -> None:
     assert [name for name, finding in found.items() if finding.result == "failed"] == ["starts"]
     assert found["starts"].seen.startswith("guest.0, host.0 did not start: exit code 127")
     own = replace(begun, stdout=b"begins\n")
-    assert own.started and "did not start" not in own.end  # a program may end with that code by itself
+    assert (
+        own.started and "did not start" not in own.end
+    )  # a program may end with that code by itself
 
 
 def test_a_repeated_state_is_shown_once() -> None:
-    reports = [StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)]
+    reports = [
+        StateReport(status, "t", "guest", True) for status in ("RUNNING",) * 300 + ("SUCCESS",)
+    ]
     judge = next(clause.judge for clause in CLAUSES if clause.name == "callback-sent")
     seen = Evidence(count(), Trial((replace(WELL, requests=Requests(reports)),)))
     assert judge(seen).seen == "guest.0 reported RUNNING (300 times), SUCCESS"
@@ -261,8 +366,19 @@ def test_a_result_code_in_the_last_line_counts_as_one_in_a_callback() -> None:
         ({"type": "string", "defaultValue": "x"}, "x"),
     ],
 )
-def test_a_required_parameter_gets_a_value_that_its_description_allows(fields: dict[str, Any], value: Any) -> None:
-    component = count(inputParam=[{"name": "needed", "title": "needed", "optional": "false", **fields}])
+def test_a_required_parameter_gets_a_value_that_its_description_allows(
+    fields: dict[str, Any], value: Any
+) -> None:
+    component = count(
+        inputParam=[
+            {
+                "name": "needed",
+                "title": "needed",
+                "optional": "false",
+                **fields,
+            }
+        ]
+    )
     assert sandbox.required(component, {}) == {"needed": value}
     assert sandbox.required(component, {"needed": "mine"}) == {"needed": "mine"}
 
@@ -273,7 +389,12 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
         host, _, port = loopback.transport(NODE).partition(":")
         path = loopback.callback(NODE).partition(loopback.transport(NODE))[2]
         for number in range(40):
-            report = {"task_id": "t", "status": "RUNNING", "role": "guest", "result_code": str(number)}
+            report = {
+                "task_id": "t",
+                "status": "RUNNING",
+                "role": "guest",
+                "result_code": str(number),
+            }
             body = json.dumps(report)
             head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
             with socket.create_connection((host, int(port))) as sender:
@@ -283,7 +404,9 @@ def test_a_callback_is_recorded_whose_sender_is_gone_and_in_its_turn(tmp_path: P
         assert found == [str(number) for number in range(40)] and station.requests.refused == []
 
 
-def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_message_by_grpc_is_recorded_as_one_by_http(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     headers = [("x-ptp-session-id", "s"), ("x-ptp-token", "token"), ("x-ptp-target-node-id", NODE)]
     for trial in ("one", "another"):
         station = Station("guest.0", NODE, "run", "token")
@@ -296,7 +419,12 @@ def test_a_message_by_grpc_is_recorded_as_one_by_http(tmp_path: Path, capfd: pyt
                 sender.sendall(b"no request at all\r\n\r\n")
                 assert sender.recv(12) == b"HTTP/1.1 400"
         (call,) = station.requests.channel_calls
-        assert (call.operation, call.topic, call.succeeded, call.session) == ("push", "rows", True, "s")
+        assert (call.operation, call.topic, call.succeeded, call.session) == (
+            "push",
+            "rows",
+            True,
+            "s",
+        )
     assert capfd.readouterr().err == ""
 
 
@@ -316,7 +444,11 @@ def test_what_a_run_sends_in_anothers_name_or_too_late_is_not_recorded(tmp_path:
 
 
 def test_a_component_without_inputs_outputs_or_choices_does_not_show_how_it_treats_them() -> None:
-    bare = count(inputParam=[], inputData=[], outputData=[])
+    bare = count(
+        inputParam=[],
+        inputData=[],
+        outputData=[],
+    )
     findings = {one.name: one.judge(Evidence(bare, Trial((WELL,)))).seen for one in CLAUSES}
     for text in ("it has no optional parameter", "it has no input", "it has no output"):
         assert text in findings.values()
@@ -339,14 +471,22 @@ def test_a_sandbox_without_its_image_has_no_labels_and_leaves_no_container(tmp_p
 
 def test_the_pages_have_the_clauses_of_the_code() -> None:
     english, chinese = (
-        (DOCS / name).read_text(encoding="utf-8").partition("<!-- clauses -->\n")[2].partition("\n<!-- end -->")[0]
+        (DOCS / name)
+        .read_text(encoding="utf-8")
+        .partition("<!-- clauses -->\n")[2]
+        .partition("\n<!-- end -->")[0]
         for name in ("conformance.md", "conformance.zh-CN.md")
     )
     lines = ["| Clause | Section | What a component keeps | If it does not |", "|---|---|---|---|"]
-    lines += [f"| `{c.name}` | {c.section} | {c.says} | {c.remedy.replace('<', '&lt;')} |" for c in CLAUSES]
+    lines += [
+        f"| `{c.name}` | {c.section} | {c.says} | {c.remedy.replace('<', '&lt;')} |"
+        for c in CLAUSES
+    ]
     assert english == "\n".join(lines)
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", chinese, re.MULTILINE)
-    assert [(n, section.strip()) for n, section in rows] == [(c.name, translate(c.section, "zh")) for c in CLAUSES]
+    assert [(n, section.strip()) for n, section in rows] == [
+        (c.name, translate(c.section, "zh")) for c in CLAUSES
+    ]
     assert len({c.name for c in CLAUSES}) == len(CLAUSES)
 
 
@@ -366,9 +506,17 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ('id,x\na,"1\n2"\nb,2\n', GOOD, ""),
         ("id,x\na,1\nb,2\n", None, "has no file metadata beside its data"),
         ("id,x\na,1\n", GOOD, "has 1 row, its metadata say count 2"),
-        ("a,1\nb,2\nc,3\n", GOOD, "has the columns a, 1, but its metadata's column_info says id, x"),
+        (
+            "a,1\nb,2\nc,3\n",
+            GOOD,
+            "has the columns a, 1, but its metadata's column_info says id, x",
+        ),
         ("id\na,1\nb,2\n", GOOD, "has 2 values in row 1 below a header of 1 column"),
-        ("id\na\n", {"column_info": ["id"]}, "has metadata whose column_info is not a list of columns"),
+        (
+            "id\na\n",
+            {"column_info": ["id"]},
+            "has metadata whose column_info is not a list of columns",
+        ),
         ("id\na\n", {"column_info": 7}, "has metadata whose column_info is not a list of columns"),
         ('{"total": 7}', GOOD, "holds JSON, not CSV"),
         ('{"total": 7}', None, "holds JSON, not CSV"),
@@ -377,7 +525,12 @@ GOOD = {"count": 2, "column_info": [{"id": "string"}, {"x": "float"}]}
         ("", GOOD, "is empty"),
     ],
 )
-def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata: Any, found: str):
+def test_a_table_is_what_its_metadata_say(
+    tmp_path: Path,
+    content: str,
+    metadata: Any,
+    found: str,
+):
     storage, at = FileStorage(tmp_path), Address("job", "total")
     storage.path(at).mkdir(parents=True)
     (storage.path(at) / "data_0").write_text(content)
@@ -387,9 +540,14 @@ def test_a_table_is_what_its_metadata_say(tmp_path: Path, content: str, metadata
     assert not found or english_in(f"total of guest.0 {found}; total of host.1 {found}") == []
 
 
-def test_an_output_that_goes_or_is_too_large_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_output_that_goes_or_is_too_large_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     storage, at = FileStorage(tmp_path), Address("job", "total")
-    assert _problem(storage, at, TABLE).startswith("cannot be read: ") and _beginning(storage, at) == ""
+    assert (
+        _problem(storage, at, TABLE).startswith("cannot be read: ")
+        and _beginning(storage, at) == ""
+    )
     storage.path(at).mkdir(parents=True)
     (storage.path(at) / "data_0").write_text("no table at all")
     monkeypatch.setattr(sandbox, "_LARGEST", 3)

@@ -29,18 +29,41 @@ def init(folder: Path, *words: str) -> list[str]:
 def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
     os.umask(0o077)  # as the command does
     written = init(tmp_path / "new")
-    assert {Path(f).stat().st_mode & 0o777 for f in written} == {0o644}, "an image's own user reads them"
-    assert [Path(f).name for f in written] == ["Dockerfile", "main.py", "register.json", "test_my_overlap.py"]
+    assert {Path(f).stat().st_mode & 0o777 for f in written} == {0o644}, (
+        "an image's own user reads them"
+    )
+    assert [Path(f).name for f in written] == [
+        "Dockerfile",
+        "main.py",
+        "register.json",
+        "test_my_overlap.py",
+    ]
     again = call("provider", "init", "my-overlap", "-o", str(tmp_path / "new"), "--force")
     assert f'python3) {tmp_path / "new" / "main.py"}"' in again.stdout
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_overlap.py"]
     path = {"PATH": "/usr/bin:/bin"}  # without the command
-    done = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        line,
+        cwd=tmp_path / "new",
+        env=path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
     (tmp_path / "new" / "guest.csv").write_text("id\n1,2\n")  # the table of that role
-    other = subprocess.run(line, cwd=tmp_path / "new", env=path, capture_output=True, text=True, check=False)
+    other = subprocess.run(
+        line,
+        cwd=tmp_path / "new",
+        env=path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert other.returncode == 1 and "a table of --data cannot be used" in other.stdout
-    (described,) = json.loads((tmp_path / "new" / "register.json").read_text())["components_description"].values()
+    (described,) = json.loads((tmp_path / "new" / "register.json").read_text())[
+        "components_description"
+    ].values()
     assert (described["componentName"], described["title"]) == ("MyOverlap", "MyOverlap")
     dockerfile = (tmp_path / "new" / "Dockerfile").read_text()
     assert "my-overlap:1.0.0" in dockerfile and "NAME" not in dockerfile
@@ -69,7 +92,9 @@ def test_what_the_parties_wrote_is_shown_where_it_is_asked_for(tmp_path: Path) -
         shown = done.stdout
         if "--json" in more:
             outputs = json.loads(shown)["components"][0]["outputs"]
-            shown = next(o["begins"] for o in outputs if (o["party"], o["output"]) == ("guest.0", "common"))
+            shown = next(
+                o["begins"] for o in outputs if (o["party"], o["output"]) == ("guest.0", "common")
+            )
         assert "id\nu0001\nu0002\n" in shown
 
 
@@ -89,14 +114,23 @@ def test_a_component_is_called_as_is_asked_for_everywhere(tmp_path: Path) -> Non
     init(tmp_path / "new", "--component", "Sum")
     texts = [file.read_text() for file in (tmp_path / "new").iterdir()]
     assert not any("Overlap" in text for text in texts)
-    assert list(json.loads((tmp_path / "new" / "register.json").read_text())["components_description"]) == ["Sum"]
+    assert list(
+        json.loads((tmp_path / "new" / "register.json").read_text())["components_description"]
+    ) == ["Sum"]
     assert texts and any(text.startswith('"""Sum: two parties') for text in texts)
     refused = call("provider", "init", "x", "-o", str(tmp_path / "x"), "--component", 'a"b')
     assert refused.exit_code == 2 and "cannot name a component" in refused.stderr
 
 
-def test_the_sample_repeats_what_a_gateway_that_is_restarted_does_not_answer(monkeypatch: pytest.MonkeyPatch):
-    answers = [b"", b"HTTP/1.1 503 busy\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{}", b"HTTP/1.1 403 no\r\n\r\n"]
+def test_the_sample_repeats_what_a_gateway_that_is_restarted_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    answers = [
+        b"",
+        b"HTTP/1.1 503 busy\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+        b"HTTP/1.1 403 no\r\n\r\n",
+    ]
     monkeypatch.setenv("config.self_role", "guest.0")
     monkeypatch.setattr("time.sleep", lambda _: None)
     sample: dict[str, Any] = {}
@@ -129,4 +163,6 @@ def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, name: str) -> 
 def test_the_page_shows_the_sample_and_its_description(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for name, kind in (("main.py", "python"), ("register.json", "json")):
-        assert f"```{kind}\n{(TEMPLATE / f'{name}.txt').read_text(encoding='utf-8')}```" in text, name
+        assert f"```{kind}\n{(TEMPLATE / f'{name}.txt').read_text(encoding='utf-8')}```" in text, (
+            name
+        )

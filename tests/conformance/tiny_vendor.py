@@ -22,10 +22,18 @@ def variable(name: str) -> str:
     return os.environ[name]
 
 
-def post(url: str, body: dict[str, object], **headers: str) -> dict[str, object]:
-    sent = {"content-type": "application/json"} | {k.replace("_", "-"): v for k, v in headers.items()}
+def post(
+    url: str,
+    body: dict[str, object],
+    **headers: str,
+) -> dict[str, object]:
+    sent = {"content-type": "application/json"} | {
+        k.replace("_", "-"): v for k, v in headers.items()
+    }
     request = urllib.request.Request(url, json.dumps(body).encode(), sent)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+        request, timeout=30
+    ) as answer:
         return dict(json.loads(answer.read()))
 
 
@@ -36,7 +44,11 @@ def tell(status: str) -> None:
     if "shortens the address" in MISTAKES:
         url = url.partition("?")[0]
     task = "task_of_another_job" if "another task" in MISTAKES else variable("config.task_id")
-    body = {"task_id": task, "status": status, "role": variable("config.self_role")}
+    body = {
+        "task_id": task,
+        "status": status,
+        "role": variable("config.self_role"),
+    }
     if status != "RUNNING":
         code = "00000000" if status == "SUCCESS" else "99999999"
         body["result_code"] = "4444" if "tells an unlisted code" in MISTAKES else code
@@ -51,7 +63,12 @@ def place(kind: str, name: str) -> Path:
     return Path(root, address["namespace"], address["name"])
 
 
-def channel(operation: str, topic: str, target: str, **fields: object) -> dict[str, object]:
+def channel(
+    operation: str,
+    topic: str,
+    target: str,
+    **fields: object,
+) -> dict[str, object]:
     node = variable(f"config.node_id.{target}")
     if operation == "push" and variable("config.self_role") == "guest.0":
         if "another node" in MISTAKES:

@@ -29,7 +29,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two nodes that want a token; at the host a person has to agree to each job."""
     home = tmp_path_factory.mktemp("console")
     auth = {"mode": "on", "token": OWN}
-    with Federation(home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth) as federation:
+    with Federation(
+        home, [jobs.GUEST, jobs.HOST], process_engine("unionpay:2.0.0"), auth=auth
+    ) as federation:
         for node in federation.nodes.values():
             node.headers["authorization"] = f"Bearer {OWN}"
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
@@ -52,7 +54,12 @@ def language() -> str:
     return "zh-CN"
 
 
-def person(browser: Browser, node: Node, language: str, **more: Any) -> Page:
+def person(
+    browser: Browser,
+    node: Node,
+    language: str,
+    **more: Any,
+) -> Page:
     """Return the console of somebody who has logged in; whatever a page logs as an error fails the test."""
     context: BrowserContext = browser.new_context(locale=language, **more)
     context.set_default_timeout(60_000)
@@ -91,10 +98,15 @@ def test_a_wrong_token_is_refused_and_stored_nowhere(nodes: Federation, browser:
 
 
 def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
-    nodes: Federation, browser: Browser, language: str
+    nodes: Federation,
+    browser: Browser,
+    language: str,
 ):
     other = next(one for one in LANGUAGES if one != language)
-    ann, bob = person(browser, nodes[jobs.GUEST], language), person(browser, nodes[jobs.HOST], other)
+    ann, bob = (
+        person(browser, nodes[jobs.GUEST], language),
+        person(browser, nodes[jobs.HOST], other),
+    )
     hers, his, agreed = spoken(language), spoken(other), f"与数据部门确认 {language}"
     body = jobs.quick_job(jobs.GUEST, jobs.HOST) | {"flow_id": HOSTILE}
     go(ann, "submit")
@@ -110,7 +122,9 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     text.fill(json.dumps(lost))
     expect(ann.get_by_role("alert")).to_have_text(hers("would not run"))  # by itself
     submit.click()
-    expect(ann.get_by_role("alert")).to_have_text(hers("would not run") + hers("not submitted", count=1))
+    expect(ann.get_by_role("alert")).to_have_text(
+        hers("would not run") + hers("not submitted", count=1)
+    )
     assert nodes[jobs.GUEST].get("/api/v1/jobs", flow_id=HOSTILE, status="PENDING")["jobs"] == []
     text.fill(json.dumps(body))
     expect(ann.get_by_text(hers("would run"))).to_be_visible()
@@ -121,9 +135,13 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
 
     go(bob, "approvals")
     expect(bob.get_by_text(HOSTILE).first).to_be_visible()
-    expect(bob.get_by_role("link", name="testspace#test_host").first).to_be_visible()  # what it would read
+    expect(
+        bob.get_by_role("link", name="testspace#test_host").first
+    ).to_be_visible()  # what it would read
     expect(bob.get_by_text("unionpay:2.0.0").first).to_be_visible()  # and run
-    expect(bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first).to_be_visible()  # and with what
+    expect(
+        bob.get_by_text(re.compile('rsa_params: .*"key_length":1024')).first
+    ).to_be_visible()  # and with what
     keep(bob, f"approvals-{language}")
     button(bob, his("approve")).click()
     expect(bob.locator("dialog p")).to_contain_text("job-")
@@ -134,7 +152,9 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
 
     expect(ann.locator("main .row .badge").first).to_have_text(hers("=SUCCEEDED"))  # by itself
     expect(ann.locator(".graph .task.good")).to_have_count(2)
-    drawn = "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
+    drawn = (
+        "[...document.querySelectorAll('img.plot')].some((i) => i.complete && i.naturalWidth > 100)"
+    )
     wait_for(
         lambda: ann.evaluate(drawn), about="a plot is drawn"
     )  # the page's policy forbids Playwright's own wait
@@ -164,12 +184,19 @@ def test_a_job_is_checked_submitted_approved_and_its_result_looked_at(
     bob.locator("dialog button.danger").click()
     expect(ann.locator(".graph .task", has_text=hers("=not run"))).to_have_count(2)
     expect(ann.get_by_text(hers("nothing was started"))).to_be_visible()
-    decided = [e for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"] if e["action"].endswith("/approve")]
+    decided = [
+        e
+        for e in nodes[jobs.HOST].get("/api/v1/audit")["audit"]
+        if e["action"].endswith("/approve")
+    ]
     assert (decided[0]["who"], decided[0]["detail"]["reason"]) == ("operator", agreed)
 
 
 def test_a_job_is_drawn_from_the_registered_components(
-    nodes: Federation, browser: Browser, language: str, tmp_path: Path
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+    tmp_path: Path,
 ):
     """Every node would take what is drawn; what the drawing does not show of a job's JSON stays as it is."""
     page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
@@ -187,12 +214,16 @@ def test_a_job_is_drawn_from_the_registered_components(
         page.get_by_label(dataset.format(role)).fill(f"testspace#test_{role}")
         page.keyboard.press("Tab")
     page.get_by_label("(id)").fill("id")
-    page.get_by_label(say("component")).select_option(label="HeteroSecureBoost · unionpay:2.0.0@docker")
+    page.get_by_label(say("component")).select_option(
+        label="HeteroSecureBoost · unionpay:2.0.0@docker"
+    )
     button(page, say("add a task")).click()
     expect(page.get_by_role("heading", name="HeteroSecureBoost")).to_be_visible()
     page.get_by_label(say("name"), exact=True).fill("trees")
     page.keyboard.press("Tab")
-    expect(page.get_by_label(f"{say('input')} train_data")).to_have_value("intersection_1.train_data")
+    expect(page.get_by_label(f"{say('input')} train_data")).to_have_value(
+        "intersection_1.train_data"
+    )
     page.get_by_label("(num_trees)").fill("2")
     page.get_by_label("(tree_param)").fill('{"max_depth": 2}')
     page.keyboard.press("Tab")
@@ -203,7 +234,10 @@ def test_a_job_is_drawn_from_the_registered_components(
     page.locator("summary", has_text=say("job as JSON")).click()
     job = json.loads(page.locator("textarea").input_value())
     assert job["config"]["task_params"] == {
-        "common": {"intersection_1": {"id": "id"}, "trees": {"num_trees": 2, "tree_param": '{"max_depth": 2}'}},
+        "common": {
+            "intersection_1": {"id": "id"},
+            "trees": {"num_trees": 2, "tree_param": '{"max_depth": 2}'},
+        },
         "guest": {"0": {"intersection_1": {"dataset_id": "testspace#test_guest"}}},
         "host": {"0": {"intersection_1": {"dataset_id": "testspace#test_host"}}},
     }
@@ -224,7 +258,11 @@ def test_a_job_is_drawn_from_the_registered_components(
     expect(page.get_by_text(say("would run"))).to_be_visible()
 
 
-def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, language: str):
+def test_curves_grow_while_training_runs(
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+):
     body = jobs.quick_job(jobs.GUEST, jobs.HOST)
     body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 1000, "tol": 0}
     body["config"]["job_params"]["guest"] = {"0": {"resources": {"cpu": 1}}}
@@ -249,15 +287,27 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     page.locator("dialog button.danger").click()
     expect(page.locator("main .row .badge").first).to_have_text(say("=STOPPED"))
     expect(page.locator("main .box.bad")).to_contain_text(f"{say('by')} operator")
-    runs = page.locator("section", has=page.get_by_role("heading", name=say("runs here"), exact=True))
-    expect(runs.locator(".badge", has_text=say("=STOPPED"))).to_have_count(1)  # by itself, after the job
+    runs = page.locator(
+        "section", has=page.get_by_role("heading", name=say("runs here"), exact=True)
+    )
+    expect(runs.locator(".badge", has_text=say("=STOPPED"))).to_have_count(
+        1
+    )  # by itself, after the job
     expect(page.locator("dt", has_text=say("model"))).to_have_count(0)  # none was made
     page.locator("#skip").press("Enter")
     expect(page.locator("main h1")).to_have_text(job_id)  # and not the page of all jobs
 
-    def failed(route: Any) -> None:  # as after a failure at the partner: the job was not stopped by a person
+    def failed(
+        route: Any,
+    ) -> None:  # as after a failure at the partner: the job was not stopped by a person
         found = route.fetch()
-        failure = {"reason": "EXIT_1", "message": "", "node": jobs.HOST, "role": "host", "task": "it's"}
+        failure = {
+            "reason": "EXIT_1",
+            "message": "",
+            "node": jobs.HOST,
+            "role": "host",
+            "task": "it's",
+        }
         route.fulfill(response=found, json=found.json() | {"outcome": "FAILED", "failure": failure})
 
     page.route(f"**/api/v1/jobs/{job_id}", failed)
@@ -265,7 +315,9 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
     expect(runs.get_by_text(say("stopped with the job"))).to_have_count(1)
     command = f"""job logs {job_id} --task 'it'"'"'s' --party host.0"""
     expect(page.locator("main .box.bad")).to_contain_text(command)
-    lanes = page.locator("section", has=page.get_by_role("heading", name=say("over time"), exact=True))
+    lanes = page.locator(
+        "section", has=page.get_by_role("heading", name=say("over time"), exact=True)
+    )
     expect(lanes.locator("td", has_text=re.compile(r"^(guest|host)\.0$"))).to_have_count(4)
     expect(lanes.locator(".lane .wait")).to_have_count(1)
     expect(lanes.locator(".lane .busy")).to_have_count(0)
@@ -273,13 +325,21 @@ def test_curves_grow_while_training_runs(nodes: Federation, browser: Browser, la
 
 
 def test_a_table_is_uploaded_granted_and_revoked(
-    nodes: Federation, browser: Browser, language: str, tmp_path: Path
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+    tmp_path: Path,
 ):
     page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
     table = tmp_path / "t.csv"
     table.write_text("id;y\n1;0\n1;1\n")
     go(page, "data")
-    for name, text in (("namespace", "bank"), ("name", language), ("id column", "id"), ("label column", "y")):
+    for name, text in (
+        ("namespace", "bank"),
+        ("name", language),
+        ("id column", "id"),
+        ("label column", "y"),
+    ):
         page.locator(f"input[name='{name}']").fill(text)
     page.locator("input[type=file]").set_input_files(table)
     with page.expect_request("**/upload/file") as sent:
@@ -289,7 +349,14 @@ def test_a_table_is_uploaded_granted_and_revoked(
     table.write_text("id;y\n1;0\n2;1\n")
     page.locator("input[type=file]").set_input_files(table)
     page.locator("form button.main").click()
-    expect(page.locator("#notices")).to_contain_text(say("uploaded", id=f"bank#{language}", rows=2, columns=2))
+    expect(page.locator("#notices")).to_contain_text(
+        say(
+            "uploaded",
+            id=f"bank#{language}",
+            rows=2,
+            columns=2,
+        )
+    )
     page.get_by_role("link", name=f"bank#{language}").click()
     for name, state in (("grant", "=in force"), ("revoke", "=revoked")):
         button(page, say(name)).click()
@@ -299,15 +366,25 @@ def test_a_table_is_uploaded_granted_and_revoked(
     assert (grant["node"], grant["state"]) == (jobs.HOST, "revoked")
 
 
-def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: Browser, language: str):
-    page, say, guest = person(browser, nodes[jobs.GUEST], language), spoken(language), nodes[jobs.GUEST]
+def test_a_route_is_tested_disabled_and_rolled_back(
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+):
+    page, say, guest = (
+        person(browser, nodes[jobs.GUEST], language),
+        spoken(language),
+        nodes[jobs.GUEST],
+    )
 
     def enabled() -> bool:
         return bool(guest.get("/api/v1/routes")["routes"][0]["enabled"])
 
     go(page, "partners")
     button(page, say("test")).click()
-    expect(page.get_by_role("cell", name=say("=step way back").removeprefix("step "))).to_be_visible()
+    expect(
+        page.get_by_role("cell", name=say("=step way back").removeprefix("step "))
+    ).to_be_visible()
     version = guest.get("/api/v1/routes")["version"]
     button(page, say("edit")).click()
     page.locator("dialog input[name=institution]").fill("BANK-B")
@@ -361,7 +438,11 @@ def test_a_route_is_tested_disabled_and_rolled_back(nodes: Federation, browser: 
     ],
 )
 def test_the_node_is_checked_and_its_audit_log_is_searched(
-    nodes: Federation, browser: Browser, language: str, apart: str, runs: str
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+    apart: str,
+    runs: str,
 ):
     page, say = person(browser, nodes[jobs.GUEST], language), spoken(language)
     go(page, "node")
@@ -384,10 +465,17 @@ def test_the_node_is_checked_and_its_audit_log_is_searched(
 
 @pytest.mark.parametrize(("language", "scheme"), [*zip(LANGUAGES, ("light", "dark"), strict=True)])
 def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
-    nodes: Federation, browser: Browser, language: str, scheme: Any
+    nodes: Federation,
+    browser: Browser,
+    language: str,
+    scheme: Any,
 ):
     page = person(
-        browser, nodes[jobs.GUEST], language, color_scheme=scheme, viewport={"width": 390, "height": 800}
+        browser,
+        nodes[jobs.GUEST],
+        language,
+        color_scheme=scheme,
+        viewport={"width": 390, "height": 800},
     )
     for name in PAGES:
         go(page, name)
@@ -398,10 +486,10 @@ def test_every_page_is_usable_without_eyes_or_mouse_and_on_a_telephone(
             if v["impact"] in ("serious", "critical")
         ]
         assert serious == [], name
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
-        hidden = (
-            "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+            f"{name} is too wide"
         )
+        hidden = "[...document.querySelectorAll('td button')].some((b) => b.getBoundingClientRect().right > innerWidth)"
         assert not page.evaluate(hidden), f"{name} has buttons out of sight"
         if name == "providers":
             expect(page.locator("tbody td").last).to_have_text(spoken(language)("=admins"))

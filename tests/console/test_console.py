@@ -31,7 +31,11 @@ def used() -> set[str]:
         ):
             found |= set(re.findall(r'(?:^|\[|, )"([^"]+)"', columns))
         found |= set(re.findall(r', "((?:no|nothing) [a-z ]+)"\)', text))
-    return {word for word in found if re.fullmatch(r"[a-z][a-z0-9 ]*\??", word)} - {"ok", "bad", "code"}
+    return {word for word in found if re.fullmatch(r"[a-z][a-z0-9 ]*\??", word)} - {
+        "ok",
+        "bad",
+        "code",
+    }
 
 
 def test_every_word_is_there_in_both_languages():
@@ -50,7 +54,9 @@ def test_every_word_is_there_in_both_languages():
 def test_what_comes_from_others_is_as_they_published_it():
     vendor = FILES / "vendor"
     sums = dict(reversed(line.split()) for line in (vendor / "SHA256SUMS").read_text().splitlines())
-    assert sums == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in vendor.glob("*.js")}
+    assert sums == {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in vendor.glob("*.js")
+    }
     assert all((vendor / name.replace(".min.js", ".LICENSE")).is_file() for name in sums)
 
 
@@ -58,7 +64,18 @@ def test_words_that_are_put_together():
     known = words()["zh"]
     names = re.findall(r'\["(\w+)", \w+Page', (FILES / "app.js").read_text(encoding="utf-8"))
     assert len(names) == 7 and all(f"page {name}" in known for name in names)
-    verbs = ("approve", "reject", "enable", "disable", "retire", "unretire", "revoke", "stop", "suspend", "resume")
+    verbs = (
+        "approve",
+        "reject",
+        "enable",
+        "disable",
+        "retire",
+        "unretire",
+        "revoke",
+        "stop",
+        "suspend",
+        "resume",
+    )
     for verb in verbs:
         assert {verb, f"{verb}?"} <= known.keys()
 
@@ -68,7 +85,9 @@ def test_the_first_visit_is_light_and_no_file_asks_another_host():
     for file in (file for file in FILES.rglob("*") if file.is_file()):
         content = file.read_bytes()
         weight += len(gzip.compress(content))
-        assert not re.search(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://", content), file.name
+        assert not re.search(rb"(?:src|href|from|import|url\()\s*[=(\"' ]*https?://", content), (
+            file.name
+        )
     assert weight < 150_000
     page = (FILES / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|javascript:", page)
@@ -85,7 +104,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def send(node: Gateway, method: str, path: str, **more: Any) -> httpx.Response:
+def send(
+    node: Gateway,
+    method: str,
+    path: str,
+    **more: Any,
+) -> httpx.Response:
     return ask(node, "operator", method, path, **more)
 
 
@@ -101,16 +125,23 @@ def test_the_pages_need_no_token_and_forbid_browsers_all_else(node: Gateway):
     assert send(node, "GET", "/").headers["location"] == "/console/"
     for path in ("/console/", "/console/app.js", "/console/style.css"):
         found = send(node, "GET", path)
-        assert found.status_code == 200 and "script-src 'self'" in found.headers["content-security-policy"]
+        assert (
+            found.status_code == 200
+            and "script-src 'self'" in found.headers["content-security-policy"]
+        )
         assert "unsafe" not in found.headers["content-security-policy"]
         assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
     for path in ("/console/none", "/console/../pages.py", "/console/%2e%2e/pages.py"):
         assert send(node, "GET", path).status_code in (401, 404)
     assert send(node, "GET", SESSION).status_code == 401
     # a page has only asked whether its browser is logged in: that is not in the audit
-    assert send(node, "GET", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
+    assert (
+        send(node, "GET", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
+    )
     wait_for(lambda: node.audit.list(action=SESSION), about="a wrong token is in the audit")
-    assert [entry.detail["reason"] for entry in node.audit.list(action=SESSION)] == ["TOKEN_UNKNOWN"]
+    assert [entry.detail["reason"] for entry in node.audit.list(action=SESSION)] == [
+        "TOKEN_UNKNOWN"
+    ]
 
 
 def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway):
@@ -118,13 +149,21 @@ def test_a_cookie_reads_and_changes_only_with_the_pages_own_header(node: Gateway
     session = send(node, "GET", SESSION, headers=mine).json()
     assert (session["node"], session["user"], session["role"]) == (ME, "operator", "admin")
     assert send(node, "GET", "/api/v1/jobs", headers=mine).status_code == 200
-    change: dict[str, Any] = {"method": "POST", "path": "/api/v1/gc", "json": {"dry_run": True}}
-    assert send(node, **change, headers=mine).json()["data"]["reason"] == "NO_TOKEN"  # a form of another site
+    change: dict[str, Any] = {
+        "method": "POST",
+        "path": "/api/v1/gc",
+        "json": {"dry_run": True},
+    }
+    assert (
+        send(node, **change, headers=mine).json()["data"]["reason"] == "NO_TOKEN"
+    )  # a form of another site
     assert send(node, **change, headers=mine | {"x-console": "1"}).status_code == 200
     assert send(node, **change, headers={"x-console": "1"}).status_code == 401
     others = {"cookie": mine["cookie"].replace(cookie_name(ME), cookie_name("JG0100009900000099"))}
     assert send(node, "GET", "/api/v1/jobs", headers=others).status_code == 401
-    (ended,) = send(node, "DELETE", SESSION, headers=mine | {"x-console": "1"}).headers.get_list("set-cookie")
+    (ended,) = send(node, "DELETE", SESSION, headers=mine | {"x-console": "1"}).headers.get_list(
+        "set-cookie"
+    )
     assert "Max-Age=0" in ended
 
 
@@ -132,5 +171,10 @@ def test_a_cookie_may_do_what_its_token_may(node: Gateway):
     mine = logged_in(node, token_of(node, Role.VIEWER))
     assert send(node, "GET", SESSION, headers=mine).json()["role"] == "viewer"
     assert send(node, "GET", "/api/v1/audit", headers=mine).status_code == 403
-    assert send(node, "POST", "/api/v1/gc", json={}, headers=mine | {"x-console": "1"}).status_code == 403
-    assert send(node, "POST", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
+    assert (
+        send(node, "POST", "/api/v1/gc", json={}, headers=mine | {"x-console": "1"}).status_code
+        == 403
+    )
+    assert (
+        send(node, "POST", SESSION, headers={"authorization": "Bearer bfia_no"}).status_code == 401
+    )

@@ -96,7 +96,9 @@ class Liar:
 def liar() -> Iterator[Liar]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = said.answer(self.path, self.rfile.read(int(self.headers["content-length"] or 0)))
+            found = said.answer(
+                self.path, self.rfile.read(int(self.headers["content-length"] or 0))
+            )
             content = said.raw or json.dumps(found)
             self.send_response(said.status)
             self.send_header("content-type", "application/json")
@@ -139,12 +141,34 @@ def lies() -> Iterator[tuple[Liar, Provider]]:
 
 
 def settings(issuer: str, **more: Any) -> Oidc:
-    fields = {"client_id": openid.CLIENT, "client_secret": openid.SECRET, "console": CONSOLE, "roles": ROLES}
-    return Oidc.model_validate({"issuer": issuer, **fields, **more})
+    fields = {
+        "client_id": openid.CLIENT,
+        "client_secret": openid.SECRET,
+        "console": CONSOLE,
+        "roles": ROLES,
+    }
+    return Oidc.model_validate(
+        {
+            "issuer": issuer,
+            **fields,
+            **more,
+        }
+    )
 
 
-def come_back(one: Liar, provider: Provider, **answer: str) -> Any:
-    return provider.person(SECRET, {"state": one.state, "code": "c", **answer})
+def come_back(
+    one: Liar,
+    provider: Provider,
+    **answer: str,
+) -> Any:
+    return provider.person(
+        SECRET,
+        {
+            "state": one.state,
+            "code": "c",
+            **answer,
+        },
+    )
 
 
 def test_a_person_has_the_first_role_of_the_settings(lies: tuple[Liar, Provider]):
@@ -183,7 +207,11 @@ SECONDS = int(NOW.timestamp())
         ({"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"}, "at_hash"),
     ],
 )
-def test_a_token_for_others_or_another_time_is_refused(lies: tuple[Liar, Provider], claims: Any, words: str):
+def test_a_token_for_others_or_another_time_is_refused(
+    lies: tuple[Liar, Provider],
+    claims: Any,
+    words: str,
+):
     one, provider = lies
     merged = {**one.claims, **claims}
     one.claims = {key: value for key, value in merged.items() if value is not None}
@@ -216,13 +244,24 @@ def test_a_token_without_the_providers_signature_is_refused(lies: tuple[Liar, Pr
             come_back(one, provider)
 
 
-def test_a_key_that_the_provider_gave_up_is_refused_and_its_new_one_taken(lies: tuple[Liar, Provider]):
+def test_a_key_that_the_provider_gave_up_is_refused_and_its_new_one_taken(
+    lies: tuple[Liar, Provider],
+):
     one, provider = lies
     one.keys = [OTHER]
     with pytest.raises(LoginRefused):
         come_back(one, provider)
     one.key, one.header = OTHER, {"alg": "RS256", "kid": "second"}
-    one.foreign = [{"kty": "EC", "crv": "brainpoolP256r1", "kid": "third", "x": "AA", "y": "AA"}, {"kty": "EC"}]
+    one.foreign = [
+        {
+            "kty": "EC",
+            "crv": "brainpoolP256r1",
+            "kid": "third",
+            "x": "AA",
+            "y": "AA",
+        },
+        {"kty": "EC"},
+    ]
     assert come_back(one, provider).name == "li.na"
 
 
@@ -291,7 +330,10 @@ def test_an_answer_is_for_the_browser_that_began(lies: tuple[Liar, Provider]):
     ],
 )
 def test_a_provider_that_is_not_what_it_should_be(
-    lies: tuple[Liar, Provider], about: Any, answer: dict[str, Any], words: str
+    lies: tuple[Liar, Provider],
+    about: Any,
+    answer: dict[str, Any],
+    words: str,
 ):
     one, _ = lies
     provider = Provider(settings(one.issuer), lambda: NOW)
@@ -303,7 +345,9 @@ def test_a_provider_that_is_not_what_it_should_be(
         assert found.value.reason == "OIDC_UNREACHABLE"
 
 
-def test_the_secret_goes_in_the_form_where_the_provider_takes_no_header(lies: tuple[Liar, Provider]):
+def test_the_secret_goes_in_the_form_where_the_provider_takes_no_header(
+    lies: tuple[Liar, Provider],
+):
     one, _ = lies
     one.about["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
     provider = Provider(settings(one.issuer), lambda: NOW)
@@ -327,10 +371,18 @@ def test_a_denial_no_group_and_a_provider_that_is_away(lies: tuple[Liar, Provide
 
 
 def test_settings_that_cannot_work(tmp_path: Path):
-    fine = {"issuer": "https://login.example", "client_id": "c", "console": CONSOLE, "roles": ROLES}
+    fine = {
+        "issuer": "https://login.example",
+        "client_id": "c",
+        "console": CONSOLE,
+        "roles": ROLES,
+    }
     file = tmp_path / "secret"
     file.write_text("from a file\n")
-    assert settings("https://a.example", client_secret="", client_secret_file=file).secret() == "from a file"
+    assert (
+        settings("https://a.example", client_secret="", client_secret_file=file).secret()
+        == "from a file"
+    )
     for wrong in (
         {"issuer": "http://login.example"},
         {"console": "http://bfia.bank.example"},
@@ -343,7 +395,10 @@ def test_settings_that_cannot_work(tmp_path: Path):
             Oidc.model_validate(fine | wrong)
     with pytest.raises(ValidationError, match="mode: on"):
         Auth.model_validate({"mode": "off", "oidc": fine})
-    for wrong in ({"client_secret_file": tmp_path / "none", "client_secret": ""}, {"ca": tmp_path / "none"}):
+    for wrong in (
+        {"client_secret_file": tmp_path / "none", "client_secret": ""},
+        {"ca": tmp_path / "none"},
+    ):
         with pytest.raises(Invalid):
             Provider(settings("https://login.example", **wrong), lambda: NOW)
 
@@ -360,7 +415,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         oidc = settings(issuer, console=console).model_dump(mode="json")
         listen = {"operator": {"bind": f"127.0.0.1:{port}"}, "peer": {"bind": "127.0.0.1:0"}}
         listen |= {"container": {"bind": "127.0.0.1:0"}}
-        auth = {"mode": "on", "token": OWN, "oidc": oidc}
+        auth = {
+            "mode": "on",
+            "token": OWN,
+            "oidc": oidc,
+        }
         with running(tmp_path_factory.mktemp("node"), auth=auth, listen=listen) as gateway:
             yield gateway
 
@@ -372,7 +431,11 @@ def at_provider(node: Gateway, user: str) -> Iterator[tuple[httpx.Client, str]]:
         answer = browser.get(f"{node.addresses()['operator']}/api/v1/session/oidc")
         assert answer.status_code == 303
         answer = browser.get(answer.headers["location"], follow_redirects=True)
-        form = {"username": user, "password": openid.PASSWORD, "csrfmiddlewaretoken": browser.cookies["csrftoken"]}
+        form = {
+            "username": user,
+            "password": openid.PASSWORD,
+            "csrfmiddlewaretoken": browser.cookies["csrftoken"],
+        }
         answer = browser.post(answer.url, data=form)
         answer = browser.get(answer.url.join(answer.headers["location"]))
         yield browser, answer.headers["location"]
@@ -384,18 +447,30 @@ def test_a_person_logs_in_acts_in_its_role_and_logs_out(node: Gateway):
         browser.cookies.set(cookie_name(ME), planted, "127.0.0.1", "/")
         answer = browser.get(f"{back}&next=https://evil.example&redirect_uri=https://evil.example")
         assert (answer.status_code, answer.headers["location"]) == (303, "/console/")
-        kept, forgotten = sorted(answer.headers.get_list("set-cookie"), key=lambda one: "-login=" in one)
-        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(kept.split("; ")) and planted not in kept
+        kept, forgotten = sorted(
+            answer.headers.get_list("set-cookie"), key=lambda one: "-login=" in one
+        )
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(
+            kept.split("; ")
+        ) and planted not in kept
         assert "Max-Age=0" in forgotten
         token = kept.partition("=")[2].partition(";")[0]
         mine = {"cookie": f"{cookie_name(ME)}={token}"}
-        assert browser.get(back).headers["location"] == "/console/#refused=OIDC_STATE"  # it was good for once
+        assert (
+            browser.get(back).headers["location"] == "/console/#refused=OIDC_STATE"
+        )  # it was good for once
     session = ask(node, "operator", "GET", "/api/v1/session", headers=mine).json()
     name = session["user"]
     assert re.fullmatch("oidc:li.na#[0-9a-f]{8}", name) and session["role"] == "platform"
     assert ask(node, "operator", "GET", "/api/v1/audit", headers=mine).status_code == 403
-    change: dict[str, Any] = {"method": "POST", "path": "/api/v1/jobs/cancel-waiting", "json": {}}
-    assert ask(node, "operator", **change, headers=mine).status_code == 401  # sent by a page of another site
+    change: dict[str, Any] = {
+        "method": "POST",
+        "path": "/api/v1/jobs/cancel-waiting",
+        "json": {},
+    }
+    assert (
+        ask(node, "operator", **change, headers=mine).status_code == 401
+    )  # sent by a page of another site
     assert ask(node, "operator", **change, headers=mine | {"x-console": "1"}).status_code == 200
     assert ask(node, "operator", "DELETE", "/api/v1/session", headers=mine).status_code == 401
     ended = ask(node, "operator", "DELETE", "/api/v1/session", headers=mine | {"x-console": "1"})

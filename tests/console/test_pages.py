@@ -21,7 +21,9 @@ from tests.trust.contract_sender import APPLY, Sender
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 expect.set_options(timeout=120_000)  # there to end a hang
-SCRIPT = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>{{7*7}}"
+SCRIPT = (
+    "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>{{7*7}}"
+)
 JOB = "job-00000000000000000000000000000051"
 
 
@@ -40,7 +42,12 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
-def opened(browser: Browser, node: Gateway, place: str, language: str = "en-GB") -> Page:
+def opened(
+    browser: Browser,
+    node: Gateway,
+    place: str,
+    language: str = "en-GB",
+) -> Page:
     page = browser.new_context(locale=language).new_page()
     page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: pytest.fail(f"the page failed: {error}"))
@@ -55,15 +62,28 @@ def hostile(node: Gateway) -> None:
     local = left_behind(node, JOB, 60.0)
     (run,) = local.runs
     (logs_of(node, run) / "stdout.log").write_text(f"begins {SCRIPT}\n")
-    report = {SCRIPT: 0.5, "remark": SCRIPT, "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)]}
-    (node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report" / "data_0").write_text(json.dumps(report))
+    report = {
+        SCRIPT: 0.5,
+        "remark": SCRIPT,
+        "loss": [{SCRIPT: n, "loss": 1 / (n + 1)} for n in range(3)],
+    }
+    (node.storage.root / f"{JOB}-guest-0" / f"task_{JOB}-report" / "data_0").write_text(
+        json.dumps(report)
+    )
     for title in ("first", SCRIPT):
-        body = a_request(a_description(title=title, description=title), metadata={"image": "acme:1.0.0"})
+        body = a_request(
+            a_description(title=title, description=title), metadata={"image": "acme:1.0.0"}
+        )
         answer = ask(node, "operator", "POST", "/api/v1/providers", json=body)
         assert answer.status_code == 200, answer.text
     files = {"file": ("t.csv", b"id,<b>x\n1,2\n")}
     form = {"namespace": "bank", "name": "loans"}
-    assert ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=files).json()["code"] == 0
+    assert (
+        ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=files).json()[
+            "code"
+        ]
+        == 0
+    )
     route = {"route": {"url": "http://127.0.0.1:9"}, "reason": SCRIPT}
     ask(node, "operator", "PUT", "/api/v1/routes/JG0100003300000030", json=route)
 
@@ -80,7 +100,11 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     expect(page.locator("summary", has_text="<img")).to_be_visible()
     page.get_by_role("button", name="Difference").first.click()
     expect(page.get_by_role("cell", name="<img").first).to_be_visible()
-    for place, there in (("data/bank/loans", "<b>x"), ("partners", "<img"), ("node", "/api/v1/routes/")):
+    for place, there in (
+        ("data/bank/loans", "<b>x"),
+        ("partners", "<img"),
+        ("node", "/api/v1/routes/"),
+    ):
         page.goto(f"{me.addresses()['operator']}/console/#/{place}")
         expect(page.locator("main", has_text=there)).to_be_visible()
     page.goto(f"{me.addresses()['operator']}/console/#/data/bank/loans")
@@ -89,11 +113,17 @@ def test_text_from_others_is_text_on_every_page(nodes: tuple[Gateway, Gateway], 
     assert page.title() != "stolen" and page.locator("img[src=x]").count() == 0
 
 
-def test_an_application_shows_the_key_and_the_address_to_compare(nodes: tuple[Gateway, Gateway], browser: Browser):
+def test_an_application_shows_the_key_and_the_address_to_compare(
+    nodes: tuple[Gateway, Gateway], browser: Browser
+):
     me, peer = nodes
     sender, address = Sender(), "https://192.0.2.77:7380"
     assert sender.pair is not None
-    body = {**peer.card.public(), "node_id": STRANGER, "address": address}
+    body = {
+        **peer.card.public(),
+        "node_id": STRANGER,
+        "address": address,
+    }
     body |= {"auth_credential": sender.pair.public, "auth_type": "ED25519"}
     said = sender.ask(me, "POST", APPLY, body, STRANGER)
     assert said["code"] == 0, said
@@ -104,14 +134,20 @@ def test_an_application_shows_the_key_and_the_address_to_compare(nodes: tuple[Ga
 
 @pytest.mark.parametrize("role", [Role.VENDOR, Role.VIEWER])
 def test_a_role_is_offered_only_what_it_may_do(
-    browser: Browser, role: Role, tmp_path_factory: pytest.TempPathFactory
+    browser: Browser,
+    role: Role,
+    tmp_path_factory: pytest.TempPathFactory,
 ):
-    with running(tmp_path_factory.mktemp("roles"), auth={"mode": "on", "token": "0123456789abcdef0123"}) as node:
+    with running(
+        tmp_path_factory.mktemp("roles"), auth={"mode": "on", "token": "0123456789abcdef0123"}
+    ) as node:
         left_behind(node, JOB, 60.0)
         page = browser.new_page()
         page.set_default_timeout(60_000)
         refused: list[str] = []
-        page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
+        page.on(
+            "response", lambda answer: refused.append(answer.url) if answer.status == 403 else None
+        )
         page.goto(f"{node.addresses()['operator']}/")
         page.locator("input[name=token]").fill(token_of(node, role))
         page.locator("form button").click()
@@ -140,14 +176,18 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
         page.get_by_role("button", name=show, exact=True).click()
         invitations.append(page.locator("details pre").first.inner_text())
     seen = []
-    for page, theirs, (_, _, compare, _) in zip((ann, bob), reversed(invitations), words, strict=True):
+    for page, theirs, (_, _, compare, _) in zip(
+        (ann, bob), reversed(invitations), words, strict=True
+    ):
         page.locator("textarea[name=invitation]").fill(theirs)
         page.get_by_role("button", name=compare, exact=True).click()
         seen.append(page.locator("p.words").inner_text())
     assert seen[0] == seen[1] and len(seen[0].split()) == 6
     for page, (_, _, _, accept) in zip((ann, bob), words, strict=True):
         page.get_by_role("button", name=accept, exact=True).click()
-        expect(page.locator("dialog input")).to_have_count(0)  # no certificates, as the address is not https
+        expect(page.locator("dialog input")).to_have_count(
+            0
+        )  # no certificates, as the address is not https
         page.locator("dialog button.main").click()
         expect(page.locator("dialog")).to_have_count(0)
     expect(ann.get_by_role("cell", name=PEER).first).to_be_visible()
@@ -155,7 +195,9 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
     ann.get_by_role("row", name=PEER).get_by_role("button", name="Test").click()
     expect(ann.get_by_role("cell", name="way back")).to_be_visible()
     for node, other in ((nodes[0], nodes[1]), (nodes[1], nodes[0])):
-        route = ask(node, "operator", "GET", f"/api/v1/routes/{other.settings.node.id}").json()["route"]
+        route = ask(node, "operator", "GET", f"/api/v1/routes/{other.settings.node.id}").json()[
+            "route"
+        ]
         assert route["signing"] == "required" and route["url"] == other.addresses()["peer"]
     ann.locator("summary", has_text="Add a partner").click()
     ann.locator("input[name=address]").fill(nodes[0].addresses()["peer"])
@@ -168,7 +210,9 @@ def test_two_people_become_partners_by_six_words(nodes: tuple[Gateway, Gateway],
 
 
 def test_a_job_goes_through_yaml_and_a_template_without_loss(
-    nodes: tuple[Gateway, Gateway], browser: Browser, tmp_path: Path
+    nodes: tuple[Gateway, Gateway],
+    browser: Browser,
+    tmp_path: Path,
 ):
     page = opened(browser, nodes[0], "submit")
     odd: dict[str, Any] = {

@@ -80,7 +80,15 @@ def fate(node: Gateway, home: Path) -> Iterator[Apis]:
     """The client and the routers of FATE's protocol, over loopback HTTP."""
     file = home / "routes-to-node-by-fate.yml"
     file.write_text(
-        yaml.safe_dump({ME: {"url": node.addresses()["peer"], "deadline": 20, "profile": "fate-partner"}})
+        yaml.safe_dump(
+            {
+                ME: {
+                    "url": node.addresses()["peer"],
+                    "deadline": 20,
+                    "profile": "fate-partner",
+                }
+            }
+        )
     )
     protocols: list[BfiaProtocol] = []
 
@@ -89,17 +97,30 @@ def fate(node: Gateway, home: Path) -> Iterator[Apis]:
         protocols.append(standard)
         descriptions = Descriptions(sender, standard, node.registry, {})
         return FateProtocol(
-            sender, descriptions, standard, standard.send, Signatures({}), lambda _: None, lambda _: "bfia"
+            sender,
+            descriptions,
+            standard,
+            standard.send,
+            Signatures({}),
+            lambda _: None,
+            lambda _: "bfia",
         )
 
     try:
-        yield Apis(lambda sender: protocol(sender).scheduler(ME), lambda sender: protocol(sender).participant(ME))
+        yield Apis(
+            lambda sender: protocol(sender).scheduler(ME),
+            lambda sender: protocol(sender).participant(ME),
+        )
     finally:
         for used in protocols:
             used.close()
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"local": local, "bfia": bfia, "fate": fate}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "local": local,
+    "bfia": bfia,
+    "fate": fate,
+}
 
 
 @dataclass(frozen=True)
@@ -120,9 +141,16 @@ class World:
         """Return a job that `PEER` schedules."""
         return self.peer.store.jobs.get(spec.job_id)
 
-    def decide(self, spec: JobSpec, word: str, **said: str) -> httpx.Response:
+    def decide(
+        self,
+        spec: JobSpec,
+        word: str,
+        **said: str,
+    ) -> httpx.Response:
         """Approve or reject a job at `ME`, as a person there does."""
-        return ask(self.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=said or None)
+        return ask(
+            self.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/{word}", json=said or None
+        )
 
     def shown(self, spec: JobSpec, node: Gateway | None = None) -> dict[str, Any]:
         """Return a job as a node's operators see it."""
@@ -133,21 +161,38 @@ class World:
         assert isinstance(engine, MemoryEngine)
         return engine
 
-    def run(self, job_id: str, task: str, label: str, node: Gateway | None = None) -> Run:
+    def run(
+        self,
+        job_id: str,
+        task: str,
+        label: str,
+        node: Gateway | None = None,
+    ) -> Run:
         """Return the run of a party once its container is up."""
 
         def up() -> Run | None:
             local = (node or self.me).store.local_jobs.find(job_id)
             runs = local.runs if local else ()
             return next(
-                (r for r in runs if r.task_name == task and r.party.label == label and r.started_at is not None),
+                (
+                    r
+                    for r in runs
+                    if r.task_name == task and r.party.label == label and r.started_at is not None
+                ),
                 None,
             )
 
         found: Run = wait_for(up, 20, 0.01, f"{label} of {task} is up")
         return found
 
-    def end(self, job_id: str, task: str, label: str, code: int = 0, node: Gateway | None = None) -> None:
+    def end(
+        self,
+        job_id: str,
+        task: str,
+        label: str,
+        code: int = 0,
+        node: Gateway | None = None,
+    ) -> None:
         """Let a party's container end, after its report where it succeeds; return when the node knows it."""
         node = node or self.me
         run = self.run(job_id, task, label, node)
@@ -156,16 +201,25 @@ class World:
         self.engine(node).finish(run.name, code)
 
         def over() -> bool:
-            return next(r for r in node.store.local_jobs.get(job_id).runs if r.run_id == run.run_id).over
+            return next(
+                r for r in node.store.local_jobs.get(job_id).runs if r.run_id == run.run_id
+            ).over
 
         wait_for(over, 20, 0.01, f"{label} of {task} is over")
 
     def end_all(self, spec: JobSpec, task: str = "a") -> None:
         """Let the containers of a task end well at every party."""
         for party in spec.parties:
-            self.end(spec.job_id, task, party.label, node=self.me if party.node == ME else self.peer)
+            self.end(
+                spec.job_id, task, party.label, node=self.me if party.node == ME else self.peer
+            )
 
-    def wait_status(self, job_id: str, status: JobStatus, node: Gateway | None = None) -> Job:
+    def wait_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        node: Gateway | None = None,
+    ) -> Job:
         """Return the job of a node, which schedules it, once it has a status."""
         jobs = (node or self.me).store.jobs
         wait_for(lambda: jobs.get(job_id).status is status, 60, 0.01, f"{job_id} is {status}")
@@ -183,7 +237,9 @@ class World:
         node = self.me if spec.scheduler == ME else self.peer
         if node.store.jobs.get(spec.job_id).ended_at is None:
             node.coordinator.stop_job(spec.job_id, "", "")
-        wait_for(lambda: node.store.jobs.get(spec.job_id).ended_at, 60, 0.01, f"{spec.job_id} has ended")
+        wait_for(
+            lambda: node.store.jobs.get(spec.job_id).ended_at, 60, 0.01, f"{spec.job_id} has ended"
+        )
         return node.store.jobs.get(spec.job_id)
 
 
@@ -208,11 +264,19 @@ def at_once(count: int, work: Callable[[], Any]) -> list[Exception]:
 
 
 @contextmanager
-def two_nodes(home: Path, *, me: Mapping[str, Any] = {}, peer: Mapping[str, Any] = {}) -> Iterator[World]:
+def two_nodes(
+    home: Path,
+    *,
+    me: Mapping[str, Any] = {},
+    peer: Mapping[str, Any] = {},
+) -> Iterator[World]:
     """Serve two nodes that know each other and `THIRD`, but not `STRANGER`. ``me``, ``peer``: further settings."""
     over = {ME: {"fate": {"enabled": True}, **me}, PEER: peer}
     engine = MemoryEngine.making({IMAGE: Script(code=None)})
-    nodes = {node: Gateway(settings(home / node, node, **over[node]), engine=engine) for node in (ME, PEER)}
+    nodes = {
+        node: Gateway(settings(home / node, node, **over[node]), engine=engine)
+        for node in (ME, PEER)
+    }
     routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in nodes.items()}
     routes[THIRD] = {"host": "127.0.0.1", "port": 9}
     assert STRANGER not in routes
@@ -236,7 +300,11 @@ def refusal(call: Callable[..., Any], *args: Any) -> tuple[str, int]:
 def a_provider_of(name: str, image: str) -> Provider:
     """Return a provider with one component of the same name, for guests and hosts."""
     request = registration()
-    described = {**request["components_description"]["Thing"], "componentName": name, "provider": name}
+    described = {
+        **request["components_description"]["Thing"],
+        "componentName": name,
+        "provider": name,
+    }
     request |= {"name": name, "metadata": {"base_url": "", "image": image}}
     return provider_from_request(request | {"components_description": {name: described}})
 
@@ -245,7 +313,12 @@ def registration() -> dict[str, Any]:
     """Return a provider: ``Thing`` for guests and hosts, ``Judge`` for arbiters only."""
 
     def described(name: str, *roles: str) -> dict[str, Any]:
-        table = {"name": "out", "description": "a table", "category": "dataset", "dataFormat": ["csv"]}
+        table = {
+            "name": "out",
+            "description": "a table",
+            "category": "dataset",
+            "dataFormat": ["csv"],
+        }
         return {
             "componentName": name,
             "title": name,
@@ -275,4 +348,10 @@ def registration() -> dict[str, Any]:
 
 
 def job_audits(node: Gateway) -> JobAudits:
-    return JobAudits(node.context, node.admission, node.coordinator, node.executor, approval_policy(node.settings))
+    return JobAudits(
+        node.context,
+        node.admission,
+        node.coordinator,
+        node.executor,
+        approval_policy(node.settings),
+    )

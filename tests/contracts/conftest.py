@@ -19,7 +19,9 @@ def network() -> Iterator[str]:
     """Give a network for the containers of this module, made by the first that needs it."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     yield name
-    with contextlib.closing(ContainerdEngine("alpha", "none", DockerOptions(network=name))) as engine:
+    with contextlib.closing(
+        ContainerdEngine("alpha", "none", DockerOptions(network=name))
+    ) as engine:
         remove_network(name, engine.remove_network)
 
 
@@ -44,9 +46,13 @@ def daemon() -> Iterator[docker.DockerClient]:
 
 
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     """Serve two nodes; the module's ``SETTINGS`` are further ones of ``me`` and ``peer``."""
-    with two_nodes(tmp_path_factory.mktemp("nodes"), **getattr(request.module, "SETTINGS", {})) as world:
+    with two_nodes(
+        tmp_path_factory.mktemp("nodes"), **getattr(request.module, "SETTINGS", {})
+    ) as world:
         yield world
 
 

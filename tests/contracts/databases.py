@@ -16,7 +16,12 @@ def careless_database(name: str) -> Iterator[str]:
     """Create a MariaDB database with an old server's defaults, on which nothing may depend; yield its address."""
     base = sa.make_url(os.environ["BFIA_TEST_DB_URL"])
     full = f"bfia_test_{os.getpid()}_{name}"
-    with pymysql.connect(host=base.host, port=base.port, user=base.username, password=base.password) as connection:
+    with pymysql.connect(
+        host=base.host,
+        port=base.port,
+        user=base.username,
+        password=base.password,
+    ) as connection:
         cursor = connection.cursor()
         cursor.execute(f"create database `{full}` character set latin1 collate latin1_swedish_ci")
         try:

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engines.base import Capacity, CommandNotFound, Engine, Exited, LaunchSpec, Missing, labels, run_name
+from engines.base import (
+    Capacity,
+    CommandNotFound,
+    Engine,
+    Exited,
+    LaunchSpec,
+    Missing,
+    labels,
+    run_name,
+)
 from tests.e2e import nodes
 from tests.memory_engine import Inside, Script
 
@@ -51,16 +60,23 @@ def exits(code: int) -> Act:
 
 KILLS_ITSELF = shell("kill -9 $$", Script(137))
 WAITS = shell("echo ready; exec sleep 600", Script(None, b"ready\n"))
-ENDS_WELL_ON_TERM = shell("trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5))
-IGNORES_TERM = shell("trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None))
+ENDS_WELL_ON_TERM = shell(
+    "trap 'exit 5' TERM; echo ready; sleep 600 & wait", Script(None, b"ready\n", on_term=5)
+)
+IGNORES_TERM = shell(
+    "trap '' TERM; echo ready; while :; do sleep 1; done", Script(None, b"ready\n", on_term=None)
+)
 TELLS_ENVIRONMENT = python(
     "print(open('/proc/self/environ', 'rb').read().hex(), end='')", Script(body=_tell_environment)
 )
 WRITES_MUCH = python("print('x' * 70000 + 'the end', end='')", Script(0, b"x" * 70000 + b"the end"))
 COPIES = shell(
-    "cat /in/text > /out/text || exit 2; echo no > /in/more && exit 3; exit 0", Script(body=_copy_mounted)
+    "cat /in/text > /out/text || exit 2; echo no > /in/more && exit 3; exit 0",
+    Script(body=_copy_mounted),
 )
-NEEDS_MEMORY = python("b = bytearray(400 * 1024 * 1024); print(len(b))", Script(137, oom_killed=True))
+NEEDS_MEMORY = python(
+    "b = bytearray(400 * 1024 * 1024); print(len(b))", Script(137, oom_killed=True)
+)
 USES_ITS_HOME = python(
     """
 import getpass, os, pathlib, tempfile
@@ -88,7 +104,12 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
     return nodes.wait_for(condition, LONG, 0.02, what)
 
 
-def a_spec(harness: Any, act: Act, node: str = "alpha", **changes: Any) -> LaunchSpec:
+def a_spec(
+    harness: Any,
+    act: Act,
+    node: str = "alpha",
+    **changes: Any,
+) -> LaunchSpec:
     """Return a run of its own, in the world of a harness, that does what the act says."""
     identity = ("job-" + uuid.uuid4().hex, "task_1", "guest", 0, 1)
     return replace(
@@ -103,7 +124,12 @@ def a_spec(harness: Any, act: Act, node: str = "alpha", **changes: Any) -> Launc
     )
 
 
-def launched(harness: Any, engine: Engine, act: Act, **changes: Any) -> LaunchSpec:
+def launched(
+    harness: Any,
+    engine: Engine,
+    act: Act,
+    **changes: Any,
+) -> LaunchSpec:
     """Launch a run of its own; return what was launched."""
     spec = a_spec(harness, act, **changes)
     engine.launch(spec)
@@ -121,7 +147,13 @@ def ended(engine: Engine, name: str) -> Exited:
     return exit_
 
 
-def output_of(harness: Any, engine: Engine, act: Act, code: int = 0, **changes: Any) -> bytes:
+def output_of(
+    harness: Any,
+    engine: Engine,
+    act: Act,
+    code: int = 0,
+    **changes: Any,
+) -> bytes:
     """Launch a run that ends with this code; return what it wrote to stdout."""
     name = launched(harness, engine, act, **changes).name
     assert ended(engine, name).code == code, engine.logs(name)
@@ -135,7 +167,11 @@ def others(engine: Engine) -> Capacity:
     return found
 
 
-def said(engine: Engine, name: str, text: bytes) -> None:
+def said(
+    engine: Engine,
+    name: str,
+    text: bytes,
+) -> None:
     wait_for(lambda: text in engine.logs(name).stdout, f"{name} says {text!r}")
 
 

@@ -71,14 +71,18 @@ class EngineContract:
 
     # ------------------------------------------------------------ being there
 
-    def test_an_image_that_is_here_need_not_be_fetched(self, harness: Harness, engine: Engine) -> None:
+    def test_an_image_that_is_here_need_not_be_fetched(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         told: list[str] = []
         assert engine.ensure_image(harness.image, told.append) == engine.image_digest(harness.image)
         assert told == []
         with pytest.raises(ImageNotFound, match="no-such-image"):
             engine.ensure_image(harness.no_image, told.append)
 
-    def test_an_image_other_than_the_approved_one_is_not_started(self, harness: Harness, engine: Engine) -> None:
+    def test_an_image_other_than_the_approved_one_is_not_started(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         spec = a_spec(harness, exits(0), digest="sha256:" + "0" * 64)
         with pytest.raises(DigestChanged, match="sha256:000") as raised:
             engine.launch(spec)
@@ -90,7 +94,9 @@ class EngineContract:
     def test_it_says_what_runs_cannot_reach(self, harness: Harness, engine: Engine) -> None:
         found = engine.isolation()
         whole = {"tasks", "outside"} if "network" in harness.capabilities else set()
-        promised = getattr(harness, "isolates", whole)  # the host's packet filter may be ours to use or not
+        promised = getattr(
+            harness, "isolates", whole
+        )  # the host's packet filter may be ours to use or not
         assert promised <= {name for name in ("tasks", "host", "outside") if getattr(found, name)}
         assert found.outside is ("outside" in promised)
         assert bool(found.gaps) is not (found.tasks and found.host and found.outside)
@@ -103,7 +109,11 @@ class EngineContract:
         ],
     )
     def test_what_only_some_engines_can_is_granted_or_refused(
-        self, harness: Harness, engine: Engine, capability: str, asked: dict[str, Any]
+        self,
+        harness: Harness,
+        engine: Engine,
+        capability: str,
+        asked: dict[str, Any],
     ) -> None:
         spec = a_spec(harness, exits(0), **asked)
         if capability in harness.capabilities:
@@ -138,11 +148,17 @@ class EngineContract:
     # ------------------------------------------------------------ launching
 
     def test_a_run_ends_with_its_code(self, engine: Engine, run: Launch) -> None:
-        for act, code, signal in ((exits(0), 0, None), (exits(255), 255, None), (KILLS_ITSELF, 137, 9)):
+        for act, code, signal in (
+            (exits(0), 0, None),
+            (exits(255), 255, None),
+            (KILLS_ITSELF, 137, 9),
+        ):
             exit_ = ended(engine, run(act).name)
             assert (exit_.code, exit_.signal, exit_.oom_killed) == (code, signal, False)
 
-    def test_launching_twice_is_launching_once_and_times_are_in_order(self, engine: Engine, run: Launch) -> None:
+    def test_launching_twice_is_launching_once_and_times_are_in_order(
+        self, engine: Engine, run: Launch
+    ) -> None:
         spec = run(WAITS)
         running = engine.probe(spec.name)
         engine.launch(spec)
@@ -155,7 +171,11 @@ class EngineContract:
         assert exit_.started_at <= exit_.finished_at
 
     def test_what_is_over_is_not_started_again_and_its_logs_are_saved_before_it_is_forgotten(
-        self, harness: Harness, engine: Engine, run: Launch, tmp_path: Path
+        self,
+        harness: Harness,
+        engine: Engine,
+        run: Launch,
+        tmp_path: Path,
     ) -> None:
         spec, target = run(exits(1)), tmp_path / "deep" / "er"
         exit_ = ended(engine, spec.name)
@@ -196,13 +216,17 @@ class EngineContract:
         harness.engine().launch(spec)
         other = harness.engine(installation=harness.another)
         with pytest.raises(CreateFailed, match="another installation"):
-            other.launch(replace(spec, labels={**spec.labels, "bfia.installation": harness.another}))
+            other.launch(
+                replace(spec, labels={**spec.labels, "bfia.installation": harness.another})
+            )
         assert other.probe(spec.name) == Missing()
         other.stop(spec.name, 0)
         other.remove(spec.name)
         assert isinstance(harness.engine().probe(spec.name), Running)
 
-    def test_a_missing_program_is_named_and_leaves_nothing(self, harness: Harness, engine: Engine) -> None:
+    def test_a_missing_program_is_named_and_leaves_nothing(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         spec = a_spec(harness, NO_SUCH_PROGRAM)
         for _ in range(2):
             with pytest.raises(CommandNotFound, match="/no/such/program") as raised:
@@ -229,13 +253,21 @@ class EngineContract:
         assert {name: told.get(name) for name in environment} == environment
         assert set(told) - set(environment) <= harness.adds
 
-    def test_home_temporary_and_working_folders_can_be_written(self, harness: Harness, engine: Engine) -> None:
+    def test_home_temporary_and_working_folders_can_be_written(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         """As torch, matplotlib and numba do at import; shared memory is as large as the run's memory."""
         limits = Limits(memory=300 * 1024 * 1024)
         assert output_of(harness, engine, USES_ITS_HOME, limits=limits) == b"bfia\n"
 
     def test_what_cannot_be_launched_is_named(self, harness: Harness, engine: Engine) -> None:
-        large = {"config.big": "x" * 131_072, "nul": "a\0b", "a=b": "c", "": "x", "half": "\ud800"}
+        large = {
+            "config.big": "x" * 131_072,
+            "nul": "a\0b",
+            "a=b": "c",
+            "": "x",
+            "half": "\ud800",
+        }
         for name, value in large.items():
             spec = a_spec(harness, WAITS, environment={"fine": "1", name: value})
             with pytest.raises(CreateFailed, match="environment") as raised:
@@ -252,7 +284,9 @@ class EngineContract:
 
     # ------------------------------------------------------------ looking and stopping
 
-    def test_what_was_never_started_is_missing_and_harmless(self, engine: Engine, tmp_path: Path) -> None:
+    def test_what_was_never_started_is_missing_and_harmless(
+        self, engine: Engine, tmp_path: Path
+    ) -> None:
         name = run_name("alpha", "none", "none", "guest", 0, 1)
         assert engine.probe(name) == Missing()
         engine.stop(name, 1)
@@ -268,7 +302,13 @@ class EngineContract:
         ids=["exits in its own way", "by the signal", "is killed after the grace"],
     )
     def test_a_run_is_stopped(
-        self, engine: Engine, run: Launch, act: Act, grace: float, code: int, number: int | None
+        self,
+        engine: Engine,
+        run: Launch,
+        act: Act,
+        grace: float,
+        code: int,
+        number: int | None,
     ) -> None:
         spec = run(act)
         said(engine, spec.name, b"ready")
@@ -289,7 +329,12 @@ class EngineContract:
 
     # ------------------------------------------------------------ forgetting and listing
 
-    def test_removing_ends_what_runs(self, harness: Harness, engine: Engine, run: Launch) -> None:
+    def test_removing_ends_what_runs(
+        self,
+        harness: Harness,
+        engine: Engine,
+        run: Launch,
+    ) -> None:
         spec = run(IGNORES_TERM)
         engine.remove(spec.name)
         assert engine.probe(spec.name) == Missing()
@@ -331,7 +376,10 @@ class EngineContract:
     # ------------------------------------------------------------ starting anew
 
     def test_a_new_object_takes_up_the_runs_of_the_old(
-        self, harness: Harness, engine: Engine, run: Launch
+        self,
+        harness: Harness,
+        engine: Engine,
+        run: Launch,
     ) -> None:
         goes_on, over = run(WAITS), run(exits(3))
         said(engine, goes_on.name, b"ready")
@@ -351,7 +399,12 @@ class EngineContract:
 
     # ------------------------------------------------------------ what only some engines can
 
-    def test_mounts_are_seen_as_asked(self, harness: Harness, engine: Engine, tmp_path: Path) -> None:
+    def test_mounts_are_seen_as_asked(
+        self,
+        harness: Harness,
+        engine: Engine,
+        tmp_path: Path,
+    ) -> None:
         source, target = tmp_path / "in", tmp_path / "out"
         source.mkdir(mode=0o755)
         target.mkdir()
@@ -368,7 +421,9 @@ class EngineContract:
         assert (target / "text").read_text(encoding="utf-8") == "联邦\n"
         assert sorted(p.name for p in source.iterdir()) == ["text"]
 
-    def test_a_run_does_not_get_more_memory_than_granted(self, harness: Harness, engine: Engine) -> None:
+    def test_a_run_does_not_get_more_memory_than_granted(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         spec = launched(harness, engine, NEEDS_MEMORY, limits=Limits(memory=100 * 1024 * 1024))
         exit_ = ended(engine, spec.name)
         assert exit_.code != 0
@@ -378,7 +433,9 @@ class EngineContract:
 class ClusterContract(EngineContract):
     """For engines of several machines, one of which is taken away."""
 
-    def test_nothing_that_reads_like_a_template_is_filled_in(self, harness: Harness, engine: Engine) -> None:
+    def test_nothing_that_reads_like_a_template_is_filled_in(
+        self, harness: Harness, engine: Engine
+    ) -> None:
         told = '$(HOME) $$(told) $told {{.Node.ID}} {{{ {{"x"}} {{- .Service.Name -}} }}'
         command = ("sh", "-c", 'printf \'%s\\n\' "$told" "$0"', told)
         output = output_of(harness, engine, WAITS, environment={"told": told}, command=command)
@@ -390,13 +447,19 @@ class ClusterContract(EngineContract):
         output = output_of(harness, engine, shell(text), own=("/bfia/log",))
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
-    def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(self, harness: Harness) -> None:
+    def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(
+        self, harness: Harness
+    ) -> None:
         engine = harness.engine(place_seconds=2.0)
-        with pytest.raises(CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"):
+        with pytest.raises(
+            CreateFailed, match=rf"no machine of the \w+ takes it: {harness.no_room}"
+        ):
             engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=60 << 30)))
         assert engine.list() == []
 
-    def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(self, harness: Harness) -> None:
+    def test_a_run_on_a_machine_that_is_gone_is_lost_and_nothing_runs_twice(
+        self, harness: Harness
+    ) -> None:
         """The last machine loses its link: its run is missing, others go on; back again, it ends what it had."""
         with the_last_of(harness.cluster), contextlib.closing(type(harness)(harness.last)) as last:
             near, far = harness.engine(), last.engine()
@@ -410,12 +473,17 @@ class ClusterContract(EngineContract):
                 with pytest.raises(CreateFailed, match=harness.gone):
                     last.engine(place_seconds=2.0).launch(never)
                 heard.of(lost.name)
-                assert far.probe(lost.name) == Missing() and isinstance(near.probe(stays.name), Running)
+                assert far.probe(lost.name) == Missing() and isinstance(
+                    near.probe(stays.name), Running
+                )
                 assert len(harness.pods(lost.name)) <= 1 and far.logs(lost.name).stdout == b""
                 far.stop(lost.name, 1)
                 far.remove(lost.name)
                 assert far.list() == []
             finally:
                 machine(harness.cluster, "mend")
-            wait_for(lambda: not [*harness.pods(lost.name), *harness.pods(never.name)], "what it had is ended")
+            wait_for(
+                lambda: not [*harness.pods(lost.name), *harness.pods(never.name)],
+                "what it had is ended",
+            )
             output_of(last, far, exits(0))

@@ -42,14 +42,24 @@ class Harness(Generic[E]):
         self._engines: list[E] = []
         self._owners: set[tuple[str, str]] = set()
 
-    def engine(self, node: str = "alpha", installation: str = "", **options: Any) -> E:
+    def engine(
+        self,
+        node: str = "alpha",
+        installation: str = "",
+        **options: Any,
+    ) -> E:
         """Return a new engine object over the same world; the harness closes it."""
         owner = (node, installation or self.installation)
         self._owners.add(owner)
         self._engines.append(self._made(*owner, **options))
         return self._engines[-1]
 
-    def _made(self, node: str, installation: str, **options: Any) -> E:
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> E:
         raise NotImplementedError
 
     def command(self, act: Act) -> tuple[str, ...]:
@@ -81,9 +91,20 @@ class MemoryHarness(Harness[MemoryEngine]):
         self.installation = "first"
         self._world = MemoryWorld()
 
-    def _made(self, node: str, installation: str, **options: Any) -> MemoryEngine:
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> MemoryEngine:
         images = {self.image: lambda spec: ALL_SCRIPTS[spec.command or ()]}
-        return MemoryEngine(node=node, installation=installation, images=images, world=self._world, **options)
+        return MemoryEngine(
+            node=node,
+            installation=installation,
+            images=images,
+            world=self._world,
+            **options,
+        )
 
     @contextlib.contextmanager
     def down(self) -> Iterator[Engine]:
@@ -103,9 +124,22 @@ class ProcessHarness(Harness[ProcessEngine]):
         self.installation = "first"
         self.root = root
 
-    def _made(self, node: str, installation: str, **options: Any) -> ProcessEngine:
-        options = {"images": {self.image: ("sh",)}, "run_root": self.root, **options}
-        return ProcessEngine(node=node, installation=installation, **options)
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ProcessEngine:
+        options = {
+            "images": {self.image: ("sh",)},
+            "run_root": self.root,
+            **options,
+        }
+        return ProcessEngine(
+            node=node,
+            installation=installation,
+            **options,
+        )
 
     def command(self, act: Act) -> tuple[str, ...]:
         return (sys.executable, *act.command[1:]) if act.command[0] == PYTHON else act.command
@@ -134,8 +168,18 @@ class SwarmHarness(Harness[SwarmEngine]):
         self.where = f"node.labels.machine{where}"
         self.manager = f"unix://{os.environ['BFIA_TEST_SWARM']}/1/s"
 
-    def _made(self, node: str, installation: str, **options: Any) -> SwarmEngine:
-        options = {"base_url": self.manager, "grace": 2.0, "constraints": (self.where,), **options}
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> SwarmEngine:
+        options = {
+            "base_url": self.manager,
+            "grace": 2.0,
+            "constraints": (self.where,),
+            **options,
+        }
         return SwarmEngine(node, installation, SwarmOptions(**options))
 
     def pods(self, run: str) -> Sequence[Any]:
@@ -160,7 +204,12 @@ class DockerHarness(Harness[ContainerdEngine]):
         self._kind = kind
         self.network = network
 
-    def _made(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ContainerdEngine:
         return self._kind(node, installation, DockerOptions(**{"network": self.network, **options}))
 
     @contextlib.contextmanager

@@ -20,7 +20,16 @@ from gateway.errors import GatewayError, NotAllowed, Refused
 from provider_registry.registration import provider_from_request
 from route_table.document import Change
 from tests.builders import a_spec
-from tests.contracts.apis import IMAGE, THIRD, Apis, World, job_audits, refusal, registration, serving
+from tests.contracts.apis import (
+    IMAGE,
+    THIRD,
+    Apis,
+    World,
+    job_audits,
+    refusal,
+    registration,
+    serving,
+)
 from tests.contracts.test_faults import away
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, ask, settings
@@ -43,14 +52,21 @@ def spec(world: World) -> Iterator[JobSpec]:
         world.stop(spec)
 
 
-def test_a_creation_that_waits_returns_the_deadline_of_the_approval(apis: Apis, world: World, spec: JobSpec):
+def test_a_creation_that_waits_returns_the_deadline_of_the_approval(
+    apis: Apis,
+    world: World,
+    spec: JobSpec,
+):
     api = apis.participant(PEER)
     for _ in range(2):
         accepted = api.create_job(spec, PEER)
         assert accepted.waits and accepted.within is not None and 300 < accepted.within <= 600
     assert world.local(spec.job_id).status is JobStatus.PENDING
     assert refusal(api.start_job, spec.job_id, PEER) == ("NOT_APPROVED", 409)
-    assert refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == ("NOT_APPROVED", 409)
+    assert refusal(api.start_task, spec.job_id, f"t-{spec.job_id}", "a", PEER) == (
+        "NOT_APPROVED",
+        409,
+    )
     assert world.decide(spec, "approve").status_code == 200
     assert api.create_job(spec, PEER).waits is False
     api.start_job(spec.job_id, PEER)
@@ -59,21 +75,34 @@ def test_a_creation_that_waits_returns_the_deadline_of_the_approval(apis: Apis, 
 
 
 def test_a_job_waits_for_a_person_and_then_runs(world: World, spec: JobSpec):
-    world.peer.coordinator.submit_job(spec, PEER)  # answers at once: every node has accepted or waits
+    world.peer.coordinator.submit_job(
+        spec, PEER
+    )  # answers at once: every node has accepted or waits
     assert world.scheduled(spec).status is JobStatus.PENDING
     (waiting,) = [
         a
         for a in ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"]
         if a["job_id"] == spec.job_id
     ]
-    assert (waiting["initiator"], waiting["roles"], waiting["components"]) == (PEER, ["host.0"], ["vendor/Thing"])
+    assert (waiting["initiator"], waiting["roles"], waiting["components"]) == (
+        PEER,
+        ["host.0"],
+        ["vendor/Thing"],
+    )
     status = ask(
-        world.me, "operator", "GET", "/v1/platform/schedule/job/status_all", params={"job_id": spec.job_id}
+        world.me,
+        "operator",
+        "GET",
+        "/v1/platform/schedule/job/status_all",
+        params={"job_id": spec.job_id},
     )
     data = status.json()["data"]
     assert (data["job_status"], data["waiting"]["reason"]) == ("PENDING", "APPROVAL")
     assert ME in data["waiting"]["message"] and data["waiting"]["next_check"]
-    assert {p["party"]: p["state"] for p in data["parties"]} == {"guest.0": "ok", "host.0": "unknown"}
+    assert {p["party"]: p["state"] for p in data["parties"]} == {
+        "guest.0": "ok",
+        "host.0": "unknown",
+    }
     assert world.shown(spec)["local_waiting"]["reason"] == "APPROVAL"
     assert world.engine(world.peer).list() == []
 
@@ -96,7 +125,10 @@ def test_a_partners_job_in_this_nodes_name_is_asked_about_all_the_same(world: Wo
 
 def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world: World, spec: JobSpec):
     world.peer.coordinator.submit_job(spec, PEER)
-    assert world.decide(spec, "reject", by="li", reason="not this data 数据").json()["repeated"] is False
+    assert (
+        world.decide(spec, "reject", by="li", reason="not this data 数据").json()["repeated"]
+        is False
+    )
     again = world.decide(spec, "reject", by="wu", reason="something else").json()
     assert (
         again["repeated"] is True and again["approval"]["by"] == "li"
@@ -105,7 +137,9 @@ def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world: World, 
     failure = world.scheduled(spec).ending.failure
     assert (failure.reason, failure.node) == ("APPROVAL_REJECTED", ME)
     assert "li" in failure.message and "not this data 数据" in failure.message
-    wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).status.value == "FINISHED", 20, 0.01)
+    wait_for(
+        lambda: world.peer.store.local_jobs.get(spec.job_id).status.value == "FINISHED", 20, 0.01
+    )
     assert world.local(spec.job_id).status is JobStatus.REJECTED
     assert world.peer.store.local_jobs.get(spec.job_id).ending.failure == failure
     with pytest.raises(Refused, match="not this data"):
@@ -115,7 +149,12 @@ def test_one_rejection_rejects_the_job_everywhere_with_its_reason(world: World, 
 def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     answer = world.decide(spec, "approve")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (404, "JOB_UNKNOWN")
-    own = replace(spec, parties=tuple(replace(p, node=ME) for p in spec.parties), initiator=ME, scheduler=ME)
+    own = replace(
+        spec,
+        parties=tuple(replace(p, node=ME) for p in spec.parties),
+        initiator=ME,
+        scheduler=ME,
+    )
     world.me.coordinator.submit_job(own, ME)  # nobody is asked about one's own job
     wait_for(lambda: world.me.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 20, 0.01)
     answer = world.decide(own, "reject")
@@ -126,7 +165,9 @@ def test_decisions_on_what_does_not_wait(world: World, spec: JobSpec):
     world.me.coordinator.submit_job(away, PEER)
     answer = world.decide(away, "approve")
     assert (answer.status_code, answer.json()["data"]["reason"]) == (409, "NOT_WAITING")
-    wrong = ask(world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"})
+    wrong = ask(
+        world.me, "operator", "POST", f"/api/v1/jobs/{spec.job_id}/approve", json={"who": "li"}
+    )
     assert wrong.status_code in (200, 400, 422) and wrong.json()["code"] != 0
 
 
@@ -145,7 +186,11 @@ def policy(world: World, monkeypatch: pytest.MonkeyPatch) -> Policy:
     return change
 
 
-def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, policy: Policy):
+def test_silence_rejects_the_job_at_the_deadline(
+    world: World,
+    spec: JobSpec,
+    policy: Policy,
+):
     policy(deadline=0.2)
     world.peer.coordinator.submit_job(spec, PEER)
     world.wait_status(spec.job_id, JobStatus.REJECTED, world.peer)
@@ -154,10 +199,16 @@ def test_silence_rejects_the_job_at_the_deadline(world: World, spec: JobSpec, po
     assert world.local(spec.job_id).status is JobStatus.REJECTED
 
 
-def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_is_back(tmp_path: Path):
+def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_is_back(
+    tmp_path: Path,
+):
     """The scheduling node is away when the person decides; the other is restarted before it is back."""
 
-    def node(name: str, port: int = 0, **over: Any) -> Gateway:
+    def node(
+        name: str,
+        port: int = 0,
+        **over: Any,
+    ) -> Gateway:
         engine = MemoryEngine.making({IMAGE: Script(code=None)})
         listen = {part: {"bind": "127.0.0.1:0"} for part in ("container", "operator")}
         listen["peer"] = {"bind": f"127.0.0.1:{port}"}
@@ -184,12 +235,21 @@ def test_a_decision_survives_a_restart_and_is_reported_once_the_scheduling_node_
         wait_for(lambda: me.store.local_jobs.get(spec.job_id).approval.confirm.tries > 1, 30, 0.05)
     me, peer = node(ME, ports[0], approval=PERSON), node(PEER, ports[1])
     with serving(me), serving(peer):
-        wait_for(lambda: peer.store.jobs.get(spec.job_id).status is JobStatus.RUNNING, 60, 0.05, "it runs")
+        wait_for(
+            lambda: peer.store.jobs.get(spec.job_id).status is JobStatus.RUNNING,
+            60,
+            0.05,
+            "it runs",
+        )
         peer.coordinator.stop_job(spec.job_id, "", "")
         wait_for(lambda: peer.store.jobs.get(spec.job_id).ended_at is not None, 30, 0.05)
 
 
-def not_started(world: World, job_id: str, words: str) -> None:
+def not_started(
+    world: World,
+    job_id: str,
+    words: str,
+) -> None:
     """Check that a start is refused with these words, and that the timeline and the audit have it."""
     with pytest.raises(GatewayError, match=re.escape(words)) as caught:
         world.me.participant.start_job(job_id, PEER)
@@ -201,7 +261,9 @@ def not_started(world: World, job_id: str, words: str) -> None:
 
 
 def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
-    world: World, policy: Policy, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     policy(mode=Mode.OFF)
     api, routes = world.me.participant, world.me.routes
@@ -225,7 +287,9 @@ def test_what_a_node_may_run_is_asked_again_at_the_start_and_written_down(
 
 @pytest.mark.parametrize("change", [{"enabled": False}, None], ids=["disabled", "removed"])
 def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
-    world: World, policy: Policy, change: dict[str, Any] | None
+    world: World,
+    policy: Policy,
+    change: dict[str, Any] | None,
 ):
     policy(mode=Mode.OFF)
     api, routes, before = world.me.participant, world.me.routes, world.me.routes.table.version
@@ -239,7 +303,9 @@ def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
     try:
         with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
             api.create_job(audited, PEER)
-        for sender in (PEER, THIRD) if change else (PEER,):  # or by way of another node that means no harm
+        for sender in (
+            (PEER, THIRD) if change else (PEER,)
+        ):  # or by way of another node that means no harm
             with pytest.raises(NotAllowed, match=f"node {PEER} has no enabled route here"):
                 api.create_job(replace(new, scheduler=sender), sender)
         api.stop_job(running.job_id, "", None, PEER)  # what is under way goes on as it began
@@ -248,18 +314,28 @@ def test_who_is_locked_out_begins_no_job_while_another_of_its_goes_on(
 
 
 def test_an_initiator_is_bound_by_its_own_rules_whoever_asks(world: World, policy: Policy):
-    spec = a_spec("a", ROLES, job_id=f"job-for-another-{next(_numbers)}", scheduler=THIRD, initiator=PEER)
+    spec = a_spec(
+        "a",
+        ROLES,
+        job_id=f"job-for-another-{next(_numbers)}",
+        scheduler=THIRD,
+        initiator=PEER,
+    )
     api, routes = world.me.participant, world.me.routes
     policy(mode=Mode.OFF, rules=(Rule(Verdict.REJECT, source=PEER),))
     with pytest.raises(NotAllowed, match=rf"approval.rules\[0\] says reject to .* for {PEER}"):
         api.create_job(spec, THIRD)
-    policy(mode=Mode.RULES, rules=(Rule(Verdict.ASK, source=PEER), Rule(Verdict.APPROVE, source=THIRD)))
+    policy(
+        mode=Mode.RULES, rules=(Rule(Verdict.ASK, source=PEER), Rule(Verdict.APPROVE, source=THIRD))
+    )
     assert world.me.admission.judged(spec, THIRD)[0] is Verdict.ASK
     policy(mode=Mode.RULES, rules=(Rule(Verdict.APPROVE, source=THIRD),))
     assert world.me.admission.judged(spec, THIRD) == (Verdict.APPROVE, "")
     routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann")
     try:
-        with pytest.raises(NotAllowed, match=f"the route of {PEER} allows other/\\*, not vendor/Thing"):
+        with pytest.raises(
+            NotAllowed, match=f"the route of {PEER} allows other/\\*, not vendor/Thing"
+        ):
             api.create_job(spec, THIRD)
     finally:
         routes.edit(Change(PEER, {"components": None}, whole=False), "ann")
@@ -294,20 +370,29 @@ def ended_here(world: World, spec: JobSpec) -> Failure:
     return ending.failure
 
 
-def decide(world: World, spec: JobSpec, word: str) -> None:
+def decide(
+    world: World,
+    spec: JobSpec,
+    word: str,
+) -> None:
     said = world.decide(spec, word, by="li", reason="as agreed")
     assert said.status_code == 200, said.text
 
 
 def status(world: World, spec: JobSpec) -> str:
     path, headers = "/v1/interconn/job/audit/query", {"x-source-node-id": PEER}
-    said = ask(world.me, "peer", "GET", path, params={"audit_id": id_for(spec.job_id)}, headers=headers)
+    said = ask(
+        world.me, "peer", "GET", path, params={"audit_id": id_for(spec.job_id)}, headers=headers
+    )
     return str(said.json()["data"]["status"])
 
 
 def test_a_job_is_created_and_runs_after_a_person_agreed(world: World, audited: JobSpec):
     world.peer.coordinator.submit_job(audited, PEER)
-    assert (world.scheduled(audited).status, status(world, audited)) == (JobStatus.PENDING, "APPLIED")
+    assert (world.scheduled(audited).status, status(world, audited)) == (
+        JobStatus.PENDING,
+        "APPLIED",
+    )
     assert world.local(audited.job_id).audit.created is False
     decide(world, audited, "approve")
     world.wait_status(audited.job_id, JobStatus.RUNNING, world.peer)
@@ -337,7 +422,9 @@ def test_a_question_that_comes_again_is_the_same_unless_it_differs_or_the_job_ha
     world.closed(spec.job_id)
 
 
-def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: World, audited: JobSpec):
+def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(
+    world: World, audited: JobSpec
+):
     world.peer.coordinator.submit_job(audited, PEER)
     with away(world.peer, world, world.me):
         world.peer.coordinator.stop_job(audited.job_id, "", PEER)
@@ -347,12 +434,18 @@ def test_approving_a_job_that_has_ended_meanwhile_is_refused_immediately(world: 
 
 
 def test_a_rejection_rejects_the_job_with_its_reason(world: World, audited: JobSpec):
-    with pytest.raises(Refused, match=r"approval\.rules") as caught:  # without the request that it needs
+    with pytest.raises(
+        Refused, match=r"approval\.rules"
+    ) as caught:  # without the request that it needs
         world.me.participant.create_job(audited, PEER)
     assert caught.value.reason == "APPROVAL_UNSUPPORTED"
     world.peer.coordinator.submit_job(audited, PEER)
     decide(world, audited, "reject")
     world.wait_status(audited.job_id, JobStatus.REJECTED, world.peer)
     failure = world.scheduled(audited).ending.failure
-    assert (failure.reason, failure.node, status(world, audited)) == ("APPROVAL_REJECTED", ME, "REJECTED")
+    assert (failure.reason, failure.node, status(world, audited)) == (
+        "APPROVAL_REJECTED",
+        ME,
+        "REJECTED",
+    )
     assert "li" in failure.message and "as agreed" in failure.message

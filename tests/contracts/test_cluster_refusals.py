@@ -49,7 +49,9 @@ def serving(*answers: Served) -> Iterator[str]:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         path = handler.path.partition("?")[0]
-        status, body = next((page for end, page in pages.items() if path.endswith(end)), (404, b"{}"))
+        status, body = next(
+            (page for end, page in pages.items() if path.endswith(end)), (404, b"{}")
+        )
         handler.send_response(status)
         handler.send_header("content-length", str(len(body)))
         handler.send_header("content-type", "application/json")
@@ -76,7 +78,10 @@ OTHER, ELSE = stored({"config": {"digest": "sha256:0"}})
 
 
 def index(*machines: tuple[str, str]) -> bytes:
-    listed = [{"digest": digest, "platform": {"os": "linux", "architecture": kind}} for kind, digest in machines]
+    listed = [
+        {"digest": digest, "platform": {"os": "linux", "architecture": kind}}
+        for kind, digest in machines
+    ]
     return json.dumps({"manifests": listed}).encode()
 
 
@@ -85,12 +90,17 @@ def found(*pages: Served) -> Any:
         return Images(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
 
 
-def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("engines.kubernetes.images.platform.machine", lambda: "x86_64")
     pages: Served = {f"manifests/{MANIFEST}": (200, BODY), f"blobs/{CONFIG}": (200, ABOUT)}
     for machines in ((("arm64", OTHER), ("amd64", MANIFEST)), (("riscv64", MANIFEST),)):
         image = found({"manifests/1": (200, index(*machines))}, pages)
-        assert (image.digest, image.user) == (f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}", "9")
+        assert (image.digest, image.user) == (
+            f"sha256:{hashlib.sha256(index(*machines)).hexdigest()}",
+            "9",
+        )
         assert image.reference.endswith(image.digest)
 
 
@@ -112,7 +122,11 @@ def test_what_machines_of_another_kind_would_run_is_approved_too():
 @pytest.mark.parametrize(
     ("pages", "kind", "words"),
     [
-        ({"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")}, PullFailed, "else than blobs/sha256:"),
+        (
+            {"manifests/1": (200, BODY), f"blobs/{CONFIG}": (200, b"{}")},
+            PullFailed,
+            "else than blobs/sha256:",
+        ),
         (
             {"manifests/1": (200, index(("amd64", OTHER))), f"manifests/{OTHER}": (200, BODY)},
             PullFailed,
@@ -124,7 +138,11 @@ def test_what_machines_of_another_kind_would_run_is_approved_too():
         ({"manifests/1": (403, b"")}, PullDenied, "log in"),
     ],
 )
-def test_what_a_registry_forges_or_refuses_is_no_image(pages: Served, kind: type[Exception], words: str):
+def test_what_a_registry_forges_or_refuses_is_no_image(
+    pages: Served,
+    kind: type[Exception],
+    words: str,
+):
     """Attack: what a registry describes has another content than what machines would fetch from it."""
     with pytest.raises(kind, match=words):
         found(pages)
@@ -159,32 +177,68 @@ def test_what_is_no_signature_is_none():
 
 @contextmanager
 def a_cluster(shop: str, tmp_path: Any) -> Iterator[Cluster]:
-    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}
+    context = {
+        "name": "c",
+        "context": {
+            "cluster": "c",
+            "user": "u",
+            "namespace": "n",
+        },
+    }
     with closing(described(tmp_path, shop, context, **{"current-context": "c"})) as cluster:
         yield cluster
 
 
-def described(tmp_path: Any, shop: str, *contexts: Any, **more: str) -> Cluster:
+def described(
+    tmp_path: Any,
+    shop: str,
+    *contexts: Any,
+    **more: str,
+) -> Cluster:
     """Return the cluster c of a kubeconfig with these contexts, which knows only the user u."""
     named = [{"name": "c", "cluster": {"server": f"http://{shop}"}}]
     users = [{"name": "u", "user": {}}]
     file = tmp_path / "kube.conf"
-    file.write_text(json.dumps({"clusters": named, "contexts": contexts, "users": users, **more}))
+    file.write_text(
+        json.dumps(
+            {
+                "clusters": named,
+                "contexts": contexts,
+                "users": users,
+                **more,
+            }
+        )
+    )
     return Cluster(str(file), "")
 
 
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (500, {"message": "etcd is away"}, EngineDown, "the cluster is not ready .500.: etcd is away"),
+        (
+            500,
+            {"message": "etcd is away"},
+            EngineDown,
+            "the cluster is not ready .500.: etcd is away",
+        ),
         (429, {"message": "slow down"}, EngineDown, "the cluster is not ready .429."),
         (403, {"message": "not you"}, CreateFailed, "not you"),
     ],
 )
 def test_a_refusal_keeps_the_clusters_words(
-    tmp_path: Any, status: int, body: Any, kind: type[EngineError], words: str
+    tmp_path: Any,
+    status: int,
+    body: Any,
+    kind: type[EngineError],
+    words: str,
 ):
-    page = json.dumps({"kind": "Status", "code": status, **body}).encode()
+    page = json.dumps(
+        {
+            "kind": "Status",
+            "code": status,
+            **body,
+        }
+    ).encode()
     with (
         serving({"/none": (status, page)}) as shop,
         a_cluster(shop, tmp_path) as one,
@@ -199,12 +253,33 @@ def test_a_refusal_keeps_the_clusters_words(
     ("status", "event", "kind"),
     [
         (200, {"type": "ERROR", "object": {"code": 410}}, Gone),
-        (410, {"kind": "Status", "code": 410, "message": "too old"}, Gone),
+        (
+            410,
+            {
+                "kind": "Status",
+                "code": 410,
+                "message": "too old",
+            },
+            Gone,
+        ),
         (200, {"type": "ERROR", "object": {"code": 500, "message": "no leader"}}, EngineDown),
-        (403, {"kind": "Status", "code": 403, "message": "not you"}, ApiError),
+        (
+            403,
+            {
+                "kind": "Status",
+                "code": 403,
+                "message": "not you",
+            },
+            ApiError,
+        ),
     ],
 )
-def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, kind: type[Exception]):
+def test_a_watch_that_the_cluster_ends(
+    tmp_path: Any,
+    status: int,
+    event: Any,
+    kind: type[Exception],
+):
     pods = {"/pods": (status, json.dumps(event).encode() + b"\n")}
     with serving(pods) as shop, a_cluster(shop, tmp_path) as cluster:
         with pytest.raises(kind), cluster.watching("", "1") as stream:
@@ -226,7 +301,11 @@ def test_a_watch_that_the_cluster_ends(tmp_path: Any, status: int, event: Any, k
         ({"current-context": "d"}, "lacks 'c'"),
     ],
 )
-def test_a_cluster_that_is_not_described_is_away(tmp_path: Any, current: dict[str, str], words: str):
+def test_a_cluster_that_is_not_described_is_away(
+    tmp_path: Any,
+    current: dict[str, str],
+    words: str,
+):
     contexts = [
         {"name": "c", "context": {"cluster": "c"}},
         {"name": "d", "context": {"cluster": "c", "user": "c"}},
@@ -236,12 +315,24 @@ def test_a_cluster_that_is_not_described_is_away(tmp_path: Any, current: dict[st
         described(tmp_path, "127.0.0.1:9", *contexts, **current).get(kubernetes.Job, "none")
 
 
-JOB = SimpleNamespace(metadata=SimpleNamespace(name="bfia-run", annotations={"bfia.image": "shop/a:1"}, uid="u"))
+JOB = SimpleNamespace(
+    metadata=SimpleNamespace(
+        name="bfia-run",
+        annotations={"bfia.image": "shop/a:1"},
+        uid="u",
+    )
+)
 
 
-def beginning(monkeypatch: pytest.MonkeyPatch, pod: PodView | None, **options: Any) -> str:
+def beginning(
+    monkeypatch: pytest.MonkeyPatch,
+    pod: PodView | None,
+    **options: Any,
+) -> str:
     """Return what is said of a run with this pod, which does not begin."""
-    engine = KubernetesEngine("n", "i", KubernetesOptions(place_seconds=options.pop("place", 60.0), **options))
+    engine = KubernetesEngine(
+        "n", "i", KubernetesOptions(place_seconds=options.pop("place", 60.0), **options)
+    )
     monkeypatch.setattr(engine, "_pods", lambda _: [] if pod is None else [pod])
     monkeypatch.setattr(engine, "_job", lambda _: None)
     monkeypatch.setattr(engine, "_event_about", lambda *_: "events")
@@ -280,7 +371,9 @@ def test_a_run_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_failed(
-    error: EngineError, raised: type[EngineError], removed: list[str]
+    error: EngineError,
+    raised: type[EngineError],
+    removed: list[str],
 ):
     gone: list[str] = []
     engine: Any = SimpleNamespace(remove=gone.append)
@@ -292,7 +385,10 @@ def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_fa
 def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyPatch):
     engine = KubernetesEngine("n", "i")
     about = SimpleNamespace(name="bfia-run", annotations={BEGUN: "true"})
-    jobs = [SimpleNamespace(metadata=about), SimpleNamespace(metadata=SimpleNamespace(name="b", annotations={}))]
+    jobs = [
+        SimpleNamespace(metadata=about),
+        SimpleNamespace(metadata=SimpleNamespace(name="b", annotations={})),
+    ]
     monkeypatch.setattr(engine, "_all", lambda: ((job, None) for job in jobs))
     assert engine._take_up() == ["bfia-run"]
 
@@ -304,11 +400,23 @@ def test_an_exit_of_an_unknown_time_is_one():
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(tmp_path: Any, status: int):
-    refused = json.dumps({"kind": "Status", "code": status, "message": "no"}).encode()
+def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(
+    tmp_path: Any, status: int
+):
+    refused = json.dumps(
+        {
+            "kind": "Status",
+            "code": status,
+            "message": "no",
+        }
+    ).encode()
     empty = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
     engine = KubernetesEngine("n", "i")
-    pages = {"/nodes": (status, refused), "/n/pods": (200, empty), "/v1/pods": (status, refused)}
+    pages = {
+        "/nodes": (status, refused),
+        "/n/pods": (200, empty),
+        "/v1/pods": (status, refused),
+    }
     with serving(pages) as shop, a_cluster(shop, tmp_path) as engine._cluster:
         if status == 403:
             assert engine._machines() is None and engine._others({"m"}) == ([], [])

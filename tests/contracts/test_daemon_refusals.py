@@ -69,7 +69,11 @@ class Daemon(Connection):
         return answer
 
 
-def says(status: int, words: str = "no", kind: type[APIError] = APIError) -> APIError:
+def says(
+    status: int,
+    words: str = "no",
+    kind: type[APIError] = APIError,
+) -> APIError:
     response = requests.Response()
     response.status_code = status
     return kind(words, response, words)
@@ -82,10 +86,15 @@ def quiet(_: str) -> None: ...
 
 
 def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None:
-    sources = (Source(tmp_path / "storage", bind="/srv/data"), Source(tmp_path / "runs", volume="runs"))
+    sources = (
+        Source(tmp_path / "storage", bind="/srv/data"),
+        Source(tmp_path / "runs", volume="runs"),
+    )
 
     def seen(path: Path) -> str:
-        mount = as_the_daemon_sees(Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data")
+        mount = as_the_daemon_sees(
+            Mount(path, "/in"), sources, lambda volume: f"/volumes/{volume}/_data"
+        )
         return str(mount["Source"])
 
     assert seen(tmp_path / "storage" / "ns" / "name") == "/srv/data/ns/name"
@@ -117,7 +126,11 @@ def test_only_what_lies_below_a_source_is_seen_elsewhere(tmp_path: Path) -> None
         (500, "cannot create network: the daemon is shutting down", EngineDown),
     ],
 )
-def test_the_words_of_the_daemon_are_understood(status: int, text: str, error: type[EngineError]) -> None:
+def test_the_words_of_the_daemon_are_understood(
+    status: int,
+    text: str,
+    error: type[EngineError],
+) -> None:
     with pytest.raises(error) as raised, translated(CreateFailed):
         raise says(status, text)
     assert type(raised.value) is error and str(raised.value).endswith(text)
@@ -126,7 +139,10 @@ def test_the_words_of_the_daemon_are_understood(status: int, text: str, error: t
 def test_a_refusal_keeps_the_daemons_words():
     with pytest.raises(EngineError, match="odd words"), translated():
         raise says(500, "odd words")
-    with pytest.raises(EngineError, match=f"^network {'a1' * 6} not found, sha256:{'b2' * 32} is$"), translated():
+    with (
+        pytest.raises(EngineError, match=f"^network {'a1' * 6} not found, sha256:{'b2' * 32} is$"),
+        translated(),
+    ):
         raise says(404, f"network {'a1' * 32} not found, sha256:{'b2' * 32} is")
     with pytest.raises(NoImage), translated(CreateFailed):
         raise says(404, "No such image: sha256:1")
@@ -139,7 +155,11 @@ def test_a_refusal_keeps_the_daemons_words():
     ("name", "answer", "kind"),
     [("", None, NoImage), ("a:1", says(404, "No such image"), NoImage), ("a", says(400), 0)],
 )
-def test_an_image_that_cannot_be_looked_at(name: str, answer: Any, kind: Any):
+def test_an_image_that_cannot_be_looked_at(
+    name: str,
+    answer: Any,
+    kind: Any,
+):
     with pytest.raises(kind or EngineError) as caught:
         Images(Daemon(inspect_image=[answer]), PullRules()).find(name)
     assert kind or type(caught.value) is EngineError
@@ -168,10 +188,18 @@ def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
         ),
     ],
 )
-def test_a_container_that_cannot_be_created(monkeypatch: pytest.MonkeyPatch, answers: Any, words: str):
+def test_a_container_that_cannot_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+    answers: Any,
+    words: str,
+):
     monkeypatch.setattr(containers, "_NAME_TIMEOUT", -1.0)
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    engine._client = Daemon(info=[{}], create_host_config=[{}], **answers)
+    engine._client = Daemon(
+        info=[{}],
+        create_host_config=[{}],
+        **answers,
+    )
     engine._images = SimpleNamespace(find=lambda _: Image("i"))
     engine._gpus = containers.Gpus(engine._client)
     with pytest.raises(CreateFailed, match=words):
@@ -193,7 +221,13 @@ def test_an_image_without_a_command():
 
 # ------------------------------------------------------------ networks and the packet filter
 
-NET = {"Id": "n", "Name": "net", "Options": {}, "Internal": True, "IPAM": {"Config": None}}
+NET = {
+    "Id": "n",
+    "Name": "net",
+    "Options": {},
+    "Internal": True,
+    "IPAM": {"Config": None},
+}
 POOL = {"Config": [{"Subnet": "10.9.0.0/24"}]}
 
 
@@ -202,7 +236,9 @@ def a_network(**answers: Any) -> tuple[NodeNetwork, Daemon]:
     return NodeNetwork(daemon, "net", {}), daemon
 
 
-def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_another_gateway_is_just_creating_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
     found, _ = a_network(networks=[[], [], [NET]], create_network=[says(409)])
     assert found.ensure() == "n"
     monkeypatch.setattr(network, "_CREATE_TIMEOUT", 0.0)
@@ -215,7 +251,10 @@ def test_a_network_that_another_gateway_is_just_creating_is_waited_for(monkeypat
 
 def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_taken():
     seen = {**NET, "IPAM": POOL}
-    made = {"create_network": [says(403), {"Id": "new"}], "inspect_network": [{**seen, "Id": "new"}]}
+    made = {
+        "create_network": [says(403), {"Id": "new"}],
+        "inspect_network": [{**seen, "Id": "new"}],
+    }
     found, asked = a_network(networks=[[seen], []], **made)
     assert found.address() == str(next(ipaddress.ip_network("10.9.0.0/24").hosts()))
     found.forget()
@@ -223,7 +262,10 @@ def test_a_network_that_is_made_again_gets_other_addresses_where_its_own_are_tak
 
 
 def test_a_network_that_is_in_use_stays_and_one_without_addresses_is_of_no_use():
-    ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
+    ours = {
+        **NET,
+        "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
+    }
     found, _ = a_network(networks=[[ours]], remove_network=[says(403)])
     assert found.ensure() == "n"  # though it was made with other settings
     with pytest.raises(EngineError, match="has no IPv4 addresses"):
@@ -255,14 +297,21 @@ class Ran:
     ],
 )
 def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str | None, ran: Ran, why: str
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    path: str | None,
+    ran: Ran,
+    why: str,
 ):
     monkeypatch.setattr(network.shutil, "which", lambda *_, **__: path)
     monkeypatch.setattr(network.subprocess, "run", ran)
     assert why in str(Firewall("b", "o").gap())
     with pytest.raises(EngineError):
         Firewall("b", "o").close_except([1])
-    ours = {**NET, "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge}}
+    ours = {
+        **NET,
+        "Options": {"com.docker.network.bridge.name": NodeNetwork(Daemon(), "net", {}).bridge},
+    }
     found, _ = a_network(networks=[[{**ours, "IPAM": POOL}]], remove_network=[says(403)])
     found.close_host([1])
     assert any(why in gap for gap in found.isolation().gaps) and not found.isolation().host
@@ -277,7 +326,9 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     assert caplog.text.count("could reach this host") == 3, "and once that it cannot be"
     services = ServiceNetworks(Daemon(), "net", {}, "o")
     assert "iptables cannot be used" in services.lacks()
-    with pytest.raises(CreateFailed, match=r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"):
+    with pytest.raises(
+        CreateFailed, match=r"containers cannot reach 10\.1\.1\.1:9000: iptables cannot be used"
+    ):
         services.ensure(("10.1.1.1:9000",), [])
 
 
@@ -285,7 +336,9 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
     far = Daemon()
     monkeypatch.setattr(far, "is_here", lambda: False, raising=False)
     assert "another" not in ServiceNetworks(far, "net", {}, "o").lacks()
-    assert "packet filter that the gateway cannot use" in ServiceNetworks(far, "net", {}, "o").lacks()
+    assert (
+        "packet filter that the gateway cannot use" in ServiceNetworks(far, "net", {}, "o").lacks()
+    )
 
     def unknown(_: str) -> str:
         raise OSError(2, "Name or service not known")
@@ -303,14 +356,23 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
 
 def test_in_the_network_of_the_host_there_is_none_of_ours():
     engine = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
-    assert (engine.network_id(), engine._network_of(a_spec(MemoryHarness(), exits(0)))) == ("host", ("host", {}))
+    assert (engine.network_id(), engine._network_of(a_spec(MemoryHarness(), exits(0)))) == (
+        "host",
+        ("host", {}),
+    )
 
 
 # ------------------------------------------------------------ sandboxes
 
 
 def sandboxes(**answers: Any) -> tuple[Sandboxes, Daemon]:
-    daemon = Daemon(**{"create_host_config": [{}], "create_container": [{"Id": "s"}], **answers})
+    daemon = Daemon(
+        **{
+            "create_host_config": [{}],
+            "create_container": [{"Id": "s"}],
+            **answers,
+        }
+    )
     return Sandboxes(daemon, {}, {}, 1, "", None), daemon
 
 
@@ -325,7 +387,11 @@ def test_the_program_of_a_sandbox_waits_until_it_is_ended(tmp_path: Path):
 
 
 def test_a_sandboxes_image_is_made_where_it_is_missing():
-    lacks = {"inspect_image": [says(404, "no", ImageNotFound)], "import_image_from_data": [""], "start": [None]}
+    lacks = {
+        "inspect_image": [says(404, "no", ImageNotFound)],
+        "import_image_from_data": [""],
+        "start": [None],
+    }
     pool, daemon = sandboxes(**lacks, version=[{"Arch": "amd64"}])
     pool.prepare("net")
     assert "import_image_from_data" in daemon.asked
@@ -335,11 +401,19 @@ def test_a_sandboxes_image_is_made_where_it_is_missing():
 
 
 def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_not_used():
-    pool, daemon = sandboxes(inspect_image=[{}], start=[says(500)], remove_container=[None])
+    pool, daemon = sandboxes(
+        inspect_image=[{}],
+        start=[says(500)],
+        remove_container=[None],
+    )
     with pytest.raises(EngineError):
         pool.prepare("net")
     assert daemon.asked[-1] == "remove_container"
-    pool, daemon = sandboxes(inspect_image=[{}], start=[None], remove_container=[says(500), None])
+    pool, daemon = sandboxes(
+        inspect_image=[{}],
+        start=[None],
+        remove_container=[says(500), None],
+    )
     pool.prepare("old")
     pool._closed = True  # no thread of its own
     with pool.start("new") as found:
@@ -399,9 +473,15 @@ def test_the_network_of_a_run_is_kept_if_it_is_there_and_removed_once_it_is_not_
         assert daemon.asked == 2 * ["remove_network"]
 
 
-def test_a_run_is_created_again_while_its_former_network_is_removed(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_is_created_again_while_its_former_network_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(swarm, "_PAUSE", 0.0)
-    daemon = {"nodes": [[]], "create_network": [{}], "create_service": [says(400, "network r not found"), {}]}
+    daemon = {
+        "nodes": [[]],
+        "create_network": [{}],
+        "create_service": [says(400, "network r not found"), {}],
+    }
     engine, asked = a_swarm(**daemon)
     engine._create(a_spec(MemoryHarness(), exits(0), limits=Limits()), Image("i"))
     assert asked.asked.count("create_service") == 2
@@ -414,24 +494,38 @@ def test_no_name_in_a_task_is_a_template():
     mount = DockerMount(f"/bfia/{evil}", f"/mnt/{evil}", type="bind")
     container = template(spec, "i", Image(), [mount], "net", 1.0, SwarmOptions())["ContainerSpec"]
     mounted, variable = container["Mounts"][0], container["Env"][-1]
-    assert container["Healthcheck"]["Test"] == ["NONE"]  # nor has its image a say about the daemon's work
+    assert container["Healthcheck"]["Test"] == [
+        "NONE"
+    ]  # nor has its image a say about the daemon's work
     for text in (mounted["Source"], mounted["Target"], variable):
-        assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(evil)
+        assert "{{" not in text.replace('{{"{{"}}', "") and text.replace('{{"{{"}}', "{{").endswith(
+            evil
+        )
 
 
 def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.MonkeyPatch):
     """Attack: another vendor's index has the same image for the manager, and another one for other machines."""
     started: list[str] = []
 
-    def begun(spec: LaunchSpec, image: str, *_: Any) -> None:
-        assert spec.labels["proxy"] == "" and spec.labels["bfia.task"] == "task_1"  # nor do its labels count
+    def begun(
+        spec: LaunchSpec,
+        image: str,
+        *_: Any,
+    ) -> None:
+        assert (
+            spec.labels["proxy"] == "" and spec.labels["bfia.task"] == "task_1"
+        )  # nor do its labels count
         started.append(image)
 
     monkeypatch.setattr(swarm, "template", begun)
     spec = replace(a_spec(MemoryHarness(), exits(0), limits=Limits()), image="shop:5000/a:1")
     places = ("evil:5000/a@sha256:1", "shop:5000/a@sha256:2", "shop:5000/b@sha256:3")
     for known, expected in ((places, places[1]), (places[::2], places[0]), ((), "i")):
-        engine, _ = a_swarm(nodes=[[]], create_network=[{}], create_service=[{}])
+        engine, _ = a_swarm(
+            nodes=[[]],
+            create_network=[{}],
+            create_service=[{}],
+        )
         engine._create(spec, Image("i", {"proxy": "on", "bfia.task": "another"}, known))
         assert started.pop() == expected
 
@@ -441,12 +535,23 @@ def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
         engine._begun("bfia-run", unplaced=False, late=False)
     then = "2026-11-26T04:00:00Z"
-    task: dict[str, Any] = {"ID": "t", "NodeID": "m", "DesiredState": "running", "CreatedAt": then}
+    task: dict[str, Any] = {
+        "ID": "t",
+        "NodeID": "m",
+        "DesiredState": "running",
+        "CreatedAt": then,
+    }
     task["Spec"] = {"ContainerSpec": {"Labels": {"bfia.run": "bfia-run"}}}
-    task["Status"] = {"State": "preparing", "Timestamp": then, "Message": "pulls"}
+    task["Status"] = {
+        "State": "preparing",
+        "Timestamp": then,
+        "Message": "pulls",
+    }
     service = {"ID": "s", "Spec": {"Labels": {"bfia.node": "n", "bfia.installation": "i"}}}
     engine, _ = a_swarm(inspect_service=[service], tasks=[[task]])
-    with pytest.raises(CreateFailed, match=r"did not begin in time on its machine \(preparing\): pulls"):
+    with pytest.raises(
+        CreateFailed, match=r"did not begin in time on its machine \(preparing\): pulls"
+    ):
         engine._begun("bfia-run", unplaced=True, late=True)
 
 

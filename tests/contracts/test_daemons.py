@@ -36,8 +36,17 @@ FAR_WORLD, SWARM_WORLD = MemoryWorld(), MemoryWorld()
 class SeveralHarness(MemoryHarness):
     """The memory engine as the main one of two."""
 
-    def _made(self, node: str, installation: str, **options: Any) -> Any:
-        other = MemoryEngine(node=node, installation=installation, images={})
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> Any:
+        other = MemoryEngine(
+            node=node,
+            installation=installation,
+            images={},
+        )
         return SeveralEngines(super()._made(node, installation), {"far": other})
 
 
@@ -56,7 +65,12 @@ def worlds() -> tuple[MemoryWorld, MemoryWorld]:
 
 def both(worlds: tuple[MemoryWorld, MemoryWorld]) -> SeveralEngines:
     near, far = (
-        MemoryEngine(node="alpha", installation="first", images={image: Script(code=None)}, world=world)
+        MemoryEngine(
+            node="alpha",
+            installation="first",
+            images={image: Script(code=None)},
+            world=world,
+        )
         for image, world in zip(("near:1", "far:1"), worlds, strict=True)
     )
     return SeveralEngines(near, {"far": far})
@@ -66,7 +80,9 @@ def launch(image: str, engine: str) -> Any:
     return replace(a_launch(MemoryHarness(), exits(0)), image=image, engine=engine)
 
 
-def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(worlds: tuple[MemoryWorld, MemoryWorld]):
+def test_a_run_goes_to_its_engine_and_is_found_there_by_another_instance(
+    worlds: tuple[MemoryWorld, MemoryWorld],
+):
     first, near, far = both(worlds), launch("near:1", ""), launch("far:1", "far")
     for spec in (near, far):
         first.launch(spec)
@@ -139,7 +155,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         "big": {"base_url": "unix:///run/big.sock", "memory_gib": 4},
         "swarm": {"base_url": "tcp://10.0.0.8:1"},
     }
-    made = settings(home, listen=listen, engine={"kind": "docker", "docker": docker}, engines=named)
+    made = settings(
+        home,
+        listen=listen,
+        engine={"kind": "docker", "docker": docker},
+        engines=named,
+    )
 
     def engine(settings: Any, installation: str) -> SeveralEngines:
         near, far, big, swarm = (
@@ -157,7 +178,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
                 (MemoryEngine, f"near-{IMAGE}", 64, 0, SWARM_WORLD),
             )
         )
-        return SeveralEngines(near, {FAR: far, "big": big, "swarm": swarm})
+        return SeveralEngines(
+            near,
+            {
+                FAR: far,
+                "big": big,
+                "swarm": swarm,
+            },
+        )
 
     gateway = Gateway(made, engine=engine)
     for version, device, metadata in (
@@ -179,10 +207,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def job(version: str, name: str = "daemon", cpu: float = -1, **more: int) -> Any:
+def job(
+    version: str,
+    name: str = "daemon",
+    cpu: float = -1,
+    **more: int,
+) -> Any:
     params = {"guest": {"0": {"resources": {"cpu": cpu, **more}}}}
     spec = a_spec(
-        "a", {"guest": (ME,)}, job_id=f"job-{name}-{version}", initiator=ME, scheduler=ME, job_params=params
+        "a",
+        {"guest": (ME,)},
+        job_id=f"job-{name}-{version}",
+        initiator=ME,
+        scheduler=ME,
+        job_params=params,
     )
     (task,) = spec.dag.nodes
     component = replace(task.component, version=version)
@@ -191,10 +229,17 @@ def job(version: str, name: str = "daemon", cpu: float = -1, **more: int) -> Any
 
 @pytest.mark.parametrize(
     ("version", "words"),
-    [("2.0.0", ["DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "(engines)"]), ("6.0.0", ["@k8s is to run at k8s"])],
+    [
+        ("2.0.0", ["DAEMON_NOT_ALLOWED", "tcp://10.0.0.66:2375", "(engines)"]),
+        ("6.0.0", ["@k8s is to run at k8s"]),
+    ],
     ids=["address", "device"],
 )
-def test_a_daemon_or_device_that_is_not_configured_is_refused(node: Gateway, version: str, words: list[str]):
+def test_a_daemon_or_device_that_is_not_configured_is_refused(
+    node: Gateway,
+    version: str,
+    words: list[str],
+):
     with pytest.raises((Invalid, Refused)) as caught:
         node.participant.create_job(job(version), ME)
     assert caught.value.problems[0].path == "dag.components[0]"
@@ -203,7 +248,11 @@ def test_a_daemon_or_device_that_is_not_configured_is_refused(node: Gateway, ver
 
 
 def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: Gateway):
-    def said(listener: str, path: str, spec: Any) -> str:
+    def said(
+        listener: str,
+        path: str,
+        spec: Any,
+    ) -> str:
         body, headers = create_body(spec, PROFILES["spec"]), {"x-source-node-id": PEER}
         answer = ask(node, listener, "POST", path, json=body, headers=headers).json()
         assert answer["code"] in (400, 409), answer
@@ -214,7 +263,9 @@ def test_addresses_of_daemons_are_shown_to_operators_and_not_to_partners(node: G
     assert "DAEMON_NOT_ALLOWED" in theirs and "10.0.0" not in theirs and "tcp://…" in theirs
     ours = said("operator", "/v1/platform/schedule/job/create_all", spec)
     assert "DAEMON_NOT_ALLOWED" in ours and "tcp://10.0.0.66" in ours
-    ending = Ending(Outcome.FAILED, node.clock(), Failure("ENGINE_DOWN", f"engine {ADDRESS} has not answered"))
+    ending = Ending(
+        Outcome.FAILED, node.clock(), Failure("ENGINE_DOWN", f"engine {ADDRESS} has not answered")
+    )
     assert ending_fields(ending)["failed_by"]["message"] == "engine ssh://… has not answered"
 
 
@@ -230,12 +281,18 @@ def far(node: Gateway) -> Any:
 def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: Gateway):
     with pytest.raises(Refused, match=r"^guest\.0 asks for cpu 8, the engine of node \w+ has 2"):
         node.participant.create_job(job("3.0.0", "wide", 8), ME)
-    with pytest.raises(Refused, match=f"cpu 13 .guest.0., engine {FAR} of node .* has cpu 12"):  # less than it has
+    with pytest.raises(
+        Refused, match=f"cpu 13 .guest.0., engine {FAR} of node .* has cpu 12"
+    ):  # less than it has
         node.participant.create_job(job("1.0.0", "wider", 13), ME)
     first, second = job("1.0.0", "wide", 8), job("1.0.0", "next", 5)
     node.coordinator.submit_job(first, ME)
     wait_for(lambda: far(node)["held"]["cpu"] == 8, 20, 0.01, "it holds eight cores there")
-    assert (far(node)["total"]["cpu"], far(node)["remaining"]["cpu"], far(node)["cores"]) == (12, 4, 16)
+    assert (far(node)["total"]["cpu"], far(node)["remaining"]["cpu"], far(node)["cores"]) == (
+        12,
+        4,
+        16,
+    )
     shown = ask(node, "operator", "GET", f"/api/v1/jobs/{first.job_id}").json()["resources"]
     assert (shown["total"]["cpu"], shown["engines"][FAR]["total"]["cpu"]) == (0, 8)
     node.coordinator.submit_job(second, ME)
@@ -245,7 +302,10 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
         return next((one["reason"] for one in found if one["job_id"] == second.job_id), "")
 
     said = wait_for(why, 20, 0.01, "the next one waits")
-    assert said == f"needs cpu 5 at engine {FAR} on node {ME}, free cpu 4, held by job {first.job_id} (cpu 8)"
+    assert (
+        said
+        == f"needs cpu 5 at engine {FAR} on node {ME}, free cpu 4, held by job {first.job_id} (cpu 8)"
+    )
     printed = CliRunner().invoke(app, ["resources", "--url", node.addresses()["operator"]]).stdout
     assert f"engine {FAR}" in printed and first.job_id in printed
     metrics = ask(node, "operator", "GET", "/metrics").text
@@ -258,7 +318,10 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     try:
         node.capacities.look(FAR)
         wait_for(
-            lambda: why().startswith(f"ENGINE_DOWN: engine {FAR} of node {ME} has not"), 20, 0.01, "it is said"
+            lambda: why().startswith(f"ENGINE_DOWN: engine {FAR} of node {ME} has not"),
+            20,
+            0.01,
+            "it is said",
         )
         away = far(node)
         assert (away["total"]["cpu"], away["held"]["cpu"], bool(away["cause"])) == (12, 8, True)
@@ -274,10 +337,16 @@ def test_each_engine_has_totals_of_its_own_and_a_task_holds_where_it_runs(node: 
     wait_for(lambda: far(node)["held"]["cpu"] == 0, 20, 0.01, "all is returned")
 
 
-def test_gpus_are_those_of_the_engine_where_a_task_runs_and_more_are_refused_with_the_numbers(node: Gateway):
-    with pytest.raises(Refused, match=f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"):
+def test_gpus_are_those_of_the_engine_where_a_task_runs_and_more_are_refused_with_the_numbers(
+    node: Gateway,
+):
+    with pytest.raises(
+        Refused, match=f"^one task at a time needs gpu 1 .guest.0., engine {FAR} of .* has gpu 0$"
+    ):
         node.participant.create_job(job("1.0.0", "none", gpu=1), ME)
-    with pytest.raises(Refused, match=r"^one task at a time needs gpu 3 .guest.0., engine big of .* has gpu 2$"):
+    with pytest.raises(
+        Refused, match=r"^one task at a time needs gpu 3 .guest.0., engine big of .* has gpu 2$"
+    ):
         node.participant.create_job(job("4.0.0", "three", gpu=3), ME)
     first, second = job("4.0.0", "two", gpu=2), job("4.0.0", "one", gpu=1)
     node.coordinator.submit_job(first, ME)
@@ -288,7 +357,10 @@ def test_gpus_are_those_of_the_engine_where_a_task_runs_and_more_are_refused_wit
     local = node.store.local_jobs.get(first.job_id)
     assert (local.runs[0].limits["gpu"], local.runs[0].limit_origins["gpu"]) == (2, "guest.0")
     (told,) = [item for item in node.participant.dry_run(second, ME) if item.check == "resources"]
-    assert told.found == "gpu 1 at engine big" and f"free gpu 0, held by job {first.job_id} (gpu 2)" in told.cause
+    assert (
+        told.found == "gpu 1 at engine big"
+        and f"free gpu 0, held by job {first.job_id} (gpu 2)" in told.cause
+    )
     metrics = ask(node, "operator", "GET", "/metrics").text
     assert 'bfia_engine_resources_held{engine="big",kind="gpu"} 2.0' in metrics
     assert f'engine="{FAR}",kind="gpu"' not in metrics
@@ -345,7 +417,9 @@ def test_a_daemon_that_goes_away_ends_no_containers_elsewhere(node: Gateway):
         node.coordinator.submit_job(spec, ME)
         (run,) = wait_for(
             lambda spec=spec: [
-                r for r in node.store.local_jobs.get(spec.job_id).runs if r.status is RunStatus.RUNNING
+                r
+                for r in node.store.local_jobs.get(spec.job_id).runs
+                if r.status is RunStatus.RUNNING
             ],
             20,
             0.01,

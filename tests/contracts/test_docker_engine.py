@@ -23,7 +23,16 @@ from engines.base import (
 from engines.docker import ContainerdEngine
 from engines.docker.daemon import Source
 from engines.docker.engine import GPUS
-from tests.contracts.engine_acts import COPIES, WAITS, a_spec, ended, exits, launched, output_of, shell
+from tests.contracts.engine_acts import (
+    COPIES,
+    WAITS,
+    a_spec,
+    ended,
+    exits,
+    launched,
+    output_of,
+    shell,
+)
 from tests.contracts.harnesses import DockerHarness
 
 MIB = 1024 * 1024
@@ -36,9 +45,15 @@ def engine(harness: DockerHarness) -> ContainerdEngine:
 
 
 def test_a_container_is_hardened_and_limited(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
-    limits = Limits(cpu=0.5, memory=64 * MIB, pids=33)
+    limits = Limits(
+        cpu=0.5,
+        memory=64 * MIB,
+        pids=33,
+    )
     name = launched(harness, engine, WAITS, limits=limits).name
     found = daemon.api.inspect_container(name)
     host = found["HostConfig"]
@@ -46,7 +61,10 @@ def test_a_container_is_hardened_and_limited(
     assert host["Memory"] == host["MemorySwap"] == 64 * MIB
     assert host["PidsLimit"] == 33
     assert host["CapDrop"] == ["ALL"]
-    assert [option.partition("=")[0] for option in host["SecurityOpt"]] == ["no-new-privileges:true", "seccomp"]
+    assert [option.partition("=")[0] for option in host["SecurityOpt"]] == [
+        "no-new-privileges:true",
+        "seccomp",
+    ]
     assert host["Privileged"] is False
     assert host["Init"] is True
     assert host["LogConfig"]["Type"] == "json-file"
@@ -64,11 +82,17 @@ def test_a_read_only_root_leaves_only_a_small_tmp_to_write(harness: DockerHarnes
 
 
 def test_an_image_keeps_its_own_user(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f'FROM {harness.image}\nUSER 1234\nWORKDIR /tmp\nENTRYPOINT ["sh", "-c"]\nCMD ["id -u; pwd"]\n'
-    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    daemon.images.build(
+        fileobj=io.BytesIO(text.encode()),
+        tag=name,
+        rm=True,
+    )
     try:
         assert output_of(harness, engine, exits(0), image=name, command=None) == b"1234\n/tmp\n"
         engine.remove(engine.list()[0].name)
@@ -80,14 +104,21 @@ def test_an_image_keeps_its_own_user(
 def built(daemon: docker.DockerClient, *lines: str) -> Iterator[str]:
     """Build an image of these lines of a Dockerfile, and remove it at the end."""
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
-    daemon.images.build(fileobj=io.BytesIO("\n".join(lines).encode()), tag=name, rm=True)
+    daemon.images.build(
+        fileobj=io.BytesIO("\n".join(lines).encode()),
+        tag=name,
+        rm=True,
+    )
     try:
         yield name
     finally:
         daemon.images.remove(name, force=True)
 
 
-IN_APP = ("RUN mkdir /app && echo 'echo started in $PWD > out && cat out' > /app/main.sh", "WORKDIR /app")
+IN_APP = (
+    "RUN mkdir /app && echo 'echo started in $PWD > out && cat out' > /app/main.sh",
+    "WORKDIR /app",
+)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +133,10 @@ IN_APP = ("RUN mkdir /app && echo 'echo started in $PWD > out && cat out' > /app
     ids=["of root", "of root, with a user of its own", "closed", "none", "none, and no /tmp"],
 )
 def test_the_working_directory_of_an_image_can_be_written(
-    harness: DockerHarness, daemon: docker.DockerClient, lines: tuple[str, ...], printed: bytes
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+    lines: tuple[str, ...],
+    printed: bytes,
 ) -> None:
     start = 'CMD ["main.sh"]'
     with built(daemon, f"FROM {harness.image}", 'ENTRYPOINT ["sh"]', start, *lines) as image:
@@ -114,7 +148,10 @@ def test_the_working_directory_of_an_image_can_be_written(
 
 
 def test_a_working_directory_opens_nothing_that_is_mounted(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Path
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    tmp_path: Path,
 ) -> None:
     """Attack: an image's working directory is a folder of the host, named itself or through a link."""
     folder = tmp_path / "shared"
@@ -132,7 +169,9 @@ def test_a_working_directory_opens_nothing_that_is_mounted(
 
 
 def test_an_image_with_a_user_of_its_own_keeps_its_home(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
     tell = shell("echo $HOME $USER")
     for user, printed in (("1234", b"/home/app bfia\n"), ("root", b"/bfia/home bfia\n")):
@@ -173,13 +212,21 @@ def test_no_image_is_root_by_another_name(
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f"FROM {harness.image}\nRUN echo '{line}' >> /etc/passwd && echo own:x:1234: >> /etc/group && "
     text += f"mv /etc/passwd /etc/users && ln -s ../etc/users /etc/passwd && chmod 755 /etc/users\nUSER {user}\n"
-    text += "" if found else 'ENTRYPOINT ["/etc/passwd"]\n'  # which was looked for as a program before
-    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    text += (
+        "" if found else 'ENTRYPOINT ["/etc/passwd"]\n'
+    )  # which was looked for as a program before
+    daemon.images.build(
+        fileobj=io.BytesIO(text.encode()),
+        tag=name,
+        rm=True,
+    )
     try:
         if found:
             assert output_of(harness, engine, shell("id -u"), image=name).decode() == f"{found}\n"
         else:
-            with pytest.raises(CreateFailed, match=f"the image's user {user} is root by its /etc/passwd"):
+            with pytest.raises(
+                CreateFailed, match=f"the image's user {user} is root by its /etc/passwd"
+            ):
                 engine.launch(a_spec(harness, shell("id -u"), image=name))
             assert engine.list() == []
     finally:
@@ -189,7 +236,9 @@ def test_no_image_is_root_by_another_name(
 
 
 def test_an_image_has_no_say_about_its_containers_labels_and_checks(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
     """Attack: an image's labels hold every GPU, or have a proxy of the host serve its port; the daemon itself
     checks its health a thousand times a second, beyond the run's limits.
@@ -197,7 +246,11 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(
     name = f"bfia-contract-{uuid.uuid4().hex[:12]}"
     text = f"FROM {harness.image}\nLABEL {GPUS}=GPU-8f2c traefik.enable=true bfia.job=another\n"
     text += "HEALTHCHECK --interval=1ms CMD true\n"
-    daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+    daemon.images.build(
+        fileobj=io.BytesIO(text.encode()),
+        tag=name,
+        rm=True,
+    )
     try:
         spec = launched(harness, engine, WAITS, image=name)
         config = daemon.api.inspect_container(spec.name)["Config"]
@@ -211,11 +264,16 @@ def test_an_image_has_no_say_about_its_containers_labels_and_checks(
 
 
 def test_a_container_that_was_made_but_not_started_is_started(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
     spec = a_spec(harness, exits(3))
     daemon.api.create_container(
-        harness.image, command=list(spec.command or ()), name=spec.name, labels=dict(spec.labels)
+        harness.image,
+        command=list(spec.command or ()),
+        name=spec.name,
+        labels=dict(spec.labels),
     )
     assert engine.probe(spec.name) == Missing()
     engine.launch(spec)
@@ -227,9 +285,15 @@ def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]
     """Give a volume that holds ns/in/text and an ns/out that everybody may write to."""
     found = daemon.volumes.create(f"bfia-contract-{uuid.uuid4().hex[:12]}")
     text = "mkdir -p /v/ns/in /v/ns/out && chmod 777 /v/ns/out && printf text > /v/ns/in/text"
-    daemon.containers.run(harness.image, ["sh", "-c", text], remove=True, volumes={found.name: {"bind": "/v"}})
+    daemon.containers.run(
+        harness.image, ["sh", "-c", text], remove=True, volumes={found.name: {"bind": "/v"}}
+    )
     yield found.name
-    for left in daemon.containers.list(all=True, ignore_removed=True, filters={"volume": found.name}):
+    for left in daemon.containers.list(
+        all=True,
+        ignore_removed=True,
+        filters={"volume": found.name},
+    ):
         left.remove(force=True)
     found.remove(force=True)
 
@@ -237,7 +301,10 @@ def volume(harness: DockerHarness, daemon: docker.DockerClient) -> Iterator[str]
 def test_mounts_below_the_storage_come_from_its_volume(harness: DockerHarness, volume: str) -> None:
     storage = Path("/seen/only/by/the/gateway")
     engine = harness.engine(sources=(Source(storage, volume=volume),))
-    mounts = (Mount(storage / "ns" / "in", "/in"), Mount(storage / "ns" / "out", "/out", read_only=False))
+    mounts = (
+        Mount(storage / "ns" / "in", "/in"),
+        Mount(storage / "ns" / "out", "/out", read_only=False),
+    )
     output_of(harness, engine, COPIES, mounts=mounts)
     copied = (Mount(storage / "ns" / "out", "/in"),)
     assert output_of(harness, engine, shell("cat /in/text"), mounts=copied) == b"text"
@@ -261,7 +328,9 @@ def test_containers_reach_this_host_at_the_gateway_address_and_are_told_by_their
 
 
 def test_a_container_that_is_taken_off_its_network_is_told(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
     name = launched(harness, engine, shell("sleep 60")).name
     (network,) = daemon.containers.get(name).attrs["NetworkSettings"]["Networks"]

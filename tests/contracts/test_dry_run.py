@@ -31,20 +31,32 @@ ROLES = {"guest": (ME,), "host": (PEER,)}
 RULES = [
     {"decide": "ask", "role": "arbiter"},
     {"decide": "reject", "component": "*/Forbidden"},
-    {"decide": "reject", "component": "*/Unstarted", "command": "start"},
+    {
+        "decide": "reject",
+        "component": "*/Unstarted",
+        "command": "start",
+    },
     {"decide": "approve"},
 ]
 
 SETTINGS = {
     "me": {"resources": {"cpu": 2}},
-    "peer": {"resources": {"cpu": 2}, "approval": {"mode": "rules", "rules": RULES}, "data": {"grants": "listed"}},
+    "peer": {
+        "resources": {"cpu": 2},
+        "approval": {"mode": "rules", "rules": RULES},
+        "data": {"grants": "listed"},
+    },
 }
 
 _numbers = count()
 
 
 def a_job(dag: Dag | None = None, **over: Any) -> JobSpec:
-    fields: dict[str, Any] = {"job_id": f"job-plan-{next(_numbers)}", "scheduler": ME, **over}
+    fields: dict[str, Any] = {
+        "job_id": f"job-plan-{next(_numbers)}",
+        "scheduler": ME,
+        **over,
+    }
     spec = a_spec("a", fields.pop("roles", ROLES), **fields)
     return replace(spec, dag=dag) if dag else spec
 
@@ -65,10 +77,17 @@ def of(plan: JobPlan, node: str) -> dict[str, list[Item]]:
 
 
 def problems(plan: JobPlan) -> set[tuple[str, str]]:
-    return {(n.node, i.check) for n in plan.nodes for i in n.items if i.standing is Standing.PROBLEM}
+    return {
+        (n.node, i.check) for n in plan.nodes for i in n.items if i.standing is Standing.PROBLEM
+    }
 
 
-def registered(world: World, *nodes: str, component: str, image: str) -> ComponentRef:
+def registered(
+    world: World,
+    *nodes: str,
+    component: str,
+    image: str,
+) -> ComponentRef:
     """Register one more provider at some of the nodes."""
     for node in nodes:
         (world.me if node == ME else world.peer).registry.register(a_provider_of(component, image))
@@ -85,12 +104,24 @@ def test_a_job_that_would_go_well(world: World) -> None:
     plan = world.me.dry_run.plan(spec)
     assert plan.good and not plan.count(Standing.UNKNOWN) and not plan.count(Standing.WAITS)
     here, there = of(plan, ME), of(plan, PEER)
-    everywhere = {"components", "image", "resources", "approval", "engine", "storage", "transport", "routes"}
+    everywhere = {
+        "components",
+        "image",
+        "resources",
+        "approval",
+        "engine",
+        "storage",
+        "transport",
+        "routes",
+    }
     assert set(here) == everywhere and set(there) == everywhere | {"route", "profile", "way back"}
     assert here["image"][0].found == world.me.engine.image_digest(here["image"][0].about)
     assert there["resources"][0].found == "cpu 1, free now"
     for node in (world.me, world.peer):
-        assert node.store.jobs.find(spec.job_id) is None and node.store.local_jobs.find(spec.job_id) is None
+        assert (
+            node.store.jobs.find(spec.job_id) is None
+            and node.store.local_jobs.find(spec.job_id) is None
+        )
         assert not node.resources.view()["holders"] and not node.resources.view()["waiting"]
 
 
@@ -102,7 +133,9 @@ def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world: World) ->
         assert f"must not have more than {LARGEST} characters" in of(plan, node)[check][0].cause
 
 
-def test_an_image_that_is_not_there_and_one_that_was_moved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_is_not_there_and_one_that_was_moved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     absent = with_component(registered(world, ME, PEER, component="Absent", image="no:1"))
     plan = world.me.dry_run.plan(absent)
     assert problems(plan) == {(ME, "image"), (PEER, "image")}
@@ -129,7 +162,11 @@ def test_an_image_that_is_not_there_and_one_that_was_moved(world: World, monkeyp
     ],
 )
 def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
-    world: World, component: str, nodes: tuple[str, ...], check: str, cause: str
+    world: World,
+    component: str,
+    nodes: tuple[str, ...],
+    check: str,
+    cause: str,
 ) -> None:
     ref = registered(world, *nodes, component=component, image="vendor:1.0.0")
     plan = world.me.dry_run.plan(with_component(ref))
@@ -138,7 +175,9 @@ def test_a_component_that_a_node_lacks_or_rejects_is_a_problem_there(
 
 
 def reading(dataset: str) -> dict[str, Any]:
-    return {role: {"0": {"a": {"dataset_id": of}}} for role, of in (("guest", dataset), ("host", ""))}
+    return {
+        role: {"0": {"a": {"dataset_id": of}}} for role, of in (("guest", dataset), ("host", ""))
+    }
 
 
 def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> None:
@@ -153,9 +192,13 @@ def test_data_is_found_or_named_with_its_path_beside_all_else(world: World) -> N
     plan = world.me.dry_run.plan(a_job(task_params=reading("no#such")))
     assert problems(plan) == {(ME, "datasets")}
     (item,) = of(plan, ME)["datasets"]
-    assert item.about == "config.task_params.guest.0.a.dataset_id" and item.cause.startswith("DATASET_UNKNOWN: ")
+    assert item.about == "config.task_params.guest.0.a.dataset_id" and item.cause.startswith(
+        "DATASET_UNKNOWN: "
+    )
     assert of(plan, ME)["image"][0].standing is Standing.OK
-    plan = world.me.dry_run.plan(a_job(a_dag("a -> b -> a")))  # a mistake of the flow: said once at each node
+    plan = world.me.dry_run.plan(
+        a_job(a_dag("a -> b -> a"))
+    )  # a mistake of the flow: said once at each node
     for node in (ME, PEER):
         [told] = of(plan, node)["job"]
         assert told.standing is Standing.PROBLEM and told.remedy == "correct the job"
@@ -177,13 +220,17 @@ def test_what_a_node_cannot_look_at_is_a_problem_or_unknown_there(
     monkeypatch.setattr(world.peer.engine, "check", raising(down))
     monkeypatch.setattr(world.peer.resources, "pool_for", raising(down))
     away = raising(StorageFailed("storage lake cannot be reached"))
-    monkeypatch.setattr(world.peer.readiness, "_checks", {"storage": away, "transport": lambda: None})
+    monkeypatch.setattr(
+        world.peer.readiness, "_checks", {"storage": away, "transport": lambda: None}
+    )
     world.peer.readiness._fine_until.clear()
     plan = world.me.dry_run.plan(a_job())
     assert problems(plan) == {(PEER, "engine"), (PEER, "image")}
     there = of(plan, PEER)
     assert there["engine"][0].cause == "ENGINE_DOWN: no daemon answers"
-    assert [(there[check][0].standing, there[check][0].cause) for check in ("resources", "storage")] == [
+    assert [
+        (there[check][0].standing, there[check][0].cause) for check in ("resources", "storage")
+    ] == [
         (Standing.UNKNOWN, "no daemon answers"),
         (Standing.UNKNOWN, "storage lake cannot be reached"),
     ]
@@ -196,7 +243,9 @@ def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_no
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
     world.me.sharing.grant(Address("space", "broken"), PEER, "ann")
-    monkeypatch.setattr(type(world.me.storage), "stamp", raising(NotFound("space#broken: data_0 is gone")))
+    monkeypatch.setattr(
+        type(world.me.storage), "stamp", raising(NotFound("space#broken: data_0 is gone"))
+    )
     monkeypatch.setattr(world.peer.peer_table, "takes_confirm", lambda node: False)
     spec = a_job(roles=ROLES | {"arbiter": (PEER,)}, task_params=reading("space#broken"))
     plan = world.me.dry_run.plan(spec)
@@ -206,7 +255,9 @@ def test_data_that_breaks_is_a_problem_and_so_is_a_person_whom_the_scheduling_no
     judged = replace(dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
     plan = world.me.dry_run.plan(replace(spec, dag=Dag((dag["a"], judged))))
     assert (PEER, "approval") in problems(plan)
-    assert of(plan, PEER)["approval"][0].cause.startswith("APPROVAL_UNSUPPORTED: a person has to agree")
+    assert of(plan, PEER)["approval"][0].cause.startswith(
+        "APPROVAL_UNSUPPORTED: a person has to agree"
+    )
 
 
 def test_a_node_that_cannot_be_reached_or_refuses_and_a_version_that_nobody_has_are_problems(
@@ -245,7 +296,10 @@ def test_what_is_busy_is_waited_for_and_what_is_never_there_is_a_problem(world: 
 
 def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Path) -> None:
     missing = text(b"<html>not found</html>", 404)
-    own = {"guest": {"0": {"a": {"secret": "guests-own"}}}, "host": {"0": {"a": {"secret": "hosts-own"}}}}
+    own = {
+        "guest": {"0": {"a": {"secret": "guests-own"}}},
+        "host": {"0": {"a": {"secret": "hosts-own"}}},
+    }
     with serving_site(tmp_path) as site:
         unknown = says(code=1001, msg="no such task")
         site.peer.will(lambda handler: by_path(task_poll=unknown, other=missing)(handler))
@@ -265,7 +319,17 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Pa
 def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
     assert list(items(json.loads(PlanData(checks=in_words(told)).model_dump_json()))) == told
-    (odd,) = items({"checks": [{"check": 7, "standing": "perhaps", "cause": "x" * 9000}]})
+    (odd,) = items(
+        {
+            "checks": [
+                {
+                    "check": 7,
+                    "standing": "perhaps",
+                    "cause": "x" * 9000,
+                }
+            ]
+        }
+    )
     assert (odd.check, odd.standing, len(odd.cause)) == ("reported", Standing.UNKNOWN, 2000)
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
         assert items(nothing) == ()

@@ -23,7 +23,14 @@ class TestProcess(EngineContract):
     def test_what_env_is_to_run_has_to_be_there_as_well(self, harness: ProcessHarness) -> None:
         missing, here = ["env", "A=b", "/no/such/program"], ["env", "A=b", "PATH=/bin", "sh"]
         options = ["/usr/bin/env", "-u", "A", "program-of-nobody"]
-        engine = harness.engine(images={"missing": missing, "here": here, "options": options, "bare": ["env"]})
+        engine = harness.engine(
+            images={
+                "missing": missing,
+                "here": here,
+                "options": options,
+                "bare": ["env"],
+            }
+        )
         with pytest.raises(CommandNotFound, match="/no/such/program"):
             engine.image_digest("missing")
         assert len({engine.image_digest(image) for image in ("here", "options", "bare")}) == 3
@@ -39,7 +46,9 @@ class TestDockerInSandboxes:
     """What a sandbox makes different: how a run begins and ends, and what is left of it."""
 
     engine, run = EngineContract.engine, EngineContract.run
-    test_launching_from_many_threads = EngineContract.test_launching_from_many_threads_is_launching_once
+    test_launching_from_many_threads = (
+        EngineContract.test_launching_from_many_threads_is_launching_once
+    )
     test_a_missing_program = EngineContract.test_a_missing_program_is_named_and_leaves_nothing
     test_a_run_is_stopped = EngineContract.test_a_run_is_stopped
     test_removing_ends_what_runs = EngineContract.test_removing_ends_what_runs
@@ -65,7 +74,9 @@ def test_a_name_stands_for_one_identity(one: tuple, other: tuple) -> None:
 
 def test_a_name_never_changes() -> None:
     """Runs are found again by it after an upgrade."""
-    assert run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1) == "bfia-365a8db3eb329d31"
+    assert (
+        run_name("JG0100001100000010", "job-1", "task_1", "guest", 0, 1) == "bfia-365a8db3eb329d31"
+    )
 
 
 def test_labels_tell_the_whole_identity() -> None:

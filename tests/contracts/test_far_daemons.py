@@ -14,7 +14,17 @@ import pytest
 from engines.base import EngineDown, Exited, Missing, Running
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.multi import SeveralEngines
-from tests.contracts.engine_acts import LONG, WAITS, Heard, a_spec, ended, exits, launched, said, wait_for
+from tests.contracts.engine_acts import (
+    LONG,
+    WAITS,
+    Heard,
+    a_spec,
+    ended,
+    exits,
+    launched,
+    said,
+    wait_for,
+)
 from tests.contracts.harnesses import DockerHarness
 from tests.services.own_docker import BASE, OwnDocker, certificates, remove_network
 from tests.services.sshd import sshd
@@ -49,7 +59,12 @@ class OwnHarness(DockerHarness):
         super().__init__(f"bfia-own-{uuid.uuid4().hex[:8]}")
         self._url = url
 
-    def _made(self, node: str, installation: str, **options: Any) -> ContainerdEngine:
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> ContainerdEngine:
         return super()._made(node, installation, **{"base_url": self._url, **options})
 
     def close(self) -> None:
@@ -61,7 +76,9 @@ class OwnHarness(DockerHarness):
 @pytest.mark.own_docker
 @pytest.mark.slow
 def test_a_daemon_is_reached_over_tls_and_by_nobody_without_a_certificate(
-    daemon: OwnDocker, keys: Path, tmp_path: Path
+    daemon: OwnDocker,
+    keys: Path,
+    tmp_path: Path,
 ) -> None:
     certificates(others := tmp_path / "others", daemon.inner)
 
@@ -130,7 +147,9 @@ def test_containers_end_with_a_daemon_that_comes_back_and_the_watch_tells(
 
 @pytest.mark.docker
 @pytest.mark.sshd
-def test_containers_run_at_a_daemon_behind_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_run_at_a_daemon_behind_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         sshd(tmp_path / "sshd") as server,
         contextlib.closing(DockerHarness(f"bfia-ssh-{uuid.uuid4().hex[:8]}")) as harness,
@@ -154,7 +173,9 @@ def test_containers_run_at_a_daemon_behind_ssh(tmp_path: Path, monkeypatch: pyte
             unreachable.check()
         (tmp_path / "sshd" / "known").write_text("")
         with pytest.raises(EngineDown, match="Host key verification failed"):
-            harness.engine(base_url=server.url + SOCKET).check()  # never without knowing whom we talk to
+            harness.engine(
+                base_url=server.url + SOCKET
+            ).check()  # never without knowing whom we talk to
         server.drop()
         with pytest.raises(EngineDown):
             wait_for(lambda: engine.check() is not None, "it notices")
@@ -162,11 +183,16 @@ def test_containers_run_at_a_daemon_behind_ssh(tmp_path: Path, monkeypatch: pyte
         harness._owners.clear()  # its containers are gone, and so is the way there
 
 
-def test_why_a_daemon_is_away_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_why_a_daemon_is_away_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without ssh
     for url, words in (
         ("ssh://10.0.0.9", "install an OpenSSH client$"),
-        (f"unix://{tmp_path / 'none.sock'}", "^the container engine does not answer: No such file or directory$"),
+        (
+            f"unix://{tmp_path / 'none.sock'}",
+            "^the container engine does not answer: No such file or directory$",
+        ),
     ):
         engine = ContainerdEngine("N1", "here", DockerOptions(url))
         with contextlib.closing(engine), pytest.raises(EngineDown, match=words):

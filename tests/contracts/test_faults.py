@@ -23,7 +23,12 @@ from tests.inprocess import ME, PEER, ask
 pytestmark = pytest.mark.xdist_group("faults")
 HOSTS = {"guest": (ME,), "host": (PEER, THIRD)}
 
-SETTINGS = {"me": {"limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05}, "resources": {"cpu": 1}}}
+SETTINGS = {
+    "me": {
+        "limits": {"schedule_attempts": 3, "schedule_pause_seconds": 0.05},
+        "resources": {"cpu": 1},
+    }
+}
 
 _numbers = count()
 
@@ -35,7 +40,12 @@ def impatient(world: World) -> None:
     world.peer.executor._timing = replace(world.peer.executor._timing, orphan=1.0)
 
 
-def a_job_of(scratch: list[str], roles: Any = HOSTS, dag: str = "a", **common: Any) -> JobSpec:
+def a_job_of(
+    scratch: list[str],
+    roles: Any = HOSTS,
+    dag: str = "a",
+    **common: Any,
+) -> JobSpec:
     spec = a_spec(dag, roles, job_id=f"job-faults-{next(_numbers)}", job_params={"common": common})
     spec = replace(spec, scheduler=ME, initiator=ME)
     scratch.append(spec.job_id)
@@ -49,7 +59,10 @@ def events(node: Gateway, spec: JobSpec) -> list[str]:
 def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch: list[str]):
     spec = a_job_of(scratch, min_parties={"host": 1})
     world.me.coordinator.submit_job(spec, ME)  # THIRD answers nobody
-    guest, host = world.run(spec.job_id, "a", "guest.0"), world.run(spec.job_id, "a", "host.0", world.peer)
+    guest, host = (
+        world.run(spec.job_id, "a", "guest.0"),
+        world.run(spec.job_id, "a", "host.0", world.peer),
+    )
     for node, run in ((world.me, guest), (world.peer, host)):
         environment = world.engine(node)._run(run.name).spec.environment
         assert {k for k in environment if k.startswith("config.node_id.")} == {
@@ -66,7 +79,11 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
             "host.1": "unknown",
         }
         third = told["host.1"]
-        assert (third["node"], third["excluded"], third["reason"]) == (THIRD, True, "PEER_UNREACHABLE")
+        assert (third["node"], third["excluded"], third["reason"]) == (
+            THIRD,
+            True,
+            "PEER_UNREACHABLE",
+        )
         assert third["tries"] >= 1 and THIRD in third["message"]
     for label, node in (("guest.0", world.me), ("host.0", world.peer)):
         world.end(spec.job_id, "a", label, node=node)
@@ -82,15 +99,25 @@ def test_a_job_runs_without_an_optional_party_that_is_down(world: World, scratch
     ],
 )
 def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
-    world: World, scratch: list[str], common: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    scratch: list[str],
+    common: dict[str, Any],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     spec, call = a_job_of(scratch, **common), Peer.raw
 
-    def raw(peer: Peer, *args: Any, **more: Any) -> tuple[int, Any]:
+    def raw(
+        peer: Peer,
+        *args: Any,
+        **more: Any,
+    ) -> tuple[int, Any]:
         try:
             return call(peer, *args, **more)
         except PeerUnreachable as error:
-            raise PeerUnreachable(error.message, delivered=error.delivered, reason=reason) from error
+            raise PeerUnreachable(
+                error.message, delivered=error.delivered, reason=reason
+            ) from error
 
     monkeypatch.setattr(Peer, "raw", raw)
     with pytest.raises(Refused, match=THIRD) as caught:
@@ -98,12 +125,18 @@ def test_a_required_party_that_is_down_ends_the_job_with_the_detail(
     assert caught.value.reason == reason
     job = world.wait_status(spec.job_id, JobStatus.REJECTED)
     states = {d.party: d.state for d in quorum.details(job)}
-    assert states == {"guest.0": "ok", "host.0": "ok", "host.1": "unknown"}
+    assert states == {
+        "guest.0": "ok",
+        "host.0": "ok",
+        "host.1": "unknown",
+    }
     attempts = [e for e in world.me.store.timeline(spec.job_id) if e.event == "create not answered"]
     assert len(attempts) > 1 and all(e.by == THIRD and e.detail["next"] for e in attempts)
     pauses = [e.detail["tries"] for e in attempts]
     assert pauses == sorted(pauses)
-    for local in world.closed(spec.job_id, world.me, world.peer):  # who had accepted keeps nothing of it
+    for local in world.closed(
+        spec.job_id, world.me, world.peer
+    ):  # who had accepted keeps nothing of it
         assert (local.status, local.runs) == (JobStatus.FINISHED, ())
     assert not any(node.resources.view()["holders"] for node in (world.me, world.peer))
     assert not world.engine().list() and not world.engine(world.peer).list()
@@ -131,7 +164,9 @@ def ended(world: World, spec: JobSpec) -> Job:
 
 
 def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
-    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+    world: World,
+    scratch: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     failing = Failing(world.peer.participant.start_job, 1000)
     monkeypatch.setattr(world.peer.participant, "start_job", failing)
@@ -148,7 +183,9 @@ def test_a_step_after_all_creations_that_fails_ends_the_job_at_every_node(
     assert "start refused" in events(world.me, spec)
 
 
-def test_a_job_without_resources_too_often_ends_with_its_history_at_every_node(world: World, scratch: list[str]):
+def test_a_job_without_resources_too_often_ends_with_its_history_at_every_node(
+    world: World, scratch: list[str]
+):
     """Each attempt is told with its reason, and nothing of the job is left."""
     params = {"common": {}, "guest": {"0": {"resources": {"cpu": 1}}}}
     first, second = (replace(a_job_of(scratch, TWO), job_params=params) for _ in range(2))
@@ -165,11 +202,17 @@ def test_a_job_without_resources_too_often_ends_with_its_history_at_every_node(w
     assert (job.outcome, job.ending.failure.reason) == (Outcome.FAILED, "CANNOT_SCHEDULE")
     assert "asked 3 times" in job.ending.failure.message and held in job.ending.failure.message
     for local in world.closed(second.job_id, world.me, world.peer):
-        assert local.ending is not None and local.ending.failure == job.ending.failure and local.runs == ()
+        assert (
+            local.ending is not None
+            and local.ending.failure == job.ending.failure
+            and local.runs == ()
+        )
 
 
 def test_a_failed_finish_is_visible_retried_and_blocks_nothing(
-    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+    world: World,
+    scratch: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     failing = Failing(world.peer.participant.stop_job, 3)
     monkeypatch.setattr(world.peer.participant, "stop_job", failing)
@@ -178,22 +221,36 @@ def test_a_failed_finish_is_visible_retried_and_blocks_nothing(
     world.end_all(spec)
     assert ended(world, spec).outcome is Outcome.SUCCEEDED
     (local,) = world.closed(spec.job_id, world.peer)
-    wait_for(lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged")
+    wait_for(
+        lambda: world.job(spec.job_id).nodes[PEER].stop.completed, 60, 0.02, "it is acknowledged"
+    )
     assert failing.calls == 4 and events(world.me, spec).count("stop refused") == 3
     assert local.ending.outcome is Outcome.SUCCEEDED
 
 
-def orphan(world: World, scheduler: str, job_id: str) -> JobSpec:
+def orphan(
+    world: World,
+    scheduler: str,
+    job_id: str,
+) -> JobSpec:
     """Have `PEER` run a container of a job that the given node is said to schedule."""
-    spec = replace(a_spec("a", {"guest": (scheduler,), "host": (PEER,)}, job_id=job_id), scheduler=scheduler)
+    spec = replace(
+        a_spec("a", {"guest": (scheduler,), "host": (PEER,)}, job_id=job_id), scheduler=scheduler
+    )
     api = world.peer.participant
     api.create_job(spec, scheduler)
     api.start_task(job_id, f"task-{job_id}", "a", scheduler)
     return spec
 
 
-@pytest.mark.parametrize(("scheduler", "reason"), [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")])
-def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: str, reason: str):
+@pytest.mark.parametrize(
+    ("scheduler", "reason"), [(ME, "SCHEDULER_FORGOT"), (THIRD, "SCHEDULER_UNREACHABLE")]
+)
+def test_a_job_whose_scheduling_node_is_gone_ends_here(
+    world: World,
+    scheduler: str,
+    reason: str,
+):
     spec = orphan(world, scheduler, f"job-orphan-{reason}")
     (local,) = world.closed(spec.job_id, world.peer)
     assert local.status is JobStatus.FINISHED and all(run.over for run in local.runs)
@@ -208,12 +265,18 @@ def test_a_job_whose_scheduling_node_is_gone_ends_here(world: World, scheduler: 
 
 
 def stop_all(node: Gateway, spec: JobSpec) -> None:
-    answer = ask(node, "operator", "POST", "/v1/platform/schedule/job/stop_all", json={"job_id": spec.job_id})
+    answer = ask(
+        node, "operator", "POST", "/v1/platform/schedule/job/stop_all", json={"job_id": spec.job_id}
+    )
     assert answer.json()["code"] == 0, answer.text
 
 
 @contextmanager
-def away(node: Gateway, world: World, other: Gateway) -> Iterator[None]:
+def away(
+    node: Gateway,
+    world: World,
+    other: Gateway,
+) -> Iterator[None]:
     """Have a node reach nobody where another one is."""
     routes = world.home / node.settings.node.id / "routes.yml"
     kept, url = routes.read_text(), other.addresses()["peer"]
@@ -229,7 +292,9 @@ def away(node: Gateway, world: World, other: Gateway) -> Iterator[None]:
 
 @pytest.fixture
 def never_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.peer.executor, "_timing", replace(world.peer.executor._timing, orphan=36_000.0))
+    monkeypatch.setattr(
+        world.peer.executor, "_timing", replace(world.peer.executor._timing, orphan=36_000.0)
+    )
 
 
 @pytest.mark.usefixtures("never_asks")
@@ -241,7 +306,12 @@ def test_a_local_stop_works_while_the_scheduling_node_is_silent_and_is_reported_
     world.run(spec.job_id, "a", "host.0", world.peer)
     with away(world.peer, world, world.me), away(world.me, world, world.peer):
         stop_all(world.peer, spec)
-        wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 60, 0.02, "its containers are gone")
+        wait_for(
+            lambda: world.peer.store.local_jobs.get(spec.job_id).closed,
+            60,
+            0.02,
+            "its containers are gone",
+        )
         stop_all(world.peer, spec)  # changes nothing
         shown = world.shown(spec, world.peer)
         assert (shown["status"], shown["outcome"]) == (JobStatus.FINISHED, Outcome.STOPPED)
@@ -249,7 +319,9 @@ def test_a_local_stop_works_while_the_scheduling_node_is_silent_and_is_reported_
         assert waits["reason"] == "CONFIRMING" and ME in waits["message"]
         assert world.job(spec.job_id).ending is None
     ending = ended(world, spec).ending
-    assert ending is not None and ending.outcome is Outcome.STOPPED  # by the stop, or by the run's end before it
+    assert (
+        ending is not None and ending.outcome is Outcome.STOPPED
+    )  # by the stop, or by the run's end before it
     wait_for(lambda: "stop reported" in events(world.peer, spec), 60, 0.02)
 
 
@@ -273,7 +345,10 @@ def test_an_exit_reaches_every_party_without_polling(world: World, scratch: list
     for node in nodes:
         node.executor._timing = replace(node.executor._timing, probe_every=never)
         node.scheduler._timing = replace(
-            node.scheduler._timing, poll_first=never, poll_max=never, poll_pushing=never
+            node.scheduler._timing,
+            poll_first=never,
+            poll_max=never,
+            poll_pushing=never,
         )
     try:
         spec = a_job_of(scratch, roles={"guest": (ME,), "host": (PEER,)})

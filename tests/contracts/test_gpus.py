@@ -35,7 +35,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDocker]:
     hook.chmod(0o755)
     with contextlib.closing(OwnDocker()) as daemon, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-        daemon.start(*(word for card in CARDS for word in ("--node-generic-resource", f"NVIDIA-GPU={card}")))
+        daemon.start(
+            *(word for card in CARDS for word in ("--node-generic-resource", f"NVIDIA-GPU={card}"))
+        )
         daemon.load(BASE)
         yield daemon
 
@@ -68,7 +70,10 @@ def test_each_run_gets_a_device_of_its_own_and_one_more_is_refused_with_who_hold
     engine = harness.engine()
     assert engine.capacity().gpu == 2
     first, second = (a_spec(harness, TELLS, limits=ONE) for _ in range(2))
-    third, both = a_spec(harness, TELLS, "beta", limits=ONE), a_spec(harness, TELLS, limits=Limits(gpu=2))
+    third, both = (
+        a_spec(harness, TELLS, "beta", limits=ONE),
+        a_spec(harness, TELLS, limits=Limits(gpu=2)),
+    )
     for spec in (first, second, first):  # launched again, it keeps what it has
         engine.launch(spec)
     assert (card_of(engine, first.name), card_of(engine, second.name)) == CARDS
@@ -103,13 +108,19 @@ def test_two_gateways_that_choose_the_same_device_end_up_with_one_each(harness: 
 
 
 def test_a_swarm_counts_the_devices_of_its_machines_and_refuses_more_in_its_own_words(
-    harness: OwnHarness, api: docker.DockerClient, daemon: OwnDocker
+    harness: OwnHarness,
+    api: docker.DockerClient,
+    daemon: OwnDocker,
 ) -> None:
     api.swarm.init(advertise_addr=daemon.inner)
     (machine,) = (node.attrs["Description"]["Resources"] for node in api.nodes.list())
     assert devices(machine, "NVIDIA-GPU") == 2
     counted = [{"DiscreteResourceSpec": {"Kind": "FPGA", "Value": 3}}]
-    assert (devices({"GenericResources": counted}, "FPGA"), devices(machine, "FPGA"), devices({}, "FPGA")) == (
+    assert (
+        devices({"GenericResources": counted}, "FPGA"),
+        devices(machine, "FPGA"),
+        devices({}, "FPGA"),
+    ) == (
         3,
         0,
         0,

@@ -86,7 +86,9 @@ IN_BOTH = pytest.mark.parametrize("harness", [ContainerdEngine, InSandboxes], in
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[DockerHarness]:
     kind = getattr(request, "param", ContainerdEngine)
-    with contextlib.closing(DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}", kind)) as harness:
+    with contextlib.closing(
+        DockerHarness(f"bfia-isolation-{uuid.uuid4().hex[:8]}", kind)
+    ) as harness:
         yield harness
 
 
@@ -129,7 +131,8 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
             "while True: [s.accept()[0].close() for s in select.select(doors, [], [])[0]]"
         )
         server = subprocess.Popen(
-            ["nsenter", f"--net=/var/run/netns/{name}", "python3", "-c", text], stdout=subprocess.PIPE
+            ["nsenter", f"--net=/var/run/netns/{name}", "python3", "-c", text],
+            stdout=subprocess.PIPE,
         )
         try:
             assert server.stdout is not None and server.stdout.readline() == b"ready\n"
@@ -144,9 +147,16 @@ def another_machine(network: str = "10.214") -> Iterator[str]:
 Look = Callable[..., dict[str, bool]]
 
 
-def looked(harness: Any, engine: Engine, *targets: str, **changes: Any) -> dict[str, bool]:
+def looked(
+    harness: Any,
+    engine: Engine,
+    *targets: str,
+    **changes: Any,
+) -> dict[str, bool]:
     """Return which of these doors are open to a run."""
-    return dict(json.loads(output_of(harness, engine, Act(("python3", "-c", LOOK, *targets)), **changes)))
+    return dict(
+        json.loads(output_of(harness, engine, Act(("python3", "-c", LOOK, *targets)), **changes))
+    )
 
 
 @pytest.fixture
@@ -159,7 +169,9 @@ def not_ours(harness: DockerHarness, daemon: docker.DockerClient) -> Look:
     """Look from a container on the daemon's own bridge: what is closed to it shows nothing."""
 
     def look(*targets: str) -> dict[str, bool]:
-        said: bytes = daemon.containers.run(harness.image, ["python3", "-c", LOOK, *targets], remove=True)
+        said: bytes = daemon.containers.run(
+            harness.image, ["python3", "-c", LOOK, *targets], remove=True
+        )
         return dict(json.loads(said))
 
     return look
@@ -173,11 +185,20 @@ def address_of(daemon: docker.DockerClient, name: str) -> str:
 
 @IN_BOTH
 def test_a_task_reaches_the_gateways_listener_and_nothing_else(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, ours: Look, not_ours: Look
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    ours: Look,
+    not_ours: Look,
 ) -> None:
     gateway = engine.gateway_address()
     docker0 = default_bridge(daemon)
-    with listening() as database, listening() as operators, listening(gateway) as door, another_machine() as far:
+    with (
+        listening() as database,
+        listening() as operators,
+        listening(gateway) as door,
+        another_machine() as far,
+    ):
         engine.close_host([door])
         task = launched(harness, engine, WAITS, command=("python3", "-c", SERVES))
         said(engine, task.name, b"ready")
@@ -200,26 +221,47 @@ def test_a_task_reaches_the_gateways_listener_and_nothing_else(
             assert all(not_ours(*closed.values()).values())
         finally:
             elsewhere.remove(force=True)
-    assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+    assert engine.isolation() == Isolation(
+        tasks=True,
+        host=True,
+        outside=True,
+    )
 
 
 @IN_BOTH
 def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, ours: Look, not_ours: Look
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    ours: Look,
+    not_ours: Look,
 ) -> None:
     gateway = engine.gateway_address()
     docker0 = default_bridge(daemon)
-    published: dict[str, Any] = {"command": ["python3", "-c", SERVES], "detach": True, "ports": {"9000/tcp": None}}
+    published: dict[str, Any] = {
+        "command": ["python3", "-c", SERVES],
+        "detach": True,
+        "ports": {"9000/tcp": None},
+    }
     with contextlib.ExitStack() as stack:
-        database, local, door = (stack.enter_context(listening(at)) for at in ("0.0.0.0", "0.0.0.0", gateway))
+        database, local, door = (
+            stack.enter_context(listening(at)) for at in ("0.0.0.0", "0.0.0.0", gateway)
+        )
         far = stack.enter_context(another_machine())
         metadata = stack.enter_context(another_machine("169.254"))
         engine.close_host([door])
         elsewhere = daemon.containers.run(harness.image, **published)
         stack.callback(elsewhere.remove, force=True)
         port = daemon.api.port(elsewhere.id, 9000)[0]["HostPort"]
-        services = (f"{docker0}:{local}", f"{far}:8080", f"{docker0}:{port}", "10.214.255.0/24:8080")
-        neighbour = launched(harness, engine, WAITS, command=("python3", "-c", SERVES), reach=services)
+        services = (
+            f"{docker0}:{local}",
+            f"{far}:8080",
+            f"{docker0}:{port}",
+            "10.214.255.0/24:8080",
+        )
+        neighbour = launched(
+            harness, engine, WAITS, command=("python3", "-c", SERVES), reach=services
+        )
         said(engine, neighbour.name, b"ready")
         open_, closed = (
             {f"{gateway}:{door}", *services[:3]},
@@ -241,7 +283,11 @@ def test_a_task_reaches_the_services_that_it_has_to_and_nothing_else(
         assert [*ours(*services[:3], reach=services[1:2]).values()] == [False, True, False]
         del closed["a task at the same services"], closed["the listener's port elsewhere"]
         assert all(not_ours(*closed.values()).values())
-        assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+        assert engine.isolation() == Isolation(
+            tasks=True,
+            host=True,
+            outside=True,
+        )
 
 
 def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
@@ -258,11 +304,20 @@ def test_a_service_is_found_by_its_name_and_rules_that_were_lost_are_made_anew(
     with listening() as lake, listening() as other:
         service = f"lake.bank.example:{lake}"
         for _ in range(2):
-            assert [*ours(service, f"lake.bank.example:{other}", reach=(service,)).values()] == [True, False]
+            assert [*ours(service, f"lake.bank.example:{other}", reach=(service,)).values()] == [
+                True,
+                False,
+            ]
             assert engine.isolation().outside
-            found: dict[str, Any] = daemon.api.inspect_container(engine.list()[0].name)["HostConfig"]
-            bridge = daemon.api.inspect_network(found["NetworkMode"])["Options"]["com.docker.network.bridge.name"]
-            rules = subprocess.check_output(["iptables", "-S", "DOCKER-USER"], text=True).splitlines()
+            found: dict[str, Any] = daemon.api.inspect_container(engine.list()[0].name)[
+                "HostConfig"
+            ]
+            bridge = daemon.api.inspect_network(found["NetworkMode"])["Options"][
+                "com.docker.network.bridge.name"
+            ]
+            rules = subprocess.check_output(
+                ["iptables", "-S", "DOCKER-USER"], text=True
+            ).splitlines()
             for rule in (line.split()[1:] for line in rules if bridge in line):
                 subprocess.run(["iptables", "-D", *rule], check=True)
             assert not engine.isolation().outside and "no rules" in engine.isolation().gaps[0]
@@ -297,7 +352,9 @@ def test_a_host_that_was_opened_is_closed_again_before_the_next_start(
                 made.remove()
             assert [*ours(*there).values()] == [False, True]
             assert "made anew" in caplog.messages[-1]
-    monkeypatch.setattr(Firewall, "close_except", lambda *_: (_ for _ in ()).throw(EngineError("no iptables")))
+    monkeypatch.setattr(
+        Firewall, "close_except", lambda *_: (_ for _ in ()).throw(EngineError("no iptables"))
+    )
     subprocess.run(["iptables", "-D", *jump, chain], check=True)
     ours("127.0.0.1:1")
     assert "no iptables" in caplog.messages[-1] and not engine.isolation().host
@@ -311,12 +368,16 @@ def no_jump(chain: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if subprocess.run(["iptables", "-w", "-C", *jump], capture_output=True, check=False).returncode:
+        if subprocess.run(
+            ["iptables", "-w", "-C", *jump], capture_output=True, check=False
+        ).returncode:
             subprocess.run(["iptables", "-w", "-I", jump[0], "1", *jump[1:]], check=True)
 
 
 def test_the_way_stays_closed_while_docker_makes_a_network(
-    daemon: docker.DockerClient, engine: ContainerdEngine, ours: Look
+    daemon: docker.DockerClient,
+    engine: ContainerdEngine,
+    ours: Look,
 ) -> None:
     docker0 = default_bridge(daemon)
     with listening() as local, another_machine() as far:
@@ -328,23 +389,37 @@ def test_the_way_stays_closed_while_docker_makes_a_network(
 
 
 def test_what_another_container_publishes_stays_closed_while_docker_makes_a_network(
-    harness: DockerHarness, daemon: docker.DockerClient, engine: ContainerdEngine, ours: Look, not_ours: Look
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+    engine: ContainerdEngine,
+    ours: Look,
+    not_ours: Look,
 ) -> None:
     engine.close_host([1])
-    serves: dict[str, Any] = {"command": ["python3", "-c", SERVES], "detach": True, "ports": {"9000/tcp": None}}
+    serves: dict[str, Any] = {
+        "command": ["python3", "-c", SERVES],
+        "detach": True,
+        "ports": {"9000/tcp": None},
+    }
     elsewhere = daemon.containers.run(harness.image, **serves)
     try:
         published = f"{default_bridge(daemon)}:{daemon.api.port(elsewhere.id, 9000)[0]['HostPort']}"
         assert not_ours(published) == {published: True}
         with no_jump("DOCKER-ISOLATION-STAGE-1"):
             assert ours(published) == {published: False}
-        assert engine.isolation() == Isolation(tasks=True, host=True, outside=True)
+        assert engine.isolation() == Isolation(
+            tasks=True,
+            host=True,
+            outside=True,
+        )
     finally:
         elsewhere.remove(force=True)
 
 
 @IN_BOTH
-def test_there_is_no_way_out_by_another_protocol(harness: DockerHarness, engine: ContainerdEngine) -> None:
+def test_there_is_no_way_out_by_another_protocol(
+    harness: DockerHarness, engine: ContainerdEngine
+) -> None:
     text = """
 import socket, pathlib
 v6 = pathlib.Path("/proc/net/if_inet6")
@@ -360,7 +435,9 @@ for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socke
 
 
 def test_several_gateways_of_a_node_leave_each_other_their_doors(
-    harness: DockerHarness, engine: ContainerdEngine, ours: Look
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    ours: Look,
 ) -> None:
     second = harness.engine(instance="second")
     gateway = engine.gateway_address()
@@ -400,7 +477,9 @@ def test_who_only_looks_leaves_no_network_and_takes_none_away(
     node.remove_network()
 
 
-def test_a_network_of_the_admins_own_is_left_as_it_is(harness: DockerHarness, daemon: docker.DockerClient) -> None:
+def test_a_network_of_the_admins_own_is_left_as_it_is(
+    harness: DockerHarness, daemon: docker.DockerClient
+) -> None:
     name = f"bfia-isolation-{uuid.uuid4().hex[:8]}"
     made = daemon.networks.create(name)
     engine = harness.engine(network=name)
@@ -415,9 +494,13 @@ def test_a_network_of_the_admins_own_is_left_as_it_is(harness: DockerHarness, da
 
 
 def test_a_network_that_was_made_without_isolation_is_made_anew(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
 ) -> None:
-    network = NodeNetwork(lambda: daemon.api, harness.network, {NODE: "alpha", INSTALLATION: "x"}, outside=True)
+    network = NodeNetwork(
+        lambda: daemon.api, harness.network, {NODE: "alpha", INSTALLATION: "x"}, outside=True
+    )
     first = network.ensure()
     assert not daemon.api.inspect_network(first)["Internal"]
     assert engine.network_id() != first
@@ -437,7 +520,10 @@ def test_the_outside_is_open_only_where_the_admin_says_so(harness: DockerHarness
 
 
 def test_a_granted_capability_and_mount_are_all_that_is_added(
-    harness: DockerHarness, engine: ContainerdEngine, daemon: docker.DockerClient, tmp_path: Any
+    harness: DockerHarness,
+    engine: ContainerdEngine,
+    daemon: docker.DockerClient,
+    tmp_path: Any,
 ) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "model").write_text("weights")

@@ -81,7 +81,10 @@ class KubernetesHarness(Harness[KubernetesEngine]):
     """up to the cluster's network"""
     capabilities = frozenset({"fractional_cpu", "oom_flag", "network", "capabilities"})
     adds = Harness.adds | {
-        *(f"KUBERNETES_{name}" for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTPS", "PORT")),
+        *(
+            f"KUBERNETES_{name}"
+            for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTPS", "PORT")
+        ),
         *(f"KUBERNETES_PORT_443_TCP{name}" for name in ("", "_PROTO", "_PORT", "_ADDR")),
     }
     """of the cluster's own service"""
@@ -99,7 +102,12 @@ class KubernetesHarness(Harness[KubernetesEngine]):
         self.image = f"{self.registry}/{Harness.image}"
         self.no_image = f"{self.registry}/no-such-image:1.0"
 
-    def _made(self, node: str, installation: str, **options: Any) -> KubernetesEngine:
+    def _made(
+        self,
+        node: str,
+        installation: str,
+        **options: Any,
+    ) -> KubernetesEngine:
         options = {
             "kubeconfig": str(self.home / "gateway.conf"),
             "pull": PullRules(frozenset({self.registry})),
@@ -118,7 +126,9 @@ class KubernetesHarness(Harness[KubernetesEngine]):
             return pods_of(admin, run)
 
     def admin(self) -> Client:
-        return Client(KubeConfig.from_file(self.home / "admin.conf"), namespace="bfia", trust_env=False)
+        return Client(
+            KubeConfig.from_file(self.home / "admin.conf"), namespace="bfia", trust_env=False
+        )
 
 
 @pytest.fixture
@@ -164,13 +174,23 @@ def test_runs_have_the_profile_that_their_machines_have(harness: KubernetesHarne
         profile.unlink()
 
 
-def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: KubernetesHarness, admin: Client) -> None:
+def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
+    harness: KubernetesHarness, admin: Client
+) -> None:
     options = KubernetesOptions(
-        read_only_root=True, priority_class="system-node-critical", tolerations=({"key": "gpu"},)
+        read_only_root=True,
+        priority_class="system-node-critical",
+        tolerations=({"key": "gpu"},),
     )
     engine = harness.engine()
     limits = Limits(cpu=1.5, memory=96 << 20)
-    spec = a_spec(harness, WAITS, limits=limits, reserved=Limits(memory=64 << 20), own=("/bfia/log",))
+    spec = a_spec(
+        harness,
+        WAITS,
+        limits=limits,
+        reserved=Limits(memory=64 << 20),
+        own=("/bfia/log",),
+    )
     job = job_of(spec, engine._images.find(spec.image), engine._owner, False, options)
     engine.launch(spec)
     (pod,) = pods_of(admin, spec.name)
@@ -186,9 +206,15 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(harness: Kubernete
     assert container.resources.limits == {"cpu": "1500m", "memory": str(96 << 20)}
     assert container.resources.requests == {"cpu": "0", "memory": str(64 << 20)}
     found = admin.get(Job, spec.name).spec
-    assert (found.backoffLimit, found.parallelism, found.ttlSecondsAfterFinished) == (0, 1, 7 * 24 * 3600)
+    assert (found.backoffLimit, found.parallelism, found.ttlSecondsAfterFinished) == (
+        0,
+        1,
+        7 * 24 * 3600,
+    )
     assert found.activeDeadlineSeconds > pod.spec.activeDeadlineSeconds
-    assert wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
+    assert (
+        wanted.priorityClassName == "system-node-critical" and wanted.tolerations[-1].key == "gpu"
+    )
     assert wanted.containers[0].securityContext.readOnlyRootFilesystem
     assert [mount.mountPath for mount in wanted.containers[0].volumeMounts] == [
         "/bfia/log",
@@ -211,7 +237,10 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
     admin.delete(Pod, pod.metadata.name, grace_period=1)
     heard.of(spec.name)
     assert engine.probe(spec.name) == Missing()
-    wait_for(lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid], "another")
+    wait_for(
+        lambda: [one for one in pods_of(admin, spec.name) if one.metadata.uid != pod.metadata.uid],
+        "another",
+    )
     anew, again = harness.engine(), Heard()
     anew.watch(again)  # a gateway that begins later does not take it for one that runs
     again.of(spec.name)
@@ -221,13 +250,18 @@ def test_the_variables_are_secret_and_gone_once_the_run_has_begun(
 
 
 def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
-    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    harness: KubernetesHarness,
+    admin: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with guarded_registry(tmp_path / "closed") as closed:
         engine, made = harness.engine(pull=PullRules(frozenset({closed}))), []
         create = engine._cluster.create
-        monkeypatch.setattr(engine._cluster, "create", lambda what: made.append(create(what)) or made[-1])
+        monkeypatch.setattr(
+            engine._cluster, "create", lambda what: made.append(create(what)) or made[-1]
+        )
         image = harness.image.replace(harness.registry, closed)
         spec, denied = (a_spec(harness, WAITS, image=image) for _ in "ab")
         log_in(tmp_path, closed, "a wrong password")
@@ -254,7 +288,10 @@ def test_the_login_at_the_registry_goes_along_while_the_image_is_fetched(
 
 def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) -> None:
     engine = harness.engine()
-    done, never = a_spec(harness, exits(0)), a_spec(harness, exits(0), environment={"not valid": ""})
+    done, never = (
+        a_spec(harness, exits(0)),
+        a_spec(harness, exits(0), environment={"not valid": ""}),
+    )
     engine.launch(done)
     ended(engine, done.name)
     engine.remove(done.name)
@@ -263,10 +300,15 @@ def test_what_is_over_leaves_nothing(harness: KubernetesHarness, admin: Client) 
     assert engine.list() == []
     for run in (done.name, never.name):
         for kind in (Job, Pod, Secret):
-            wait_for(lambda kind=kind, run=run: not list(admin.list(kind, labels={RUN: run})), f"no {kind} stays")
+            wait_for(
+                lambda kind=kind, run=run: not list(admin.list(kind, labels={RUN: run})),
+                f"no {kind} stays",
+            )
 
 
-def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness: KubernetesHarness, admin: Client) -> None:
+def test_a_launch_that_was_cut_off_is_completed_by_the_next(
+    harness: KubernetesHarness, admin: Client
+) -> None:
     engine = harness.engine()
     spec = a_spec(harness, exits(4))
     engine._create(spec, engine._images.find(spec.image))  # and there the gateway was killed
@@ -280,7 +322,9 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(harness: KubernetesH
 
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
-    harness: KubernetesHarness, admin: Client, monkeypatch: pytest.MonkeyPatch
+    harness: KubernetesHarness,
+    admin: Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, spec = harness.engine(), a_spec(harness, exits(0), reserved=Limits(cpu=12))
     seen: list[PodView] = []
@@ -290,23 +334,30 @@ def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
         launched = pool.submit(engine.launch, spec)
         wait_for(lambda: seen, "its pod is seen")
         admin.delete(Pod, pods_of(admin, spec.name)[0].metadata.name)
-        with pytest.raises(CreateFailed, match="evicted or deleted before it was seen to have begun"):
+        with pytest.raises(
+            CreateFailed, match="evicted or deleted before it was seen to have begun"
+        ):
             launched.result()
     assert engine.list() == []
     wait_for(
-        lambda: not [*pods_of(admin, spec.name), *admin.list(Secret, labels={RUN: spec.name})], "nothing stays"
+        lambda: not [*pods_of(admin, spec.name), *admin.list(Secret, labels={RUN: spec.name})],
+        "nothing stays",
     )
 
 
 @pytest.mark.parametrize("by", ["launch", "watch"])
 def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
-    harness: KubernetesHarness, admin: Client, by: str
+    harness: KubernetesHarness,
+    admin: Client,
+    by: str,
 ) -> None:
     """The gateway was killed before the note of the first, which was then evicted."""
     engine, spec = harness.engine(), a_spec(harness, WAITS)
     image = engine._images.find(spec.image)
     engine._set_going(spec, image, engine._create(spec, image))
-    wait_for(lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.begun], "it begins")
+    wait_for(
+        lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.begun], "it begins"
+    )
     (pod,) = pods_of(admin, spec.name)
     admin.delete(Pod, pod.metadata.name, grace_period=1)
 
@@ -318,7 +369,9 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
     (again,) = pods_of(admin, spec.name)
     anew, heard = harness.engine(), Heard()
     if by == "launch":
-        with pytest.raises(CreateFailed, match="evicted or deleted before it was seen to have begun"):
+        with pytest.raises(
+            CreateFailed, match="evicted or deleted before it was seen to have begun"
+        ):
             anew.launch(spec)
         assert anew.list() == []
     else:
@@ -329,7 +382,9 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
         assert anew.probe(spec.name) == Missing()
     assert list(admin.list(Secret, labels={RUN: spec.name})) == []
     left = [pod for pod in pods_of(admin, spec.name) if pod.metadata.name == again.metadata.name]
-    assert all(pod.metadata.deletionTimestamp for pod in left)  # which may take the cluster minutes under load
+    assert all(
+        pod.metadata.deletionTimestamp for pod in left
+    )  # which may take the cluster minutes under load
     anew.remove(spec.name)
 
 
@@ -340,7 +395,9 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
     with pytest.raises(ImageNotFound, match="not a valid image name"):
         engine.image_digest("https://a/b")
     spec = a_spec(harness, exits(0))
-    gone = replace(engine._images.find(spec.image), repo_digests=(f"{harness.registry}/b@sha256:{'0' * 64}",))
+    gone = replace(
+        engine._images.find(spec.image), repo_digests=(f"{harness.registry}/b@sha256:{'0' * 64}",)
+    )
     engine._images = SimpleNamespace(find=lambda _: gone)  # type: ignore[assignment]
     with pytest.raises(ImageNotFound, match="not found"):
         engine.launch(spec)
@@ -348,10 +405,16 @@ def test_images_that_a_machine_cannot_fetch_are_told_apart(harness: KubernetesHa
 
 
 def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
-    harness: KubernetesHarness, admin: Client, space: str
+    harness: KubernetesHarness,
+    admin: Client,
+    space: str,
 ) -> None:
     """With more rights than a gateway needs: in a namespace of the test's own."""
-    options = {"kubeconfig": str(harness.home / "admin.conf"), "namespace": space, "place_seconds": 2.0}
+    options = {
+        "kubeconfig": str(harness.home / "admin.conf"),
+        "namespace": space,
+        "place_seconds": 2.0,
+    }
     engine, unknown = harness.engine(**options), harness.engine(**options)
     whole = engine.capacity()
     assert whole.cpu >= 1 and whole.memory > 1 << 30  # of one machine
@@ -361,7 +424,11 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
     assert "ResourceQuota" in refused.value.remedy  # type: ignore[attr-defined]
     with pytest.raises(EngineDown, match="none of the cluster's machines"):  # jobs wait for them
         harness.engine(**options, node_selector={"machine": "none"}).capacity()
-    hard = {"requests.cpu": "1500m", "requests.memory": "64Mi", "pods": "5"}
+    hard = {
+        "requests.cpu": "1500m",
+        "requests.memory": "64Mi",
+        "pods": "5",
+    }
     quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard=hard))
     admin.create(quota, namespace=space)
     assert engine.capacity() == Capacity(1.5, 64 << 20, others=Capacity(0, 0))
@@ -370,7 +437,11 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
         engine.launch(a_spec(harness, exits(0), reserved=Limits(memory=65 << 20)))
     assert engine.list() == []
     theirs = {"requests": {"cpu": "500m", "memory": "16Mi"}}
-    container = {"name": "theirs", "image": harness.image, "resources": theirs}
+    container = {
+        "name": "theirs",
+        "image": harness.image,
+        "resources": theirs,
+    }
     pod = {"containers": [container], "nodeSelector": {"machine": "none"}}
     admin.create(Pod.from_dict({"metadata": {"name": "theirs"}, "spec": pod}), namespace=space)
     for one in (engine, unknown):
@@ -383,7 +454,9 @@ def test_a_quota_is_what_the_namespace_has_and_says_what_does_not_fit(
 
 
 def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own(
-    harness: KubernetesHarness, admin: Client, space: str
+    harness: KubernetesHarness,
+    admin: Client,
+    space: str,
 ) -> None:
     """Of a resource that one machine has while the test runs, as another vendor's would be; without a device."""
     gpu = f"bfia.test/gpu-{uuid.uuid4().hex[:8]}"
@@ -403,11 +476,24 @@ def test_gpus_are_those_of_ready_machines_within_the_quota_and_a_run_has_its_own
         (pod,) = admin.list(Pod, namespace=space, labels={RUN: first.name})
         has = pod.spec.containers[0].resources
         assert (has.limits[gpu], has.requests[gpu]) == ("1", "1")
-        theirs = harness.engine(node="beta", gpu=gpu, **{**options, "namespace": "bfia"})
-        assert [others(one).gpu for one in (engine, theirs)] == [0, 1]  # its namespace is another one, too
+        theirs = harness.engine(
+            node="beta",
+            gpu=gpu,
+            **{**options, "namespace": "bfia"},
+        )
+        assert [others(one).gpu for one in (engine, theirs)] == [
+            0,
+            1,
+        ]  # its namespace is another one, too
         with pytest.raises(CreateFailed, match=f"1 Insufficient {gpu}"):
-            harness.engine(gpu=gpu, place_seconds=2.0, **options).launch(second)
-        quota = ResourceQuota(metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"}))
+            harness.engine(
+                gpu=gpu,
+                place_seconds=2.0,
+                **options,
+            ).launch(second)
+        quota = ResourceQuota(
+            metadata=ObjectMeta(name="q"), spec=ResourceQuotaSpec(hard={f"requests.{gpu}": "1"})
+        )
         admin.create(quota, namespace=space)
         assert engine.capacity().gpu == 1
         engine.remove(first.name)
@@ -438,14 +524,21 @@ def test_while_the_api_server_is_away_nothing_is_known_and_nothing_is_lost(
     where = urlsplit(server)
     with cable_to((str(where.hostname), int(where.port or 0))) as cable:
         file = tmp_path / "cable.conf"
-        file.write_text(text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8")
+        file.write_text(
+            text.replace(server, f"https://127.0.0.1:{cable.server_address[1]}"), encoding="utf-8"
+        )
         engine, heard, away = harness.engine(kubeconfig=str(file)), Heard(), Heard()
         spec = launched(harness, engine, WAITS)
         engine.watch(heard, away)
         wait_for(lambda: isinstance(engine.probe(spec.name), Running), "it runs")
         cable.cut()
         away.of("")
-        for call in (engine.check, engine.list, lambda: engine.probe(spec.name), lambda: engine.logs(spec.name)):
+        for call in (
+            engine.check,
+            engine.list,
+            lambda: engine.probe(spec.name),
+            lambda: engine.logs(spec.name),
+        ):
             with pytest.raises(EngineDown, match="does not answer"):
                 call()
         harness.engine().stop(spec.name, 1)  # it ends meanwhile
@@ -463,7 +556,13 @@ def test_the_first_responses_may_come_together() -> None:
         "def decode(kind): met.wait(); kind.from_dict({'spec': {'template': pod, **pod['spec']}})\n"
         "for n in range(6): threading.Thread(target=decode, args=([engine.Job, engine.Pod][n % 2],)).start()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 
@@ -496,7 +595,12 @@ def test_a_run_reaches_the_gateway_and_the_storage_and_nothing_else(
         assert said_by(admin, harness.image, LOOK, *closed) == dict.fromkeys(closed, True)
 
 
-def said_by(admin: Client, image: str, program: str, *words: str) -> Any:
+def said_by(
+    admin: Client,
+    image: str,
+    program: str,
+    *words: str,
+) -> Any:
     """Return what a program says in a pod other than a run's."""
     name = f"try-{uuid.uuid4().hex[:8]}"
     nothing = {"requests": {"cpu": "0", "memory": "0"}}
@@ -506,25 +610,54 @@ def said_by(admin: Client, image: str, program: str, *words: str) -> Any:
         "command": ["python3", "-c", program, *words],
         "resources": nothing,
     }
-    spec = {"restartPolicy": "Never", "containers": [container], "nodeSelector": {"machine": "1"}}
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "nodeSelector": {"machine": "1"},
+    }
     admin.create(Pod.from_dict({"metadata": {"name": name}, "spec": spec}))
     try:
-        wait_for(lambda: admin.get(Pod, name).status.phase in ("Succeeded", "Failed"), "it has looked")
+        wait_for(
+            lambda: admin.get(Pod, name).status.phase in ("Succeeded", "Failed"), "it has looked"
+        )
         return json.loads("".join(admin.log(name)))
     finally:
         admin.delete(Pod, name)
 
 
 def a_pod(status: dict[str, Any], **metadata: Any) -> PodView:
-    about = {"name": "p", "labels": {RUN: "r"}, **metadata}
+    about = {
+        "name": "p",
+        "labels": {RUN: "r"},
+        **metadata,
+    }
     spec = {"containers": [], "nodeName": "m"}
-    return PodView(Pod.from_dict({"metadata": about, "spec": spec, "status": status}))
+    return PodView(
+        Pod.from_dict(
+            {
+                "metadata": about,
+                "spec": spec,
+                "status": status,
+            }
+        )
+    )
 
 
 THEN = "2026-11-26T04:00:00Z"
-SEEN = {"name": "run", "image": "", "imageID": "", "restartCount": 0}
+SEEN = {
+    "name": "run",
+    "image": "",
+    "imageID": "",
+    "restartCount": 0,
+}
 RUNS = SEEN | {"ready": True, "state": {"running": {"startedAt": THEN}}}
-OVER = {"terminated": {"exitCode": 137, "startedAt": THEN, "finishedAt": THEN}}
+OVER = {
+    "terminated": {
+        "exitCode": 137,
+        "startedAt": THEN,
+        "finishedAt": THEN,
+    }
+}
 ENDED = SEEN | {"ready": False, "state": OVER}
 
 
@@ -533,16 +666,56 @@ ENDED = SEEN | {"ready": False, "state": OVER}
     [
         ({"phase": "Pending"}, {}, Missing, False),
         ({"phase": "Running", "containerStatuses": [RUNS]}, {}, Running, False),
-        ({"phase": "Failed", "containerStatuses": [RUNS], "reason": "DeadlineExceeded"}, {}, Running, False),
-        ({"phase": "Running", "containerStatuses": [RUNS]}, {"deletionTimestamp": THEN}, Running, False),
+        (
+            {
+                "phase": "Failed",
+                "containerStatuses": [RUNS],
+                "reason": "DeadlineExceeded",
+            },
+            {},
+            Running,
+            False,
+        ),
+        (
+            {"phase": "Running", "containerStatuses": [RUNS]},
+            {"deletionTimestamp": THEN},
+            Running,
+            False,
+        ),
         ({"phase": "Failed", "containerStatuses": [ENDED]}, {}, Exited, True),
-        ({"phase": "Failed", "containerStatuses": [ENDED], "reason": "Evicted"}, {}, Missing, True),
-        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, {}, Missing, True),
-        ({"phase": "Failed", "containerStatuses": [ENDED]}, {"deletionTimestamp": THEN}, Missing, True),
+        (
+            {
+                "phase": "Failed",
+                "containerStatuses": [ENDED],
+                "reason": "Evicted",
+            },
+            {},
+            Missing,
+            True,
+        ),
+        (
+            {
+                "phase": "Failed",
+                "reason": "Evicted",
+                "message": "low on memory",
+            },
+            {},
+            Missing,
+            True,
+        ),
+        (
+            {"phase": "Failed", "containerStatuses": [ENDED]},
+            {"deletionTimestamp": THEN},
+            Missing,
+            True,
+        ),
     ],
 )
 def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
-    status: dict[str, Any], metadata: dict[str, Any], seen: type[object], over: bool
+    status: dict[str, Any],
+    metadata: dict[str, Any],
+    seen: type[object],
+    over: bool,
 ) -> None:
     pod = a_pod(status, **metadata)
     assert (type(pod.probe()), pod.over) == (seen, over)

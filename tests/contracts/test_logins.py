@@ -45,23 +45,38 @@ NOT_INSTALLED = r"the credential helper docker-credential-no-such, which .*/conf
         ({"credHelpers": {"harbor.example": "no-such"}}, ""),
         ({"auths": {SHOP: ENTRY}, "credsStore": "no-such"}, ""),
         ({"auths": {"other.example": {"auth": "?"}, SHOP: ENTRY}}, ""),
-        ({"auths": {SHOP: {"auth": "?"}}}, r"the entry registry\.example of auths in .*/config\.json is not as"),
-        ({"auths": {SHOP: "text"}}, r"the entry registry\.example of auths in .*/config\.json is not as"),
+        (
+            {"auths": {SHOP: {"auth": "?"}}},
+            r"the entry registry\.example of auths in .*/config\.json is not as",
+        ),
+        (
+            {"auths": {SHOP: "text"}},
+            r"the entry registry\.example of auths in .*/config\.json is not as",
+        ),
         ({"auths": []}, ""),
         ({"auths": ["text"]}, r"auths in .*/config\.json is not a JSON object"),
         ({"credHelpers": ["text"]}, r"credHelpers in .*/config\.json is not a JSON object"),
-        ({"credsStore": ["text"]}, "names a credential helper for registry.example that is not text"),
+        (
+            {"credsStore": ["text"]},
+            "names a credential helper for registry.example that is not text",
+        ),
         ([], r".*/config\.json holds no JSON object"),
         ("{", r".*/config\.json is not valid JSON \(.*\)"),
         ("\ufeff\x00", r".*/config\.json is not valid JSON \(.*\)"),
         (None, r".*/config\.json cannot be read \(Is a directory\)"),
     ],
 )
-def test_what_is_wrong_with_a_login_is_named(file: Path, content: object, problem: str) -> None:
+def test_what_is_wrong_with_a_login_is_named(
+    file: Path,
+    content: object,
+    problem: str,
+) -> None:
     if content is None:
         file.mkdir()
     else:
-        file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        file.write_text(
+            content if isinstance(content, str) else json.dumps(content), encoding="utf-8"
+        )
     login = login_for(SHOP)
     assert bool(login.problem) is bool(problem)
     if problem:
@@ -90,7 +105,10 @@ def refused(login: Login) -> str:
     ],
 )
 def test_a_helper_is_asked_and_its_faults_are_named(
-    file: Path, text: str, password: tuple[str, str] | None, problem: str
+    file: Path,
+    text: str,
+    password: tuple[str, str] | None,
+    problem: str,
 ) -> None:
     file.write_text(json.dumps({"credsStore": "shop"}))
     helper(file.parent, text)
@@ -110,7 +128,8 @@ def test_a_helper_that_cannot_be_run_is_named(file: Path) -> None:
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"auths": {"a": "b"}}', '{"auths": {"a": {"auth": "?"}}}', '{"proxies": 1}']
+    "content",
+    ["{", "[]", '{"auths": {"a": "b"}}', '{"auths": {"a": {"auth": "?"}}}', '{"proxies": 1}'],
 )
 def test_an_engine_answers_whatever_dockers_configuration_holds(file: Path, content: str) -> None:
     file.write_text(content)
@@ -124,7 +143,10 @@ def test_an_image_without_login_is_asked_for_and_the_helper_named(file: Path, sh
     file.write_text(json.dumps({"credsStore": "no-such"}))
     options = DockerOptions(pull=PullRules(frozenset({shop}), 60.0))
     with contextlib.closing(ContainerdEngine("alpha", "none", options)) as engine:
-        for ask in (lambda: engine.ensure_image(f"{shop}/a:1", print), lambda: engine.offered(f"{shop}/a:1", 60)):
+        for ask in (
+            lambda: engine.ensure_image(f"{shop}/a:1", print),
+            lambda: engine.offered(f"{shop}/a:1", 60),
+        ):
             with pytest.raises(ImageNotFound, match=f"manifest unknown.*{NOT_INSTALLED}"):
                 ask()
 

@@ -25,7 +25,11 @@ from tests.inprocess import ME, PEER, STRANGER
 
 pytestmark = pytest.mark.xdist_group("participant_api")
 RUNNING, SUCCESS, FAILED = TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
-ROLES = {"arbiter": (PEER,), "guest": (ME,), "host": (ME, ME)}
+ROLES = {
+    "arbiter": (PEER,),
+    "guest": (ME,),
+    "host": (ME, ME),
+}
 PARTIES = ("guest.0", "host.0", "host.1")
 _numbers = count()
 
@@ -41,13 +45,22 @@ def job(scratch: list[str]) -> JobSpec:
     return a_job_of(scratch)
 
 
-def a_job_of(scratch: list[str], dag: str | Dag = "a", **changes: Any) -> JobSpec:
+def a_job_of(
+    scratch: list[str],
+    dag: str | Dag = "a",
+    **changes: Any,
+) -> JobSpec:
     spec = a_spec(dag, ROLES, job_id=f"job-participant-{next(_numbers)}", **changes)
     scratch.append(spec.job_id)
     return spec
 
 
-def started(api: ParticipantApi, world: World, spec: JobSpec, task: str = "a") -> str:
+def started(
+    api: ParticipantApi,
+    world: World,
+    spec: JobSpec,
+    task: str = "a",
+) -> str:
     """Create the job, start one of its tasks, and wait until all its containers are up; return the task's id."""
     api.create_job(spec, PEER)
     api.start_job(spec.job_id, PEER)
@@ -58,7 +71,11 @@ def started(api: ParticipantApi, world: World, spec: JobSpec, task: str = "a") -
     return task_id
 
 
-def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: JobSpec):
+def test_creating_is_accepting_and_once(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     api.create_job(job, PEER)
     first = world.local(job.job_id)
     assert first.status is JobStatus.READY and first.runs == ()
@@ -72,24 +89,38 @@ def test_creating_is_accepting_and_once(api: ParticipantApi, world: World, job: 
     for _ in range(3):
         api.create_job(job, PEER)
         api.start_job(job.job_id, PEER)
-    api.start_job(job.job_id, PEER, [f"host.{n}" for n in range(5, 1000)])  # no party of it is left out
+    api.start_job(
+        job.job_id, PEER, [f"host.{n}" for n in range(5, 1000)]
+    )  # no party of it is left out
     assert world.local(job.job_id) == replace(first, status=JobStatus.RUNNING)
     events = [e.event for e in world.me.store.timeline(job.job_id)]
     assert events == ["job READY here", "job RUNNING here"]
 
 
 def test_a_job_runs_without_those_parties_only_that_it_can_spare(
-    api: ParticipantApi, world: World, scratch: list[str]
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
 ):
     """Attack: who schedules a job leaves out, once it is agreed to, whom the others rely on."""
-    roles = {"arbiter": (PEER,), "guest": (ME,), "host": (THIRD, ME)}
+    roles = {
+        "arbiter": (PEER,),
+        "guest": (ME,),
+        "host": (THIRD, ME),
+    }
     needed = replace(a_job_of(scratch), parties=parties(roles))
     spared = replace(
-        a_job_of(scratch, job_params={"common": {"min_parties": {"host": 1}}}), parties=parties(roles)
+        a_job_of(scratch, job_params={"common": {"min_parties": {"host": 1}}}),
+        parties=parties(roles),
     )
     for spec in (needed, spared):
         api.create_job(spec, PEER)
-    for spec, label in ((needed, "arbiter.0"), (needed, "host.0"), (spared, "host.1"), (spared, "guest.0")):
+    for spec, label in (
+        (needed, "arbiter.0"),
+        (needed, "host.0"),
+        (spared, "host.1"),
+        (spared, "guest.0"),
+    ):
         assert refusal(api.start_job, spec.job_id, PEER, [label]) == ("NOT_AUTHORISED", 403), label
         assert world.local(spec.job_id).excluded == ()
     api.start_job(needed.job_id, PEER)
@@ -99,13 +130,20 @@ def test_a_job_runs_without_those_parties_only_that_it_can_spare(
     assert world.local(spared.job_id).excluded == ("host.0",)
 
 
-def test_all_problems_are_reported_together(api: ParticipantApi, world: World, scratch: list[str]):
+def test_all_problems_are_reported_together(
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+):
     flow = a_dag("a -> b; c")
     unknown = replace(flow.nodes[2], component=ComponentRef("vendor", "9", "Thing"))
     spec = a_job_of(
         scratch,
         Dag((flow.nodes[0], flow.nodes[1], unknown)),
-        task_params={"guest": {"0": {"a": {"dataset_id": "no#such"}}}, "host": {"1": {"a": {"dataset_id": "no"}}}},
+        task_params={
+            "guest": {"0": {"a": {"dataset_id": "no#such"}}},
+            "host": {"1": {"a": {"dataset_id": "no"}}},
+        },
     )
     with pytest.raises(GatewayError) as caught:
         api.create_job(spec, PEER)
@@ -121,20 +159,29 @@ def test_all_problems_are_reported_together(api: ParticipantApi, world: World, s
     assert world.me.store.local_jobs.find(spec.job_id) is None
 
 
-def test_a_job_that_is_far_too_large_is_refused(api: ParticipantApi, world: World, job: JobSpec):
+def test_a_job_that_is_far_too_large_is_refused(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     """However often a partner makes and ends such jobs, each would stay."""
     blob = "x" * LARGEST
     signed = replace(job, bundles={ME: {"payload": blob}})
     large = replace(job, job_params={"common": {"blob": blob}})
     for create, spec in ((api.create_job, large), (world.me.participant.create_job, signed)):
-        with pytest.raises(GatewayError, match=f"must not have more than {LARGEST} characters") as caught:
+        with pytest.raises(
+            GatewayError, match=f"must not have more than {LARGEST} characters"
+        ) as caught:
             create(spec, PEER)
         assert (caught.value.reason, caught.value.code) == ("TOO_LARGE", 400)
     assert world.me.store.local_jobs.find(job.job_id) is None
 
 
 def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(
-    apis: Apis, api: ParticipantApi, world: World, job: JobSpec
+    apis: Apis,
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
 ):
     others = replace(job, parties=a_spec("a", {"arbiter": (PEER,), "guest": (THIRD,)}).parties)
     assert refusal(api.create_job, others, PEER) == ("NOT_A_PARTY", 409)
@@ -143,20 +190,33 @@ def test_a_job_of_other_nodes_or_of_a_sender_without_a_route_is_refused(
 
 
 def test_only_the_scheduling_node_may_go_on(
-    apis: Apis, api: ParticipantApi, world: World, job: JobSpec, scratch: list[str]
+    apis: Apis,
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+    scratch: list[str],
 ):
     task_id = started(api, world, job)
     for sender in (STRANGER, THIRD):
         other = apis.participant(sender)
-        unknown = map(refusal, _calls(other, "job-none", "task-none", sender))  # who has no part learns nothing
-        assert [refusal(call) for call in _calls(other, job.job_id, task_id, sender)] == list(unknown)
+        unknown = map(
+            refusal, _calls(other, "job-none", "task-none", sender)
+        )  # who has no part learns nothing
+        assert [refusal(call) for call in _calls(other, job.job_id, task_id, sender)] == list(
+            unknown
+        )
     inside = replace(a_job_of(scratch), parties=parties({**ROLES, "host": (*ROLES["host"], THIRD)}))
     api.create_job(inside, PEER)
     assert refusal(other.stop_job, inside.job_id, "", None, THIRD) == ("NOT_AUTHORISED", 403)
     assert [str(r.status) for r in world.local(job.job_id).runs] == ["RUNNING"] * 3
 
 
-def _calls(api: ParticipantApi, job_id: str, task_id: str, sender: NodeId) -> list[Any]:
+def _calls(
+    api: ParticipantApi,
+    job_id: str,
+    task_id: str,
+    sender: NodeId,
+) -> list[Any]:
     return [
         lambda: api.start_job(job_id, sender),
         lambda: api.start_task(job_id, "task-new", "a", sender),
@@ -169,13 +229,21 @@ def _calls(api: ParticipantApi, job_id: str, task_id: str, sender: NodeId) -> li
 
 
 def test_new_parameters_hold_once_a_start_names_them(
-    apis: Apis, api: ParticipantApi, world: World, scratch: list[str]
+    apis: Apis,
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
 ):
     job = a_job_of(scratch, "a; b", task_params={"common": {"a": {"x": 1}, "b": {"x": 1}}})
     started(api, world, job)
 
     def offer(name: str, values: Any) -> tuple[str, Amendment, list[str], NodeId]:
-        return job.job_id, Amendment(name, {"common": values}, PEER, "sooner", datetime.now(UTC)), [], PEER
+        return (
+            job.job_id,
+            Amendment(name, {"common": values}, PEER, "sooner", datetime.now(UTC)),
+            [],
+            PEER,
+        )
 
     one, two = offer("one", {"b": {"x": 2}}), offer("two", {"b": {"x": 3}})
     try:
@@ -187,7 +255,8 @@ def test_new_parameters_hold_once_a_start_names_them(
     api.offer_parameters(*two)  # and never recorded
     for value in ("2", "3"):  # the warnings at its creation were about 1
         assert any(
-            ".b.x: is not a parameter" in w and f"(got {value})" in w for w in world.local(job.job_id).warnings
+            ".b.x: is not a parameter" in w and f"(got {value})" in w
+            for w in world.local(job.job_id).warnings
         )
     for wrong in ({"a": {"x": 2}}, {"z": {}}):
         assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
@@ -222,7 +291,9 @@ def test_unknown_ids(api: ParticipantApi):
 
 
 def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
-    api: ParticipantApi, world: World, scratch: list[str]
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
 ):
     first, second = a_job_of(scratch), a_job_of(scratch, "a; judged")
     judge = replace(second.dag["judged"], component=ComponentRef("vendor", "1.0.0", "Judge"))
@@ -232,7 +303,12 @@ def test_an_id_that_another_task_has_and_a_component_of_other_roles_are_refused(
     api.start_job(second.job_id, PEER)
     assert refusal(api.start_task, second.job_id, task_id, "a", PEER) == ("TASK_ID_CONFLICT", 409)
     api.start_task(second.job_id, f"task-{second.job_id}-a", "a", PEER)
-    repeated = (second.job_id, f"task-{second.job_id}-a", "judged", PEER)  # as if it had begun under that id
+    repeated = (
+        second.job_id,
+        f"task-{second.job_id}-a",
+        "judged",
+        PEER,
+    )  # as if it had begun under that id
     assert refusal(api.start_task, *repeated) == ("TASK_ID_CONFLICT", 409)
     start = (second.job_id, f"task-{second.job_id}", "judged", PEER)
     assert refusal(api.start_task, *start) == ("NO_ROLE_HERE", 409)
@@ -250,20 +326,35 @@ def test_what_a_container_reports_of_a_run_that_is_gone_or_with_a_code_that_nobo
     assert "7" in failure.message
 
 
-def test_a_task_starts_once_however_often_it_is_asked_for(api: ParticipantApi, world: World, scratch: list[str]):
+def test_a_task_starts_once_however_often_it_is_asked_for(
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+):
     for _ in range(4):  # what happens between two of the calls differs from time to time
         job = a_job_of(scratch)
         api.create_job(job, PEER)
         task_id = f"task-{job.job_id}"
-        assert at_once(6, lambda job=job, task_id=task_id: api.start_task(job.job_id, task_id, "a", PEER)) == []
+        assert (
+            at_once(
+                6, lambda job=job, task_id=task_id: api.start_task(job.job_id, task_id, "a", PEER)
+            )
+            == []
+        )
         runs = [world.run(job.job_id, "a", label) for label in PARTIES]
         api.start_task(job.job_id, task_id, "a", PEER)
         assert [r.party.label for r in world.local(job.job_id).runs] == list(PARTIES)
-        launched = [spec.name for spec in world.engine().launches if spec.labels["bfia.job"] == job.job_id]
+        launched = [
+            spec.name for spec in world.engine().launches if spec.labels["bfia.job"] == job.job_id
+        ]
         assert sorted(launched) == sorted(run.name for run in runs)
 
 
-def test_a_task_may_start_before_its_job_and_runs_under_one_id(api: ParticipantApi, world: World, job: JobSpec):
+def test_a_task_may_start_before_its_job_and_runs_under_one_id(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     """The two calls may overtake each other."""
     api.create_job(job, PEER)
     for bad in ("../x", "a/b", "a\\b", ".."):
@@ -279,31 +370,53 @@ def test_a_task_may_start_before_its_job_and_runs_under_one_id(api: ParticipantA
     assert len(world.local(job.job_id).runs) == len(PARTIES)
 
 
-def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, world: World, scratch: list[str]):
+def test_a_task_that_is_over_runs_again_under_another_id(
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+):
     """The next task gets what the newest attempt wrote; a late stop of the first one reaches nothing."""
     spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 1}})
     first = started(api, world, spec)
     world.end(spec.job_id, "a", "guest.0", code=3)
     for label in PARTIES[1:]:
-        assert refusal(api.start_task, spec.job_id, first + "-again", "a", PEER) == ("TASK_ID_CONFLICT", 409)
+        assert refusal(api.start_task, spec.job_id, first + "-again", "a", PEER) == (
+            "TASK_ID_CONFLICT",
+            409,
+        )
         world.end(spec.job_id, "a", label)
     second = first + "-again"
     api.start_task(spec.job_id, second, "a", PEER)
     runs = wait_for(lambda: world.local(spec.job_id).runs[3:], 20, 0.01, "three more runs")
-    assert [(run.attempt, run.task_id) for run in world.local(spec.job_id).runs] == [(0, first)] * 3 + [
-        (1, second)
-    ] * 3
+    assert [(run.attempt, run.task_id) for run in world.local(spec.job_id).runs] == [
+        (0, first)
+    ] * 3 + [(1, second)] * 3
     assert len({run.name for run in world.local(spec.job_id).runs}) == 6
-    assert api.poll_task(first, "", PEER).status is FAILED and api.poll_task(second, "", PEER).status is not FAILED
+    assert (
+        api.poll_task(first, "", PEER).status is FAILED
+        and api.poll_task(second, "", PEER).status is not FAILED
+    )
     world.me.participant.stop_task("", first, "", PEER)
     for run in runs:
-        table = world.me.settings.storage.path / run.outputs["out"].namespace / run.outputs["out"].name
+        table = (
+            world.me.settings.storage.path / run.outputs["out"].namespace / run.outputs["out"].name
+        )
         table.mkdir(parents=True)
         (table / "data_0").write_text("id\n1\n")
-        wait_for(lambda run=run: run.name in {s.name for s in world.engine().launches}, 20, 0.01, "it is up")
+        wait_for(
+            lambda run=run: run.name in {s.name for s in world.engine().launches},
+            20,
+            0.01,
+            "it is up",
+        )
         world.me.participant.callback(Callback(SUCCESS, run_id=run.run_id))
         world.engine().finish(run.name, 0)
-    wait_for(lambda: api.poll_task(second, "", PEER).status is SUCCESS, 20, 0.01, "the second attempt succeeds")
+    wait_for(
+        lambda: api.poll_task(second, "", PEER).status is SUCCESS,
+        20,
+        0.01,
+        "the second attempt succeeds",
+    )
     api.stop_job(spec.job_id, "a", None, PEER)  # as some peers tidy up: what follows is not touched
     api.start_task(spec.job_id, f"task-b-{spec.job_id}", "b", PEER)
     assert world.run(spec.job_id, "b", "guest.0").inputs["out"].name == f"{second}-out"
@@ -320,7 +433,11 @@ def test_a_task_that_is_over_runs_again_under_another_id(api: ParticipantApi, wo
     ],
 )
 def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
-    api: ParticipantApi, world: World, scratch: list[str], settings: dict[str, Any], codes: list[int]
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+    settings: dict[str, Any],
+    codes: list[int],
 ):
     """Attack: who schedules one approved job has a table read once more by each start of a task."""
     spec = a_job_of(scratch, job_params={"common": settings})
@@ -337,7 +454,12 @@ def test_a_task_runs_as_often_as_its_job_allows_and_never_after_a_success(
     assert [run.run_id for run in world.local(spec.job_id).runs] == before
 
 
-def end_attempt(world: World, spec: JobSpec, task_id: str, code: int = 0) -> None:
+def end_attempt(
+    world: World,
+    spec: JobSpec,
+    task_id: str,
+    code: int = 0,
+) -> None:
     """Let the containers of an attempt end; return once the node knows it."""
 
     def runs() -> tuple[Run, ...]:
@@ -352,7 +474,9 @@ def end_attempt(world: World, spec: JobSpec, task_id: str, code: int = 0) -> Non
 
 
 def test_a_task_of_several_nodes_runs_again_until_a_later_one_has_begun(
-    api: ParticipantApi, world: World, scratch: list[str]
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
 ):
     """It may have failed at another node, which this one cannot see."""
     spec = a_job_of(scratch, "a -> b", job_params={"common": {"auto_retries": 9}})
@@ -371,10 +495,14 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world: World, scratch: 
     """Attack: parameters are offered before a task begins, and each attempt names others of them."""
     api = world.me.participant
     values = {"a": {"x": 1}, "b": {"x": 1}}
-    spec = a_job_of(scratch, "a; b", task_params={"common": values}, job_params={"common": {"auto_retries": 9}})
+    spec = a_job_of(
+        scratch, "a; b", task_params={"common": values}, job_params={"common": {"auto_retries": 9}}
+    )
     api.create_job(spec, PEER)
     for name, task in (("one", "a"), ("two", "a"), ("three", "b")):
-        offered = Amendment(name, {"common": {task: {"x": name}}}, PEER, "sooner", datetime.now(UTC))
+        offered = Amendment(
+            name, {"common": {task: {"x": name}}}, PEER, "sooner", datetime.now(UTC)
+        )
         api.offer_parameters(spec.job_id, offered, [], PEER)
     first = f"task-{spec.job_id}-a"
     api.start_task(spec.job_id, first, "a", PEER, ["one"])
@@ -384,12 +512,18 @@ def test_the_attempts_of_a_task_have_the_same_parameters(world: World, scratch: 
         start = (spec.job_id, f"{first}-again", "a", PEER, holding)
         assert refusal(api.start_task, *start) == ("PARAMETERS_CHANGED", 409), holding
     api.start_task(spec.job_id, f"task-{spec.job_id}-b", "b", PEER, ["one", "three"])
-    api.start_task(spec.job_id, f"{first}-again", "a", PEER, ["one"])  # a slow start: what it names is of before
-    assert {run.parameters["x"] for run in world.local(spec.job_id).runs if run.task_name == "a"} == {"one"}
+    api.start_task(
+        spec.job_id, f"{first}-again", "a", PEER, ["one"]
+    )  # a slow start: what it names is of before
+    assert {
+        run.parameters["x"] for run in world.local(spec.job_id).runs if run.task_name == "a"
+    } == {"one"}
 
 
 def test_a_task_whose_input_was_never_written_starts_with_a_warning(
-    api: ParticipantApi, world: World, scratch: list[str]
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
 ):
     spec = a_job_of(scratch, "a -> b")
     started(api, world, spec)
@@ -401,7 +535,11 @@ def test_a_task_whose_input_was_never_written_starts_with_a_warning(
         assert f"{label} has no output out of task a" in warning
 
 
-def test_each_role_and_index_answers_for_itself(api: ParticipantApi, world: World, job: JobSpec):
+def test_each_role_and_index_answers_for_itself(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     task_id = started(api, world, job)
 
     def said(*roles: str) -> list[TaskStatus]:
@@ -417,7 +555,11 @@ def test_each_role_and_index_answers_for_itself(api: ParticipantApi, world: Worl
     assert said("host.0", "host", "", "guest") == [SUCCESS] * 4
 
 
-def test_a_failure_is_reported_with_its_cause(api: ParticipantApi, world: World, job: JobSpec):
+def test_a_failure_is_reported_with_its_cause(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     task_id = started(api, world, job)
     for role in ("arbiter", "arbiter.0", "guest.1", "host.2", "nobody"):
         assert refusal(api.poll_task, task_id, role, PEER) == ("ROLE_UNKNOWN", 404)
@@ -438,7 +580,11 @@ WAYS: dict[str, Callable[[ParticipantApi, str, str, str], None]] = {
 """the ways in which a scheduling node may ask for the end of one task"""
 
 
-def test_stopping_a_task_that_succeeded_only_tidies_up(api: ParticipantApi, world: World, scratch: list[str]):
+def test_stopping_a_task_that_succeeded_only_tidies_up(
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+):
     """Some peers send this after every task that went well."""
     spec = a_job_of(scratch, "a; b")
     task_id = started(api, world, spec)
@@ -454,10 +600,15 @@ def test_stopping_a_task_that_succeeded_only_tidies_up(api: ParticipantApi, worl
 
 @pytest.mark.parametrize("way", WAYS)
 def test_stopping_a_task_that_runs_ends_it_and_what_follows_it(
-    api: ParticipantApi, world: World, scratch: list[str], way: str
+    api: ParticipantApi,
+    world: World,
+    scratch: list[str],
+    way: str,
 ):
     spec = a_job_of(scratch, "a -> b; c")
-    tasks = {name: f"task-{spec.job_id}-{name}" for name in "bac"}  # whoever schedules answers for the order
+    tasks = {
+        name: f"task-{spec.job_id}-{name}" for name in "bac"
+    }  # whoever schedules answers for the order
     api.create_job(spec, PEER)
     for name, task_id in tasks.items():
         api.start_task(spec.job_id, task_id, name, PEER)
@@ -476,7 +627,11 @@ def _over(api: ParticipantApi, task_id: str) -> TaskNews | None:
     return news if news.status is FAILED else None
 
 
-def test_stopping_the_job_ends_everything_and_keeps_the_ending(api: ParticipantApi, world: World, job: JobSpec):
+def test_stopping_the_job_ends_everything_and_keeps_the_ending(
+    api: ParticipantApi,
+    world: World,
+    job: JobSpec,
+):
     task_id = started(api, world, job)
     why = Failure("EXIT_1", "exit code 1", PEER, "arbiter", "a", 1)
     for _ in range(2):
@@ -485,7 +640,11 @@ def test_stopping_the_job_ends_everything_and_keeps_the_ending(api: ParticipantA
     local = world.local(job.job_id)
     assert local.status is JobStatus.FINISHED
     assert local.ending is not None
-    assert (local.ending.outcome, local.ending.failure, local.ending.by) == (Outcome.FAILED, why, PEER)
+    assert (local.ending.outcome, local.ending.failure, local.ending.by) == (
+        Outcome.FAILED,
+        why,
+        PEER,
+    )
     assert refusal(api.start_job, job.job_id, PEER) == ("JOB_ENDED", 409)
     assert refusal(api.start_task, job.job_id, "task-late", "a", PEER) == ("JOB_ENDED", 409)
     api.create_job(job, PEER)  # a late repetition of the first call is still no conflict

@@ -78,7 +78,11 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def record(harness: ProcessHarness, name: str, file: str) -> dict:
+def record(
+    harness: ProcessHarness,
+    name: str,
+    file: str,
+) -> dict:
     return dict(json.loads((harness.root / name / file).read_text()))
 
 
@@ -94,7 +98,8 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
     name = launched(harness, engine, FAMILY).name
     said(engine, name, b"ready")
     lines = wait_for(
-        lambda: (found := engine.logs(name).stdout.split()) and len(found) == 4 and found, "four lines"
+        lambda: (found := engine.logs(name).stdout.split()) and len(found) == 4 and found,
+        "four lines",
     )
     pids = [int(line) for line in lines if line.isdigit()]
     pids.append(record(harness, name, supervisor.CHILD)["pid"])
@@ -105,7 +110,9 @@ def family(harness: ProcessHarness, engine: ProcessEngine) -> tuple[str, list[in
 # ------------------------------------------------------------ nothing stays behind
 
 
-def test_gpus_cannot_be_set_aside_for_a_process(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_gpus_cannot_be_set_aside_for_a_process(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
     assert engine.capacity().gpu == 0
     with pytest.raises(NotSupported, match="cannot set GPUs aside"):
         launched(harness, engine, exits(0), limits=Limits(gpu=1))
@@ -118,7 +125,9 @@ def test_stopping_ends_the_whole_family(harness: ProcessHarness, engine: Process
     gone(pids)
 
 
-def test_what_a_run_leaves_behind_ends_with_it(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_what_a_run_leaves_behind_ends_with_it(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
     gone([int(output_of(harness, engine, shell("setsid sleep 600 & echo $!; exit 3"), 3))])
 
 
@@ -134,17 +143,29 @@ def test_a_killed_supervisor_ends_the_run(harness: ProcessHarness, engine: Proce
     gone([pids[0], pids[-1]])  # what has left the session, nobody is left to find
 
 
-def removed(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def removed(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     engine.remove(name)
 
 
-def cut_short(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def cut_short(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     (harness.root / name).rename(harness.root / f".gone-{name}-1")
     assert engine.probe(name) == Missing()
     harness.engine().watch(Heard())
 
 
-def deleted(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
+def deleted(
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    name: str,
+) -> None:
     keeper = record(harness, name, supervisor.SUPERVISOR)["pid"]
     shutil.rmtree(harness.root / name)
     os.kill(keeper, signal.SIGCHLD)  # it looks now and then; this makes it look now
@@ -153,7 +174,9 @@ def deleted(harness: ProcessHarness, engine: ProcessEngine, name: str) -> None:
 
 @pytest.mark.parametrize("remove", [removed, cut_short, deleted])
 def test_a_run_that_is_removed_in_any_way_leaves_no_process(
-    harness: ProcessHarness, engine: ProcessEngine, remove: Callable[..., None]
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    remove: Callable[..., None],
 ) -> None:
     name, pids = family(harness, engine)
     remove(harness, engine, name)
@@ -172,12 +195,20 @@ def prepared(harness: ProcessHarness, spec: LaunchSpec) -> Path:
     return run.path
 
 
-def forged(harness: ProcessHarness, pid: int, **changes: object) -> str:
+def forged(
+    harness: ProcessHarness,
+    pid: int,
+    **changes: object,
+) -> str:
     """Lay out a run whose numbers have gone to another process."""
     spec = a_spec(harness, WAITS)
     directory = prepared(harness, spec)
     start = supervisor.start_time(pid) or 0
-    former = {**supervisor.identity(pid), "start": start if changes else start - 1, **changes}
+    former = {
+        **supervisor.identity(pid),
+        "start": start if changes else start - 1,
+        **changes,
+    }
     (directory / supervisor.SUPERVISOR).write_text(json.dumps(former))
     (directory / supervisor.CHILD).write_text(json.dumps({**former, "started": 1.7e9}))
     return spec.name
@@ -221,7 +252,10 @@ os._exit(9)
 def test_runs_outlive_the_gateway_and_are_taken_up(harness: ProcessHarness) -> None:
     scripts = [WAITS.command[2], "echo out; exit 7"]
     done = subprocess.run(
-        [sys.executable, "-c", GATEWAY, str(harness.root), *scripts], cwd=ROOT, check=False, timeout=60
+        [sys.executable, "-c", GATEWAY, str(harness.root), *scripts],
+        cwd=ROOT,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 9
     heard, engine = Heard(), harness.engine()
@@ -247,14 +281,21 @@ def test_a_run_that_was_claimed_but_never_started_can_be_launched(
 def supervise(directory: Path) -> str:
     """Run a supervisor by itself; return its report."""
     with contextlib.closing(Spawner()) as spawner:
-        command = {"command": ["/bin/false"], "environment": {}, "memory": None, "cores": None}
+        command = {
+            "command": ["/bin/false"],
+            "environment": {},
+            "memory": None,
+            "cores": None,
+        }
         descriptor, report = spawner.start(directory, command)
         os.close(descriptor)
         return report
 
 
 def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
-    harness: ProcessHarness, engine: ProcessEngine, tmp_path: Path
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    tmp_path: Path,
 ) -> None:
     name = launched(harness, engine, shell("echo once; exec sleep 600")).name
     said(engine, name, b"once")
@@ -278,14 +319,23 @@ def test_a_second_supervisor_and_one_of_a_removed_run_do_nothing(
     ],
 )
 def test_a_program_starts_at_the_folder_of_the_gateway_and_one_that_cannot_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, error: type[Exception] | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    mode: int,
+    error: type[Exception] | None,
 ) -> None:
     (tmp_path / "vendor").write_text(text)
     (tmp_path / "vendor").chmod(mode)
     monkeypatch.chdir(tmp_path)
     images, runs = {"it:1": ["./vendor"]}, tmp_path / "runs"
     spec = LaunchSpec("run-1", "it:1", {}, labels("alpha", "first", "j", "t", "guest", 0, 1))
-    engine = ProcessEngine(node="alpha", installation="first", images=images, run_root=runs)
+    engine = ProcessEngine(
+        node="alpha",
+        installation="first",
+        images=images,
+        run_root=runs,
+    )
     with contextlib.closing(engine):
         if error is None:
             engine.launch(spec)
@@ -307,7 +357,9 @@ def test_cores_are_given_in_turn(harness: ProcessHarness, engine: ProcessEngine)
 
 
 def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
-    harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BFIA_SECRET", "leaked")
     name = launched(harness, engine, shell("cat /proc/self/environ /proc/$PPID/environ")).name
@@ -322,10 +374,16 @@ def test_a_run_gets_neither_environment_nor_files_of_the_gateway(
     assert listed == b"['0', '1', '2', '3']\n"  # 3 is the listed folder itself
 
 
-def test_what_a_run_prints_counts_as_its_disk(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_what_a_run_prints_counts_as_its_disk(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
     name = launched(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
     said(engine, name, b"ready")
-    assert engine.written(name, 10).size >= (harness.root / name / supervisor.STDOUT).stat().st_size > 1_000_000
+    assert (
+        engine.written(name, 10).size
+        >= (harness.root / name / supervisor.STDOUT).stat().st_size
+        > 1_000_000
+    )
 
 
 # ------------------------------------------------------------ a full disk, for which a limit on files stands
@@ -337,10 +395,15 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
     act = shell("trap 'exit 0' USR1; echo ready; while :; do sleep 600 & wait; done")
     name = launched(harness, engine, act).name
     said(engine, name, b"ready")
-    keeper, child = (record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD))
+    keeper, child = (
+        record(harness, name, f)["pid"] for f in (supervisor.SUPERVISOR, supervisor.CHILD)
+    )
     before = resource.prlimit(keeper, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     os.kill(child, signal.SIGUSR1)
-    wait_for(lambda: not os.path.exists(f"/proc/{child}") and supervisor.stat(keeper)[0] in "SZ", "its end")
+    wait_for(
+        lambda: not os.path.exists(f"/proc/{child}") and supervisor.stat(keeper)[0] in "SZ",
+        "its end",
+    )
     assert isinstance(engine.probe(name), Running)
     resource.prlimit(keeper, resource.RLIMIT_FSIZE, before)
     assert ended(engine, name).code == 0
@@ -349,7 +412,9 @@ def test_an_exit_on_a_full_disk_is_recorded_once_there_is_room(
 # ------------------------------------------------------------ what fails around it
 
 
-def test_the_process_that_forks_is_begun_anew(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_the_process_that_forks_is_begun_anew(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
     launched(harness, engine, exits(0))
     server = engine._spawner._server
     assert server is not None
@@ -378,7 +443,9 @@ def test_what_a_supervisor_reports_is_said(
     words: str,
 ) -> None:
     with subprocess.Popen(["sleep", "600"] if not report else ["true"]) as process:
-        monkeypatch.setattr(engine._spawner, "start", lambda *_: (os.pidfd_open(process.pid), report))
+        monkeypatch.setattr(
+            engine._spawner, "start", lambda *_: (os.pidfd_open(process.pid), report)
+        )
         spec = a_spec(harness, exits(0))
         with pytest.raises(kind, match=words):
             engine.launch(spec)
@@ -386,7 +453,9 @@ def test_what_a_supervisor_reports_is_said(
 
 
 def test_without_descriptors_or_processes_a_run_is_to_be_launched_later(
-    harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec, kept = a_spec(harness, exits(3)), []
 
@@ -426,10 +495,14 @@ def test_a_supervisor_that_cannot_be_forked_or_never_reports(
 
 
 def test_a_run_whose_supervisor_does_not_end_is_killed_past_it(
-    harness: ProcessHarness, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+    harness: ProcessHarness,
+    engine: ProcessEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = launched(harness, engine, WAITS).name
-    pids = [record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)]
+    pids = [
+        record(harness, name, file)["pid"] for file in (supervisor.SUPERVISOR, supervisor.CHILD)
+    ]
     monkeypatch.setattr(supervisor, "KILL_ALL", 0)  # a signal that it does not hear
     monkeypatch.setattr(run_directory, "_KILL_TIMEOUT", 0.01)
     engine.stop(name, 0)
@@ -446,7 +519,9 @@ def test_what_begins_after_a_watch_was_closed_is_not_waited_for() -> None:
 
 
 def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
-    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: ProcessEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(EngineDown, match="no right to write"):
@@ -456,7 +531,9 @@ def test_a_folder_without_the_right_to_write_and_a_bound_of_memory(
     assert engine.capacity().memory == 1048576
 
 
-def test_a_folder_that_cannot_be_removed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_removed_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def too_deep(_: Path) -> None:
         raise RecursionError
 
@@ -472,6 +549,8 @@ def test_of_a_long_log_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert logs.last([b"abc", b"def", b"ghi"], 2) == b"hi"
 
 
-def test_what_a_registry_would_offer_is_what_is_here(harness: ProcessHarness, engine: ProcessEngine) -> None:
+def test_what_a_registry_would_offer_is_what_is_here(
+    harness: ProcessHarness, engine: ProcessEngine
+) -> None:
     spec = a_spec(harness, exits(0))
     assert engine.offered(spec.image, 1.0) == engine.image_digest(spec.image)

@@ -12,7 +12,15 @@ from pathlib import Path
 import docker
 import pytest
 
-from engines.base import DigestChanged, EngineError, ImageNotFound, NoSpace, PullDenied, PullFailed, PullTimeout
+from engines.base import (
+    DigestChanged,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+    PullDenied,
+    PullFailed,
+    PullTimeout,
+)
 from engines.docker import ContainerdEngine, PullRules
 from engines.docker.images import refusal
 from gateway.providers.images import Images, Signatures
@@ -44,15 +52,27 @@ Build = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def build(shop: str, blank: str, daemon: docker.DockerClient) -> Iterator[Build]:
+def build(
+    shop: str,
+    blank: str,
+    daemon: docker.DockerClient,
+) -> Iterator[Build]:
     """Make an image under one name, each time another one, from one that runs or not; return name and id."""
     name = f"{shop}/algorithms/psi-{uuid.uuid4().hex}:1.0"
     made: list[str] = []
 
-    def build(word: str = "", base: str = blank, component: str = "Algo") -> tuple[str, str]:
+    def build(
+        word: str = "",
+        base: str = blank,
+        component: str = "Algo",
+    ) -> tuple[str, str]:
         labels = f"LABEL component.1.name={component} other={uuid.uuid4().hex}"
         text = f'FROM {base}\n{labels}\nCMD ["echo", "{word}"]\n'
-        image, _ = daemon.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+        image, _ = daemon.images.build(
+            fileobj=io.BytesIO(text.encode()),
+            tag=name,
+            rm=True,
+        )
         made.append(str(image.id))
         return name, made[-1]
 
@@ -75,13 +95,25 @@ def publish(build: Build, daemon: docker.DockerClient) -> Build:
     return publish
 
 
-def push(daemon: docker.DockerClient, name: str, **login: dict[str, str]) -> None:
-    for line in daemon.images.push(name, stream=True, decode=True, **login):
+def push(
+    daemon: docker.DockerClient,
+    name: str,
+    **login: dict[str, str],
+) -> None:
+    for line in daemon.images.push(
+        name,
+        stream=True,
+        decode=True,
+        **login,
+    ):
         assert "error" not in line, line
 
 
 def engine_of(
-    harness: DockerHarness, *registries: str, deadline: float = 120.0, stale: float = 120.0
+    harness: DockerHarness,
+    *registries: str,
+    deadline: float = 120.0,
+    stale: float = 120.0,
 ) -> ContainerdEngine:
     return harness.engine(pull=PullRules(frozenset(registries), deadline, stale))
 
@@ -90,15 +122,31 @@ def quiet(progress: str) -> None:
     pass
 
 
-def test_an_image_is_fetched_when_asked_and_then_runs(harness: DockerHarness, shop: str, publish: Build) -> None:
+def test_an_image_is_fetched_when_asked_and_then_runs(
+    harness: DockerHarness,
+    shop: str,
+    publish: Build,
+) -> None:
     image, id_ = publish("fetched", harness.image)
     engine = engine_of(harness, shop)
     told: list[str] = []
     with pytest.raises(ImageNotFound):
-        engine.launch(a_spec(harness, exits(0), image=image, command=None))  # nothing is fetched on the way
+        engine.launch(
+            a_spec(harness, exits(0), image=image, command=None)
+        )  # nothing is fetched on the way
     assert engine.ensure_image(image, told.append) == id_
     assert told and "layers" in told[-1]
-    assert output_of(harness, engine, exits(0), image=image, command=None, digest=id_) == b"fetched\n"
+    assert (
+        output_of(
+            harness,
+            engine,
+            exits(0),
+            image=image,
+            command=None,
+            digest=id_,
+        )
+        == b"fetched\n"
+    )
     engine.remove(engine.list()[0].name)
 
 
@@ -127,13 +175,19 @@ def test_the_password_that_the_gateways_user_has_is_used(
         log_in(tmp_path, closed)
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         try:
-            assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(harness).image_digest(blank)
+            assert engine_of(harness, closed).ensure_image(name, quiet) == engine_of(
+                harness
+            ).image_digest(blank)
         finally:
             daemon.images.remove(name)
 
 
 def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
-    harness: DockerHarness, shop: str, publish: Build, silent: str, daemon: docker.DockerClient
+    harness: DockerHarness,
+    shop: str,
+    publish: Build,
+    silent: str,
+    daemon: docker.DockerClient,
 ) -> None:
     image, _ = publish("asked")
     assert engine_of(harness, shop).offered(image, 30).startswith("sha256:")
@@ -141,7 +195,10 @@ def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
         engine_of(harness, shop).image_digest(image)
     with pytest.raises(ImageNotFound, match="no-such"):
         engine_of(harness, shop).offered(f"{shop}/no-such:1.0", 30)
-    for engine, error in ((harness.engine(), ImageNotFound), (engine_of(harness, "r.example.com"), PullDenied)):
+    for engine, error in (
+        (harness.engine(), ImageNotFound),
+        (engine_of(harness, "r.example.com"), PullDenied),
+    ):
         with pytest.raises(error):
             engine.offered(image, 30)
     with pytest.raises(PullTimeout, match=r"within 0\.3 s"):
@@ -167,7 +224,9 @@ def test_a_silent_registry_takes_the_deadline_and_the_callback_may_abort_earlier
 
 
 def test_a_pull_that_stalls_halfway_is_restarted_as_well(
-    harness: DockerHarness, shop: str, publish: Build
+    harness: DockerHarness,
+    shop: str,
+    publish: Build,
 ) -> None:
     """The daemon has said its first words, and whoever follows it waits for the next ones."""
     image, _ = publish("halfway")
@@ -192,7 +251,10 @@ def test_a_name_that_is_none_is_not_found(harness: DockerHarness) -> None:
     ("text", "error"),
     [
         ("write /var/lib/docker/tmp/x: no space left on device", NoSpace),
-        ("pull access denied for x, repository does not exist or may require 'docker login'", PullDenied),
+        (
+            "pull access denied for x, repository does not exist or may require 'docker login'",
+            PullDenied,
+        ),
         ("unauthorized: authentication required", PullDenied),
         ("manifest for x:1 not found: manifest unknown: manifest unknown", ImageNotFound),
         ("Get https://r/v2/: net/http: TLS handshake timeout", PullTimeout),
@@ -212,7 +274,9 @@ def providers_of(engine: ContainerdEngine, signed: Signatures = Signatures()) ->
     return Providers(Registry(MemoryRepository()), images, list)
 
 
-def test_an_image_that_moves_is_not_started_until_it_is_approved(harness: DockerHarness, build: Build):
+def test_an_image_that_moves_is_not_started_until_it_is_approved(
+    harness: DockerHarness, build: Build
+):
     engine = harness.engine()
     providers = providers_of(engine)
     image, _ = build()
@@ -221,7 +285,13 @@ def test_an_image_that_moves_is_not_started_until_it_is_approved(harness: Docker
     assert first.digests == {image: engine.image_digest(image)} and first.warnings == ()
     _, moved = build(component="Other")
     assert engine.image_digest(image) == moved != first.digests[image]
-    spec = a_spec(harness, exits(0), image=image, command=None, digest=first.digests[image])
+    spec = a_spec(
+        harness,
+        exits(0),
+        image=image,
+        command=None,
+        digest=first.digests[image],
+    )
     with pytest.raises(DigestChanged, match="provider approve"):
         engine.launch(spec)
     assert providers.approve(KEY, By()).revision.provider.digests == {image: moved}

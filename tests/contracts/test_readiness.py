@@ -25,7 +25,11 @@ from tests.inprocess import ME, PEER, ask
 from tests.memory_engine import Image, Script
 
 pytestmark = pytest.mark.xdist_group("readiness")
-SETTINGS = {"me": {"engine": {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}}}
+SETTINGS = {
+    "me": {
+        "engine": {"kind": "docker", "docker": {"pull": "missing", "registries": ["shop.example"]}}
+    }
+}
 """`ME` may fetch images; `PEER` schedules, and has them all"""
 
 ROLES = {"guest": (PEER,), "host": (ME,)}
@@ -63,7 +67,12 @@ def seen(node: Gateway, lacks: int) -> None:
 
 
 @pytest.mark.parametrize(("place", "reason", "at"), PLACES)
-def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, reason: str, at: str):
+def test_such_a_party_refuses_the_job_wherever_it_is(
+    world: World,
+    place: str,
+    reason: str,
+    at: str,
+):
     node = world.me if at == ME else world.peer
 
     spec = a_job()
@@ -92,25 +101,33 @@ def test_such_a_party_refuses_the_job_wherever_it_is(world: World, place: str, r
     world.stop(spec)
 
 
-def test_a_disk_without_room_takes_no_job_though_it_takes_folders(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_without_room_takes_no_job_though_it_takes_folders(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
     real = workspace.tempfile.TemporaryFile
     full = lambda dir: real(dir=dir) if "channel" in str(dir) else open("/dev/full", "wb")  # noqa: E731, SIM115
     monkeypatch.setattr(workspace.tempfile, "TemporaryFile", full)
     seen(world.me, 1)
     with pytest.raises(Refused) as refused:
         world.me.participant.create_job(a_job(), PEER)
-    assert refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
+    assert (
+        refused.value.reason == "STORAGE_NOT_WRITABLE" and "No space left" in refused.value.message
+    )
     (item,) = [i for i in world.me.participant.dry_run(a_job(), PEER) if i.check == "storage"]
     assert item.standing is Standing.PROBLEM
 
 
 @pytest.mark.parametrize("reason", ["PORT_IN_USE", "CREATE_FAILED", EngineDown.reason])
-def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(world: World, reason: str):
+def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(
+    world: World, reason: str
+):
     def way() -> object:
         raise EngineFailed("no way to 10.0.0.1:7381", reason=reason)
 
     node = world.me
-    readiness = Readiness(ME, node.registry, lambda _: ("", node.engine), {"storage": bool, "transport": way})
+    readiness = Readiness(
+        ME, node.registry, lambda _: ("", node.engine), {"storage": bool, "transport": way}
+    )
     lack = readiness.places()["transport"]
     if reason == EngineDown.reason:
         assert lack.text == "ENGINE_DOWN" and not lack.refuses
@@ -156,9 +173,12 @@ def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pul
     spec = a_far_job(world, shop)
     world.peer.coordinator.submit_job(spec, PEER)
     assert world.scheduled(spec).status is JobStatus.PENDING
-    here = wait_for(lambda: "3.0 MB" in str(world.shown(spec)["local_waiting"]) and world.shown(spec), 20)
+    here = wait_for(
+        lambda: "3.0 MB" in str(world.shown(spec)["local_waiting"]) and world.shown(spec), 20
+    )
     assert (
-        here["local_waiting"]["reason"] == "PREPARING" and "shop.example/far" in here["local_waiting"]["message"]
+        here["local_waiting"]["reason"] == "PREPARING"
+        and "shop.example/far" in here["local_waiting"]["message"]
     )
     assert ask(world.me, "operator", "GET", "/api/v1/approvals").json()["approvals"] == []
     assert refusal(world.me.participant.start_job, spec.job_id, PEER) == ("NOT_READY", 409)
@@ -166,7 +186,8 @@ def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pul
     assert refused.json()["data"]["reason"] == "NOT_WAITING"
     there = world.shown(spec, world.peer)
     assert (
-        there["waiting"]["reason"] == "PREPARING" and f"{ME}: fetches shop.example" in there["waiting"]["message"]
+        there["waiting"]["reason"] == "PREPARING"
+        and f"{ME}: fetches shop.example" in there["waiting"]["message"]
     )
     view = world.peer.coordinator.status_here(spec.job_id)
     assert view and [p.reason for p in view.parties if p.node == ME] == ["PREPARING"]
@@ -174,7 +195,11 @@ def test_a_job_is_ready_once_the_image_is_here_and_shows_the_progress_of_the_pul
     shop.may.set()
     wait_for(lambda: world.scheduled(spec).status is JobStatus.RUNNING, 20, 0.01)
     events = [e.event for e in world.me.store.timeline(spec.job_id)]
-    assert events.index("images are fetched") < events.index("images fetched") < events.index("job RUNNING here")
+    assert (
+        events.index("images are fetched")
+        < events.index("images fetched")
+        < events.index("job RUNNING here")
+    )
     world.end_all(spec)
     wait_for(lambda: world.scheduled(spec).outcome is Outcome.SUCCEEDED, 20, 0.01)
 
@@ -188,7 +213,10 @@ def test_an_image_that_cannot_be_had_rejects_the_job_with_the_nodes_reason(world
         world.peer.coordinator.submit_job(spec, PEER)
     wait_for(lambda: world.scheduled(spec).status is JobStatus.REJECTED, 20, 0.01)
     failure = world.scheduled(spec).ending.failure
-    assert (failure.reason, failure.node) == ("PULL_DENIED", ME) and "does not let" in failure.message
+    assert (failure.reason, failure.node) == (
+        "PULL_DENIED",
+        ME,
+    ) and "does not let" in failure.message
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).ended_at is not None, 20, 0.01)
 
 

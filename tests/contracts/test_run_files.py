@@ -26,7 +26,11 @@ MIB = 1024**2
 DEEP = 400
 
 
-def nest(top: Path, levels: int, name: str = "d") -> int:
+def nest(
+    top: Path,
+    levels: int,
+    name: str = "d",
+) -> int:
     """Nest folders in a folder; return a descriptor of the innermost one."""
     here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(levels):
@@ -36,7 +40,11 @@ def nest(top: Path, levels: int, name: str = "d") -> int:
     return here
 
 
-def put(here: int, size: int, name: str = "data") -> None:
+def put(
+    here: int,
+    size: int,
+    name: str = "data",
+) -> None:
     with open(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=here), "wb") as file:
         file.write(b"a line\n" * (size // 7))
     os.close(here)
@@ -65,19 +73,26 @@ def run() -> Run:
     return a_run(outputs={"out": Address("job-1-guest-0", "task_a-out")}, limits={"disk": 16 * MIB})
 
 
-def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(workspace: Workspace, run: Run) -> None:
+def test_deep_folders_neither_escape_the_granted_disk_nor_hold_descriptors(
+    workspace: Workspace, run: Run
+) -> None:
     workspace.prepare(run)
     log = workspace.logs(run) / "log"
     nested = nest(log, DEEP)
     (log / "run.log").write_bytes(b"x" * 300_000)
     before = len(os.listdir("/proc/self/fd"))
     assert DiskWatch(workspace).over(run) is None
-    assert len(os.listdir("/proc/self/fd")) <= before  # some thread of an earlier test may close one meanwhile
+    assert (
+        len(os.listdir("/proc/self/fd")) <= before
+    )  # some thread of an earlier test may close one meanwhile
     put(nested, 20 * MIB)
     failure = DiskWatch(workspace).over(run)
     assert failure is not None and failure.reason == "NO_SPACE" and "0.0" in failure.message
     workspace.clear(run)
-    assert {entry.name for entry in of_files(log, "log", [])} == {"log/run.log", "log/" + "d/" * DEEP + "data"}
+    assert {entry.name for entry in of_files(log, "log", [])} == {
+        "log/run.log",
+        "log/" + "d/" * DEEP + "data",
+    }
     assert size_of(log) > 128 * 1024
     workspace.forget(run)
     assert not workspace.logs(run).exists()
@@ -91,7 +106,9 @@ def test_a_hole_in_what_a_run_leaves_counts_as_room(workspace: Workspace, run: R
     assert failure is not None and failure.reason == "NO_SPACE"
 
 
-def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(workspace: Workspace, run: Run) -> None:
+def test_what_no_path_leads_to_counts_as_too_much_and_can_be_deleted(
+    workspace: Workspace, run: Run
+) -> None:
     workspace.prepare(run)
     put(nest(workspace.logs(run) / "log", 30, "d" * 250), 10)
     failure = DiskWatch(workspace).over(run)
@@ -116,8 +133,14 @@ def test_deep_checkpoints_are_taken_over(tmp_path: Path, workspace: Workspace) -
     assert copied.path == str(tmp_path / "runs" / ("d/" * DEEP + "data"))
 
 
-@pytest.mark.parametrize(("before", "after"), [(b"", b""), (b"begins", b""), (b"", b"ends"), (b"begins", b"ends")])
-def test_a_hole_in_a_checkpoint_stays_a_hole(tmp_path: Path, before: bytes, after: bytes) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"", b""), (b"begins", b""), (b"", b"ends"), (b"begins", b"ends")]
+)
+def test_a_hole_in_a_checkpoint_stays_a_hole(
+    tmp_path: Path,
+    before: bytes,
+    after: bytes,
+) -> None:
     size = 64 * MIB
     (source := tmp_path / "storage").mkdir()
     with (source / "data").open("wb") as file:
@@ -154,7 +177,11 @@ def test_a_link_is_neither_followed_nor_deleted_through(tmp_path: Path) -> None:
 CUT = re.compile(rb"\[(\d+) bytes are left out here: the log was longer than it may be\]\n")
 
 
-def saved(folder: Path, chunks: list[bytes], most: int | None) -> bytes:
+def saved(
+    folder: Path,
+    chunks: list[bytes],
+    most: int | None,
+) -> bytes:
     logs.save(folder, "stdout", chunks, most)
     (file,) = folder.iterdir()
     return file.read_bytes()
@@ -175,7 +202,9 @@ def test_a_long_log_keeps_whole_lines_of_both_ends(tmp_path: Path) -> None:
     st.integers(min_value=2, max_value=200),
 )
 def test_nothing_is_invented_and_what_is_missing_is_counted(
-    tmp_path_factory: object, chunks: list[bytes], most: int
+    tmp_path_factory: object,
+    chunks: list[bytes],
+    most: int,
 ) -> None:
     folder = Path(tmp_path_factory.mktemp("log"))  # type: ignore[attr-defined]
     whole = b"".join(chunks)
@@ -233,7 +262,13 @@ def test_a_file_is_shortened_and_nothing_else_is_touched(tmp_path: Path) -> None
     assert len(text) < 1100 and CUT.search(text) and text.endswith(b"line\n")
     assert (log / "short.log").read_bytes() == b"line\n"
     assert outside.stat().st_size == 10_000
-    assert sorted(p.name for p in log.rglob("*")) == ["deep", "link", "long.log", "pipe", "short.log"]
+    assert sorted(p.name for p in log.rglob("*")) == [
+        "deep",
+        "link",
+        "long.log",
+        "pipe",
+        "short.log",
+    ]
 
 
 def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) -> None:

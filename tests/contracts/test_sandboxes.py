@@ -41,7 +41,10 @@ def sandbox_of(daemon: docker.DockerClient, name: str) -> str:
 
 
 def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
-    network: str, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]], harness: DockerHarness
+    network: str,
+    daemon: docker.DockerClient,
+    sandboxes: Callable[[], list[str]],
+    harness: DockerHarness,
 ) -> None:
     cold = DockerHarness(network)
     cold.installation = harness.installation
@@ -61,7 +64,9 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
 
         assert start() == ""
         start()
-        wait_for(lambda: ready() == 2, "two are ready")  # made one after the other: the first is, surely
+        wait_for(
+            lambda: ready() == 2, "two are ready"
+        )  # made one after the other: the first is, surely
         assert start() != ""
         wait_for(lambda: ready() == 3, "three are ready")
         for found in engine.list():
@@ -72,7 +77,9 @@ def test_as_many_are_ready_as_were_needed_lately_and_each_is_used_once(
 
 
 def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
-    harness: DockerHarness, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]]
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+    sandboxes: Callable[[], list[str]],
 ) -> None:
     killed = harness.engine()
     spec = launched(harness, killed, WAITS)
@@ -91,7 +98,9 @@ def test_a_restart_leaves_what_runs_use_and_removes_the_rest(
 
 
 def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_off(
-    harness: DockerHarness, daemon: docker.DockerClient, sandboxes: Callable[[], list[str]]
+    harness: DockerHarness,
+    daemon: docker.DockerClient,
+    sandboxes: Callable[[], list[str]],
 ) -> None:
     engine = harness.engine()
     for end in (daemon.api.kill, lambda one: daemon.api.remove_container(one, force=True)):
@@ -109,16 +118,29 @@ def test_a_dead_sandbox_costs_a_start_nothing_and_a_run_is_told_that_it_is_cut_o
         assert isinstance(probe, Running) and probe.cut_off and engine.address(spec.name) == ""
         engine.stop(spec.name, 0.1)
         ended, removed = engine.probe(spec.name), end != daemon.api.kill
-        assert isinstance(ended, Exited) and ended.cut_off is removed, "one that ended may have done so with it"
+        assert isinstance(ended, Exited) and ended.cut_off is removed, (
+            "one that ended may have done so with it"
+        )
         engine.remove(spec.name)
 
 
 @pytest.mark.parametrize(("gib", "most"), [(1, 10), (16, 40), (1024, 64)])
 def test_a_node_keeps_as_many_as_the_memory_of_its_machine_allows(
-    gib: int, most: int, daemon: docker.DockerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gib: int,
+    most: int,
+    daemon: docker.DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ):
     monkeypatch.setattr(parts, "this_machine", lambda: Capacity(2, gib << 30))
-    settings = load(None, {"node": {"id": "JG1"}, "engine": {"kind": "docker"}, "state_dir": str(tmp_path)})
+    settings = load(
+        None,
+        {
+            "node": {"id": "JG1"},
+            "engine": {"kind": "docker"},
+            "state_dir": str(tmp_path),
+        },
+    )
     with contextlib.closing(parts.engine_of(settings, "none")) as engine:
         assert engine.capacity().memory == daemon.info()["MemTotal"] - most * MEMORY
     for elsewhere in ("tcp://10.0.0.9:2376", "ssh://bank@10.0.0.9"):

@@ -31,7 +31,12 @@ from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 
 pytestmark = pytest.mark.xdist_group("scheduler_api")
-READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+READY, RUNNING, SUCCESS, FAILED = (
+    TaskStatus.READY,
+    TaskStatus.RUNNING,
+    TaskStatus.SUCCESS,
+    TaskStatus.FAILED,
+)
 ROLES = {"guest": (PEER,), "host": (ME, ME)}
 _numbers = count()
 
@@ -47,40 +52,64 @@ def spec(scratch: list[str]) -> JobSpec:
     return a_job_of(scratch)
 
 
-def a_job_of(scratch: list[str], dag: str | Dag = "a", **changes: Any) -> JobSpec:
+def a_job_of(
+    scratch: list[str],
+    dag: str | Dag = "a",
+    **changes: Any,
+) -> JobSpec:
     values = {"job_id": f"job-scheduler-{next(_numbers)}", "scheduler": ME} | changes
     spec = a_spec(dag, ROLES, **values)
     scratch.append(spec.job_id)
     return spec
 
 
-def submitted(api: SchedulerApi, world: World, spec: JobSpec) -> Job:
+def submitted(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+) -> Job:
     """Submit the job and wait until every party has told that its containers are up."""
     api.submit_job(spec, PEER)
 
     def up() -> bool:
-        parts = [part for task in world.job(spec.job_id).tasks.values() for part in task.nodes.values()]
+        parts = [
+            part for task in world.job(spec.job_id).tasks.values() for part in task.nodes.values()
+        ]
         return all(status is RUNNING for part in parts for status in part.roles.values())
 
     wait_for(up, 20, 0.01, f"{spec.job_id} is up")
     return world.job(spec.job_id)
 
 
-def task_id(world: World, spec: JobSpec, task: str = "a") -> str:
+def task_id(
+    world: World,
+    spec: JobSpec,
+    task: str = "a",
+) -> str:
     return world.job(spec.job_id).tasks[task].task_id
 
 
-def test_submitting_again_changes_nothing(api: SchedulerApi, world: World, spec: JobSpec):
+def test_submitting_again_changes_nothing(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+):
     first = submitted(api, world, spec)
     for _ in range(2):
         api.submit_job(spec, PEER)
     assert refusal(api.submit_job, replace(spec, flow_id="other"), PEER) == ("JOB_ID_CONFLICT", 409)
     again = world.job(spec.job_id)
-    assert {n: t.task_id for n, t in again.tasks.items()} == {n: t.task_id for n, t in first.tasks.items()}
+    assert {n: t.task_id for n, t in again.tasks.items()} == {
+        n: t.task_id for n, t in first.tasks.items()
+    }
     assert len(world.local(spec.job_id).runs) == 2 and again.spec.flow_id == spec.flow_id
 
 
-def test_all_problems_are_reported_together(api: SchedulerApi, world: World, scratch: list[str]):
+def test_all_problems_are_reported_together(
+    api: SchedulerApi,
+    world: World,
+    scratch: list[str],
+):
     spec = a_job_of(scratch, "a -> b -> a", task_params={"guest": 5})
     spec = replace(spec, parties=(*spec.parties, replace(spec.parties[1], index=2, node=STRANGER)))
     with pytest.raises(GatewayError) as caught:
@@ -89,25 +118,36 @@ def test_all_problems_are_reported_together(api: SchedulerApi, world: World, scr
     found = {p.path: p for p in caught.value.problems}
     assert set(found) == {"dag.components", "config.task_params.guest", "config.role.host[2]"}
     assert found["config.task_params.guest"].got == 5
-    assert STRANGER in found["config.role.host[2]"].rule and found["config.role.host[2]"].got == STRANGER
+    assert (
+        STRANGER in found["config.role.host[2]"].rule
+        and found["config.role.host[2]"].got == STRANGER
+    )
     alone = replace(spec, dag=a_dag(), task_params={})
     assert refusal(api.submit_job, alone, PEER) == ("NODE_UNKNOWN", 400)
     judge = replace(a_dag().nodes[0], component=ComponentRef("vendor", "1.0.0", "Judge"))
-    assert refusal(api.submit_job, replace(alone, dag=Dag((judge,)), parties=spec.parties[:3]), PEER) == (
+    assert refusal(
+        api.submit_job, replace(alone, dag=Dag((judge,)), parties=spec.parties[:3]), PEER
+    ) == (
         "INVALID",
         400,
     )
     assert world.me.store.jobs.find(spec.job_id) is None
 
 
-def test_a_job_that_is_far_too_large_is_refused(api: SchedulerApi, world: World, spec: JobSpec):
+def test_a_job_that_is_far_too_large_is_refused(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+):
     large = replace(spec, task_params={"common": {"a": {str(i): "x" * 100_000 for i in range(81)}}})
     assert refusal(api.submit_job, large, PEER) == ("TOO_LARGE", 400)
     assert world.me.store.jobs.find(spec.job_id) is None
 
 
 def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
-    api: SchedulerApi, world: World, scratch: list[str]
+    api: SchedulerApi,
+    world: World,
+    scratch: list[str],
 ):
     """The guest has no such table; the hosts had accepted."""
     given, none = {"0": {"a": {"dataset_id": "no#such"}}}, {"0|1": {"a": {"dataset_id": ""}}}
@@ -127,7 +167,11 @@ def test_a_job_that_one_node_refuses_is_rejected_at_every_node(
     assert refusal(api.submit_job, spec, PEER) == ("NOT_AUTHORISED", 409)  # and it stays so
 
 
-def test_the_state_of_a_job_is_the_same_by_every_way(api: SchedulerApi, world: World, scratch: list[str]):
+def test_the_state_of_a_job_is_the_same_by_every_way(
+    api: SchedulerApi,
+    world: World,
+    scratch: list[str],
+):
     spec = a_job_of(scratch, "a; b")
     tasks = {name: task.task_id for name, task in submitted(api, world, spec).tasks.items()}
 
@@ -135,28 +179,54 @@ def test_the_state_of_a_job_is_the_same_by_every_way(api: SchedulerApi, world: W
         view = api.job_status(spec.job_id, PEER)
         return {
             "tasks": {t.name: (t.task_id, t.status) for t in view.tasks},
-            **{n: getattr(view, n) for n in ("job_id", "status", "outcome", "failure", "progress", "scheduler")},
+            **{
+                n: getattr(view, n)
+                for n in ("job_id", "status", "outcome", "failure", "progress", "scheduler")
+            },
         }
 
-    expected = {"job_id": spec.job_id, "failure": None, "scheduler": ME}
+    expected = {
+        "job_id": spec.job_id,
+        "failure": None,
+        "scheduler": ME,
+    }
     up = {name: (task, RUNNING) for name, task in tasks.items()}
-    assert essence() == expected | {"status": JobStatus.RUNNING, "tasks": up, "outcome": None, "progress": 0}
+    assert essence() == expected | {
+        "status": JobStatus.RUNNING,
+        "tasks": up,
+        "outcome": None,
+        "progress": 0,
+    }
     for task in tasks:
         world.end_all(spec, task)
     world.wait_status(spec.job_id, JobStatus.FINISHED)
     over = {name: (task, SUCCESS) for name, task in tasks.items()}
-    expected |= {"status": JobStatus.FINISHED, "tasks": over, "outcome": Outcome.SUCCEEDED, "progress": 100}
+    expected |= {
+        "status": JobStatus.FINISHED,
+        "tasks": over,
+        "outcome": Outcome.SUCCEEDED,
+        "progress": 100,
+    }
     assert essence() == expected
 
 
-def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, world: World, spec: JobSpec):
+def test_who_may_not_know_decide_report_or_stop(
+    apis: Apis,
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+):
     for sender in (THIRD, STRANGER):  # nor submit
         assert refusal(apis.scheduler(sender).submit_job, spec, sender) == ("NOT_AUTHORISED", 403)
     assert world.me.store.jobs.find(spec.job_id) is None
     submitted(api, world, spec)
     news = report(world, spec, "guest", FAILED)
 
-    def calls(api: SchedulerApi, job_id: str, sender: str) -> list[Callable[[], Any]]:
+    def calls(
+        api: SchedulerApi,
+        job_id: str,
+        sender: str,
+    ) -> list[Callable[[], Any]]:
         return [
             lambda: api.job_status(job_id, sender),
             lambda: api.confirm_job(job_id, None, sender),
@@ -169,14 +239,22 @@ def test_who_may_not_know_decide_report_or_stop(apis: Apis, api: SchedulerApi, w
     for sender in (STRANGER, THIRD):  # who has no part learns nothing
         other = apis.scheduler(sender)
         nowhere = replace(news, task_id="task-nowhere")
-        assert refusal(other.report_task, news, sender) == refusal(other.report_task, nowhere, sender)
+        assert refusal(other.report_task, news, sender) == refusal(
+            other.report_task, nowhere, sender
+        )
         unknown = list(map(refusal, calls(other, "job-nowhere", sender)))
         assert [refusal(call) for call in calls(other, spec.job_id, sender)] == unknown
     for call in calls(api, "job-nowhere", PEER):
         assert refusal(call) == ("JOB_UNKNOWN", 404)
-    assert refusal(api.report_task, TaskReport("task-nowhere", "guest", SUCCESS), PEER) == ("TASK_UNKNOWN", 404)
+    assert refusal(api.report_task, TaskReport("task-nowhere", "guest", SUCCESS), PEER) == (
+        "TASK_UNKNOWN",
+        404,
+    )
     assert refusal(api.stop_job, spec.job_id, "nothing", PEER) == ("TASK_UNKNOWN", 404)
-    assert refusal(world.me.coordinator.confirm_job, spec.job_id, None, "") == ("NOT_AUTHORISED", 403)
+    assert refusal(world.me.coordinator.confirm_job, spec.job_id, None, "") == (
+        "NOT_AUTHORISED",
+        403,
+    )
     job = world.job(spec.job_id)
     assert (job.status, job.ending) == (JobStatus.RUNNING, None)
 
@@ -197,17 +275,29 @@ class Agreeing:
     def participant(self, node: str, protocol: str) -> "Agreeing":
         return self
 
-    def offer_parameters(self, job_id: str, one: Any, *_: Any) -> None:
+    def offer_parameters(
+        self,
+        job_id: str,
+        one: Any,
+        *_: Any,
+    ) -> None:
         self.offers.append(one)
 
-    def poll_task(self, task_id: str, role: str, sender: str) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: str,
+    ) -> TaskNews:
         if self.error is not None and role == "arbiter":
             raise self.error
         return TaskNews(RUNNING)
 
 
 def test_parameters_of_a_task_that_begins_while_the_nodes_agree_on_them_change_nothing(
-    world: World, scratch: list[str], monkeypatch: pytest.MonkeyPatch
+    world: World,
+    scratch: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     spec = a_job_of(scratch, "a -> b")
     world.me.coordinator.submit_job(spec, PEER)
@@ -216,8 +306,14 @@ def test_parameters_of_a_task_that_begins_while_the_nodes_agree_on_them_change_n
     monkeypatch.setattr(world.me.coordinator, "_peers", peers)
     monkeypatch.setattr(rerun, "amendable", lambda *_: [])
     amend = world.me.coordinator.amend_job
-    assert amend(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1 and len(peers.offers) == 2
-    assert refusal(amend, spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER) == ("TASK_BEGUN", 409)
+    assert (
+        amend(spec.job_id, {"common": {"b": {"x": 2}}}, "sooner", PEER) == 1
+        and len(peers.offers) == 2
+    )
+    assert refusal(amend, spec.job_id, {"common": {"a": {"x": 2}}}, "late", PEER) == (
+        "TASK_BEGUN",
+        409,
+    )
     assert [one.reason for one in world.job(spec.job_id).amendments] == ["sooner"]
 
 
@@ -255,14 +351,18 @@ def test_what_a_poll_that_fails_means_for_the_task(
     job = with_call(job, poll, call_of(job, poll).sent(now))
     changed: list[Job] = []
     monkeypatch.setattr(world.me.scheduler, "_peers", Agreeing(error=error))
-    monkeypatch.setattr(world.me.scheduler, "record_answer", lambda _, change, most: changed.append(change(job)))
+    monkeypatch.setattr(
+        world.me.scheduler, "record_answer", lambda _, change, most: changed.append(change(job))
+    )
     world.me.scheduler._perform(job, poll, now)
     (note,) = changed[0].notes
     assert note.event == event and detail.items() <= note.detail.items()
 
 
 def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
-    world: World, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    spec: JobSpec,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     job = submitted(world.me.coordinator, world, spec)
     start, long_ago = StartTaskAt(PEER, "a"), T0
@@ -279,7 +379,9 @@ def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
     assert world.me.scheduler._reached(job, "JG404") is job
 
 
-def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(world: World, scratch: list[str]):
+def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(
+    world: World, scratch: list[str]
+):
     """How far the job was stays, and that nobody answers is said; afterwards also of a job forgotten there."""
     spec = a_job_of(scratch, "a; b")
     submitted(world.me.coordinator, world, spec)
@@ -294,28 +396,48 @@ def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(wor
     file.write_text(yaml.safe_dump({ME: {"host": "127.0.0.1", "port": 9}}))
     world.peer.routes.reload()
     try:
-        data = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()["data"]
+        data = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()[
+            "data"
+        ]
     finally:
         file.write_text(routes)
         world.peer.routes.reload()
-    assert (data["job_status"], data["progress"], data["waiting"]["reason"]) == ("RUNNING", 50, "UNREACHABLE")
-    assert ME in data["waiting"]["message"] and data["waiting"]["message"] not in data.get("warnings", ())
+    assert (data["job_status"], data["progress"], data["waiting"]["reason"]) == (
+        "RUNNING",
+        50,
+        "UNREACHABLE",
+    )
+    assert ME in data["waiting"]["message"] and data["waiting"]["message"] not in data.get(
+        "warnings", ()
+    )
     world.me.coordinator.stop_job(spec.job_id, "", "")
     wait_for(lambda: world.peer.store.local_jobs.get(spec.job_id).closed, 20, 0.01)
     wait_for(lambda: machine.next_due(world.job(spec.job_id)) is None, 20, 0.01)
     queries.drop_job(world.me.store, spec.job_id, T0, "operator", {})
     answer = ask(world.peer, "operator", "GET", path, params={"job_id": spec.job_id}).json()
-    assert (answer["code"], answer["data"]["job_status"], answer["data"]["outcome"]) == (0, "FINISHED", "STOPPED")
+    assert (answer["code"], answer["data"]["job_status"], answer["data"]["outcome"]) == (
+        0,
+        "FINISHED",
+        "STOPPED",
+    )
     assert any("JOB_UNKNOWN" in text for text in answer["data"]["warnings"]), answer
 
 
 def report(
-    world: World, spec: JobSpec, role: str, status: TaskStatus, failure: Failure | None = None
+    world: World,
+    spec: JobSpec,
+    role: str,
+    status: TaskStatus,
+    failure: Failure | None = None,
 ) -> TaskReport:
     return TaskReport(task_id(world, spec), role, status, failure, spec.job_id)
 
 
-def test_a_reported_failure_ends_the_job(api: SchedulerApi, world: World, spec: JobSpec):
+def test_a_reported_failure_ends_the_job(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+):
     submitted(api, world, spec)
     why = Failure("OOM_KILLED", "too much 内存", PEER, "guest", "a", 137)
     api.report_task(report(world, spec, "guest.0", FAILED, why), PEER)
@@ -326,7 +448,9 @@ def test_a_reported_failure_ends_the_job(api: SchedulerApi, world: World, spec: 
 
 
 def test_repeated_older_and_foreign_reports_are_accepted_and_change_nothing(
-    api: SchedulerApi, world: World, spec: JobSpec
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
 ):
     submitted(api, world, spec)
     for role in ("host", "arbiter"):  # which the sender does not play
@@ -339,11 +463,18 @@ def test_repeated_older_and_foreign_reports_are_accepted_and_change_nothing(
     assert FAILED not in task.nodes[ME].roles.values()
     for _ in range(2):  # who takes part anyway may say so again
         api.confirm_job(spec.job_id, None, PEER)
-    assert refusal(api.confirm_job, spec.job_id, Failure("NO", "too late"), PEER) == ("ALREADY_DECIDED", 409)
+    assert refusal(api.confirm_job, spec.job_id, Failure("NO", "too late"), PEER) == (
+        "ALREADY_DECIDED",
+        409,
+    )
     assert world.job(spec.job_id).status is JobStatus.RUNNING
 
 
-def test_a_suspended_job_starts_no_further_task(api: SchedulerApi, world: World, scratch: list[str]):
+def test_a_suspended_job_starts_no_further_task(
+    api: SchedulerApi,
+    world: World,
+    scratch: list[str],
+):
     spec = a_job_of(scratch, "a -> b")
     api.submit_job(spec, PEER)
     world.run(spec.job_id, "a", "host.0")
@@ -372,7 +503,11 @@ def test_a_suspended_job_starts_no_further_task(api: SchedulerApi, world: World,
     api.stop_job(made.job_id, "", PEER)
 
 
-def test_stopping_ends_the_job_at_every_node(api: SchedulerApi, world: World, spec: JobSpec):
+def test_stopping_ends_the_job_at_every_node(
+    api: SchedulerApi,
+    world: World,
+    spec: JobSpec,
+):
     submitted(api, world, spec)
     for _ in range(2):
         api.stop_job(spec.job_id, "", PEER)
@@ -386,7 +521,9 @@ def test_stopping_ends_the_job_at_every_node(api: SchedulerApi, world: World, sp
 
 
 def test_stopping_a_task_leaves_what_succeeded_and_the_others_alone(
-    api: SchedulerApi, world: World, scratch: list[str]
+    api: SchedulerApi,
+    world: World,
+    scratch: list[str],
 ):
     spec = a_job_of(scratch, "a; b; c")
     submitted(api, world, spec)
@@ -434,7 +571,12 @@ def test_a_party_runs_its_own_provider_of_a_component(world: World, scratch: lis
 
 
 def test_one_that_differs_in_what_flows_use_is_refused(world: World, scratch: list[str]):
-    table = {"name": "found", "description": "a table", "category": "dataset", "dataFormat": ["csv"]}
+    table = {
+        "name": "found",
+        "description": "a table",
+        "category": "dataset",
+        "dataFormat": ["csv"],
+    }
     world.me.registry.register(other("unlike", outputData=[table]))
     world.me.registry.register(other("alike"))
     world.peer.registry.register(other("alike"))
@@ -451,10 +593,17 @@ def test_one_that_differs_in_what_flows_use_is_refused(world: World, scratch: li
 def test_a_node_learns_its_own_provider_alone():
     spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n3")})
     spec = replace(
-        spec, job_params={"host": {"0|1": {"providers": {"b": "x:2"}}, "1": {"providers": {"a": "y:1"}}}}
+        spec,
+        job_params={"host": {"0|1": {"providers": {"b": "x:2"}}, "1": {"providers": {"a": "y:1"}}}},
     )
-    found = {node: [str(one.component) for one in spec.for_node(node).dag.nodes] for node in spec.nodes}
+    found = {
+        node: [str(one.component) for one in spec.for_node(node).dag.nodes] for node in spec.nodes
+    }
     usual = "vendor:1.0.0/Thing"
-    assert found == {"n1": [usual, usual], "n2": [usual, "x:2/Thing"], "n3": ["y:1/Thing", "x:2/Thing"]}
+    assert found == {
+        "n1": [usual, usual],
+        "n2": [usual, "x:2/Thing"],
+        "n3": ["y:1/Thing", "x:2/Thing"],
+    }
     assert spec.for_node("n3").for_node("n3") == spec.for_node("n3")
     assert "y:1" not in str(spec.for_node("n2"))

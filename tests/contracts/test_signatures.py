@@ -33,7 +33,11 @@ class Known(MemoryEngine):
     """Knows each image by the digest under which its registry has it."""
 
     def __init__(self, image: str, *digests: str) -> None:
-        super().__init__(node="n", installation="i", images={image: Script(0)})
+        super().__init__(
+            node="n",
+            installation="i",
+            images={image: Script(0)},
+        )
         self._digests = digests
         self.name = ""
         """its repository, where an image is asked for by id"""
@@ -42,7 +46,9 @@ class Known(MemoryEngine):
     def image_facts(self, image: str) -> ImageMetadata:
         self.asked += 1
         name = self.name or image.rpartition(":")[0]
-        return ImageMetadata("sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests))
+        return ImageMetadata(
+            "sha256:" + "1" * 64, {}, tuple(f"{name}@{digest}" for digest in self._digests)
+        )
 
 
 def a_digest() -> str:
@@ -63,7 +69,12 @@ def signed_by(tmp_path: Path) -> Callable[..., Signatures]:
     return make
 
 
-def reason(signatures: Signatures, image: str, engine: Known, provider: str = "acme") -> str:
+def reason(
+    signatures: Signatures,
+    image: str,
+    engine: Known,
+    provider: str = "acme",
+) -> str:
     try:
         signatures.check(provider, image, engine)
     except EngineError as error:
@@ -74,9 +85,15 @@ def reason(signatures: Signatures, image: str, engine: Known, provider: str = "a
 
 @pytest.mark.registry
 def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
-    shop: str, key: Any, signed_by: Callable[..., Signatures]
+    shop: str,
+    key: Any,
+    signed_by: Callable[..., Signatures],
 ) -> None:
-    other, digest, image = ec.generate_private_key(ec.SECP384R1()), a_digest(), f"{shop}/acme/psi:1.0"
+    other, digest, image = (
+        ec.generate_private_key(ec.SECP384R1()),
+        a_digest(),
+        f"{shop}/acme/psi:1.0",
+    )
     engine, text = Known(image, digest), text_for(digest)
     one = signed_by(key)
     assert reason(one, image, engine).startswith(f"SIGNATURE_ABSENT: {image} has no signature")
@@ -87,14 +104,21 @@ def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
         "not valid base64": (text, "ö"),
         "names no image": (b"[]", signature(key, b"[]")),
     }
-    wrong["for another image"] = (wrong["for another image"][0], signature(key, wrong["for another image"][0]))
+    wrong["for another image"] = (
+        wrong["for another image"][0],
+        signature(key, wrong["for another image"][0]),
+    )
     for said, made in wrong.items():
         put(shop, "acme/psi", digest, made)
-        assert reason(one, image, engine).startswith("SIGNATURE_INVALID") and said in reason(one, image, engine)
+        assert reason(one, image, engine).startswith("SIGNATURE_INVALID") and said in reason(
+            one, image, engine
+        )
     put(shop, "acme/psi", digest, *wrong.values(), (text, signature(key, text)))
     assert one.check("acme", image, engine) == "sha256:" + "1" * 64
     put(shop, "acme/psi", digest, wrong["another key"])
-    assert reason(one, image, engine) == ""  # known by now, and the content of that id cannot change
+    assert (
+        reason(one, image, engine) == ""
+    )  # known by now, and the content of that id cannot change
     assert reason(signed_by(key), image, engine).startswith("SIGNATURE_INVALID")
 
 
@@ -108,7 +132,9 @@ def test_an_image_counts_as_signed_only_by_the_right_key_over_its_own_digest(
     ],
 )
 def test_keys_of_three_kinds_count(
-    shop: str, make: Callable[[], Any], signed_by: Callable[..., Signatures]
+    shop: str,
+    make: Callable[[], Any],
+    signed_by: Callable[..., Signatures],
 ) -> None:
     key, digest, image = make(), a_digest(), f"{shop}/acme:1.0"
     put(shop, "acme", digest, (text_for(digest), signature(key, text_for(digest))))
@@ -118,11 +144,20 @@ def test_keys_of_three_kinds_count(
 
 @pytest.mark.registry
 def test_the_credentials_of_docker_are_used(
-    tmp_path: Path, key: Any, signed_by: Callable[..., Signatures], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    key: Any,
+    signed_by: Callable[..., Signatures],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digest = a_digest()
     with registry(tmp_path / "closed", guarded=True) as closed:
-        put(closed, "a", digest, (text_for(digest), signature(key, text_for(digest))), auth=(USER, PASSWORD))
+        put(
+            closed,
+            "a",
+            digest,
+            (text_for(digest), signature(key, text_for(digest))),
+            auth=(USER, PASSWORD),
+        )
         image = f"{closed}/a:1"
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
         refused = reason(signed_by(key), image, Known(image, digest))
@@ -131,16 +166,22 @@ def test_the_credentials_of_docker_are_used(
         assert reason(signed_by(key), image, Known(image, digest)) == ""
 
 
-def test_what_no_rule_is_about_is_not_asked_after(key: Any, signed_by: Callable[..., Signatures]) -> None:
+def test_what_no_rule_is_about_is_not_asked_after(
+    key: Any, signed_by: Callable[..., Signatures]
+) -> None:
     engine = Known("registry.example.com/a:1")
     assert reason(signed_by(key, provider="other"), "registry.example.com/a:1", engine) == ""
-    assert reason(signed_by(key, registry="*.example.org"), "registry.example.com/a:1", engine) == ""
+    assert (
+        reason(signed_by(key, registry="*.example.org"), "registry.example.com/a:1", engine) == ""
+    )
     assert engine.asked == 0
     mine = signed_by(key, provider="ac*", registry="registry.example.com")
     assert "was never pulled from its registry" in reason(mine, "registry.example.com/a:1", engine)
 
 
-def test_the_id_of_an_image_leads_past_no_rule(key: Any, signed_by: Callable[..., Signatures]) -> None:
+def test_the_id_of_an_image_leads_past_no_rule(
+    key: Any, signed_by: Callable[..., Signatures]
+) -> None:
     """Attack: an image stays at the daemon when its signature is refused; it is registered by its id instead."""
     rule = signed_by(key, registry="registry.example.com")
     engine = Known("registry.example.com/a:1", a_digest())
@@ -161,25 +202,36 @@ def test_keys_that_are_none_are_refused_with_their_paths(tmp_path: Path) -> None
 
 
 def test_a_registration_and_an_approval_are_refused(
-    tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]
+    tmp_path: Path,
+    key: Any,
+    signed_by: Callable[..., Signatures],
 ) -> None:
     image = "registry.example.com/a:1"
     images = Images(lambda _: Known(image), 5.0, signed_by(key, provider="acme").check)
     providers = Providers(Registry(MemoryRepository()), images, list)
     with pytest.raises(Invalid, match="SIGNATURE_ABSENT") as refused:
         providers.register(a_request(metadata={"image": image}), By())
-    assert refused.value.reason == "SIGNATURE_ABSENT" and refused.value.problems[0].path == "metadata.image"
+    assert (
+        refused.value.reason == "SIGNATURE_ABSENT"
+        and refused.value.problems[0].path == "metadata.image"
+    )
     assert providers.registry.query() == []
     free = a_request(metadata={"image": image}, name="free")
     key_ = providers.register(free, By()).revision.key
     assert providers.approve(key_, By()).revision.provider.digests
-    closed = Providers(providers.registry, Images(lambda _: Known(image), 5.0, signed_by(key).check), list)
+    closed = Providers(
+        providers.registry, Images(lambda _: Known(image), 5.0, signed_by(key).check), list
+    )
     with pytest.raises(Refused, match="was never pulled from its registry") as unsigned:
         closed.approve(key_, By())
     assert unsigned.value.reason == "SIGNATURE_ABSENT"
 
 
-def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: Callable[..., Signatures]) -> None:
+def test_nothing_starts_that_is_not_signed(
+    tmp_path: Path,
+    key: Any,
+    signed_by: Callable[..., Signatures],
+) -> None:
     with running(tmp_path, make_engine=MemoryEngine.making({"example:1.0.0": Script(0)})) as node:
         node.signatures.check = signed_by(key).check  # type: ignore[method-assign]
         failure = ended(node, submit(node).json()["data"]["job_id"]).ending.failure
@@ -187,9 +239,13 @@ def test_nothing_starts_that_is_not_signed(tmp_path: Path, key: Any, signed_by: 
         assert list(node.engine.list()) == []
 
 
-def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeypatch: pytest.MonkeyPatch):
+def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
-    monkeypatch.setattr(registries.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http"))
+    monkeypatch.setattr(
+        registries.httpx.Client, "stream", lambda *_, **__: pytest.fail("it was asked by http")
+    )
     with registries.Registry("registry.invalid", "acme/algo") as there:
         assert not there._log_in('Bearer realm="http://127.0.0.1:9/token",service="x"')
 
@@ -200,7 +256,9 @@ def test_a_registry_reached_by_https_cannot_ask_for_the_password_by_http(monkeyp
     ids=["long", "deep"],
 )
 def test_an_answer_to_the_question_for_a_token_is_bounded_too(
-    said: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+    said: bytes,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(registries, "login_for", lambda _: Login())
     with (

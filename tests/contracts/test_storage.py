@@ -69,7 +69,13 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stora
         yield given
 
 
-def put(storage: Storages, address: Address, *, overwrite: bool = False, **files: str) -> None:
+def put(
+    storage: Storages,
+    address: Address,
+    *,
+    overwrite: bool = False,
+    **files: str,
+) -> None:
     with storage.staging() as staging:
         for name, text in files.items():
             (staging.table / name).write_text(text)
@@ -82,16 +88,30 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
 ) -> None:
     storage, address = site
     assert (
-        not storage.exists(address) and not storage.taken(address) and storage.names("ns", address.storage) == []
+        not storage.exists(address)
+        and not storage.taken(address)
+        and storage.names("ns", address.storage) == []
     )
     first, second = "id,x\n1,a\n", "id,x\n2,\n"
-    put(storage, address, data_0=first, data_1=second, metadata='{"file_type": "csv", "count": 2}')
+    put(
+        storage,
+        address,
+        data_0=first,
+        data_1=second,
+        metadata='{"file_type": "csv", "count": 2}',
+    )
     assert storage.exists(address) and storage.taken(address) and "ns" in storage.namespaces()
     assert storage.names("ns", address.storage) == [address.name]
-    assert [(part.name, part.size) for part in storage.partitions(address)] == [("data_0", 9), ("data_1", 8)]
+    assert [(part.name, part.size) for part in storage.partitions(address)] == [
+        ("data_0", 9),
+        ("data_1", 8),
+    ]
     assert storage.size(address) == 17 + len('{"file_type": "csv", "count": 2}')
     assert storage.metadata(address)["count"] == 2
-    assert storage.columns(address) == ["id", "x"] and list(storage.iter_rows(address)) == [["1", "a"], ["2", ""]]
+    assert storage.columns(address) == ["id", "x"] and list(storage.iter_rows(address)) == [
+        ["1", "a"],
+        ["2", ""],
+    ]
     whole = b"id,x\n1,a\n2,\n"
     assert b"".join(storage.stream(address)) == whole
     assert storage.checksum(address) == hashlib.sha256(whole).hexdigest()
@@ -103,7 +123,11 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
     assert storage.sums(address)[1].sha256 == hashlib.sha256(second.encode()).hexdigest()
     assert storage.find("ns", address.name) == address
     if address.storage:
-        copied, copyfileobj, pieces = replace(address, name="copied"), shutil.copyfileobj, itertools.count(1)
+        copied, copyfileobj, pieces = (
+            replace(address, name="copied"),
+            shutil.copyfileobj,
+            itertools.count(1),
+        )
 
         def cut(*given: Any) -> None:
             if next(pieces) == 2:
@@ -116,7 +140,10 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
         assert len(storage.files(copied)) < 3
         for _ in range(2):  # the first time a part is there, the second time all
             storage.copy(address, copied)
-        assert next(pieces) == 6 and storage.names("ns", address.storage) == ["copied", address.name]
+        assert next(pieces) == 6 and storage.names("ns", address.storage) == [
+            "copied",
+            address.name,
+        ]
         assert b"".join(storage.stream(copied)) == whole and storage.delete(copied)
     assert storage.delete(address) and not storage.exists(address) and not storage.delete(address)
     assert storage.names("ns", address.storage) == [] and storage.namespaces() <= {FOLDER}
@@ -124,7 +151,14 @@ def test_what_is_put_is_read_in_parts_and_as_one_table(
 
 def test_rows_of_parts_without_a_last_line_end_stay_apart(site: tuple[Storages, Address]) -> None:
     storage, address = site
-    put(storage, address, data_0="id\n1", data_1="id\n2", data_2="id\n3\n", metadata='{"file_type": "csv"}')
+    put(
+        storage,
+        address,
+        data_0="id\n1",
+        data_1="id\n2",
+        data_2="id\n3\n",
+        metadata='{"file_type": "csv"}',
+    )
     whole = b"id\n1\n2\n3\n"
     assert b"".join(storage.stream(address)) == whole and storage.stamp(address)[0] == len(whole)
     for start in range(len(whole)):
@@ -139,14 +173,26 @@ def test_parts_that_are_no_table_are_one_after_the_other(site: tuple[Storages, A
 
 def test_what_is_missing_broken_or_too_large_is_named(site: tuple[Storages, Address]) -> None:
     storage, address = site
-    for read in (storage.partitions, storage.read_json, storage.stamp, storage.columns, storage.sums):
+    for read in (
+        storage.partitions,
+        storage.read_json,
+        storage.stamp,
+        storage.columns,
+        storage.sums,
+    ):
         with pytest.raises(NotFound) as missing:
             read(address)
         assert missing.value.reason == "DATA_MISSING"
     with pytest.raises(NotFound):
         storage.open_file(address, "data_0")
     assert storage.metadata(address) == {}
-    put(storage, address, data_0='{"auc": 0.97}', data_2="x", metadata="[]")
+    put(
+        storage,
+        address,
+        data_0='{"auc": 0.97}',
+        data_2="x",
+        metadata="[]",
+    )
     with pytest.raises(NotFound, match="data_1"):
         storage.partitions(address)
     with pytest.raises(Invalid):
@@ -178,7 +224,9 @@ def test_metadata_is_replaced_and_the_data_stays(site: tuple[Storages, Address])
     put(storage, address, data_0="a\n1\n", metadata='{"count": 1}')
     storage.write_metadata(address, b'{"count": 1, "description": "one row"}')
     assert storage.metadata(address) == {"count": 1, "description": "one row"}
-    assert set(storage.files(address)) == {"data_0", "metadata"} and list(storage.iter_rows(address)) == [["1"]]
+    assert set(storage.files(address)) == {"data_0", "metadata"} and list(
+        storage.iter_rows(address)
+    ) == [["1"]]
     assert leftovers(storage.root) == []
 
 
@@ -215,27 +263,48 @@ with storage.parts(staging, Address("ns", "t a%+b", "lake")) as parts:
 def test_what_a_killed_process_sent_goes_with_its_folder(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as (storage, address):
         remote = storage.remotes["lake"].remote
-        sent = subprocess.run([sys.executable, "-c", SENDER, str(storage.root), repr(remote)], cwd=ROOT)
+        sent = subprocess.run(
+            [sys.executable, "-c", SENDER, str(storage.root), repr(remote)], cwd=ROOT
+        )
         assert sent.returncode == -signal.SIGKILL
         assert bool(unfinished(remote)) is (kind == "s3")
-        assert Storages(FileStorage(storage.root), [remote]).exists(address) is False  # opening it leaves it alone
+        assert (
+            Storages(FileStorage(storage.root), [remote]).exists(address) is False
+        )  # opening it leaves it alone
         (name,) = leftovers(storage.root)
-        clear_leftover(storage.root, name, lambda target: (target == address and storage.delete(target)) or True)
-        assert unfinished(remote) == [] and not storage.taken(address) and leftovers(storage.root) == []
+        clear_leftover(
+            storage.root,
+            name,
+            lambda target: (target == address and storage.delete(target)) or True,
+        )
+        assert (
+            unfinished(remote) == []
+            and not storage.taken(address)
+            and leftovers(storage.root) == []
+        )
 
 
 def unfinished(remote: Remote) -> list[str]:
     """Return the names of which S3 keeps pieces; nothing of HDFS."""
     if remote.kind != "s3":
         return []
-    return [one["Key"] for one in real.client().list_multipart_uploads(Bucket=remote.folder).get("Uploads", [])]
+    return [
+        one["Key"]
+        for one in real.client().list_multipart_uploads(Bucket=remote.folder).get("Uploads", [])
+    ]
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
-def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(kind: str, tmp_path: Path) -> None:
+def test_parts_are_sent_while_they_are_written_and_seen_at_the_end(
+    kind: str, tmp_path: Path
+) -> None:
     with opened(kind, tmp_path) as (storage, address):
         remote = storage.remotes["lake"].remote
-        written = {0: b"", 1: b"", 2: b"a\n1\n"}
+        written = {
+            0: b"",
+            1: b"",
+            2: b"a\n1\n",
+        }
         with storage.staging() as staging, storage.parts(staging, address) as parts:
             parts.add(2, written[2])
             for number in (0, 1, 1, 0, 1, 0, 1):
@@ -296,7 +365,9 @@ def _nobody_there(one: Remote) -> Remote:
     ],
 )
 def test_each_fault_of_s3_has_its_reason_and_shows_no_key(
-    wrong: Callable[[Remote], Remote], reason: str, tmp_path: Path
+    wrong: Callable[[Remote], Remote],
+    reason: str,
+    tmp_path: Path,
 ) -> None:
     with real.bucket() as place:
         storage = Storages(FileStorage(tmp_path / "storage"), [wrong(remote_of(place))])
@@ -338,17 +409,29 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
         direct = remote_of(place)
         with Proxy(direct.host, direct.port) as between:
             through = Remote(**vars(direct) | {"host": "127.0.0.1", "port": between.port})
-            storage, address = Storages(FileStorage(tmp_path / "storage"), [through]), Address("ns", "t", "lake")
+            storage, address = (
+                Storages(FileStorage(tmp_path / "storage"), [through]),
+                Address("ns", "t", "lake"),
+            )
             put(storage, address, data_0="a\n1\n")
             for fault, reason in (("cut", "STORAGE_UNREACHABLE"), ("blackhole", "STORAGE_SLOW")):
                 between.turn(fault)
-                for act in (lambda: storage.exists(address), lambda: storage.checksum(address), storage.check):
-                    wait_for(partial(fails, act, reason))  # while the machine stands still, what is cut is slow
+                for act in (
+                    lambda: storage.exists(address),
+                    lambda: storage.checksum(address),
+                    storage.check,
+                ):
+                    wait_for(
+                        partial(fails, act, reason)
+                    )  # while the machine stands still, what is cut is slow
                 between.turn("")
                 assert list(storage.iter_rows(address)) == [["1"]]
             new = Address("ns", "u", "lake")
             between.turn("slow")
-            for act in (storage.remotes["lake"].check, lambda: put(storage, new, data_0="1\n" * 50_000)):
+            for act in (
+                storage.remotes["lake"].check,
+                lambda: put(storage, new, data_0="1\n" * 50_000),
+            ):
                 with pytest.raises(StorageAway, match="took longer than 1 s") as failed:
                     act()
                 assert failed.value.reason == "STORAGE_SLOW"
@@ -361,10 +444,14 @@ def test_a_storage_that_is_cut_off_or_hangs_leaves_what_it_had_and_comes_back(
                     raise StorageFailed("the database is away")
             (name,) = leftovers(storage.root)
             with pytest.raises(StorageFailed):  # as when `gc` comes while the storage is still away
-                clear_leftover(storage.root, name, lambda target: target == new and storage.delete(target))
+                clear_leftover(
+                    storage.root, name, lambda target: target == new and storage.delete(target)
+                )
             between.turn("")
             (name,) = leftovers(storage.root)
-            clear_leftover(storage.root, name, lambda target: target == new and storage.delete(target))
+            clear_leftover(
+                storage.root, name, lambda target: target == new and storage.delete(target)
+            )
             assert storage.names("ns", "lake") == ["t"] and leftovers(storage.root) == []
 
 
@@ -375,7 +462,10 @@ def test_reading_goes_on_where_the_storage_broke_off(tmp_path: Path) -> None:
         direct = remote_of(place)
         with Proxy(direct.host, direct.port) as between:
             through = Remote(**vars(direct) | {"host": "127.0.0.1", "port": between.port})
-            storage, address = Storages(FileStorage(tmp_path / "storage"), [through]), Address("ns", "t", "lake")
+            storage, address = (
+                Storages(FileStorage(tmp_path / "storage"), [through]),
+                Address("ns", "t", "lake"),
+            )
             place.operator.write("ns/t/data_0", data)
             size, _ = storage.stamp(address)
             between.turn("half-close", 0.5, seed=1)  # the first request, and not the second
@@ -400,7 +490,11 @@ def test_a_full_quota_has_its_reason_and_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(StorageFailed) as full:
             put(storage, address, data_0="a\n" + "1\n" * 9000, data_1="a\n1\n")
         assert full.value.reason == "STORAGE_FULL" and not storage.taken(address)
-        with storage.staging() as staging, pytest.raises(StorageFailed), storage.parts(staging, address) as parts:
+        with (
+            storage.staging() as staging,
+            pytest.raises(StorageFailed),
+            storage.parts(staging, address) as parts,
+        ):
             for _ in range(8):
                 parts.add(0, bytes(2**20 * 3))
             parts.finish()
@@ -430,14 +524,28 @@ except StorageFailed as error:
 def test_each_fault_of_hdfs_has_its_reason(tmp_path: Path) -> None:
     with real.folder() as place:
         remote = remote_of(place)
-        stranger = Remote(**vars(remote) | {"username": "stranger"})  # a process has one user of HDFS
+        stranger = Remote(
+            **vars(remote) | {"username": "stranger"}
+        )  # a process has one user of HDFS
         run = [sys.executable, "-c", STRANGER, str(tmp_path / "theirs"), repr(stranger)]
-        said = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        said = subprocess.run(
+            run,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         assert said == "STORAGE_DENIED: storage lake (hdfs) denies access\n"
         script = ["bash", str(ROOT / ".ci" / "hdfs.sh"), "quota", place.name, "4096"]
         subprocess.run(script, check=True, capture_output=True)
-        storage, address = Storages(FileStorage(tmp_path / "storage"), [remote]), Address("ns", "t", "lake")
+        storage, address = (
+            Storages(FileStorage(tmp_path / "storage"), [remote]),
+            Address("ns", "t", "lake"),
+        )
         with pytest.raises(StorageFailed) as full:
             put(storage, address, data_0="a\n1\n")
-        assert full.value.reason == "STORAGE_FULL" and "storage lake (hdfs) is full" in full.value.message
+        assert (
+            full.value.reason == "STORAGE_FULL"
+            and "storage lake (hdfs) is full" in full.value.message
+        )
         assert not storage.taken(address) and leftovers(storage.root) == []

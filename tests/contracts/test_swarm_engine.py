@@ -89,16 +89,33 @@ def test_a_task_is_hardened_and_limited_and_started_once(
 ) -> None:
     engine = harness.engine()
     spec = a_spec(
-        harness, WAITS, limits=Limits(cpu=64, memory=96 << 20, pids=33), reserved=Limits(memory=64 << 20)
+        harness,
+        WAITS,
+        limits=Limits(
+            cpu=64,
+            memory=96 << 20,
+            pids=33,
+        ),
+        reserved=Limits(memory=64 << 20),
     )
     engine.launch(spec)
     template = manager.services.get(spec.name).attrs["Spec"]["TaskTemplate"]
     container, resources = template["ContainerSpec"], template["Resources"]
-    assert container["Image"] == engine.image_digest(harness.image)  # by its content, whatever the name means
-    assert (container["CapabilityDrop"], container["Init"], container["User"]) == (["ALL"], True, "65534:65534")
+    assert container["Image"] == engine.image_digest(
+        harness.image
+    )  # by its content, whatever the name means
+    assert (container["CapabilityDrop"], container["Init"], container["User"]) == (
+        ["ALL"],
+        True,
+        "65534:65534",
+    )
     assert template["RestartPolicy"]["Condition"] == "none"
     machine = manager.nodes.list()[0].attrs["Description"]["Resources"]["NanoCPUs"]
-    assert resources["Limits"] == {"NanoCPUs": machine, "MemoryBytes": 96 << 20, "Pids": 33}
+    assert resources["Limits"] == {
+        "NanoCPUs": machine,
+        "MemoryBytes": 96 << 20,
+        "Pids": 33,
+    }
     assert resources["Reservations"] == {"MemoryBytes": 64 << 20}
     assert engine.capacity().cpu == 3 * machine / 1e9
     theirs = harness.engine(node="beta")
@@ -106,7 +123,10 @@ def test_a_task_is_hardened_and_limited_and_started_once(
     with pytest.raises(EngineDown, match="all are away or drained"):  # jobs wait for them
         theirs.capacity()
     del theirs._machines
-    wait_for(lambda: others(theirs).memory - others(engine).memory == 64 << 20, "only another node counts it")
+    wait_for(
+        lambda: others(theirs).memory - others(engine).memory == 64 << 20,
+        "only another node counts it",
+    )
 
 
 def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(
@@ -116,12 +136,17 @@ def test_a_folder_whose_name_reads_like_a_template_is_mounted_and_no_other(
     engine = harness.engine(sources=(Source(tmp_path, str(tmp_path)),))
     (tmp_path / "bank" / "customers").mkdir(parents=True)
     (tmp_path / "bank" / "customers" / "data_0").write_text("secret")
-    for namespace, name in (('{{"bank"}}', '{{"customers"}}'), ('bank{{$x:="-guest-0', 'task-out"}}')):
+    for namespace, name in (
+        ('{{"bank"}}', '{{"customers"}}'),
+        ('bank{{$x:="-guest-0', 'task-out"}}'),
+    ):
         own, inside = tmp_path / namespace / name, f"/bfia/storage/{namespace}/{name}"
         own.mkdir(parents=True)
         for folder in (own, *own.parents[: len(tmp_path.parents) - 1]):
             folder.chmod(0o777)
-        text = f"find /bfia -name data_0 | grep . && exit 3; echo mine > {shlex.quote(inside)}/data_0"
+        text = (
+            f"find /bfia -name data_0 | grep . && exit 3; echo mine > {shlex.quote(inside)}/data_0"
+        )
         spec = a_spec(harness, shell(text), mounts=(Mount(own, inside, read_only=False),))
         engine.launch(spec)
         assert ended(engine, spec.name).code == 0, engine.logs(spec.name)
@@ -135,12 +160,17 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
     assert [network.name for network in manager.networks.list(names=[spec.name])] == [spec.name]
     engine.remove(spec.name)
     assert engine.list() == []
-    wait_for(lambda: manager.networks.list(names=[spec.name]) == [], "the manager forgets its network")
+    wait_for(
+        lambda: manager.networks.list(names=[spec.name]) == [], "the manager forgets its network"
+    )
     refused = a_spec(harness, exits(0), limits=Limits(memory=1))
     with pytest.raises(CreateFailed, match="memory"):
         engine.launch(refused)
     engine.remove(refused.name)
-    wait_for(lambda: manager.networks.list(names=[refused.name]) == [], "no network of a run that never was")
+    wait_for(
+        lambda: manager.networks.list(names=[refused.name]) == [],
+        "no network of a run that never was",
+    )
 
 
 def test_a_run_that_outlives_its_kill_is_an_error() -> None:
@@ -158,10 +188,23 @@ def test_a_run_that_outlives_its_kill_is_an_error() -> None:
         ("rejected", {}, False),
     ],
 )
-def test_a_task_has_begun_once_there_was_a_container(state: str, container: dict[str, Any], begun: bool) -> None:
+def test_a_task_has_begun_once_there_was_a_container(
+    state: str,
+    container: dict[str, Any],
+    begun: bool,
+) -> None:
     then = "2026-11-26T04:00:00Z"
-    status = {"State": state, "Timestamp": then, "ContainerStatus": container}
-    seen = {"ID": "t", "Status": status, "DesiredState": "shutdown", "CreatedAt": then}
+    status = {
+        "State": state,
+        "Timestamp": then,
+        "ContainerStatus": container,
+    }
+    seen = {
+        "ID": "t",
+        "Status": status,
+        "DesiredState": "shutdown",
+        "CreatedAt": then,
+    }
     assert Task({**seen, "Spec": {"ContainerSpec": {}}}).begun is begun
 
 
@@ -169,16 +212,27 @@ def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(
     harness: SwarmHarness, manager: docker.DockerClient
 ) -> None:
     labels = {"bfia.node": "alpha", "bfia.installation": harness.installation}
-    left = manager.networks.create(f"bfia-{uuid.uuid4().hex[:16]}", driver="overlay", scope="swarm", labels=labels)
+    left = manager.networks.create(
+        f"bfia-{uuid.uuid4().hex[:16]}",
+        driver="overlay",
+        scope="swarm",
+        labels=labels,
+    )
     harness.engine().watch(Heard())
     wait_for(lambda: manager.networks.list(ids=[left.id]) == [], "it is removed")
 
 
-def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: docker.DockerClient) -> None:
+def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(
+    manager: docker.DockerClient,
+) -> None:
     with contextlib.closing(SwarmHarness("==2")) as harness:
         name, engine = f"bfia-contract-{uuid.uuid4().hex[:12]}", harness.engine()
         text = f"FROM {harness.image}\nLABEL only={name}\n"
-        manager.images.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True)
+        manager.images.build(
+            fileobj=io.BytesIO(text.encode()),
+            tag=name,
+            rm=True,
+        )
         try:
             spec = a_spec(harness, exits(0), image=name)
             with pytest.raises(ImageNotFound, match="a machine of the Swarm lacks the image"):
@@ -188,7 +242,11 @@ def test_an_image_that_a_machine_lacks_is_named_and_leaves_nothing(manager: dock
             manager.images.remove(name, force=True)
 
 
-def reached(engine: SwarmEngine, harness: SwarmHarness, *doors: str) -> list[str]:
+def reached(
+    engine: SwarmEngine,
+    harness: SwarmHarness,
+    *doors: str,
+) -> list[str]:
     """Return which of these doors are open to a run."""
     return [door for door, is_open in looked(harness, engine, *doors).items() if is_open]
 
@@ -202,7 +260,9 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
     assert len(others) == 2, seen  # in its own network, and on its machine
     with socket.create_server((os.environ["BFIA_TEST_SWARM_HOST"], 0)) as server:
         gateway = "{}:{}".format(*server.getsockname())
-        assert reached(engine, harness, *(f"{one}:8000" for one in (*others, first.name)), gateway) == [gateway]
+        assert reached(
+            engine, harness, *(f"{one}:8000" for one in (*others, first.name)), gateway
+        ) == [gateway]
 
 
 # ------------------------------------------------------------ the third machine, which is lost or closed
@@ -217,7 +277,9 @@ def third() -> Iterator[SwarmHarness]:
 def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
     """Also one that SIGTERM ends with code 0; a stop of ours keeps its code, there as well."""
     engine, heard = third.engine(), Heard()
-    lost, stopped = (a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait")) for _ in "ab")
+    lost, stopped = (
+        a_spec(third, shell("trap 'exit 0' TERM; echo up; sleep 600 & wait")) for _ in "ab"
+    )
     for spec in (lost, stopped):
         engine.launch(spec)
         said(engine, spec.name, b"up")
@@ -233,7 +295,9 @@ def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: Swarm
 
 
 @pytest.mark.s3
-def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(third: SwarmHarness) -> None:
+def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(
+    third: SwarmHarness,
+) -> None:
     """The block of docs/swarm.md, word for word but for its addresses, at the machine's own packet filter."""
     host, storage = os.environ["BFIA_TEST_SWARM_HOST"], urlsplit(os.environ["BFIA_TEST_S3"])
     engine = third.engine()
@@ -243,11 +307,21 @@ def test_the_documented_rules_leave_a_run_the_gateway_and_its_storage_alone(thir
         rules = re.findall(r"^(iptables -I .*?)(?: +#.*)?$", text, re.MULTILINE)[
             :-1
         ]  # the last: on its own machine
-        there = {"10.0.0.7": str(storage.hostname), "9000": str(storage.port), "10.0.0.5": host, "7381": str(door)}
+        there = {
+            "10.0.0.7": str(storage.hostname),
+            "9000": str(storage.port),
+            "10.0.0.5": host,
+            "7381": str(door),
+        }
         rules = [re.sub("|".join(there), lambda found: there[found[0]], rule) for rule in rules]
         assert len(rules) == 4
         open_ = [f"{host}:{door}", storage.netloc]
-        closed = [f"{host}:{other}", f"{host.rpartition('.')[0]}.11:2377", "10.214.3.1:2377", "192.0.2.1:80"]
+        closed = [
+            f"{host}:{other}",
+            f"{host.rpartition('.')[0]}.11:2377",
+            "10.214.3.1:2377",
+            "192.0.2.1:80",
+        ]
         for rule in rules:
             machine("swarm", "in", *shlex.split(rule))
         try:

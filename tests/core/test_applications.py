@@ -37,7 +37,12 @@ class Partner:
     def deliver(self, known: Application) -> None:
         self.query(known)
 
-    def submit(self, lane: str, work: Callable[[], None], job: str = "") -> None:
+    def submit(
+        self,
+        lane: str,
+        work: Callable[[], None],
+        job: str = "",
+    ) -> None:
         work()
 
     def check(self, new: Application) -> None:
@@ -46,7 +51,13 @@ class Partner:
     def begin(self, known: Application, by: str) -> None:
         self.begun.append(known)
 
-    def end(self, known: Application, by: str, *, last: bool) -> None:
+    def end(
+        self,
+        known: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
         self.ended.append(last)
 
 
@@ -85,7 +96,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(SqlApplications(store))
 
 
-def test_an_application_that_comes_again_is_the_same_and_another_under_its_id_is_refused(site: Site):
+def test_an_application_that_comes_again_is_the_same_and_another_under_its_id_is_refused(
+    site: Site,
+):
     known = site.applications.receive(an_application())
     assert site.applications.receive(an_application()) == known
     with pytest.raises(Conflict, match=f"application {known.number} is APPLIED"):
@@ -94,12 +107,16 @@ def test_an_application_that_comes_again_is_the_same_and_another_under_its_id_is
 
 def test_a_decision_that_was_taken_already_is_not_taken_again_and_nothing_follows(site: Site):
     known = site.has(an_application(status=APPROVED))
-    with pytest.raises(Conflict, match=f"application {known.number} is APPROVED: APPROVED -> REJECTED"):
+    with pytest.raises(
+        Conflict, match=f"application {known.number} is APPROVED: APPROVED -> REJECTED"
+    ):
         site.applications.decide(known.number, False, "ann", "")
     assert site.partner.begun == []
 
 
-def test_a_contract_that_was_never_decided_on_leaves_nothing_when_its_node_takes_it_back(site: Site):
+def test_a_contract_that_was_never_decided_on_leaves_nothing_when_its_node_takes_it_back(
+    site: Site,
+):
     known = site.has(CONTRACT)
     site.applications.end(Kind.CONTRACT, known.id, known.partner)
     assert site.kept.list() == [] and site.partner.ended == []
@@ -109,10 +126,20 @@ def test_a_contract_that_was_never_decided_on_leaves_nothing_when_its_node_takes
 
 
 def test_a_partner_that_this_node_applied_with_moves_and_keeps_its_key(site: Site):
-    known = site.has(replace(CONTRACT, side=Side.MINE, status=APPROVED, answer={"auth_credential": "key"}))
+    known = site.has(
+        replace(
+            CONTRACT,
+            side=Side.MINE,
+            status=APPROVED,
+            answer={"auth_credential": "key"},
+        )
+    )
     site.applications.update(known.partner, known.id, {"address": "https://b:2"})
     after = site.kept.get(known.number)
-    assert (after.url, after.answer) == ("https://b:2", {"auth_credential": "key", "address": "https://b:2"})
+    assert (after.url, after.answer) == (
+        "https://b:2",
+        {"auth_credential": "key", "address": "https://b:2"},
+    )
     assert [one.url for one in site.partner.begun] == ["https://b:2"]
 
 
@@ -135,7 +162,11 @@ def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
     site.applications.confirm(known.kind, known.id, known.partner, Answer(TERMINATED, {}, {}))
     assert site.kept.get(known.number).status is TERMINATED and site.partner.ended == [True]
     [(who, _, detail)] = site.noted
-    assert (who, detail["before"]["status"], detail["after"]["status"]) == (known.partner, APPROVED, TERMINATED)
+    assert (who, detail["before"]["status"], detail["after"]["status"]) == (
+        known.partner,
+        APPROVED,
+        TERMINATED,
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,12 +174,31 @@ def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
     [
         (MINE, Busy("not now", reason="BUSY"), True),
         (MINE, NotAllowed("no", reason="NOT_AUTHORISED"), True),
-        (an_application(status=APPROVED, notice="confirm", due_at=NOW), Busy("not now", reason="BUSY"), True),
-        (an_application(status=APPROVED, notice="confirm", due_at=NOW), NotAllowed("no", reason="SO"), False),
+        (
+            an_application(
+                status=APPROVED,
+                notice="confirm",
+                due_at=NOW,
+            ),
+            Busy("not now", reason="BUSY"),
+            True,
+        ),
+        (
+            an_application(
+                status=APPROVED,
+                notice="confirm",
+                due_at=NOW,
+            ),
+            NotAllowed("no", reason="SO"),
+            False,
+        ),
     ],
 )
 def test_a_partner_that_does_not_take_a_notice_gets_it_again_unless_it_refuses_it(
-    site: Site, known: Application, error: GatewayError, again: bool
+    site: Site,
+    known: Application,
+    error: GatewayError,
+    again: bool,
 ):
     site.partner.answer = error
     after = site.after(site.has(known), seconds=20)

@@ -19,18 +19,39 @@ from tests.builders import a_spec, at
 from tests.contracts.apis import ME, PEER, World, two_nodes
 from tools.crossings import Crossing, measure
 
-GROWING = ("job", "local_job", "task", "run", "timeline", "submission", "audit", "provider_revision")
+GROWING = (
+    "job",
+    "local_job",
+    "task",
+    "run",
+    "timeline",
+    "submission",
+    "audit",
+    "provider_revision",
+)
 """tables with rows of what is over"""
 
 Statement = tuple[str, Any]
 
 
 @contextmanager
-def told(store: Store, *, others_only: bool = False, own_only: bool = False) -> Iterator[list[Statement]]:
+def told(
+    store: Store,
+    *,
+    others_only: bool = False,
+    own_only: bool = False,
+) -> Iterator[list[Statement]]:
     """Collect the statements that are made meanwhile: by all threads, by others than the test's own, or by it."""
     found: list[Statement] = []
 
-    def before(_connection: Any, _cursor: Any, text: str, values: Any, _context: Any, many: bool) -> None:
+    def before(
+        _connection: Any,
+        _cursor: Any,
+        text: str,
+        values: Any,
+        _context: Any,
+        many: bool,
+    ) -> None:
         own = threading.current_thread() is threading.main_thread()
         if not ((others_only and own) or (own_only and not own)):
             found.append((text, values[0] if many else values))
@@ -48,7 +69,9 @@ def reads_all_of(store: Store, statement: Statement) -> list[str]:
     if text.split()[0] not in ("SELECT", "UPDATE", "DELETE"):
         return []
     with store.read() as connection:
-        plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+        plan = [
+            str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)
+        ]
     scanned = (found[1] for line in plan if (found := re.match(r"SCAN (\w+)", line)))
     return [table for table in scanned if table in GROWING]
 
@@ -67,7 +90,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
                 told(world.peer.store, others_only=True) as theirs,
             ):
                 spec = a_spec("a", {"guest": (ME,), "host": (PEER,)}, scheduler=ME, initiator=ME)
-                spec = replace(spec, job_id=f"job-{number}", job_params={"common": {"sync_type": "callback"}})
+                spec = replace(
+                    spec, job_id=f"job-{number}", job_params={"common": {"sync_type": "callback"}}
+                )
                 work = threading.Thread(target=_play, args=(world, spec))
                 work.start()
                 work.join(60)
@@ -85,9 +110,16 @@ def _play(world: World, spec: Any) -> None:
 
 def test_a_job_reads_through_nothing_that_is_over(played):
     world, asked = played
-    for store, jobs in ((world.me.store, asked["scheduling"]), (world.peer.store, asked["taking part"])):
+    for store, jobs in (
+        (world.me.store, asked["scheduling"]),
+        (world.peer.store, asked["taking part"]),
+    ):
         statements = (statement for job in jobs for statement in job)
-        found = {text: tables for text, values in statements if (tables := reads_all_of(store, (text, values)))}
+        found = {
+            text: tables
+            for text, values in statements
+            if (tables := reads_all_of(store, (text, values)))
+        }
         assert not found
 
 
@@ -105,7 +137,11 @@ def test_what_is_under_way_is_found_without_what_is_over(played):
 
 
 @pytest.mark.parametrize(("side", "most"), [("scheduling", 62), ("taking part", 33)])
-def test_a_job_of_one_task_costs_few_statements(played: Played, side: str, most: int):
+def test_a_job_of_one_task_costs_few_statements(
+    played: Played,
+    side: str,
+    most: int,
+):
     looks = ("SELECT job.version", "SELECT local_job.version")  # the test itself looks often
     counted = [
         [
@@ -132,7 +168,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Crossing]:
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_a_request_crosses_few_files_and_makes_few_round_trips(measured: dict[str, Crossing], name: str) -> None:
+def test_a_request_crosses_few_files_and_makes_few_round_trips(
+    measured: dict[str, Crossing], name: str
+) -> None:
     files, round_trips = MOST[name]
     found = measured[name]
     assert 10 < len(found.files) <= files, sorted(found.files)

@@ -53,11 +53,17 @@ Fetch = Callable[[Callable[[str], None]], Script]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("node"), make_engine=MemoryEngine.making({IMAGE: Script(0)})) as node:
+    with running(
+        tmp_path_factory.mktemp("node"), make_engine=MemoryEngine.making({IMAGE: Script(0)})
+    ) as node:
         yield node
 
 
-def having(node: Gateway, script: Script | None = None, fetch: Fetch | None = None) -> MemoryEngine:
+def having(
+    node: Gateway,
+    script: Script | None = None,
+    fetch: Fetch | None = None,
+) -> MemoryEngine:
     """Have the image be there with a script, or be fetched in a way of the test's."""
     engine = cast(MemoryEngine, node.engine)
     engine._images = {IMAGE: script} if script else {}
@@ -96,9 +102,7 @@ def test_an_image_is_fetched_before_its_first_start_and_what_that_fails_on_is_th
 
 
 def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Gateway) -> None:
-    words = (
-        "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
-    )
+    words = "error while creating mount source path '/srv/bfia/storage/job-1': mkdir /srv/bfia: read-only file system"
     having(node, Script(refused=CreateFailed(words)))
     job = played(node)
     assert job.ending.failure.reason == "CREATE_FAILED"
@@ -106,7 +110,9 @@ def test_an_engines_messages_about_local_folders_are_not_sent_to_others(node: Ga
         "error while creating mount source path '…/job-1': mkdir …/bfia: read-only file system"
     )
     notes = [e for e in node.store.timeline(job.id) if e.event == "engine message"]
-    assert {n.detail["message"] for n in notes} == {words} and {n.detail["task"] for n in notes} == {"echo_1"}
+    assert {n.detail["message"] for n in notes} == {words} and {
+        n.detail["task"] for n in notes
+    } == {"echo_1"}
 
 
 def test_an_engine_that_is_away_is_one_sentence_in_the_log(caplog: pytest.LogCaptureFixture):
@@ -121,7 +127,9 @@ def test_an_engine_that_is_away_is_one_sentence_in_the_log(caplog: pytest.LogCap
     wait_for(lambda: len(looks) > 2)
     follower.close()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "engines.watch"]
-    assert line.endswith("answers again: the container engine does not answer: No such file or directory")
+    assert line.endswith(
+        "answers again: the container engine does not answer: No such file or directory"
+    )
 
 
 def test_fetching_ends_when_the_job_is_stopped(node: Gateway) -> None:
@@ -157,7 +165,9 @@ def test_what_an_admin_grants_a_provider_is_shown_with_its_runs(tmp_path: Path) 
         }
     }
     engine = {"kind": "process", "docker": {"allow": allow}}
-    with running(tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), engine=engine) as node:
+    with running(
+        tmp_path, make_engine=MemoryEngine.making({IMAGE: Script(0)}), engine=engine
+    ) as node:
         runs = ask(node, "operator", "GET", f"/api/v1/jobs/{played(node).id}").json()["runs"]
         granted = [f"{tmp_path} at /opt/models, read-only", "capability NET_BIND_SERVICE"]
         assert runs and all(run["granted"] == granted for run in runs)
@@ -215,7 +225,10 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gate
 
 
 DOWN, BROKEN = EngineDown("no daemon answers"), EngineError("it answers nonsense")
-AWAY, DENIED = StorageAway("storage lake cannot be reached"), StorageFailed("storage lake denies access")
+AWAY, DENIED = (
+    StorageAway("storage lake cannot be reached"),
+    StorageFailed("storage lake denies access"),
+)
 
 
 def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
@@ -223,11 +236,18 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
 ) -> None:
     engine = having(node, Script(0))
     local = node.store.local_jobs.get(played(node).id)
-    run = replace(local.runs[0], reported=None, stop_at=None, outputs={"out": Address("a", "b")})
+    run = replace(
+        local.runs[0],
+        reported=None,
+        stop_at=None,
+        outputs={"out": Address("a", "b")},
+    )
     executor, launching = node.executor, node.launching
 
     def seen(found: Any, error: Exception) -> Any:
-        monkeypatch.setattr(engine, "probe", raising(found) if isinstance(found, Exception) else lambda _: found)
+        monkeypatch.setattr(
+            engine, "probe", raising(found) if isinstance(found, Exception) else lambda _: found
+        )
         monkeypatch.setattr(executor, "_storage", SimpleNamespace(exists=raising(error)))
         return executor._probe(run)
 
@@ -241,7 +261,11 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
     sealed = executor._seal(local, replace(run, to_seal=("out",)))
-    assert isinstance(sealed, Sealed) and sealed.files is None and sealed.message == "storage lake denies access"
+    assert (
+        isinstance(sealed, Sealed)
+        and sealed.files is None
+        and sealed.message == "storage lake denies access"
+    )
     for name in ("logs", "stop", "address"):
         monkeypatch.setattr(engine, name, raising(DOWN))
     assert executor._last_words(run) == ("", "") and launching.address_of(run) == ""
@@ -279,23 +303,35 @@ exit 7
         ("exec env python9 run", "EXIT_127", "interpreter", "python9"),
     ],
 )
-def test_what_was_said_last_is_shown(tmp_path: Path, script: str, reason: str, message: str, last: str):
+def test_what_was_said_last_is_shown(
+    tmp_path: Path,
+    script: str,
+    reason: str,
+    message: str,
+    last: str,
+):
     command = ["/bin/sh", "-c", script]
     engine = {"kind": "process", "process": {"images": {"example:1.0.0": {"command": command}}}}
     with running(tmp_path, engine=engine) as node:
         job = played(node)
         failure, job_id = job.ending.failure, job.id
         assert failure.reason == reason and message in failure.message
-        assert ("ok" in failure.message) is (script is SCRIPT), "the description's text for the code"
+        assert ("ok" in failure.message) is (script is SCRIPT), (
+            "the description's text for the code"
+        )
         runs = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["runs"]
-        lines = next(r["last_lines"] for r in runs if r["exit"] and f"EXIT_{r['exit']['code']}" == reason)
+        lines = next(
+            r["last_lines"] for r in runs if r["exit"] and f"EXIT_{r['exit']['code']}" == reason
+        )
         assert last in lines[-1] and len(lines) <= 100
         if script is not SCRIPT:
             shown = cli(node, "show", job_id).stdout
             assert message in shown and "last lines of" in shown
 
 
-def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_holes_is_not_read_through(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It ends with what the run may take of disk, whatever room it takes, and where the job is stopped."""
     having(node, Script(0))
     local = node.store.local_jobs.get(played(node).id)
@@ -305,7 +341,12 @@ def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest
     file.parent.mkdir(parents=True)
     with file.open("xb") as hole:
         hole.truncate(size)
-    run = replace(local.runs[0], outputs={"model": place}, to_seal=("model",), limits={"disk": size})
+    run = replace(
+        local.runs[0],
+        outputs={"model": place},
+        to_seal=("model",),
+        limits={"disk": size},
+    )
     open_file, read = node.storage.open_file, []
 
     def spied(*given: Any) -> Any:
@@ -316,7 +357,9 @@ def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest
     seal = partial(node.executor._seal, local)
     whole, over = seal(run), seal(replace(run, limits={"disk": size - 1}))
     assert whole.files[0].size == size
-    assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, "it is not opened"
+    assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, (
+        "it is not opened"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(node.storage, "exists", lambda _: True)
         patch.setattr(node.storage, "sums", lambda _, look: look(size) or look(1) or [])
@@ -324,6 +367,8 @@ def test_a_model_of_holes_is_not_read_through(node: Gateway, monkeypatch: pytest
     assert elsewhere == replace(over, at=elsewhere.at) and over.final and not whole.final
     monkeypatch.setattr(storage, "_LOOK", storage.CHUNK)
     chunks = []
-    monkeypatch.setattr(storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append)))
+    monkeypatch.setattr(
+        storage, "hashlib", SimpleNamespace(sha256=lambda: SimpleNamespace(update=chunks.append))
+    )
     stopped = seal(run)  # the node's record says that nothing is left to seal
     assert stopped.files is None and "stopped" in stopped.message and len(chunks) == 1

@@ -35,7 +35,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(node, node, home)
 
 
-def a_job(dag: str | Dag = "a", *roles: str, strict: bool = False, **params: Any) -> JobSpec:
+def a_job(
+    dag: str | Dag = "a",
+    *roles: str,
+    strict: bool = False,
+    **params: Any,
+) -> JobSpec:
     return a_spec(
         dag,
         dict.fromkeys(roles or ("guest",), (ME,)),
@@ -50,12 +55,14 @@ def test_what_keeps_a_finished_task_from_being_taken_over_is_named(world: World)
     [new] = world.me.planner.first_runs(a_job(), node)
     old = replace(new, output_keys={}, outputs={})
     changed = world.me.inheritance._changed
-    assert changed(replace(old, inputs={}), replace(new, inputs={"in": Address("space", "mine")}), node, {}) == (
-        "the inputs of guest.0 differ"
-    )
+    assert changed(
+        replace(old, inputs={}), replace(new, inputs={"in": Address("space", "mine")}), node, {}
+    ) == ("the inputs of guest.0 differ")
     assert changed(old, replace(new, inputs=old.inputs), node, {}) == "guest.0 has no output out"
     lost = replace(new, image="nowhere:1")
-    assert changed(old, lost, replace(node, outputs=()), {}).startswith("image nowhere:1 cannot be looked at (")
+    assert changed(old, lost, replace(node, outputs=()), {}).startswith(
+        "image nowhere:1 cannot be looked at ("
+    )
 
 
 def warnings(world: World, spec: JobSpec) -> list[str]:
@@ -85,7 +92,12 @@ def with_more_than_described() -> Dag:
     """Return a flow with a report and a model too many."""
     a, b = a_dag("a -> b").nodes
     outputs = (*a.outputs, DagOutput("report", "curve"), DagOutput("model", "weights"))
-    return Dag((replace(a, outputs=outputs), replace(b, inputs=(*b.inputs, DagInput("model", "a", "weights")))))
+    return Dag(
+        (
+            replace(a, outputs=outputs),
+            replace(b, inputs=(*b.inputs, DagInput("model", "a", "weights"))),
+        )
+    )
 
 
 def test_what_no_description_has_a_counterpart_for_is_refused_all_at_once(world: World):
@@ -95,7 +107,11 @@ def test_what_no_description_has_a_counterpart_for_is_refused_all_at_once(world:
         "dag.components[0].output[2]",
         "dag.components[1].input[1]",
     }
-    for words in ("inputs that Thing describes, out (dataset)", "take it out of the flow", "model a.weights"):
+    for words in (
+        "inputs that Thing describes, out (dataset)",
+        "take it out of the flow",
+        "model a.weights",
+    ):
         assert words in found["dag.components[1].input[1]"]
 
 
@@ -113,12 +129,16 @@ def test_a_forgotten_dataset_is_warned_of_and_refused_in_a_strict_job(world: Wor
     assert warnings(world, a_job(strict=True, **OWN)) == []
 
 
-def test_a_dataset_of_a_task_that_reads_the_flow_is_warned_of_and_refused_in_a_strict_job(world: World):
+def test_a_dataset_of_a_task_that_reads_the_flow_is_warned_of_and_refused_in_a_strict_job(
+    world: World,
+):
     both = {"a": {"dataset_id": "space#mine"}, "b": {"dataset_id": "space#mine"}}
     path = "config.task_params.guest.0|1.b.dataset_id"
     (warning,) = warnings(world, a_job("a -> b", guest={"0|1": both}))
     assert warning.startswith(f"{path}: is ignored, as the task reads a")
-    assert set(refused(world, a_job("a -> b", strict=True, guest={"0": both}))) == {path.replace("|1", "")}
+    assert set(refused(world, a_job("a -> b", strict=True, guest={"0": both}))) == {
+        path.replace("|1", "")
+    }
 
 
 def test_a_dataset_of_a_component_without_inputs_is_warned_of(world: World):
@@ -160,5 +180,8 @@ def test_only_a_strict_job_needs_every_output_of_the_task_before(world: World, s
     run = begun(world, spec)
     assert run.inputs == {"out": Address(f"{spec.job_id}-guest-0", f"{spec.job_id}-a-out")}
     (note,) = [one for one in world.me.store.timeline(spec.job_id) if one.event == "input missing"]
-    assert note.detail["task"] == "b" and "guest.0 has no output out of task a" in note.detail["message"]
+    assert (
+        note.detail["task"] == "b"
+        and "guest.0 has no output out of task a" in note.detail["message"]
+    )
     assert run.warnings == (note.detail["message"],)

@@ -29,7 +29,10 @@ def node_and_peers(home: Path, deadline: float = 4) -> Iterator[tuple[Gateway, l
     with ExitStack() as stack:
         found = [stack.enter_context(scripted()) for _ in PEERS]
         node = stack.enter_context(running(home))
-        routes = {name: {"url": url, "deadline": deadline} for name, (_, url) in zip(PEERS, found, strict=True)}
+        routes = {
+            name: {"url": url, "deadline": deadline}
+            for name, (_, url) in zip(PEERS, found, strict=True)
+        }
         (home / "routes.yml").write_text(yaml.safe_dump(routes))
         node.routes.reload()
         yield node, [peer for peer, _ in found]
@@ -57,9 +60,23 @@ def test_ten_peers_are_asked_at_once_and_a_hung_one_keeps_no_stop_from_the_other
         create, start, task, stop = together(10), together(10), together(10), together(9)
         poll = says(data={"status": "RUNNING"})
         for peer in peers:
-            peer.will(by_path(job_create=create, job_start=start, task_start=task, task_poll=poll, job_stop=stop))
+            peer.will(
+                by_path(
+                    job_create=create,
+                    job_start=start,
+                    task_start=task,
+                    task_poll=poll,
+                    job_stop=stop,
+                )
+            )
         peers[-1].will(
-            by_path(job_create=create, job_start=start, task_start=task, task_poll=poll, job_stop=silence)
+            by_path(
+                job_create=create,
+                job_start=start,
+                task_start=task,
+                task_poll=poll,
+                job_stop=silence,
+            )
         )
         spec = a_spec("a", {"host": PEERS}, job_id="job-ten", scheduler=ME)
         node.coordinator.submit_job(spec, PEERS[0])

@@ -40,8 +40,17 @@ def node(tmp_path: Path):
         yield gateway
 
 
-def predicts(roles: Any = None, dag: Any = FLOW, **common: Any) -> JobSpec:
-    asked = {"job_type": "predict", "model_id": MODEL, "model_version": VERSION, **common}
+def predicts(
+    roles: Any = None,
+    dag: Any = FLOW,
+    **common: Any,
+) -> JobSpec:
+    asked = {
+        "job_type": "predict",
+        "model_id": MODEL,
+        "model_version": VERSION,
+        **common,
+    }
     spec = a_spec(dag, roles or {"guest": (ME,), "host": (PEER,)}, job_id="job-9")
     return replace(spec, job_params={"common": asked})
 
@@ -53,7 +62,9 @@ def reason(gateway: Gateway, spec: JobSpec) -> str:
 
 def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node: Gateway):
     assert reason(node, predicts(model_version="v0")) == "MODEL_UNKNOWN"
-    assert reason(node, predicts({"host": (ME,), "guest": (PEER,)})) == "MODEL_UNKNOWN"  # the other party's part
+    assert (
+        reason(node, predicts({"host": (ME,), "guest": (PEER,)})) == "MODEL_UNKNOWN"
+    )  # the other party's part
     stranger = predicts({"guest": (ME,), "host": (STRANGER,)})
     assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
     assert reason(node, predicts()) == "MODEL_NOT_DEPLOYED"
@@ -66,7 +77,9 @@ def test_each_reason_against_a_prediction_in_turn_until_it_is_allowed(node: Gate
     node.models.deploy(MODEL, VERSION, [])
     assert reason(node, stranger) == "MODEL_NOT_AUTHORISED"
     assert reason(node, predicts(dag="other")) == ""  # by its component
-    other = replace(FLOW.nodes[0], name="other", component=replace(FLOW.nodes[0].component, name="Else"))
+    other = replace(
+        FLOW.nodes[0], name="other", component=replace(FLOW.nodes[0].component, name="Else")
+    )
     assert reason(node, predicts(dag=replace(FLOW, nodes=(other,)))) == "MODEL_NOT_USED"
     (node.storage.path(PLACE) / "data_0").unlink()
     assert reason(node, predicts()) == "MODEL_DAMAGED"
@@ -76,7 +89,9 @@ def test_a_version_is_made_once(node: Gateway):
     params = {"common": {"model_id": MODEL, "model_version": VERSION}}
     again = replace(predicts(), job_id="job-2", job_params=params)
     assert reason(node, again) == "MODEL_VERSION_TAKEN"
-    assert reason(node, replace(again, job_id="job-1")) == ""  # the one that made it, asked once more
+    assert (
+        reason(node, replace(again, job_id="job-1")) == ""
+    )  # the one that made it, asked once more
     with pytest.raises(Invalid) as refused:
         node.participant.create_job(again, "")
     assert refused.value.reason == "MODEL_VERSION_TAKEN"
@@ -90,7 +105,9 @@ def test_the_models_address_goes_to_the_model_input_or_the_one_named_like_the_ou
         component = Component("Thing", "", "v", "1", "", ("guest",), (), (), specs, (), (), {})
         return node.models.inputs(spec, spec.parties[0], trees, component)
 
-    assert inputs(DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")) == {"weights": PLACE}
+    assert inputs(DataSpec("rows", "", "dataset"), DataSpec("weights", "", "model")) == {
+        "weights": PLACE
+    }
     assert inputs(DataSpec("a", "", "model"), DataSpec("model", "", "model")) == {"model": PLACE}
     assert inputs(DataSpec("rows", "", "dataset")) == {"model": PLACE}
     assert node.models.inputs(replace(spec, job_params={}), spec.parties[0], trees, None) == {}  # type: ignore[arg-type]
@@ -103,16 +120,23 @@ def test_a_model_that_a_job_uses_is_not_deleted(node: Gateway):
     with pytest.raises(Conflict) as refused:
         node.models.delete(MODEL, VERSION)
     assert (refused.value.reason, "job-9" in refused.value.message) == ("MODEL_IN_USE", True)
-    node.store.local_jobs.update("job-9", lambda job: replace(job, status=JobStatus.FINISHED, closed=True))
+    node.store.local_jobs.update(
+        "job-9", lambda job: replace(job, status=JobStatus.FINISHED, closed=True)
+    )
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
 
 
-def test_what_is_not_so_any_more_or_cannot_be_is_refused(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_not_so_any_more_or_cannot_be_is_refused(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
     with pytest.raises(Invalid) as wrong:
         node.models.deploy(MODEL, VERSION, [PEER, "a/b"])
     assert [p.path for p in wrong.value.problems] == ["nodes[1]"]
-    with monkeypatch.context() as patch, pytest.raises(Conflict, match="was deployed meanwhile") as refused:
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(Conflict, match="was deployed meanwhile") as refused,
+    ):
         patch.setattr(SqlModels, "delete", lambda *_: False)
         node.models.delete(MODEL, VERSION)
     assert refused.value.reason == "MODEL_DEPLOYED" and node.storage.exists(PLACE)
@@ -124,7 +148,9 @@ def test_what_is_not_so_any_more_or_cannot_be_is_refused(node: Gateway, monkeypa
 def test_a_training_is_deleted_only_after_its_model(node: Gateway):
     node.store.local_jobs.update("job-1", lambda job: replace(job, closed=True))
     refused = ask(node, "operator", "DELETE", "/api/v1/jobs/job-1?here=true")
-    assert refused.status_code == 409 and f"version {VERSION} of model {MODEL}" in refused.text, refused.text
+    assert refused.status_code == 409 and f"version {VERSION} of model {MODEL}" in refused.text, (
+        refused.text
+    )
     assert node.models.damaged(MODEL, VERSION) == []
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
@@ -161,7 +187,11 @@ def here(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def models(store: Store, home: Path, kept: type[SqlModels] = SqlModels) -> Models:
+def models(
+    store: Store,
+    home: Path,
+    kept: type[SqlModels] = SqlModels,
+) -> Models:
     return Models("n1", kept(store), Storages(FileStorage(home / "storage")), list, lambda: at(0))
 
 
@@ -170,7 +200,13 @@ def an_archive(home: Path, text: str) -> Path:
     elsewhere.path(place).mkdir(parents=True)
     (elsewhere.path(place) / "data_0").write_text(text)
     part = ModelPart(
-        "t", ComponentRef("vendor", "1.0.0", "Thing"), "model0", "model", place, elsewhere.sums(place), {}
+        "t",
+        ComponentRef("vendor", "1.0.0", "Thing"),
+        "model0",
+        "model",
+        place,
+        elsewhere.sums(place),
+        {},
     )
     me, other = Party("guest", 0, "n1"), Party("host", 0, "n2")
     model = PartyModel("credit", "v1", me, (me, other), "job-1", "flow", T0, (part,))
@@ -201,6 +237,8 @@ def test_an_archive_is_as_large_as_its_content(here: Store, tmp_path: Path):
     with zipfile.ZipFile(stored) as old, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    with pytest.raises(TooLarge, match=r"more than 100 bytes unpacked, the setting data\.max_upload_bytes"):
+    with pytest.raises(
+        TooLarge, match=r"more than 100 bytes unpacked, the setting data\.max_upload_bytes"
+    ):
         models(here, tmp_path).import_archive(small, LARGEST)
     assert unpacked(tmp_path) == []

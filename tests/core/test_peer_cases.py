@@ -57,7 +57,9 @@ def patient_routes(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """Give the partner a minute for each answer, so that a machine that stands still is no late answer."""
     monkeypatch.setattr(calls, "LONGEST_CALL", 60.0)
     timing = site.node.scheduler._timing
-    monkeypatch.setattr(site.node.scheduler, "_timing", replace(timing, call_deadline=timing.call_deadline + 50))
+    monkeypatch.setattr(
+        site.node.scheduler, "_timing", replace(timing, call_deadline=timing.call_deadline + 50)
+    )
     file = Path(site.node.settings.route_table.file)
     before = file.read_text()
     patient = {node: entry | {"deadline": 60} for node, entry in yaml.safe_load(before).items()}
@@ -81,7 +83,11 @@ def no_container(site: Site) -> None:
     wait_for(none, 30, 0.02, "no container is left")
 
 
-def succeed(site: Site, run: Run, job_id: str) -> None:
+def succeed(
+    site: Site,
+    run: Run,
+    job_id: str,
+) -> None:
     """Have a run report success and exit; see the job succeed."""
     report_success(site, run)
     assert over(site, job_id).outcome is Outcome.SUCCEEDED
@@ -97,7 +103,9 @@ def test_a_stop_that_races_the_start_leaves_nothing(site: Site):
     """Twenty tries, the stop ever a little later; and twenty at once."""
     ids = []
     for i in range(20):
-        spec = a_spec("a; b -> c", {"guest": (ME,), "host": (ME,)}, job_id=f"job-race-{next(_numbers)}")
+        spec = a_spec(
+            "a; b -> c", {"guest": (ME,), "host": (ME,)}, job_id=f"job-race-{next(_numbers)}"
+        )
         site.node.coordinator.submit_job(spec, ME)
         wait_for(lambda s=spec, n=i: len(site.node.store.timeline(s.job_id)) >= n, 20, 0.001)
         site.node.coordinator.stop_job(spec.job_id, "", ME)
@@ -113,8 +121,14 @@ def test_a_stop_that_races_the_start_leaves_nothing(site: Site):
     for job_id in ids:
         job = over(site, job_id)
         assert job.outcome is Outcome.STOPPED
-        assert {t.status for t in job.tasks.values()} <= {TaskStatus.READY, TaskStatus.PENDING, FAILED}
-        wait_for(lambda i=job_id: site.node.store.local_jobs.get(i).closed, 30, 0.02, "nothing is held")
+        assert {t.status for t in job.tasks.values()} <= {
+            TaskStatus.READY,
+            TaskStatus.PENDING,
+            FAILED,
+        }
+        wait_for(
+            lambda i=job_id: site.node.store.local_jobs.get(i).closed, 30, 0.02, "nothing is held"
+        )
     no_container(site)
 
 
@@ -125,18 +139,31 @@ def test_a_job_by_callback_finishes_without_a_question(site: Site):
     site.node.coordinator.submit_job(spec, ME)
     run = site.run(spec.job_id, "guest.0")
     (task,) = site.node.store.jobs.get(spec.job_id).tasks.values()
-    for status in ("RUNNING", "SUCCESS", "RUNNING", "SUCCESS"):  # late and repeated ones change nothing
-        said = {"task_id": task.task_id, "status": status, "role": "host"}
+    for status in (
+        "RUNNING",
+        "SUCCESS",
+        "RUNNING",
+        "SUCCESS",
+    ):  # late and repeated ones change nothing
+        said = {
+            "task_id": task.task_id,
+            "status": status,
+            "role": "host",
+        }
         wait_for(lambda said=said: site.asks(SPEC, "/task/callback", said)["code"] == 0, 20)
     succeed(site, run, spec.job_id)
     next_one = a_job_with(SPEC)
     site.node.coordinator.submit_job(next_one, ME)
-    assert site.node.store.jobs.get(next_one.job_id).nodes[SPEC].pushes, "it is polled rarely from the beginning"
+    assert site.node.store.jobs.get(next_one.job_id).nodes[SPEC].pushes, (
+        "it is polled rarely from the beginning"
+    )
     site.node.coordinator.stop_job(next_one.job_id, "", ME)
     over(site, next_one.job_id)
 
 
-def test_a_container_that_never_reports_is_asked_at_its_control_port(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_a_container_that_never_reports_is_asked_at_its_control_port(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
     executor = site.node.executor
     monkeypatch.setattr(executor, "_timing", replace(executor._timing, probe_every=0.05))
     spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
@@ -151,7 +178,9 @@ def test_a_container_that_never_reports_is_asked_at_its_control_port(site: Site,
             spec.job_id,
             lambda local: replace(
                 local,
-                runs=tuple(replace(r, declared={"control_port": port}, probe_at=None) for r in local.runs),
+                runs=tuple(
+                    replace(r, declared={"control_port": port}, probe_at=None) for r in local.runs
+                ),
             ),
         )
         reported = lambda: site.run(spec.job_id, "guest.0").reported  # noqa: E731
@@ -183,7 +212,9 @@ def test_a_run_whose_launch_waits_behind_those_of_others_says_so(site: Site):
     over(site, spec.job_id)
 
 
-def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_container_is_gone(site: Site):
+def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_container_is_gone(
+    site: Site,
+):
     executor, jobs, engine = site.node.executor, site.node.store.local_jobs, site.node.engine
     assert isinstance(engine, MemoryEngine)
     spec = a_job_with(SPEC)
@@ -191,7 +222,10 @@ def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_cont
     run = site.run(spec.job_id, "guest.0")
     far = replace(run, probe_at=run.created_at.replace(year=2999))
     before = executor.change(
-        spec.job_id, lambda local: replace(local, runs=tuple(far if r.name == run.name else r for r in local.runs))
+        spec.job_id,
+        lambda local: replace(
+            local, runs=tuple(far if r.name == run.name else r for r in local.runs)
+        ),
     )
     executor._round()
 
@@ -219,8 +253,13 @@ def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
         run = names[place, spec.job_id] = site.run(spec.job_id, "guest.0")
         far = replace(run, probe_at=run.created_at.replace(year=2999), engine=place)
         executor.change(spec.job_id, lambda local, far=far: replace(local, runs=(far,)))
-    probe, silent = executor._probe, lambda run: messages.EngineSilent(run.run_id, site.node.clock())
-    monkeypatch.setattr(executor, "_probe", lambda run: silent(run) if run.engine == "away" else probe(run))
+    probe, silent = (
+        executor._probe,
+        lambda run: messages.EngineSilent(run.run_id, site.node.clock()),
+    )
+    monkeypatch.setattr(
+        executor, "_probe", lambda run: silent(run) if run.engine == "away" else probe(run)
+    )
     del engine.world.runs[run.name]
     executor._round()
     ends = {place: site.run(job_id, "guest.0").failure for place, job_id in names}
@@ -232,7 +271,9 @@ def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
 
 def test_lost_reports_are_made_up_for_by_questions(site: Site, monkeypatch: pytest.MonkeyPatch):
     """The partner's reports never come; by callback, too, the node asks from time to time."""
-    monkeypatch.setattr(site.node.scheduler, "_timing", replace(site.node.scheduler._timing, poll_pushing=0.1))
+    monkeypatch.setattr(
+        site.node.scheduler, "_timing", replace(site.node.scheduler._timing, poll_pushing=0.1)
+    )
     states = iter(["RUNNING", "SUCCESS"])
     site.peer.will(by_path(task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h)))
     spec = replace(a_job_with(SPEC), job_params=BY_CALLBACK)
@@ -269,7 +310,12 @@ def test_a_hung_partner_delays_no_other(site: Site, patient_routes: None):
             def up(task: str = task, label: str = label) -> Any:
                 runs = site.node.store.local_jobs.get(spec.job_id).runs
                 return next(
-                    (r for r in runs if (r.task_name, r.party.label) == (task, label) and r.started_at), None
+                    (
+                        r
+                        for r in runs
+                        if (r.task_name, r.party.label) == (task, label) and r.started_at
+                    ),
+                    None,
                 )
 
             run = wait_for(up, 20, 0.01)
@@ -285,7 +331,9 @@ def test_a_hung_partner_delays_no_other(site: Site, patient_routes: None):
     assert [type(e) for e in errors] in ([Refused], [GatewayError]) and errors[0].reason
 
 
-def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
     spec = a_spec("a", {"guest": (ME,), "host": (ME,)}, job_id=f"job-case-{next(_numbers)}")
     site.node.coordinator.submit_job(spec, ME)
     over, waiting = threading.Event(), threading.Semaphore(0)
@@ -298,7 +346,9 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site: Site, m
     monkeypatch.setattr(site.node.coordinator, "status", silent)
 
     def status(job_id: str) -> Any:
-        return ask(site.node, "operator", "GET", f"{SCHEDULE}/job/status_all", params={"job_id": job_id}).json()
+        return ask(
+            site.node, "operator", "GET", f"{SCHEDULE}/job/status_all", params={"job_id": job_id}
+        ).json()
 
     threads = [threading.Thread(target=status, args=("x",)) for _ in range(64)]
     for thread in threads:
@@ -314,7 +364,9 @@ def test_a_jobs_state_is_served_while_every_thread_waits_for_peers(site: Site, m
     site.node.coordinator.stop_job(spec.job_id, "", ME)
 
 
-def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(site: Site, patient_routes: None):
+def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(
+    site: Site, patient_routes: None
+):
     others_run = threading.Event()
 
     def slowly(handler: BaseHTTPRequestHandler) -> None:
@@ -323,7 +375,9 @@ def test_a_partner_that_takes_long_of_its_deadline_has_started_the_task(site: Si
 
     states = iter(["RUNNING"])
     site.peer.will(
-        by_path(task_start=slowly, task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h))
+        by_path(
+            task_start=slowly, task_poll=lambda h: says(data={"status": next(states, "SUCCESS")})(h)
+        )
     )
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)

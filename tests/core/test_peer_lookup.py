@@ -44,25 +44,40 @@ def statements(node: Gateway) -> Iterator[list[bool]]:
         ("peer", POLL, {"x-source-node-id": PEER}),
         ("peer", POLL, {}),
         ("peer", "/nowhere", {"x-source-node-id": STRANGER}),
-        ("peer", "/v1/interconn/chan/invoke", {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER}),
+        (
+            "peer",
+            "/v1/interconn/chan/invoke",
+            {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER},
+        ),
         ("container", PUSH, {"x-ptp-session-id": "s", "x-ptp-target-node-id": STRANGER}),
         ("operator", "/nowhere", {"x-source-node-id": STRANGER}),
         ("operator", "/v1/platform/schedule/job/stop_all", {}),
     ],
 )
 def test_no_request_has_the_database_asked_on_the_event_loop(
-    node: Gateway, statements: list[bool], listener: str, path: str, headers: dict[str, str]
+    node: Gateway,
+    statements: list[bool],
+    listener: str,
+    path: str,
+    headers: dict[str, str],
 ):
-    answer = ask(node, listener, "POST", path, headers=headers, json={"job_id": "job-1", "task_id": "t"})
+    answer = ask(
+        node, listener, "POST", path, headers=headers, json={"job_id": "job-1", "task_id": "t"}
+    )
     assert answer.json()["code"] not in (0, "E0000000000")
     assert not any(statements)
 
 
-def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_has_few_nodes_asked_about_and_each_once(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
     """Those that are read of it, however often it repeats a header."""
     asked: list[str] = []
     monkeypatch.setattr(node.routes, "_in_use", lambda one: asked.append(one) is not None)
-    control, channel = ("x-source-node-id", "x_source_node_id"), ("x-ptp-source-node-id", "x_ptp-source_node_id")
+    control, channel = (
+        ("x-source-node-id", "x_source_node_id"),
+        ("x-ptp-source-node-id", "x_ptp-source_node_id"),
+    )
     repeated = [(name, f"{name} {n}") for n in range(20) for name in (*control, *channel)]
     answer = ask(node, "peer", "POST", POLL, headers=repeated, json={"task_id": "t"})
     assert answer.json()["code"] != 0
@@ -75,11 +90,19 @@ def test_a_request_has_few_nodes_asked_about_and_each_once(node: Gateway, monkey
     [
         ("POST", POLL, {"x-source-node-id": STRANGER}),
         ("GET", "/v1/interconn/node/health", {"x-source-node-id": STRANGER}),
-        ("POST", "/v1/interconn/chan/invoke", {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER}),
+        (
+            "POST",
+            "/v1/interconn/chan/invoke",
+            {"x-ptp-session-id": "s", "x-ptp-source-node-id": STRANGER},
+        ),
     ],
 )
 def test_while_the_database_is_away_an_unknown_node_gets_that_for_an_answer(
-    node: Gateway, monkeypatch: pytest.MonkeyPatch, method: str, path: str, headers: dict[str, str]
+    node: Gateway,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    headers: dict[str, str],
 ):
     def away(*_: Any) -> Any:
         raise DatabaseAway("the database is away")

@@ -19,7 +19,9 @@ def test_a_job_keeps_its_version_and_a_retired_one_takes_no_new_jobs(tmp_path: P
         node = site.node
         early, late, after = (a_job_with(SPEC, scheduler=SPEC) for _ in range(3))
         node.participant.create_job(early, SPEC)
-        node.registry.register(provider_from_request(registration() | {"metadata": {"image": "moved:2"}}))
+        node.registry.register(
+            provider_from_request(registration() | {"metadata": {"image": "moved:2"}})
+        )
         node.participant.create_job(late, SPEC)
         asked = ask(node, "operator", "POST", "/v2/provider/delete", json={"name": "vendor"}).json()
         assert asked["data"] == {"deleted": 0, "retired": [KEY]}

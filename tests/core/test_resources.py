@@ -41,7 +41,10 @@ class Nodes:
         self.jobs = 0
 
     def start(self, **over: dict[str, Any]) -> None:
-        gateways = {n: Gateway(settings(self.home / n, n, **over.get(n, {})), engine=_engine) for n in (A, B, C)}
+        gateways = {
+            n: Gateway(settings(self.home / n, n, **over.get(n, {})), engine=_engine)
+            for n in (A, B, C)
+        }
         routes = {node: {"url": gateway.addresses()["peer"]} for node, gateway in gateways.items()}
         for node, gateway in gateways.items():
             others = {n: entry for n, entry in routes.items() if n != node}
@@ -54,10 +57,21 @@ class Nodes:
     def __getitem__(self, node: str) -> Gateway:
         return self.nodes[node]
 
-    def submit(self, dag: str = "a", at_: str = A, priority: int = 0, common: Any = None, **cpu: Any) -> str:
+    def submit(
+        self,
+        dag: str = "a",
+        at_: str = A,
+        priority: int = 0,
+        common: Any = None,
+        **cpu: Any,
+    ) -> str:
         """Submit a job of a guest at A and, as they are named, parties ``host`` at B and ``arbiter`` at C."""
         self.jobs += 1
-        places = {"guest": A, "host": B, "arbiter": C}
+        places = {
+            "guest": A,
+            "host": B,
+            "arbiter": C,
+        }
         roles = {role: (places[role],) for role in cpu}
         params: dict[str, Any] = {"common": {"priority": priority} | (common or {})}
         for role, asked in cpu.items():
@@ -90,13 +104,34 @@ class Nodes:
     def wait(self, what: Callable[[], Any], about: str) -> Any:
         return wait_for(what, LONG, 0.01, about)
 
-    def wait_status(self, job_id: str, status: JobStatus, node: str = A) -> None:
-        self.wait(lambda: self.nodes[node].store.jobs.get(job_id).status is status, f"{job_id} is {status}")
+    def wait_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        node: str = A,
+    ) -> None:
+        self.wait(
+            lambda: self.nodes[node].store.jobs.get(job_id).status is status,
+            f"{job_id} is {status}",
+        )
 
-    def running(self, job_id: str, task: str = "a", node: str = A) -> bool:
-        return any(r.task_name == task and r.status is RunStatus.RUNNING for r in self.local(job_id, node).runs)
+    def running(
+        self,
+        job_id: str,
+        task: str = "a",
+        node: str = A,
+    ) -> bool:
+        return any(
+            r.task_name == task and r.status is RunStatus.RUNNING
+            for r in self.local(job_id, node).runs
+        )
 
-    def end_task(self, job_id: str, task: str, *nodes: str) -> None:
+    def end_task(
+        self,
+        job_id: str,
+        task: str,
+        *nodes: str,
+    ) -> None:
         for node in nodes:
             self.wait(lambda node=node: self.running(job_id, task, node), f"{task} runs at {node}")
             run = next(r for r in self.local(job_id, node).runs if r.task_name == task)
@@ -105,7 +140,9 @@ class Nodes:
                 table.mkdir(parents=True)
                 (table / "data_0").write_text("id,x\n1,2\n")
             for _ in range(3):  # it says so more than once
-                self.nodes[node].participant.callback(Callback(TaskStatus.SUCCESS, run_id=run.run_id))
+                self.nodes[node].participant.callback(
+                    Callback(TaskStatus.SUCCESS, run_id=run.run_id)
+                )
             engine = self.nodes[node].engine
             assert isinstance(engine, MemoryEngine)
             engine.finish(run.name, 0)
@@ -142,11 +179,23 @@ def three_nodes(home: Path, **over: dict[str, Any]) -> Iterator[Nodes]:
 
 def foreign(cpu: int = 20) -> JobSpec:
     """Return a job that another node schedules, of a party at B."""
-    spec = a_spec("a", {"host": (B,), "guest": (A,)}, scheduler=A, initiator=A, initiator_role="guest")
-    return replace(spec, job_id=f"job-{uuid4().hex}", job_params={"host": {"0": {"resources": {"cpu": cpu}}}})
+    spec = a_spec(
+        "a",
+        {"host": (B,), "guest": (A,)},
+        scheduler=A,
+        initiator=A,
+        initiator_role="guest",
+    )
+    return replace(
+        spec, job_id=f"job-{uuid4().hex}", job_params={"host": {"0": {"resources": {"cpu": cpu}}}}
+    )
 
 
-def waits_at(nodes: Nodes, job_id: str, node: str) -> str:
+def waits_at(
+    nodes: Nodes,
+    job_id: str,
+    node: str,
+) -> str:
     """Return why the job waits at the node; empty while it does not."""
     return next((w["reason"] for w in nodes.view(node)["waiting"] if w["job_id"] == job_id), "")
 
@@ -156,7 +205,11 @@ def counts(nodes: Nodes, node: str) -> list[int]:
     return [view[name] for name in ("returns_ignored", "returned_by_reconciler", "expired")]
 
 
-def events(nodes: Nodes, job_id: str, node: str) -> list[str]:
+def events(
+    nodes: Nodes,
+    job_id: str,
+    node: str,
+) -> list[str]:
     return [e.event for e in nodes[node].store.timeline(job_id) if e.side == "participant"]
 
 
@@ -165,19 +218,27 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
     job_id = nodes.submit("a -> b -> c -> d -> e -> f", guest=4, host=4)
     for task in "abcdef":
         for node in (A, B):
-            nodes.wait(lambda node=node, task=task: nodes.running(job_id, task, node), f"{task} runs at {node}")
+            nodes.wait(
+                lambda node=node, task=task: nodes.running(job_id, task, node),
+                f"{task} runs at {node}",
+            )
             assert nodes.remaining(node) == 20
             assert nodes.view(node)["holders"][0]["pool"]["remaining"]["cpu"] == 0
         nodes.end_task(job_id, task, A, B)
         for node in (A, B) if task != "f" else ():
             pools = [
-                e.detail.get("cpu") for e in nodes[node].store.timeline(job_id) if e.event == "resources held"
+                e.detail.get("cpu")
+                for e in nodes[node].store.timeline(job_id)
+                if e.event == "resources held"
             ]
             assert pools == [4.0]
     nodes.wait_status(job_id, JobStatus.FINISHED)
     for node in (A, B):
         nodes.wait(lambda node=node: nodes.remaining(node) == 24, f"{node} has all of it again")
-        nodes.wait(lambda node=node: "resources returned" in events(nodes, job_id, node), "it is written down")
+        nodes.wait(
+            lambda node=node: "resources returned" in events(nodes, job_id, node),
+            "it is written down",
+        )
         assert [e for e in events(nodes, job_id, node) if e.startswith("resources")] == [
             "resources held",
             "resources returned",
@@ -187,21 +248,36 @@ def test_six_tasks_borrow_one_after_the_other_and_everything_is_returned(nodes: 
 
 def test_if_one_of_three_parties_has_too_little_none_keeps_a_reservation(tmp_path: Path):
     patient = {"limits": {"schedule_pause_seconds": 600, "schedule_longest_pause_seconds": 600}}
-    with three_nodes(tmp_path, **{A: patient}) as nodes:  # it hears that something is free, or never asks again
+    with three_nodes(
+        tmp_path, **{A: patient}
+    ) as nodes:  # it hears that something is free, or never asks again
         none_holds_anything(nodes)
 
 
 def none_holds_anything(nodes: Nodes) -> None:
-    first = nodes.submit(arbiter={"cpu": 1, "memory": 60}, at_=C, guest=-1)
+    first = nodes.submit(
+        arbiter={"cpu": 1, "memory": 60},
+        at_=C,
+        guest=-1,
+    )
     nodes.wait_status(first, JobStatus.RUNNING, C)
-    second = nodes.submit(guest=4, host=4, arbiter={"cpu": 1, "memory": 8})
+    second = nodes.submit(
+        guest=4,
+        host=4,
+        arbiter={"cpu": 1, "memory": 8},
+    )
     said = nodes.wait(lambda: waits_at(nodes, second, C), "the job waits")
-    assert said == f"needs memory 8 GiB on node {C}, free memory 4 GiB, held by job {first} (memory 60 GiB)"
+    assert (
+        said
+        == f"needs memory 8 GiB on node {C}, free memory 4 GiB, held by job {first} (memory 60 GiB)"
+    )
     nodes.wait(lambda: nodes.remaining(A) == nodes.remaining(B) == 24, "nobody else holds anything")
     assert nodes[A].store.jobs.get(second).status is JobStatus.READY
 
     def standing() -> str:  # between two questions; at each of them it holds for a moment
-        return str(ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"])
+        return str(
+            ask(nodes[A], "operator", "GET", f"/api/v1/jobs/{second}").json()["resources"]["state"]
+        )
 
     nodes.wait(lambda: standing() == "RETURNED", "what the job held here is returned")
     nodes[C].coordinator.stop(first)
@@ -211,7 +287,10 @@ def none_holds_anything(nodes: Nodes) -> None:
     assert (nodes.remaining(A), nodes.remaining(B), nodes.remaining(C)) == (20, 20, 23)
     nodes[A].coordinator.stop(second)
     nodes.wait(lambda: all(nodes.remaining(n) == 24 for n in (A, B, C)), "all is returned")
-    assert all(nodes.view(n)["returns_ignored"] == nodes.view(n)["returned_by_reconciler"] == 0 for n in (A, B, C))
+    assert all(
+        nodes.view(n)["returns_ignored"] == nodes.view(n)["returned_by_reconciler"] == 0
+        for n in (A, B, C)
+    )
 
 
 def test_a_scheduling_node_of_the_standard_starts_without_asking_first(nodes: Nodes):
@@ -243,7 +322,9 @@ def test_over_the_wire_held_returned_and_out_of_step(nodes: Nodes):
 
     def asked(what: str, sender: str = A) -> Any:
         path, headers = f"/v1/interconn/schedule/job/resource/{what}", {"x-source-node-id": sender}
-        return ask(nodes[B], "peer", "POST", path, json={"job_id": spec.job_id}, headers=headers).json()
+        return ask(
+            nodes[B], "peer", "POST", path, json={"job_id": spec.job_id}, headers=headers
+        ).json()
 
     assert asked("return")["code"] == 0  # without an apply: counted
     assert counts(nodes, B)[0] == ignored + 1
@@ -297,13 +378,26 @@ def test_reservations_of_a_job_that_never_starts_are_released_in_time(
 
 def test_the_sites_default_applies_and_is_recorded_as_such(tmp_path: Path):
     roles = {"arbiter": {"cpu": 0.5}}
-    over = {n: {"limits": {"cpu": 2, "memory_gib": 1}, "resources": {"roles": roles}} for n in (A, B, C)}
+    over = {
+        n: {"limits": {"cpu": 2, "memory_gib": 1}, "resources": {"roles": roles}} for n in (A, B, C)
+    }
     with three_nodes(tmp_path, **over) as nodes:
-        job_id = nodes.submit(guest={"cpu": -1, "memory": 3, "disk": -1}, arbiter={})
+        job_id = nodes.submit(
+            guest={
+                "cpu": -1,
+                "memory": 3,
+                "disk": -1,
+            },
+            arbiter={},
+        )
         nodes.wait(lambda: nodes.running(job_id), "the guest runs")
         (run,) = nodes.local(job_id).runs
         assert (run.limits["cpu"], run.limits["memory"], run.limits["disk"]) == (2, 3 * GIB, None)
-        assert run.limit_origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
+        assert run.limit_origins == {
+            "cpu": "site default",
+            "memory": "guest.0",
+            "disk": "the node's bound",
+        }
         engine = nodes[A].engine
         assert isinstance(engine, MemoryEngine)
         assert (engine.launches[0].limits.cpu, engine.launches[0].limits.memory) == (2, 3 * GIB)

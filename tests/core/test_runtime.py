@@ -103,10 +103,17 @@ def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
 @contextmanager
 def held(order: list[str]) -> Iterator[Callable[..., None]]:
     """Keep a lane of one thread busy while works are left there; let it do them all at the end."""
-    lanes, begun, go, done = Lanes(threads=1), threading.Event(), threading.Event(), threading.Event()
+    lanes, begun, go, done = (
+        Lanes(threads=1),
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
     lanes.submit("peer", lambda: begun.set() or go.wait(30), "first")  # type: ignore[func-returns-value]
     assert begun.wait(30)
-    yield lambda name, job, priority=0: lanes.submit("peer", partial(order.append, name), job, priority)
+    yield lambda name, job, priority=0: lanes.submit(
+        "peer", partial(order.append, name), job, priority
+    )
     lanes.submit("peer", done.set, "last", priority=-1)
     assert [lanes.left("peer", job) for job in ("first", "last", "none")] == [0, 1, 0]
     with lanes.taking_in():
@@ -124,7 +131,9 @@ def test_a_job_with_much_to_do_delays_another_by_one_call(monkeypatch: pytest.Mo
         for i in range(2):
             left(f"small {i}", "small")
     assert order.index("small 0") <= 1 and order.index("small 1") <= 3
-    assert [name for name in order if name.startswith("large")] == [f"large {i}" for i in range(100)]
+    assert [name for name in order if name.startswith("large")] == [
+        f"large {i}" for i in range(100)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +144,9 @@ def test_a_job_with_much_to_do_delays_another_by_one_call(monkeypatch: pytest.Mo
     ],
 )
 def test_a_job_of_higher_priority_has_its_turn_first(
-    monkeypatch: pytest.MonkeyPatch, priority: int, expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    priority: int,
+    expected: str,
 ):
     monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
     order: list[str] = []
@@ -147,7 +158,12 @@ def test_a_job_of_higher_priority_has_its_turn_first(
 
 
 def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
-    lanes, go, done, after = Lanes(threads=2), threading.Event(), threading.Event(), threading.Event()
+    lanes, go, done, after = (
+        Lanes(threads=2),
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def broken() -> None:
         raise RuntimeError
@@ -280,7 +296,9 @@ class Shelf:
         self.writes = 0
         self.writing, self.go = threading.Event(), threading.Event()
         self.decided: list[int] = []
-        self.turns = Turns(self.store, lambda record: (record, len(record)), lambda _, n: self.decided.append(n))
+        self.turns = Turns(
+            self.store, lambda record: (record, len(record)), lambda _, n: self.decided.append(n)
+        )
 
     def store(self, key: str, change: Callable[[Record], tuple[Record, int]]) -> tuple[Record, int]:
         change(self.record)  # as after a lost race: what it returns is thrown away
@@ -321,16 +339,30 @@ def test_writes_that_arrive_during_a_write_are_batched_and_failing_ones_left_out
 
 # ------------------------------------------------------------ nodes that do not answer
 
-LOST = Call(CallState.LOST, sent_at=T0, due_at=at(3600), tries=9)
+LOST = Call(
+    CallState.LOST,
+    sent_at=T0,
+    due_at=at(3600),
+    tries=9,
+)
 
 
 def test_a_stop_that_did_not_arrive_is_due_when_the_node_is_back():
     job = a_job(status=JobStatus.FINISHED)
     nodes = {n: replace(j, stop=LOST if n == "n2" else OK) for n, j in job.nodes.items()}
-    job = replace(job, nodes=nodes, ending=Ending(Outcome.STOPPED, T0), outcome=Outcome.STOPPED, ended_at=T0)
+    job = replace(
+        job,
+        nodes=nodes,
+        ending=Ending(Outcome.STOPPED, T0),
+        outcome=Outcome.STOPPED,
+        ended_at=T0,
+    )
     assert scheduling_machine.plan(job, at(60)) == []
     assert scheduling_machine.plan(scheduling_machine.reached(job, "n2"), at(60)) == [StopAt("n2")]
-    assert scheduling_machine.reached(job, "n1") is job and scheduling_machine.reached(job, "n3") is job
+    assert (
+        scheduling_machine.reached(job, "n1") is job
+        and scheduling_machine.reached(job, "n3") is job
+    )
 
 
 def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
@@ -345,7 +377,9 @@ def test_a_question_that_was_lost_is_due_but_no_start_is_repeated():
 
     assert known(poll=LOST) == [PollTaskAt("n2", "a", ("host",))]
     assert not any(isinstance(c, StartTaskAt) for c in known(start=LOST, poll=LOST))
-    assert known(poll=Call(CallState.IDLE, due_at=at(3600))) == [], "what was never tried keeps its own time"
+    assert known(poll=Call(CallState.IDLE, due_at=at(3600))) == [], (
+        "what was never tried keeps its own time"
+    )
 
 
 def test_a_report_that_did_not_arrive_is_due_when_the_scheduling_node_is_back():
@@ -354,7 +388,9 @@ def test_a_report_that_did_not_arrive_is_due_when_the_scheduling_node_is_back():
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert machine.plan(local, at(60)) == []
     assert machine.retry_reports(local, "n2") is local
-    assert machine.plan(machine.retry_reports(local, "n9"), at(60)) == [Tell(run.run_id, TaskStatus.SUCCESS)]
+    assert machine.plan(machine.retry_reports(local, "n9"), at(60)) == [
+        Tell(run.run_id, TaskStatus.SUCCESS)
+    ]
 
 
 class Network:
@@ -431,10 +467,19 @@ def store(database_url: str) -> Iterator[Store]:
 class Heart(Heartbeat):
     """One gateway's, with what it told."""
 
-    def __init__(self, store: Store, owner: str, **more: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        **more: float,
+    ) -> None:
         self.told: list[tuple[str, Event]] = []
         super().__init__(
-            Gateways(store), owner, lambda job, news: self.told.append((job, news)), lambda: T0, **more
+            Gateways(store),
+            owner,
+            lambda job, news: self.told.append((job, news)),
+            lambda: T0,
+            **more,
         )
         self._url = f"http://{owner}"
 
@@ -444,10 +489,16 @@ class Heart(Heartbeat):
         self._steady_since -= 61
 
 
-def silence(store: Store, owner: str, seconds: float) -> None:
+def silence(
+    store: Store,
+    owner: str,
+    seconds: float,
+) -> None:
     """Make a gateway one that was last heard of so long ago."""
     with store.write() as connection:
-        connection.exec_driver_sql(f"update gateway set seen_at = seen_at - {seconds} where owner = '{owner}'")
+        connection.exec_driver_sql(
+            f"update gateway set seen_at = seen_at - {seconds} where owner = '{owner}'"
+        )
 
 
 def test_a_job_stays_with_its_gateway_while_that_lives_or_has_runs_of_it(store: Store):
@@ -464,7 +515,11 @@ def test_a_job_stays_with_its_gateway_while_that_lives_or_has_runs_of_it(store: 
     before.beat()
     mine.beat()
     assert mine.has_files("before/docker") == "another gateway"
-    assert (mine.elsewhere("other"), mine.elsewhere("me"), mine.elsewhere("")) == ("http://other", None, None)
+    assert (mine.elsewhere("other"), mine.elsewhere("me"), mine.elsewhere("")) == (
+        "http://other",
+        None,
+        None,
+    )
     silence(store, "other", 20)
     mine.beat()
     assert [mine.home_of(job) for job in (begun, over, busy)] == ["me", "me", "other"]
@@ -487,7 +542,9 @@ def test_a_gateway_that_was_frozen_itself_gives_no_node_up(store: Store):
 
 def test_a_job_of_a_lost_gateway_without_runs_under_way_is_taken_over_too_and_once(store: Store):
     over = replace(a_run(status=RunStatus.SUCCESS, owner="other"), collect=OK)
-    store.local_jobs.add(replace(a_local_job(over, status=JobStatus.FINISHED), home="other"), "flow")
+    store.local_jobs.add(
+        replace(a_local_job(over, status=JobStatus.FINISHED), home="other"), "flow"
+    )
     mine = Heart(store, "me", lost_after=60)
     Heart(store, "other").beat()
     silence(store, "other", 100)
@@ -499,7 +556,9 @@ def test_a_job_of_a_lost_gateway_without_runs_under_way_is_taken_over_too_and_on
     assert mine.told == [("job-1", OwnerLost("other", "me", T0))]
 
 
-def test_an_outage_of_the_database_does_not_count_as_silence(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_an_outage_of_the_database_does_not_count_as_silence(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     def away(*_: object) -> float:
         raise DatabaseAway("away")
 
@@ -511,7 +570,9 @@ def test_an_outage_of_the_database_does_not_count_as_silence(store: Store, monke
     assert mine._steady_since is None
 
 
-def test_a_job_that_cannot_be_taken_over_is_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_that_cannot_be_taken_over_is_tried_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     store.local_jobs.add(a_local_job(a_run(status=RunStatus.RUNNING, owner="other")), "flow")
     mine = Heart(store, "me", lost_after=60)
     Heart(store, "other").beat()
@@ -540,7 +601,14 @@ def test_a_failure_that_cannot_be_reported_ends_no_worker():
     def failed(*_: object) -> None:
         raise ZeroDivisionError
 
-    loop = Loop("test", advance, lambda now: (), every=EVERY, workers=1, failed=failed)
+    loop = Loop(
+        "test",
+        advance,
+        lambda now: (),
+        every=EVERY,
+        workers=1,
+        failed=failed,
+    )
     loop.start()
     for key in seen:
         loop.wake(key)

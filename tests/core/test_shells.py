@@ -55,8 +55,14 @@ def submit(node: Gateway, disk: float | None = None) -> httpx.Response:
     body = copy.deepcopy(A_JOB)
     if disk is not None:
         for role in ("guest", "host"):
-            settings = body["config"].setdefault("job_params", {}).setdefault(role, {}).setdefault("0", {})
-            settings["resources"] = {"cpu": -1, "memory": -1, "disk": disk}
+            settings = (
+                body["config"].setdefault("job_params", {}).setdefault(role, {}).setdefault("0", {})
+            )
+            settings["resources"] = {
+                "cpu": -1,
+                "memory": -1,
+                "disk": disk,
+            }
     return ask(node, "operator", "POST", f"{PLATFORM}/create_all", json=body)
 
 
@@ -70,8 +76,14 @@ def lasting(seconds: int = 60) -> dict[str, Any]:
     return {"kind": "process", "process": {"images": images}}
 
 
-def until(node: Gateway, job_id: str, status: JobStatus) -> Job:
-    wait_for(lambda: node.store.jobs.get(job_id).status is status, 30, 0.02, f"{job_id} is {status}")
+def until(
+    node: Gateway,
+    job_id: str,
+    status: JobStatus,
+) -> Job:
+    wait_for(
+        lambda: node.store.jobs.get(job_id).status is status, 30, 0.02, f"{job_id} is {status}"
+    )
     return node.store.jobs.get(job_id)
 
 
@@ -102,7 +114,11 @@ def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
         broken: set[str] = set()
         step = scheduling_machine.step
 
-        def breaking(job: Job, *args: Any, **more: Any) -> Any:
+        def breaking(
+            job: Job,
+            *args: Any,
+            **more: Any,
+        ) -> Any:
             if job.id in broken:
                 raise ZeroDivisionError("of ours")
             return step(job, *args, **more)
@@ -111,7 +127,9 @@ def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
             node.scheduler.loop.wake(first)
             name = 'bfia_advance_failures_total{side="scheduler"} '
             lines = ask(node, "operator", "GET", "/metrics").text.splitlines()
-            return float(next((line.removeprefix(name) for line in lines if line.startswith(name)), 0))
+            return float(
+                next((line.removeprefix(name) for line in lines if line.startswith(name)), 0)
+            )
 
         monkeypatch.setattr(scheduling_machine, "step", breaking)
         first = submitted(node)
@@ -123,7 +141,10 @@ def test_a_job_whose_step_raises_is_counted_and_shown_and_delays_no_other(
         until(node, second, JobStatus.FINISHED)
         (told,) = [e for e in node.store.timeline(first) if e.event == STUCK]
         assert told.side == "scheduler" and told.detail["reason"] == "INTERNAL"
-        assert "ZeroDivisionError" in told.detail["message"] and "of ours" not in told.detail["message"]
+        assert (
+            "ZeroDivisionError" in told.detail["message"]
+            and "of ours" not in told.detail["message"]
+        )
         assert [e for e in node.store.timeline(second) if e.event == STUCK] == []
         broken.clear()
         node.coordinator.stop(first)
@@ -134,7 +155,10 @@ def test_of_consecutive_internal_errors_only_the_first_is_noted():
     """An outage of the database is no error of the job, and interrupts no row."""
     told, counted = list[str](), list[str]()
     away, ours, fine = DatabaseAway("away"), ValueError(), None
-    to_come: dict[str, list[Exception | None]] = {"a": [away, ours, away, ours, ours, fine, ours], "b": [ours]}
+    to_come: dict[str, list[Exception | None]] = {
+        "a": [away, ours, away, ours, ours, fine, ours],
+        "b": [ours],
+    }
 
     class Notes:
         decide = None
@@ -142,7 +166,12 @@ def test_of_consecutive_internal_errors_only_the_first_is_noted():
         def due(self, now: datetime) -> list[str]:
             return []
 
-        def note(self, job_id: str, side: str, notes: Any) -> None:
+        def note(
+            self,
+            job_id: str,
+            side: str,
+            notes: Any,
+        ) -> None:
             told.append(job_id)
 
     class Steps(Shell[Any, None]):
@@ -151,7 +180,9 @@ def test_of_consecutive_internal_errors_only_the_first_is_noted():
                 raise error
 
     notes: Any = Notes()
-    loop = Steps("test", "scheduler", NodeContext("n1", notes, lambda: at(0)), notes, counted.append).loop
+    loop = Steps(
+        "test", "scheduler", NodeContext("n1", notes, lambda: at(0)), notes, counted.append
+    ).loop
     loop.start()
     try:
         for job_id in "aaaabaaa":
@@ -170,7 +201,9 @@ def test_a_deleted_job_cannot_be_continued_and_other_problems_are_still_reported
         raise NotFound("something else is not here")
 
     with running(tmp_path) as node:
-        assert node.scheduler.advance("job-gone") is None and node.executor.advance("job-gone") is None
+        assert (
+            node.scheduler.advance("job-gone") is None and node.executor.advance("job-gone") is None
+        )
         node.store.jobs.add(a_job("a"), "flow")
         node.store.local_jobs.add(a_local_job(a_run()), "flow")
         for module, shell, job_id in (
@@ -190,17 +223,23 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path: Path) -> 
     def standing(job_id: str) -> tuple[str, str]:
         t = schema.job
         with node.store.read() as connection:
-            row = connection.execute(sa.select(t.c.status, t.c.outcome).where(t.c.job_id == job_id)).one()
+            row = connection.execute(
+                sa.select(t.c.status, t.c.outcome).where(t.c.job_id == job_id)
+            ).one()
         return str(row.status), str(row.outcome)
 
-    with serving(Gateway(settings(tmp_path, engine=lasting(100)))) as node:  # its containers outlive it
+    with serving(
+        Gateway(settings(tmp_path, engine=lasting(100)))
+    ) as node:  # its containers outlive it
         broken, fine = submitted(node), submitted(node)
         for job_id in (broken, fine):
             wait_for(lambda job_id=job_id: started(job_id), 20, 0.02, "its containers are up")
         (name, *_) = (run.name for run in node.store.local_jobs.get(broken).runs)
     with sa.create_engine(f"sqlite:///{tmp_path / 'gateway.db'}").begin() as connection:
         for t in (schema.job, schema.local_job):
-            connection.execute(t.update().where(t.c.job_id == broken).values(state='{"status": "NOWHERE"}'))
+            connection.execute(
+                t.update().where(t.c.job_id == broken).values(state='{"status": "NOWHERE"}')
+            )
     with running(tmp_path, engine=lasting(100)) as node:
         with pytest.raises(Unreadable) as caught:
             node.store.local_jobs.get(broken)
@@ -208,14 +247,19 @@ def test_a_job_that_cannot_be_read_ends_and_the_node_goes_on(tmp_path: Path) -> 
         wait_for(lambda: standing(broken) == ("FINISHED", "FAILED"), 30, 0.05, "it has ended")
         wait_for(lambda: node.engine.probe(name) == Missing(), 30, 0.05, "its container is removed")
         told = {e.event: e.detail for e in node.store.timeline(broken)}
-        assert told["job ABNORMAL"]["reason"] == "ABNORMAL" and broken in told["job ABNORMAL"]["message"]
+        assert (
+            told["job ABNORMAL"]["reason"] == "ABNORMAL"
+            and broken in told["job ABNORMAL"]["message"]
+        )
         assert str(node.store.jobs.get(fine).status) == "RUNNING"
         answer = ask(node, "operator", "GET", f"{PLATFORM}/status_all", params={"job_id": broken})
         assert answer.status_code == 200 and answer.json()["code"] in (404, 409)
         assert ask(node, "operator", "GET", f"{PLATFORM}/query_job_list").json()["code"] == 0
         assert ask(node, "operator", "GET", "/api/v1/gc").status_code == 200
         node.coordinator.stop_job(fine, "", "")
-        wait_for(lambda: node.store.local_jobs.get(fine).closed, 30, 0.05, "the other one ends as ever")
+        wait_for(
+            lambda: node.store.local_jobs.get(fine).closed, 30, 0.05, "the other one ends as ever"
+        )
 
 
 # ------------------------------------------------------------ several gateways
@@ -231,7 +275,9 @@ def test_what_others_gave_up_while_this_gateway_was_frozen_is_not_started(
 
         def frozen(self: ProcessEngine, image: str) -> str:
             for job_id in node.store.local_jobs.unfinished():
-                if any(r.status is RunStatus.LAUNCHING for r in node.store.local_jobs.get(job_id).runs):
+                if any(
+                    r.status is RunStatus.LAUNCHING for r in node.store.local_jobs.get(job_id).runs
+                ):
                     node.executor.record(job_id, OwnerLost(node.owner, "other", datetime.now(UTC)))
             return "x"
 
@@ -247,10 +293,17 @@ def test_a_task_starts_while_another_gateway_starts_one_of_the_same_job(
 ):
     planned = TaskPlanner.runs
 
-    def frozen(self: TaskPlanner, local: LocalJob, task: DagNode, task_id: str) -> tuple[Run, ...]:
+    def frozen(
+        self: TaskPlanner,
+        local: LocalJob,
+        task: DagNode,
+        task_id: str,
+    ) -> tuple[Run, ...]:
         found = planned(self, local, task, task_id)
         begun = a_run("z", status=RunStatus.RUNNING, owner="other")
-        node.store.local_jobs.update(local.id, lambda job: replace(job, home="other", runs=(begun,)))
+        node.store.local_jobs.update(
+            local.id, lambda job: replace(job, home="other", runs=(begun,))
+        )
         return found
 
     monkeypatch.setattr(TaskPlanner, "runs", frozen)
@@ -312,13 +365,20 @@ def test_a_job_is_ended_by_one_of_many_threads(
     def tell(i: int) -> None:
         gate.wait(30)
         status = TaskStatus(words[i % len(words)])
-        schedulers[i % 2].record(job.id, TaskReported("task_a", "n2", "host", status, datetime.now(UTC)))
+        schedulers[i % 2].record(
+            job.id, TaskReported("task_a", "n2", "host", status, datetime.now(UTC))
+        )
 
     with ThreadPoolExecutor(gate.parties) as pool:
         list(pool.map(tell, range(gate.parties)))
     for scheduler in schedulers:
         scheduler.loop.start()  # records an answer that was left for one which had come already
-    wait_for(lambda: stores[1].jobs.get(job.id).status is JobStatus.FINISHED, 60, 0.02, "the job has ended")
+    wait_for(
+        lambda: stores[1].jobs.get(job.id).status is JobStatus.FINISHED,
+        60,
+        0.02,
+        "the job has ended",
+    )
     ended = stores[1].jobs.get(job.id)
     events = Counter(entry.event for entry in stores[0].timeline(job.id))
     assert events["job FINISHED"] == events[f"ending as {ended.outcome}"] == 1
@@ -326,7 +386,9 @@ def test_a_job_is_ended_by_one_of_many_threads(
     assert events["status reported"] == 1, "of all that was told, one thing counted"
     assert events["task SUCCESS"] + events["task FAILED"] == 1
     assert told.stops == {"n1": 1, "n2": 1}
-    expected = Outcome.SUCCEEDED if ended.tasks["a"].status is TaskStatus.SUCCESS else Outcome.FAILED
+    expected = (
+        Outcome.SUCCEEDED if ended.tasks["a"].status is TaskStatus.SUCCESS else Outcome.FAILED
+    )
     assert ended.outcome is expected and (ended.progress == 100) is (expected is Outcome.SUCCEEDED)
 
 
@@ -349,11 +411,16 @@ def test_a_job_that_the_scheduling_node_refuses_is_not_listed(tmp_path: Path):
     with running(tmp_path / "b", PEER) as other:
         routes.parent.mkdir()
         port = other.addresses()["peer"].rpartition(":")[2]
-        routes.write_text(f"{PEER}: {{host: 127.0.0.1, port: {port}}}\n{STRANGER}: {{host: 127.0.0.1, port: 1}}\n")
+        routes.write_text(
+            f"{PEER}: {{host: 127.0.0.1, port: {port}}}\n{STRANGER}: {{host: 127.0.0.1, port: 1}}\n"
+        )
         with running(tmp_path / "a", node={"id": ME, "coordinator": PEER}) as node:
             body = copy.deepcopy(A_JOB)
             body["config"]["role"]["host"] = [STRANGER]
-            assert ask(node, "operator", "POST", f"{PLATFORM}/create_all", json=body).json()["code"] != 0
+            assert (
+                ask(node, "operator", "POST", f"{PLATFORM}/create_all", json=body).json()["code"]
+                != 0
+            )
             listed = ask(node, "operator", "GET", f"{PLATFORM}/query_job_list").json()
             assert listed["data"]["job_list"] == {}
 
@@ -385,7 +452,9 @@ def test_containers_that_could_not_reach_the_gateway_are_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     usual = parts.run_timing
-    monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), engine_timeout=2.0))
+    monkeypatch.setattr(
+        parts, "run_timing", lambda settings: replace(usual(settings), engine_timeout=2.0)
+    )
     engine = {"kind": "docker", "docker": {"base_url": "tcp://127.0.0.1:1"}}
     with running(tmp_path, engine=engine) as node:
         with pytest.raises(EngineFailed, match="does not answer"):
@@ -409,10 +478,14 @@ class Answers:
     job_status = confirm_job
 
 
-@pytest.mark.parametrize(("reason", "final"), [("NO_ENVELOPE", False), ("INTERNAL", False), ("JOB_BUSY", True)])
+@pytest.mark.parametrize(
+    ("reason", "final"), [("NO_ENVELOPE", False), ("INTERNAL", False), ("JOB_BUSY", True)]
+)
 def test_an_answer_that_leaves_it_open_is_asked_for_again(reason: str, final: bool):
     """A page of something that stands in the node's place neither hears a decision nor knows a job."""
-    calls = SchedulerCalls(cast(Peers, Answers(reason)), lambda: at(0), lambda local: None, lambda node: None)
+    calls = SchedulerCalls(
+        cast(Peers, Answers(reason)), lambda: at(0), lambda local: None, lambda node: None
+    )
     said: list[Event] = [
         *calls.confirm(a_local_job(), Confirm()),
         *calls.ask(a_local_job(), QueryScheduler()),
@@ -472,7 +545,9 @@ def test_what_must_not_be_lost_is_done_once_the_database_is_back():
         while_away(lambda: work(float("inf")), seconds=0.05, pause=0.01)
 
 
-def test_requests_get_503_while_the_database_is_away(node: Gateway, monkeypatch: pytest.MonkeyPatch):
+def test_requests_get_503_while_the_database_is_away(
+    node: Gateway, monkeypatch: pytest.MonkeyPatch
+):
     def away(job_id: str) -> None:
         raise DatabaseAway("away")
 
@@ -500,6 +575,10 @@ def test_that_a_container_was_started_is_stored_once_the_database_is_back(
 
         monkeypatch.setattr(node.store, "write", away_for_a_moment)
         job_id = submitted(node)
-        wait_for(lambda: "RUNNING" in {str(r.status) for r in node.store.local_jobs.get(job_id).runs}, 60, 0.05)
+        wait_for(
+            lambda: "RUNNING" in {str(r.status) for r in node.store.local_jobs.get(job_id).runs},
+            60,
+            0.05,
+        )
         assert lost
         engine.finish(engine.launches[0].name)

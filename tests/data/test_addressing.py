@@ -42,7 +42,12 @@ assert "addressing=virtual" in now.url() and now.services == (f"lake.store.test:
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     command = [sys.executable, "-m", "tests.services.virtual_hosted"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as store:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as store:
         assert store.stdout is not None
         try:
             yield int(store.stdout.readline())
@@ -52,13 +57,23 @@ def port() -> Iterator[int]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 @pytest.mark.parametrize("addressing", ["auto", "virtual"])
-def test_a_store_of_the_virtual_hosted_style_is_used(tmp_path: Path, port: int, addressing: str):
+def test_a_store_of_the_virtual_hosted_style_is_used(
+    tmp_path: Path,
+    port: int,
+    addressing: str,
+):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost store.test lake.store.test\n")
     line = f'mount --bind {hosts} /etc/hosts && exec "$@"'
     use = [sys.executable, "-c", USE, str(tmp_path / "storage"), str(port), addressing]
     command = ["unshare", "--mount", "sh", "-c", line, "sh", *use]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -72,8 +87,16 @@ def test_a_store_that_cannot_be_addressed_is_named(port: int, addressing: str):
 
 
 def test_doctor_shows_code_and_sentence_of_a_store(tmp_path: Path, port: int):
-    lake = {"url": f"s3://127.0.0.1:{port}/lake", "username": "key", "password": "secret"}
-    common = {"node": {"id": "JG1"}, "engine": {"kind": "process"}, "storage": {"url": f"file://{tmp_path}"}}
+    lake = {
+        "url": f"s3://127.0.0.1:{port}/lake",
+        "username": "key",
+        "password": "secret",
+    }
+    common = {
+        "node": {"id": "JG1"},
+        "engine": {"kind": "process"},
+        "storage": {"url": f"file://{tmp_path}"},
+    }
     step = storages_of(load(None, common | {"storages": {"lake": lake | {"addressing": "path"}}}))
     assert f"the storage says: {WORDS}" in step.cause and "addressing: virtual" in step.remedy
     for wrong in ({"addressing": "host"}, {"url": "hdfs://h:1/x", "addressing": "path"}):

@@ -46,7 +46,11 @@ LAKE = Remote("lake", "s3", "127.0.0.1", 1, "joint", "key", "secret")
 CLUSTER = Remote("cluster", "hdfs", "127.0.0.1", 1, "/joint")
 
 
-def at(folder: Path, *remotes: Remote, stand_in: bool = True) -> Storages:
+def at(
+    folder: Path,
+    *remotes: Remote,
+    stand_in: bool = True,
+) -> Storages:
     return Storages(FileStorage(folder), remotes, stand_in=stand_in)
 
 
@@ -62,7 +66,11 @@ def at(folder: Path, *remotes: Remote, stand_in: bool = True) -> Storages:
     ],
 )
 def test_the_first_storage_that_a_component_lists_serves_it(
-    listed: list[str], remotes: list[Remote], stand_in: bool, serving: list[str], tmp_path: Path
+    listed: list[str],
+    remotes: list[Remote],
+    stand_in: bool,
+    serving: list[str],
+    tmp_path: Path,
 ) -> None:
     assert at(tmp_path, *remotes, stand_in=stand_in).serving(listed) == serving
 
@@ -86,7 +94,10 @@ def test_what_a_component_cannot_have_here_is_said_once_at_its_registration(tmp_
     ],
 )
 def test_a_run_that_failed_gets_the_reason_of_its_storage(
-    storage: str, said: str, reason: str | None, tmp_path: Path
+    storage: str,
+    said: str,
+    reason: str | None,
+    tmp_path: Path,
 ) -> None:
     run = a_run(outputs={"data": Address("job", "t", storage)})
     found = at(tmp_path, LAKE, CLUSTER).trouble(run, said)
@@ -115,7 +126,10 @@ def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
 ) -> None:
     storages = at(tmp_path, LAKE)
     lake = storages.remotes["lake"]
-    with pytest.raises(StorageAway, match="cannot be reached: EndpointConnectionError"), LAKE.client("s3"):
+    with (
+        pytest.raises(StorageAway, match="cannot be reached: EndpointConnectionError"),
+        LAKE.client("s3"),
+    ):
         raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
     for error, reason in (
         (opendal.exceptions.PermissionDenied("no"), "STORAGE_DENIED"),
@@ -130,7 +144,10 @@ def test_what_a_library_says_of_a_storage_is_one_of_our_reasons(
     def failing(*_: Any) -> None:
         raise failures.pop()
 
-    failures = [StorageAway("storage lake cannot be reached"), StorageFailed("storage lake denies access")]
+    failures = [
+        StorageAway("storage lake cannot be reached"),
+        StorageFailed("storage lake denies access"),
+    ]
     monkeypatch.setattr(Remote, "client", failing)
     lake._give_up("bank/t/")  # a bucket's own rule deletes what was not sent whole
     with pytest.raises(StorageAway):
@@ -194,7 +211,10 @@ def test_a_replaced_table_is_the_old_or_the_new_and_the_old_goes(tmp_path: Path)
         with pytest.raises(Exception, match="database is away"):
             upload("id,x\n1,4\n", overwrite=True)
         known.put = put  # type: ignore[method-assign]
-        assert storage.names("bank", "lake") == [second.name] and site.resolve("bank#customers*") == second
+        assert (
+            storage.names("bank", "lake") == [second.name]
+            and site.resolve("bank#customers*") == second
+        )
         assert not site.exists(Address("bank", second.name))  # the place of a dataset is not its id
         site.delete("bank#customers*")
         assert storage.namespaces() == set() and not site.exists(address)
@@ -208,7 +228,9 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
         storage = at(tmp_path / "storage", remote_of(place))
         site = Datasets(storage, MemoryDatasets())
         real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
-        monkeypatch.setattr(storage.folder, "delete", raising(OSError(errno.ENOSPC, "No space left on device")))
+        monkeypatch.setattr(
+            storage.folder, "delete", raising(OSError(errno.ENOSPC, "No space left on device"))
+        )
         with pytest.raises(GatewayError, match="No space left"):
             real.upload(site, "id\n2\n", Address("bank", "t"), overwrite=True)
         assert list(storage.iter_rows(site.resolve("bank#t"))) == [["2"]]
@@ -217,8 +239,14 @@ def test_what_replaced_a_table_stays_where_the_old_cannot_be_deleted(
 def test_an_object_of_s3_is_read_from_its_end_and_to_its_end() -> None:
     with scripted() as (server, url):
         head = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"
-        server.will(raw(head + b"01234567"), raw(b"HTTP/1.1 206 Partial\r\ncontent-length: 4\r\n\r\n4567"))
-        signed = SimpleNamespace(method="GET", url=f"{url}/bucket/object?signed", headers={})
+        server.will(
+            raw(head + b"01234567"), raw(b"HTTP/1.1 206 Partial\r\ncontent-length: 4\r\n\r\n4567")
+        )
+        signed = SimpleNamespace(
+            method="GET",
+            url=f"{url}/bucket/object?signed",
+            headers={},
+        )
         with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
             assert file.seek(-4, io.SEEK_END) == 4 and file.read(None) == b"4567"
 
@@ -232,7 +260,12 @@ def test_a_table_of_many_partitions_is_sent_with_few_files_open(
     class Counting:
         """Remembers which files were opened."""
 
-        def open(self, path: str, mode: str, **options: Any) -> Any:
+        def open(
+            self,
+            path: str,
+            mode: str,
+            **options: Any,
+        ) -> Any:
             opened.append(path)
             return operator.open(path, mode, **options)
 
@@ -265,7 +298,11 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> 
     with scripted() as (server, url):
         head = b'HTTP/1.1 200 OK\r\netag: "a"\r\ncontent-length: 8\r\n\r\n'
         server.will(raw(head + b"0123"), raw(b"HTTP/1.1 " + answer))
-        signed = SimpleNamespace(method="GET", url=f"{url}/bucket/object?signed", headers={})
+        signed = SimpleNamespace(
+            method="GET",
+            url=f"{url}/bucket/object?signed",
+            headers={},
+        )
         with contextlib.closing(ObjectReader(lambda: signed, 60.0, 1)) as file:
             assert file.read(4) == b"0123"
             with pytest.raises(opendal.exceptions.Unexpected):
@@ -276,14 +313,20 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> 
 @pytest.mark.s3
 def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
     engine = opened(f"sqlite:///{tmp_path / 'node.db'}")
-    known, begin, address = SqlDatasets(Database(engine)), threading.Barrier(2), Address("bank", "t")
+    known, begin, address = (
+        SqlDatasets(Database(engine)),
+        threading.Barrier(2),
+        Address("bank", "t"),
+    )
     with real.bucket() as place:
         storage = at(tmp_path / "0", remote_of(place))
         sites = [Datasets(at(tmp_path / str(i), remote_of(place)), known) for i in (0, 1)]
 
         def upload(number: int, *, overwrite: bool) -> bool:
             received = sites[number].receive()
-            sites[number].store_while_received(Upload(address, overwrite=overwrite), received, "t.csv")
+            sites[number].store_while_received(
+                Upload(address, overwrite=overwrite), received, "t.csv"
+            )
             begin.wait(60)
             try:
                 received.write(f"id,x\n1,{number}\n".encode())
@@ -297,7 +340,9 @@ def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
             stored = list(pool.map(lambda number: upload(number, overwrite=False), (0, 1)))
             assert sorted(stored) == [False, True]
-            assert list(storage.iter_rows(sites[0].resolve("bank#t"))) == [["1", str(stored.index(True))]]
+            assert list(storage.iter_rows(sites[0].resolve("bank#t"))) == [
+                ["1", str(stored.index(True))]
+            ]
             assert all(pool.map(lambda number: upload(number, overwrite=True), (0, 1)))
         kept = sites[0].resolve("bank#t")
         assert sites[1].resolve("bank#t") == kept and storage.names("bank", "lake") == [kept.name]
@@ -317,8 +362,19 @@ def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_pa
     (tmp_path / "lake.key").write_text("the-secret\n")
     file.write_text(NODE % "s3://10.0.0.5:9000/joint")
     remote = storages(load(file)).remotes["lake"].remote
-    assert (remote.host, remote.port, remote.folder, remote.password) == ("10.0.0.5", 9000, "joint", "the-secret")
-    for url in ("ftp://h/x", "s3://h:9000", "s3://key:secret@h/joint", "s3://h/joint/below", "s3://h:0/joint"):
+    assert (remote.host, remote.port, remote.folder, remote.password) == (
+        "10.0.0.5",
+        9000,
+        "joint",
+        "the-secret",
+    )
+    for url in (
+        "ftp://h/x",
+        "s3://h:9000",
+        "s3://key:secret@h/joint",
+        "s3://h/joint/below",
+        "s3://h:0/joint",
+    ):
         file.write_text(NODE % url)
         with pytest.raises(Invalid) as refused:
             load(file)
@@ -330,7 +386,9 @@ def test_the_settings_name_what_is_wrong_with_a_storage_and_never_its_key(tmp_pa
     (tmp_path / "lake.key").unlink()
     with pytest.raises(Invalid, match=r"storages\.lake\.password_file"):
         storages(load(file))
-    hdfs = NODE.replace("process, process: {}", "docker").replace("username: key, password_file: lake.key", "%s")
+    hdfs = NODE.replace("process, process: {}", "docker").replace(
+        "username: key, password_file: lake.key", "%s"
+    )
     file.write_text(hdfs % ("hdfs://h/joint", "username: bank"))
     with pytest.raises(Invalid, match=r"storages\.lake\.datanodes"):
         load(file)
@@ -360,26 +418,46 @@ def test_doctor_names_what_is_wrong_with_a_storage_and_what_its_keys_open(tmp_pa
 
         def step(**more: str) -> Step:
             wanted = {"url": f"s3://{remote.host}:{remote.port}/{place.name}", "region": "default"}
-            wanted |= {"username": remote.username, "password": remote.password, **more}
-            file.write_text(NODE.partition("storages:")[0] + f"storages: {json.dumps({'lake': wanted})}")
+            wanted |= {
+                "username": remote.username,
+                "password": remote.password,
+                **more,
+            }
+            file.write_text(
+                NODE.partition("storages:")[0] + f"storages: {json.dumps({'lake': wanted})}"
+            )
             return storages_of(load(file))
 
         role = os.environ["BFIA_TEST_S3_ROLE"]
         assert step(role=role).result is Result.OK
-        with contextlib.closing(ContainerdEngine("n", "i", DockerOptions(base_url="tcp://127.0.0.1:1"))) as away:
-            assert storages_of(load(file), away).cause.startswith("containers cannot reach storage lake: ")
+        with contextlib.closing(
+            ContainerdEngine("n", "i", DockerOptions(base_url="tcp://127.0.0.1:1"))
+        ) as away:
+            assert storages_of(load(file), away).cause.startswith(
+                "containers cannot reach storage lake: "
+            )
         assert step().result is Result.WARNING and "the node's own key of lake" in step().cause
         denied = step(role=role, password="not-the-key")
-        assert denied.result is Result.FAILED and denied.cause.startswith("STORAGE_DENIED: storage lake (s3)")
+        assert denied.result is Result.FAILED and denied.cause.startswith(
+            "STORAGE_DENIED: storage lake (s3)"
+        )
         assert denied.remedy.startswith("Check username and password_file in storages")
-        assert translate(denied.remedy, "zh").startswith("检查 storages 中的 username 与 password_file")
-        policy = {"Effect": "Deny", "Principal": "*", "Action": ["s3:GetBucketPolicy"]}
+        assert translate(denied.remedy, "zh").startswith(
+            "检查 storages 中的 username 与 password_file"
+        )
+        policy = {
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": ["s3:GetBucketPolicy"],
+        }
         policy["Resource"] = f"arn:aws:s3:::{place.name}"
         real.client().put_bucket_policy(
             Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [policy]})
         )
         outlast = step(role=role)
-        assert outlast.result is Result.WARNING and "credentials of runs outlast them" in outlast.cause
+        assert (
+            outlast.result is Result.WARNING and "credentials of runs outlast them" in outlast.cause
+        )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
@@ -388,5 +466,11 @@ def test_a_machine_without_certificate_authorities_reaches_its_storage() -> None
     ask = "from tests.data.test_combined_storage import LAKE; LAKE.operator().stat('x')"
     line = f'mount -t tmpfs none /etc/ssl && exec "{sys.executable}" -c "{ask}"'
     command = ["unshare", "--mount", "sh", "-c", line]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert "client error (Connect)" in done.stderr and "panicked" not in done.stderr, done.stderr

@@ -36,7 +36,12 @@ RUN = a_run(
 def place() -> Iterator[real.Place]:
     with real.bucket() as made:
         in_place = ("warehouse/2026/c.csv", "warehouse/2026/c.csv.bak")
-        for key in ("bank/customers.1f/data_0", "bank/customers.1fx/data_0", f"{OTHER}/t-out/data_0", *in_place):
+        for key in (
+            "bank/customers.1f/data_0",
+            "bank/customers.1fx/data_0",
+            f"{OTHER}/t-out/data_0",
+            *in_place,
+        ):
             made.operator.write(key, b"secret")
         yield made
 
@@ -50,20 +55,32 @@ def remote(place: real.Place) -> Remote:
 def client(remote: Remote) -> Any:
     placed = Address("warehouse/2026", "c.csv", "lake", "file")
     seen = credentials.of(remote, replace(RUN, inputs={**RUN.inputs, "placed": placed}))
-    assert seen.token and seen.username != remote.username and f"token={quote(seen.token, safe='')}" in seen.url()
+    assert (
+        seen.token
+        and seen.username != remote.username
+        and f"token={quote(seen.token, safe='')}" in seen.url()
+    )
     return real.client(
-        aws_access_key_id=seen.username, aws_secret_access_key=seen.password, aws_session_token=seen.token
+        aws_access_key_id=seen.username,
+        aws_secret_access_key=seen.password,
+        aws_session_token=seen.token,
     )
 
 
 @pytest.mark.s3
 def test_a_run_reads_its_inputs_and_writes_its_outputs(client: Any, place: real.Place) -> None:
     bucket = place.name
-    assert client.get_object(Bucket=bucket, Key="bank/customers.1f/data_0")["Body"].read() == b"secret"
+    assert (
+        client.get_object(Bucket=bucket, Key="bank/customers.1f/data_0")["Body"].read() == b"secret"
+    )
     assert client.get_object(Bucket=bucket, Key="warehouse/2026/c.csv")["Body"].read() == b"secret"
     with pytest.raises(client.exceptions.NoSuchKey):  # an image that looks for a folder first
         client.get_object(Bucket=bucket, Key="warehouse/2026/c.csv/metadata")
-    client.put_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0", Body=b"mine")
+    client.put_object(
+        Bucket=bucket,
+        Key=f"{OWN}/t-out/data_0",
+        Body=b"mine",
+    )
     assert client.get_object(Bucket=bucket, Key=f"{OWN}/t-out/data_0")["Body"].read() == b"mine"
     assert client.list_objects_v2(Bucket=bucket, Prefix=f"{OWN}/t-out/")["KeyCount"] == 1
 
@@ -76,13 +93,21 @@ ATTACKS: dict[str, Callable[[Any, str], Any]] = {
         Bucket=bucket, Key="warehouse/2026/c.csv.bak"
     ),
     "all buckets": lambda s3, bucket: s3.create_bucket(Bucket=f"{bucket}-more"),
-    "changing an input": lambda s3, bucket: s3.put_object(Bucket=bucket, Key="bank/customers.1f/data_0", Body=b""),
+    "changing an input": lambda s3, bucket: s3.put_object(
+        Bucket=bucket,
+        Key="bank/customers.1f/data_0",
+        Body=b"",
+    ),
 }
 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_whatever_else_it_tries_the_server_denies(attack: str, client: Any, place: real.Place) -> None:
+def test_whatever_else_it_tries_the_server_denies(
+    attack: str,
+    client: Any,
+    place: real.Place,
+) -> None:
     with pytest.raises(ClientError) as denied:
         ATTACKS[attack](client, place.name)
     assert denied.value.response["Error"]["Code"] == "AccessDenied"
@@ -111,7 +136,9 @@ def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real
         "Action": ["s3:GetObject"],
         "Resource": resource,
     }
-    own.put_bucket_policy(Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": admins}))
+    own.put_bucket_policy(
+        Bucket=place.name, Policy=json.dumps({"Version": "2012-10-17", "Statement": admins})
+    )
     assert [reads(one) for one in sessions] == [True, True, True]
     for n, at in ((0, now - timedelta(days=2)), (1, now), (2, now), (1, now)):
         credentials.end(remote, replace(RUN, run_id=f"{n}" * 64), at)
@@ -119,7 +146,10 @@ def test_they_end_with_the_run_and_nothing_else_does(remote: Remote, place: real
             assert [reads(one) for one in sessions] == [False, True, True]
     assert [reads(one) for one in sessions[1:]] == [False, False]
     kept = json.loads(own.get_bucket_policy(Bucket=place.name)["Policy"])["Statement"]
-    assert [rule["Sid"] for rule in kept] == ["admins", "BfiaEndedRuns20261123"]  # older ones are over anyway
+    assert [rule["Sid"] for rule in kept] == [
+        "admins",
+        "BfiaEndedRuns20261123",
+    ]  # older ones are over anyway
     assert len(kept[1]["Condition"]["StringLike"]["aws:userid"]) == 2
     assert own.get_object(Bucket=place.name, Key="bank/customers.1f/data_0")
     own.delete_bucket_policy(Bucket=place.name)
@@ -160,7 +190,10 @@ def test_a_change_that_another_gateway_takes_back_is_made_again() -> None:
 
 @pytest.mark.parametrize(("status", "again"), [(409, True), (503, True), (403, False)])
 def test_what_a_busy_server_refuses_is_tried_again(status: int, again: bool) -> None:
-    answer: Any = {"Error": {"Code": "OperationAborted"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    answer: Any = {
+        "Error": {"Code": "OperationAborted"},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     remote = Remote("lake", "s3", "127.0.0.1", 1, "joint")
     with pytest.raises(StorageFailed, match="OperationAborted") as failed, remote.client("s3"):
         raise ClientError(answer, "PutBucketPolicy")
@@ -181,15 +214,33 @@ def test_hdfs_believes_the_name_that_a_client_gives() -> None:
     with real.folder() as place:
         url = f"{real.hdfs()[1]}/webhdfs/v1{place.name}/own"
 
-        def ask(method: str, op: str, user: str, **more: str) -> int:
-            params = {"op": op, "user.name": user, **more}
+        def ask(
+            method: str,
+            op: str,
+            user: str,
+            **more: str,
+        ) -> int:
+            params = {
+                "op": op,
+                "user.name": user,
+                **more,
+            }
             return httpx.request(
-                method, url, params=params, timeout=120, trust_env=False, verify=NO_TLS
+                method,
+                url,
+                params=params,
+                timeout=120,
+                trust_env=False,
+                verify=NO_TLS,
             ).status_code
 
         assert ask("PUT", "MKDIRS", real.HDFS_USER, permission="700") == 200
         assert ask("PUT", "SETOWNER", real.HDFS_USER, owner="run-b") == 200
-        assert ask("GET", "LISTSTATUS", "run-a") == ask("GET", "LISTSTATUS", "run-a", doas="run-b") == 403
+        assert (
+            ask("GET", "LISTSTATUS", "run-a")
+            == ask("GET", "LISTSTATUS", "run-a", doas="run-b")
+            == 403
+        )
         assert ask("GET", "LISTSTATUS", "run-b") == ask("GET", "LISTSTATUS", real.HDFS_USER) == 200
 
 
@@ -203,8 +254,12 @@ def test_a_role_that_may_not_be_assumed_is_named(remote: Remote) -> None:
 def test_a_policy_fits_into_what_servers_take_and_a_node_without_role_shares_its_key() -> None:
     assert "bank/a${*}/*" in str(policy("joint", replace(RUN, inputs={"x": Address("bank", "a*")})))
     many = {f"output{n}": Address(OWN, f"task_20260101_{n}-output{n}", "lake") for n in range(4)}
-    assert len(json.dumps(policy("joint", replace(RUN, outputs=many)), separators=(",", ":"))) <= 2048
+    assert (
+        len(json.dumps(policy("joint", replace(RUN, outputs=many)), separators=(",", ":"))) <= 2048
+    )
     plain = Remote("lake", "s3", "h", 1, "joint", "key", "a/b&c")
     assert credentials.of(plain, RUN) is plain
     assert plain.url() == "s3://h:1?username=key&password=a%2Fb%26c&bucket=joint"
-    assert Remote("c", "hdfs", "h", 1, "/bfia", "bank").url() == "hdfs://h:1?username=bank&dir=%2Fbfia"
+    assert (
+        Remote("c", "hdfs", "h", 1, "/bfia", "bank").url() == "hdfs://h:1?username=bank&dir=%2Fbfia"
+    )

@@ -42,21 +42,31 @@ class Site:
         self.roots = [folder / "one", folder / "two"]
         self.datasets = Datasets(self.storage, self.repository, self.roots, lambda: NOW)
 
-    def store(self, content: str | bytes, filename: str = "t.csv", **wanted: Any) -> Dataset:
+    def store(
+        self,
+        content: str | bytes,
+        filename: str = "t.csv",
+        **wanted: Any,
+    ) -> Dataset:
         return upload(self.datasets, content, name=filename, **{"address": HERE, **wanted})
 
     def problems(self, content: str | bytes, **wanted: Any) -> list[tuple[str, str]]:
         with pytest.raises(Invalid) as caught:
             self.store(content, **wanted)
         assert self.empty()
-        for problem in caught.value.problems:  # a program sent by mistake must not fill a terminal, nor steer it
+        for problem in (
+            caught.value.problems
+        ):  # a program sent by mistake must not fill a terminal, nor steer it
             assert problem.rule.isprintable() and len(problem.rule) <= 500
-            assert not isinstance(problem.got, str) or (problem.got.isprintable() and len(problem.got) <= 120)
+            assert not isinstance(problem.got, str) or (
+                problem.got.isprintable() and len(problem.got) <= 120
+            )
         return [(p.path, p.rule) for p in caught.value.problems]
 
     def parts(self, address: Address = HERE) -> list[str]:
         return [
-            (self.storage.path(address) / p.name).read_bytes().decode() for p in self.storage.partitions(address)
+            (self.storage.path(address) / p.name).read_bytes().decode()
+            for p in self.storage.partitions(address)
         ]
 
     def empty(self) -> bool:
@@ -99,7 +109,9 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
         "namespace": "testspace",
         "count": 2,
         "partitions": 1,
-        "column_info": [{"name": n, "type": t} for n, t in zip(dataset.columns, dataset.types, strict=True)],
+        "column_info": [
+            {"name": n, "type": t} for n, t in zip(dataset.columns, dataset.types, strict=True)
+        ],
         "data_type": "dense",
         "description": "customers",
         "create_time": NOW.timestamp(),
@@ -108,7 +120,12 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
         "id_column": "id",
         "label_column": "y",
         "sid_column": "sid",
-        "meta": {"source": "crm", "delimiter": ",", "label_name": "y", "match_id_name": "id"},
+        "meta": {
+            "source": "crm",
+            "delimiter": ",",
+            "label_name": "y",
+            "match_id_name": "id",
+        },
         "origin": {
             "source": "file:t.csv",
             "delimiter": ";",
@@ -131,12 +148,20 @@ def test_a_table_is_stored_as_the_components_read_it(site: Site) -> None:
         ('\r\n编号,"姓名"\r\n007,"王芳"\r\n'.encode(), "utf-8", ","),
     ],
 )
-def test_encoding_and_delimiter_are_recognised(site: Site, content: bytes, encoding: str, delimiter: str) -> None:
+def test_encoding_and_delimiter_are_recognised(
+    site: Site,
+    content: bytes,
+    encoding: str,
+    delimiter: str,
+) -> None:
     dataset = site.store(content, match_id_name="编号")
     assert site.parts() == ["编号,姓名\n007,王芳\n"]
     assert (dataset.meta["encoding"], dataset.meta["delimiter"]) == (encoding, delimiter)
     metadata = site.storage.metadata(HERE)
-    assert (metadata["origin"]["encoding"], metadata["origin"]["delimiter"]) == (encoding, delimiter)
+    assert (metadata["origin"]["encoding"], metadata["origin"]["delimiter"]) == (
+        encoding,
+        delimiter,
+    )
     assert metadata["meta"] == {"match_id_name": "编号", "delimiter": ","}
     assert site.datasets.get("testspace#test_guest") == dataset
 
@@ -154,7 +179,12 @@ def test_an_encoding_and_a_delimiter_that_are_named_are_used(site: Site) -> None
 
 
 def test_rows_without_header_and_match_id_are_divided_by_their_number(site: Site) -> None:
-    dataset = site.store("a,1\nb,2\n", head=False, match_id_name="x0", label_name="x1")
+    dataset = site.store(
+        "a,1\nb,2\n",
+        head=False,
+        match_id_name="x0",
+        label_name="x1",
+    )
     assert (dataset.columns, dataset.count) == (("x0", "x1"), 2)
     assert site.parts() == ["x0,x1\na,1\nb,2\n"]
     site.store("x\n" + "".join(f"{i}\n" for i in range(1, 50)), partitions=4, overwrite=True)
@@ -164,7 +194,11 @@ def test_rows_without_header_and_match_id_are_divided_by_their_number(site: Site
 
 def test_every_partition_has_the_header_and_sids_depend_on_the_content(site: Site) -> None:
     site.store("id\n1\n2\n", partitions=1024, match_id_name="id")
-    assert Counter(site.parts()) == {"id\n": 1022, "id\n1\n": 1, "id\n2\n": 1}
+    assert Counter(site.parts()) == {
+        "id\n": 1022,
+        "id\n1\n": 1,
+        "id\n2\n": 1,
+    }
     stored = []
     for content in ("id\n1\n", "id\n1\n", "id\n2\n"):
         site.store(content, extend_sid=True, overwrite=True)
@@ -189,7 +223,11 @@ def test_every_partition_has_the_header_and_sids_depend_on_the_content(site: Sit
         (["9" * 5000], "float"),
     ],
 )
-def test_the_type_of_a_column_fits_every_cell(site: Site, cells: list[str], kind: str) -> None:
+def test_the_type_of_a_column_fits_every_cell(
+    site: Site,
+    cells: list[str],
+    kind: str,
+) -> None:
     assert site.store("k,x\n" + "".join(f"k,{c}\n" for c in cells)).types == ("string", kind)
 
 
@@ -220,7 +258,9 @@ def quoted(cells: list[str], delimiter: str) -> str:
 
 @settings(max_examples=100)
 @given(tables())
-def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[list[str]], dict[str, Any]]) -> None:
+def test_every_row_arrives_once_unchanged_in_its_partition(
+    table: tuple[list[list[str]], dict[str, Any]],
+) -> None:
     rows, wanted = table
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder))
@@ -229,7 +269,11 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
         dataset = site.store(text, **wanted)
         sid = wanted["extend_sid"]
         assert dataset.count == len(rows)
-        assert site.storage.columns(HERE) == list(dataset.columns) == (["sid", *header] if sid else header)
+        assert (
+            site.storage.columns(HERE)
+            == list(dataset.columns)
+            == (["sid", *header] if sid else header)
+        )
         stored = list(site.storage.iter_rows(HERE))
         assert sorted(row[1:] if sid else row for row in stored) == sorted(rows)
         if sid:
@@ -244,7 +288,20 @@ def test_every_row_arrives_once_unchanged_in_its_partition(table: tuple[list[lis
                     assert zlib.crc32(row[int(sid)].encode()) % dataset.partitions == number
 
 
-PLAIN = ["1,2", "-3,4.5", "7,", ",8", "a,b c", "é,王", "true,False", "1e3,.5", "nan,inf", "1,", ",", "k"]
+PLAIN = [
+    "1,2",
+    "-3,4.5",
+    "7,",
+    ",8",
+    "a,b c",
+    "é,王",
+    "true,False",
+    "1e3,.5",
+    "nan,inf",
+    "1,",
+    ",",
+    "k",
+]
 ODD = [
     "1_0,5",
     "1,2,3",
@@ -265,9 +322,14 @@ LINES = st.lists(st.sampled_from(PLAIN) | st.sampled_from(ODD) | NUMBERS, max_si
 
 
 @settings(max_examples=150)
-@given(LINES, st.sampled_from([",", ";", "|"]), st.sampled_from(["utf-8", "gbk", "big5"]), st.data())
+@given(
+    LINES, st.sampled_from([",", ";", "|"]), st.sampled_from(["utf-8", "gbk", "big5"]), st.data()
+)
 def test_a_block_that_is_plain_is_stored_as_row_by_row(
-    lines: list[str], delimiter: str, encoding: str, data: st.DataObject
+    lines: list[str],
+    delimiter: str,
+    encoding: str,
+    data: st.DataObject,
 ) -> None:
     end = data.draw(st.sampled_from(["\n", "\r\n"]))
     text = (
@@ -291,7 +353,9 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(
             parts = Buckets(table, "data_")
             file = io.BufferedReader(io.BytesIO(text), block)  # type: ignore[arg-type]
             try:
-                written = write_table(file, wanted, parts, Path(folder) / "ids", "file:t.csv", lambda: NOW)
+                written = write_table(
+                    file, wanted, parts, Path(folder) / "ids", "file:t.csv", lambda: NOW
+                )
             except Invalid as refused:
                 return sorted(map(repr, refused.problems))
             parts.finish()
@@ -344,7 +408,12 @@ def test_a_block_that_is_plain_is_stored_as_row_by_row(
         (b"key,x\n1,2\n", "meta.match_id_name", "key, x"),
     ],
 )
-def test_a_broken_table_is_refused_with_its_line(site: Site, content: bytes, path: str, word: str) -> None:
+def test_a_broken_table_is_refused_with_its_line(
+    site: Site,
+    content: bytes,
+    path: str,
+    word: str,
+) -> None:
     found = site.problems(content, match_id_name="id")
     assert any(p == path and word in rule for p, rule in found), found
 
@@ -364,7 +433,9 @@ def test_an_endless_line_or_row_is_refused_early(site: Site) -> None:
 
 
 def test_of_each_kind_the_first_is_told_and_where_the_others_are(site: Site) -> None:
-    found = site.problems("id,x\n" + "1\n" * 30 + "7,7\n" * 25 + " ,1\n 0,1\n\t,1\n", match_id_name="id")
+    found = site.problems(
+        "id,x\n" + "1\n" * 30 + "7,7\n" * 25 + " ,1\n 0,1\n\t,1\n", match_id_name="id"
+    )
     assert paths(found) == ["file:2", "file", "file:57", "file", "file:33", "file"]
     assert [rule for path, rule in found if path == "file"] == [
         "29 more of this kind: number of cells, in lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …",
@@ -377,7 +448,9 @@ def test_columns_of_special_meaning_are_each_one_column(site: Site) -> None:
     assert paths(site.problems("sid,x\n1,2\n", extend_sid=True)) == ["extend_sid"]
     assert site.store("sid,x\n1,2\n").columns == ("sid", "x")
     site.datasets.delete("testspace#test_guest")
-    assert paths(site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")) == ["meta.label_name"]
+    assert paths(site.problems("id,x\n1,2\n", label_name="id", match_id_name="id")) == [
+        "meta.label_name"
+    ]
 
 
 def test_a_taken_name_is_refused_before_the_file_is_read(site: Site) -> None:
@@ -420,7 +493,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(site: Site) -> None:
             assert site.empty()
     """)
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, str(site.storage.root.parent)], cwd=root, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code, str(site.storage.root.parent)], cwd=root, check=True
+    )
 
 
 # ---------------------------------------------------------------- from the server's disk
@@ -444,12 +519,16 @@ def test_a_path_is_looked_up_below_each_root_in_order(served: Site, tmp_path: Pa
         dataset = served.datasets.upload_from_path(Upload(HERE, overwrite=True), path)
         assert served.parts() == [f"id\n{row}\n"]
         assert dataset.origin == f"path:{path}"
-    datasets = Datasets(served.storage, served.repository, [tmp_path / "link"])  # a root may itself be a link
+    datasets = Datasets(
+        served.storage, served.repository, [tmp_path / "link"]
+    )  # a root may itself be a link
     for root in (Path(), tmp_path / "link", served.roots[0]):
         datasets.upload_from_path(Upload(HERE, overwrite=True), str(root / "in" / "a.csv"))
 
 
-def test_a_link_inside_a_root_is_followed_and_one_that_leads_out_is_not(served: Site, tmp_path: Path) -> None:
+def test_a_link_inside_a_root_is_followed_and_one_that_leads_out_is_not(
+    served: Site, tmp_path: Path
+) -> None:
     (served.roots[0] / "inside").symlink_to(served.roots[0] / "in")
     (served.roots[0] / "out.csv").symlink_to(tmp_path / "secret.csv")
     (served.roots[0] / "up").symlink_to(tmp_path)
@@ -475,7 +554,11 @@ def test_what_is_elsewhere_or_not_a_file_is_refused(served: Site) -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(st.sampled_from(["..", ".", "in", "up", "secret.csv", "a.csv", "/", "\0", ""]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from(["..", ".", "in", "up", "secret.csv", "a.csv", "/", "\0", ""]), max_size=6
+    )
+)
 def test_no_path_leads_to_a_file_outside_the_roots(parts: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder))
@@ -500,7 +583,17 @@ def test_a_dataset_is_found_by_either_form(site: Site) -> None:
     assert site.datasets.resolve("testspace#test_guest") == HERE
     assert site.datasets.resolve(namespace="testspace", name="test_guest") == HERE
     assert site.datasets.resolve("a#b#c") == Address("a", "b#c")
-    for unknown in ("", "#", "nohash", "a#", "#b", "../..#x", "a#../../etc", "gone#gone", "\ud800#x"):
+    for unknown in (
+        "",
+        "#",
+        "nohash",
+        "a#",
+        "#b",
+        "../..#x",
+        "a#../../etc",
+        "gone#gone",
+        "\ud800#x",
+    ):
         for find in (site.datasets.resolve, site.datasets.get):
             with pytest.raises(NotFound) as caught:
                 find(unknown)
@@ -569,10 +662,14 @@ def test_a_deleted_dataset_is_gone(site: Site) -> None:
 
 def test_nothing_is_read_as_rows_after_a_quote_that_never_closes(site: Site) -> None:
     problems = site.problems('id,x\n1,2\n"3,4\n' + "5,6\n" * 100_000)
-    assert [path for path, _ in problems] == ["file:3"] and "a quote is not closed" in problems[0][1]
+    assert [path for path, _ in problems] == ["file:3"] and "a quote is not closed" in problems[0][
+        1
+    ]
 
 
-def test_ids_that_repeat_far_apart_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_repeat_far_apart_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was seen is on disk, in pieces: a repeat may be in the same piece, another one, or not written yet."""
     monkeypatch.setattr(table_reader, "_BUDGET", 50_000)
     monkeypatch.setattr(table_reader, "_BUCKETS", 4)

@@ -28,27 +28,66 @@ def refused(site: Site, **change: Any) -> list[str]:
 
 def test_what_is_given_changes_in_the_record_and_beside_the_data(site: Site) -> None:
     stored = site.store(TABLE, extra={"source": "crm", "owner": "risk"}, description="customers")
-    change = Edit(match_id_name="id", label_name="x", meta={"source": None, "year": 2026})
+    change = Edit(
+        match_id_name="id",
+        label_name="x",
+        meta={"source": None, "year": 2026},
+    )
     before, after = site.datasets.edit(HERE, change)
     assert before == stored and after == site.datasets.get("testspace#test_guest")
-    free = {"owner": "risk", "year": 2026, "match_id_name": "id", "label_name": "x"}
-    assert after.meta == {**free, "delimiter": ",", "encoding": "utf-8"}
+    free = {
+        "owner": "risk",
+        "year": 2026,
+        "match_id_name": "id",
+        "label_name": "x",
+    }
+    assert after.meta == {
+        **free,
+        "delimiter": ",",
+        "encoding": "utf-8",
+    }
     assert after.types == ("string", "string", "int") and after.description == "customers"
     found = site.storage.metadata(HERE)
-    assert (found["id_column"], found["label_column"], found["meta"]) == ("id", "x", {**free, "delimiter": ","})
+    assert (found["id_column"], found["label_column"], found["meta"]) == (
+        "id",
+        "x",
+        {**free, "delimiter": ","},
+    )
     assert site.parts() == [TABLE]
     site.repository.delete("testspace", "test_guest")
     assert site.datasets.get("testspace#test_guest") == after
     site.repository.put(after)
-    _, last = site.datasets.edit(HERE, Edit(description="", label_name="", match_id_name=""))
+    _, last = site.datasets.edit(
+        HERE,
+        Edit(
+            description="",
+            label_name="",
+            match_id_name="",
+        ),
+    )
     assert last.description == "" and not {"label_name", "match_id_name"} & set(last.meta)
 
 
 def test_what_a_table_cannot_be_called_is_refused_with_every_problem(site: Site) -> None:
     site.store(TABLE, extend_sid=True)
-    change = {"label_name": "y", "match_id_name": "sid", "description": "\ud800"}
-    meta = {"delimiter": ";", "label_name": "x", "bad": float("nan")}
-    paths = ["description", "meta", "meta.delimiter", "meta.label_name", "label_name", "match_id_name"]
+    change = {
+        "label_name": "y",
+        "match_id_name": "sid",
+        "description": "\ud800",
+    }
+    meta = {
+        "delimiter": ";",
+        "label_name": "x",
+        "bad": float("nan"),
+    }
+    paths = [
+        "description",
+        "meta",
+        "meta.delimiter",
+        "meta.label_name",
+        "label_name",
+        "match_id_name",
+    ]
     assert refused(site, **change, meta=meta) == paths
     assert refused(site, label_name="x", match_id_name="x") == ["label_name"]
     assert refused(site, match_id_name="x") == ["file:4"]  # blank
@@ -62,7 +101,9 @@ def test_ids_may_repeat_in_a_table_that_has_sids(site: Site) -> None:
     assert after.meta["match_id_name"] == "name"
 
 
-def test_others_change_a_table_while_its_ids_are_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_change_a_table_while_its_ids_are_checked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.store(TABLE)
     check, checked = site.datasets._check_ids, list[str]()
 

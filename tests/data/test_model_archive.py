@@ -56,7 +56,11 @@ def left_over(home: Path) -> list[Path]:
     return [p for p in (home / "target").rglob("*") if ".staging" not in p.parts and p.is_file()]
 
 
-def test_what_was_written_is_read_back(archive: bytes, storage: FileStorage, tmp_path: Path):
+def test_what_was_written_is_read_back(
+    archive: bytes,
+    storage: FileStorage,
+    tmp_path: Path,
+):
     target = taken(archive, tmp_path)
     (model,) = model_archive.read(tmp_path / "archive.zip")
     (part,) = model.parts
@@ -67,13 +71,17 @@ def test_what_was_written_is_read_back(archive: bytes, storage: FileStorage, tmp
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_is_named_and_nothing_of_it_stays(
-    archive: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    archive: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
 ):
     changed = bytearray(archive)
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(changed) - 1))
         changed[place] = data.draw(st.integers(0, 255))
-    changed = changed[: data.draw(st.sampled_from([len(changed), len(changed) // 2, len(changed) - 5]))]
+    changed = changed[
+        : data.draw(st.sampled_from([len(changed), len(changed) // 2, len(changed) - 5]))
+    ]
     home = tmp_path_factory.mktemp("damaged")
     try:
         target = taken(bytes(changed), home)
@@ -91,7 +99,9 @@ def test_only_the_usual_compression_is_taken(archive: bytes, tmp_path: Path):
             taken(changed(archive, method), tmp_path)
 
 
-def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(archive: bytes, tmp_path: Path):
+def test_a_file_larger_than_the_manifest_says_is_not_unpacked_to_its_end(
+    archive: bytes, tmp_path: Path
+):
     larger = changed(archive, zipfile.ZIP_DEFLATED, {"guest.0/0/data_0": bytes(1_000_000)})
     with pytest.raises(Invalid, match="must have the 200 bytes that the manifest says"):
         taken(larger, tmp_path)
@@ -140,14 +150,28 @@ def test_a_list_of_millions_of_members_is_not_read(archive: bytes, tmp_path: Pat
         ("created_at", "2108-01-01T00:00:00+00:00", "created_at"),
         ("created_at", "0001-01-01T00:00:00+14:00", "created_at"),
         ("model_id", "a/../b", "model_id"),
-        ("parties", [{"role": "host", "index": 0, "node": "n2"}], "models"),
+        (
+            "parties",
+            [
+                {
+                    "role": "host",
+                    "index": 0,
+                    "node": "n2",
+                }
+            ],
+            "models",
+        ),
         ("models", [], "models"),
         ("format", "another", "format"),
         ("extra", 1, "extra"),
     ],
 )
 def test_a_manifest_that_is_wrong_is_refused_with_the_place(
-    archive: bytes, tmp_path: Path, key: str, value: object, path: str
+    archive: bytes,
+    tmp_path: Path,
+    key: str,
+    value: object,
+    path: str,
 ):
     with zipfile.ZipFile(io.BytesIO(archive)) as source:
         manifest = json.loads(source.read("manifest.json")) | {key: value}
@@ -156,7 +180,11 @@ def test_a_manifest_that_is_wrong_is_refused_with_the_place(
     assert [p.path for p in caught.value.problems] == [f"manifest.json.{path}"]
 
 
-def changed(archive: bytes, method: int = zipfile.ZIP_STORED, files: Mapping[str, bytes] = {}) -> bytes:
+def changed(
+    archive: bytes,
+    method: int = zipfile.ZIP_STORED,
+    files: Mapping[str, bytes] = {},
+) -> bytes:
     """Return an archive with other content in some of its files."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(out, "w", method) as new:

@@ -13,7 +13,16 @@ from gateway.errors import NotFound
 
 LOSS = Series("loss", ("tree", "loss", "remark"), ((1, 0.5, "a"), (2, 0.25, "b"), (3, 0.125, None)))
 COUNTS = Series("", ("party", "count"), (("guest.0", 540.0), ("intersection", 509.0)))
-REPORT = Report("json", {"auc": 0.99, "name": "x", "good": True, "ks": 0.9}, (LOSS, COUNTS))
+REPORT = Report(
+    "json",
+    {
+        "auc": 0.99,
+        "name": "x",
+        "good": True,
+        "ks": 0.9,
+    },
+    (LOSS, COUNTS),
+)
 
 
 def drawn(report: Report, name: str | None = None) -> tuple[ElementTree.Element, str]:
@@ -40,9 +49,13 @@ def test_a_sorted_first_column_makes_lines_over_it():
     (line,) = all_of(root, "polyline")
     (x1, y1), (x2, y2), (x3, y3) = points(line)
     assert x2 - x1 == pytest.approx(x3 - x2) and x1 < x2
-    assert (y2 - y1) == pytest.approx(2 * (y3 - y2), abs=0.1) and y1 < y2, "y grows downwards in a picture"
+    assert (y2 - y1) == pytest.approx(2 * (y3 - y2), abs=0.1) and y1 < y2, (
+        "y grows downwards in a picture"
+    )
     assert "train guest.0 report0: loss" in text and "tree" in text and "remark" not in text
-    falls = drawn(Report("json", {}, (Series("ks", ("threshold", "y"), ((0.9, 1), (0.5, 2), (0.1, 1))),)))[0]
+    falls = drawn(
+        Report("json", {}, (Series("ks", ("threshold", "y"), ((0.9, 1), (0.5, 2), (0.1, 1))),))
+    )[0]
     assert [x for x, _ in points(*all_of(falls, "polyline"))] == [610, 350, 90]
     jumps = drawn(Report("json", {}, (Series("x", ("at", "y"), ((2, 1), (1, 2), (3, 0))),)))[0]
     assert not all_of(jumps, "polyline")
@@ -83,7 +96,11 @@ def test_what_is_left_out_is_said():
         (REPORT, "los", "NO_PLOT"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_and_says_what_can(report: Report, name: str | None, reason: str):
+def test_what_cannot_be_drawn_is_refused_and_says_what_can(
+    report: Report,
+    name: str | None,
+    reason: str,
+):
     with pytest.raises(NotFound) as caught:
         picture(report, "t", name)
     assert caught.value.reason == reason
@@ -95,15 +112,25 @@ WORDS = st.text(max_size=8) | st.sampled_from(
     ["<script>alert(1)</script>", "]]>", "\x00\x1b", "url(http://x)", "&#0;"]
 )
 NUMBERS = (
-    st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9) | st.sampled_from([1e49, 1e-49, 5e-324])
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-9, 9)
+    | st.sampled_from([1e49, 1e-49, 5e-324])
 )
 CELLS = st.none() | st.booleans() | WORDS | NUMBERS
 
 
 @settings(max_examples=150, deadline=None)
-@given(WORDS, st.dictionaries(WORDS, CELLS, max_size=4), st.lists(st.tuples(CELLS, CELLS), max_size=5), WORDS)
+@given(
+    WORDS,
+    st.dictionaries(WORDS, CELLS, max_size=4),
+    st.lists(st.tuples(CELLS, CELLS), max_size=5),
+    WORDS,
+)
 def test_whatever_stands_in_a_report_a_picture_is_only_a_picture(
-    name: str, values: dict[str, Any], rows: list[tuple[Any, Any]], column: str
+    name: str,
+    values: dict[str, Any],
+    rows: list[tuple[Any, Any]],
+    column: str,
 ):
     report = Report("json", values, (Series(name, (column, name), tuple(rows)),))
     for what in names(report):
@@ -111,7 +138,9 @@ def test_whatever_stands_in_a_report_a_picture_is_only_a_picture(
         tags = {str(e.tag).rpartition("}")[2] for e in root.iter()}
         assert tags <= {"svg", "title", "text", "line", "rect", "polyline", "circle"}
         for element in root.iter():
-            assert not {k for k in element.attrib if k.startswith("on") or "href" in k or k == "style"}
+            assert not {
+                k for k in element.attrib if k.startswith("on") or "href" in k or k == "style"
+            }
             for key in ("x", "y", "x1", "y1", "x2", "y2", "width", "height", "cx", "cy"):
                 at = float(element.get(key, "0"))
                 assert -1 <= at <= WIDTH + 1, (key, element.attrib)

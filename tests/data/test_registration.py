@@ -27,8 +27,17 @@ from tests.data.test_combined_storage import CLUSTER, LAKE, at
 ID = Address("bank", "customers")
 
 
-def a_registration(id_: Address, place: str, **more: Any) -> Registration:
-    return Registration(namespace=id_.namespace, name=id_.name, place=place, **more)
+def a_registration(
+    id_: Address,
+    place: str,
+    **more: Any,
+) -> Registration:
+    return Registration(
+        namespace=id_.namespace,
+        name=id_.name,
+        place=place,
+        **more,
+    )
 
 
 @dataclass
@@ -80,7 +89,12 @@ def test_a_folder_of_files_is_one_table_and_stays_when_its_entry_goes(site: Site
     site.write("warehouse/y=2026/part-00001.csv", "id,x\n3,2\n")
     site.write("warehouse/y=2026/_SUCCESS", "")
     found = site.register("warehouse/y=2026", match_id_name="id", count=True)
-    assert (found.count, found.partitions, found.columns, found.types) == (3, 2, ("id", "x"), ("string", "float"))
+    assert (found.count, found.partitions, found.columns, found.types) == (
+        3,
+        2,
+        ("id", "x"),
+        ("string", "float"),
+    )
     where = site.tables.resolve("bank#customers")
     assert where.as_dict() == {"namespace": "warehouse", "name": "y=2026"}
     assert site.rows(found) == [["1", "1.5"], ["2", ""], ["3", "2"]]
@@ -89,7 +103,10 @@ def test_a_folder_of_files_is_one_table_and_stays_when_its_entry_goes(site: Site
     assert "data_0" in warnings_of(site.storage, found)[0]
     before = site.storage.files(where)
     _, after = site.tables.edit(ID, Edit(description="of 2026", label_name="x"))
-    assert after.description == "of 2026" and site.tables.get("bank#customers").meta["label_name"] == "x"
+    assert (
+        after.description == "of 2026"
+        and site.tables.get("bank#customers").meta["label_name"] == "x"
+    )
     site.tables.delete("bank#customers")
     assert site.storage.files(where) == before and not site.tables.exists(ID)
 
@@ -141,7 +158,10 @@ def test_one_file_is_a_table_and_what_becomes_of_it_is_noticed(site: Site) -> No
     site.write("in/customers.csv", "id,x\n1,2\n")
     found = site.register("in/customers.csv")
     assert found.count == 1 and site.tables.change(found) == "" and site.rows(found) == [["1", "2"]]
-    assert site.tables.resolve("bank#customers").as_dict() == {"namespace": "in", "name": "customers.csv"}
+    assert site.tables.resolve("bank#customers").as_dict() == {
+        "namespace": "in",
+        "name": "customers.csv",
+    }
     site.write("in/customers.csv", "id,x\n1,2\n3,4\n")
     assert "1 file of 13 bytes, it had 1 file of 9" in site.tables.change(found)
     with pytest.raises(Conflict) as refused:
@@ -161,22 +181,56 @@ def test_one_file_is_a_table_and_what_becomes_of_it_is_noticed(site: Site) -> No
 
 
 def test_parquet_is_read_from_its_end_and_shown(site: Site) -> None:
-    site.write("lake/t/a.parquet", parquet(id=[1, 2], name=["甲", None], rate=[0.5, 1.0], ok=[True, None]))
-    site.write("lake/t/b.parquet", parquet(id=[3], name=["乙"], rate=[0.0], ok=[False]))
+    site.write(
+        "lake/t/a.parquet",
+        parquet(
+            id=[1, 2],
+            name=["甲", None],
+            rate=[0.5, 1.0],
+            ok=[True, None],
+        ),
+    )
+    site.write(
+        "lake/t/b.parquet",
+        parquet(
+            id=[3],
+            name=["乙"],
+            rate=[0.0],
+            ok=[False],
+        ),
+    )
     found = site.register("lake/t", match_id_name="id", count=True)
     assert found.types == ("string", "string", "float", "boolean")
-    assert (found.format, found.count, found.columns) == ("parquet", 3, ("id", "name", "rate", "ok"))
+    assert (found.format, found.count, found.columns) == (
+        "parquet",
+        3,
+        ("id", "name", "rate", "ok"),
+    )
     seen = preview(site.storage, found.address, 2, table=True)
     assert (seen["columns"], seen["rows"]) == (
         list(found.columns),
         [["1", "甲", "0.5", "True"], ["2", "", "1.0", ""]],
     )
     assert (
-        site.tables.format("bank#customers") == "parquet" and "dataFormat" in warnings_of(site.storage, found)[1]
+        site.tables.format("bank#customers") == "parquet"
+        and "dataFormat" in warnings_of(site.storage, found)[1]
     )
     with pytest.raises(Invalid, match="repeats that of line"):
-        site.write("lake/t/c.parquet", parquet(id=[1], name=["丙"], rate=[0.0], ok=[False]))
-        site.register("lake/t", match_id_name="id", count=True, overwrite=True)
+        site.write(
+            "lake/t/c.parquet",
+            parquet(
+                id=[1],
+                name=["丙"],
+                rate=[0.0],
+                ok=[False],
+            ),
+        )
+        site.register(
+            "lake/t",
+            match_id_name="id",
+            count=True,
+            overwrite=True,
+        )
 
 
 BROKEN: dict[str, tuple[dict[str, str | bytes], str]] = {
@@ -188,7 +242,10 @@ BROKEN: dict[str, tuple[dict[str, str | bytes], str]] = {
         r"b\.csv: must begin with the header of a\.csv",
     ),
     "semicolons": ({"t/a.csv": "id;x\n1;2\n"}, "UTF-8 with commas.*data upload converts"),
-    "gbk": ({"t/a.csv": "编号,姓名\n1,甲乙丙\n".encode("gbk")}, "UTF-8 with commas.*data upload converts"),
+    "gbk": (
+        {"t/a.csv": "编号,姓名\n1,甲乙丙\n".encode("gbk")},
+        "UTF-8 with commas.*data upload converts",
+    ),
     "cells": ({"t/a.csv": "id,x\n1\n"}, "must have 2 cells"),
     "not text": (
         {"t/a.csv": "id\n1\n", "t/b.csv": b"id\n\xff\n"},
@@ -244,7 +301,9 @@ def test_a_comma_divides_names_that_hold_other_delimiters(here: Site) -> None:
 
 
 def test_of_a_large_table_the_beginning_is_read_unless_all_is_asked_for(here: Site) -> None:
-    here.write("in/t.csv", "id,x\n" + "".join(f"{i},{'7' * 100}\n" for i in range(20_000)) + "last,seven\n")
+    here.write(
+        "in/t.csv", "id,x\n" + "".join(f"{i},{'7' * 100}\n" for i in range(20_000)) + "last,seven\n"
+    )
     sampled = here.register("in/t.csv")
     assert (sampled.count, sampled.types) == (None, ("int", "int"))
     counted = here.register("in/t.csv", count=True, overwrite=True)
@@ -263,15 +322,18 @@ def test_of_a_large_table_the_beginning_is_read_unless_all_is_asked_for(here: Si
     ],
 )
 def test_a_place_is_found_by_its_address_or_by_the_storages_name(
-    place: str, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str,
+    address: Address,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storages = at(tmp_path, LAKE, CLUSTER)
     monkeypatch.setattr(storages, "taken", lambda asked: True)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.csv").touch()
-    assert replace(located(storages, place.replace("/FOLDER", str(tmp_path))), in_place="") == replace(
-        address, in_place=""
-    )
+    assert replace(
+        located(storages, place.replace("/FOLDER", str(tmp_path))), in_place=""
+    ) == replace(address, in_place="")
 
 
 @pytest.mark.parametrize(
@@ -288,17 +350,28 @@ def test_a_place_is_found_by_its_address_or_by_the_storages_name(
         ("lake:job-1-guest-0/task-out", "output of a job"),
     ],
 )
-def test_a_place_elsewhere_names_the_storages_and_what_to_add(place: str, rule: str, tmp_path: Path) -> None:
+def test_a_place_elsewhere_names_the_storages_and_what_to_add(
+    place: str,
+    rule: str,
+    tmp_path: Path,
+) -> None:
     with pytest.raises(GatewayError, match=rule):
         located(at(tmp_path, LAKE, CLUSTER), place)
 
 
-@pytest.mark.parametrize("kind", ["standalone", "eggroll", "path", "mysql", "hive", "linkis", "localfs", "oss"])
+@pytest.mark.parametrize(
+    "kind", ["standalone", "eggroll", "path", "mysql", "hive", "linkis", "localfs", "oss"]
+)
 def test_other_kinds_of_address_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     """Where a table is registered, where a storage is named, and where a component lists nothing else."""
-    with pytest.raises(Invalid, match=f"(data import|a file elsewhere is uploaded).*{kind}://h:1/a/b"):
+    with pytest.raises(
+        Invalid, match=f"(data import|a file elsewhere is uploaded).*{kind}://h:1/a/b"
+    ):
         located(at(tmp_path, LAKE), f"{kind}://h:1/a/b")
-    for settings in ({"storages": {"lake": {"url": f"{kind}://h:1/a"}}}, {"storage": {"url": f"{kind}://h:1/a"}}):
+    for settings in (
+        {"storages": {"lake": {"url": f"{kind}://h:1/a"}}},
+        {"storage": {"url": f"{kind}://h:1/a"}},
+    ):
         with pytest.raises(Invalid, match=f"s3://.*{kind}://h:1/a"):
             load(None, {"node": {"id": "JG0100001100000010"}, **settings})
     assert at(tmp_path, LAKE, stand_in=False).serving([kind]) == []
@@ -334,7 +407,9 @@ def test_no_upload_and_no_second_entry_touches_a_registered_table(here: Site) ->
             act()
     upload(Address("bank", "uploaded"))()
     with pytest.raises(Conflict, match="needs another name"):
-        here.tables.register(a_registration(Address("bank", "uploaded"), here.place("bank/deep/t.csv")))
+        here.tables.register(
+            a_registration(Address("bank", "uploaded"), here.place("bank/deep/t.csv"))
+        )
     assert (here.storage.root / "bank/deep/t.csv").read_text() == "id\n1\n"
 
 

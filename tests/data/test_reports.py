@@ -19,10 +19,23 @@ from gateway.store.serialization import to_plain
 from tests.builders import a_run, a_spec, raising
 
 PLACE = Address("ns", "report")
-FLOW = Dag((DagNode("a", ComponentRef("v", "1", "C"), (), (DagOutput("dataset", "d"), DagOutput("report", "r"))),))
+FLOW = Dag(
+    (
+        DagNode(
+            "a",
+            ComponentRef("v", "1", "C"),
+            (),
+            (DagOutput("dataset", "d"), DagOutput("report", "r")),
+        ),
+    )
+)
 
 
-def written(root: Path, content: bytes, address: Address = PLACE) -> FileStorage:
+def written(
+    root: Path,
+    content: bytes,
+    address: Address = PLACE,
+) -> FileStorage:
     storage = FileStorage(root)
     folder = storage.path(address)
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,8 +49,20 @@ def read(root: Path, value: Any) -> reports.Report:
 
 def test_the_reference_vendors_reports_become_values_and_a_curve(tmp_path: Path):
     loss = [{"tree": 1, "loss": 0.5}, {"tree": 2, "loss": 0.25}]
-    found = read(tmp_path, {"rows": 509, "auc": 0.99, "local_baseline": {"auc": 0.9}, "loss": loss})
-    assert found.values == {"rows": 509, "auc": 0.99, "local_baseline.auc": 0.9}
+    found = read(
+        tmp_path,
+        {
+            "rows": 509,
+            "auc": 0.99,
+            "local_baseline": {"auc": 0.9},
+            "loss": loss,
+        },
+    )
+    assert found.values == {
+        "rows": 509,
+        "auc": 0.99,
+        "local_baseline.auc": 0.9,
+    }
     assert found.series == (Series("loss", ("tree", "loss"), ((1, 0.5), (2, 0.25))),)
     assert (found.format, found.problem) == ("json", "")
 
@@ -50,12 +75,16 @@ def test_lists_and_csv_are_tables_and_a_long_one_is_cut(tmp_path: Path):
     ):
         assert read(tmp_path, value).series == (series,)
     found = read_report(written(tmp_path, b"party,count\nguest.0,540\nintersection,509\n"), PLACE)
-    assert found.series == (Series("", ("party", "count"), (("guest.0", 540.0), ("intersection", 509.0))),)
+    assert found.series == (
+        Series("", ("party", "count"), (("guest.0", 540.0), ("intersection", 509.0))),
+    )
     (series,) = read(tmp_path, list(range(reports.MOST_POINTS_READ + 5))).series
     assert (len(series.points), series.left_out) == (reports.MOST_POINTS_READ, 5)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"{", b"just words", b'a,b\n1,"2', b"a,b\n1,2\n3\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00", b"{", b"just words", b'a,b\n1,"2', b"a,b\n1,2\n3\n"]
+)
 def test_what_is_neither_json_nor_csv_is_named_and_no_crash(tmp_path: Path, content: bytes):
     found = read_report(written(tmp_path, content), PLACE)
     assert found.problem and not found.values and not found.series
@@ -76,15 +105,24 @@ values = st.recursive(
 
 
 @given(value=values)
-def test_any_json_is_read_into_what_can_be_sent(value: Any, tmp_path_factory: pytest.TempPathFactory):
+def test_any_json_is_read_into_what_can_be_sent(
+    value: Any, tmp_path_factory: pytest.TempPathFactory
+):
     found = read(tmp_path_factory.mktemp("any"), value)
     assert found.problem == ""
     json.dumps(to_plain(found), allow_nan=False, ensure_ascii=False).encode()
 
 
-def run_with(root: Path, data: bytes | None, report: bytes | None) -> tuple[FileStorage, Any]:
+def run_with(
+    root: Path,
+    data: bytes | None,
+    report: bytes | None,
+) -> tuple[FileStorage, Any]:
     run = a_run("a", RunStatus.SUCCESS)
-    outputs = {"data": Address("ns", f"{run.task_id}-d"), "report": Address("ns", f"{run.task_id}-r")}
+    outputs = {
+        "data": Address("ns", f"{run.task_id}-d"),
+        "report": Address("ns", f"{run.task_id}-r"),
+    }
     storage = FileStorage(root)
     for name, content in (("data", data), ("report", report)):
         if content is not None:
@@ -105,7 +143,9 @@ def test_a_storage_that_fails_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
     storage, run = run_with(tmp_path, b"id\n1\n", b"{}")
     monkeypatch.setattr(storage, "names", raising(PermissionError(13, "not permitted")))
     (warning,) = output_warnings(storage, a_spec(FLOW), run)
-    assert warning.startswith("the outputs cannot be checked: ") and warning.endswith("not permitted")
+    assert warning.startswith("the outputs cannot be checked: ") and warning.endswith(
+        "not permitted"
+    )
 
 
 def test_missing_malformed_and_undeclared_outputs_are_warnings(tmp_path: Path):

@@ -31,7 +31,11 @@ def storage(tmp_path: Path) -> FileStorage:
     return FileStorage(tmp_path / "storage")
 
 
-def lay(storage: FileStorage, address: Address = HERE, **files: str) -> Path:
+def lay(
+    storage: FileStorage,
+    address: Address = HERE,
+    **files: str,
+) -> Path:
     """Write as a container does: straight to the place."""
     path = storage.path(address)
     path.mkdir(parents=True)
@@ -104,7 +108,12 @@ def test_a_plain_file_is_read_too(storage: FileStorage) -> None:
 
 
 def test_parts_beside_metadata_that_cannot_be_read_are_no_table(storage: FileStorage) -> None:
-    path = lay(storage, data_0="a\n1\n", data_1="a\n2\n", metadata="[]")
+    path = lay(
+        storage,
+        data_0="a\n1\n",
+        data_1="a\n2\n",
+        metadata="[]",
+    )
     assert b"".join(storage.stream(HERE)) == b"a\n1\na\n2\n"
     (path / "metadata").write_text('{"file_type": "csv"}')
     assert b"".join(storage.stream(HERE)) == b"a\n1\n2\n"
@@ -125,7 +134,9 @@ def test_whatever_is_broken_is_named(storage: FileStorage) -> None:
                 list(read(HERE))
 
 
-def test_what_is_not_a_file_in_place_of_data_is_not_read(storage: FileStorage, tmp_path: Path) -> None:
+def test_what_is_not_a_file_in_place_of_data_is_not_read(
+    storage: FileStorage, tmp_path: Path
+) -> None:
     (tmp_path / "secret").write_text('{"key": 1}')
     linked, piped = Address("ns", "linked"), Address("ns", "piped")
     path = lay(storage, linked)
@@ -144,14 +155,20 @@ def test_what_is_not_a_file_in_place_of_data_is_not_read(storage: FileStorage, t
         assert caught.value.reason == "DATA_MISSING"
 
 
-def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(storage: FileStorage) -> None:
+def test_a_write_is_seen_whole_and_readable_by_any_user_that_gets_its_folder(
+    storage: FileStorage,
+) -> None:
     old = os.umask(0o077)
     try:
         put(storage, HERE, data_0="a\n1\n", metadata="{}")
     finally:
         os.umask(old)
     path = storage.path(HERE)
-    assert [p.stat().st_mode & 0o777 for p in (path.parent, path, path / "data_0")] == [0o700, 0o755, 0o644]
+    assert [p.stat().st_mode & 0o777 for p in (path.parent, path, path / "data_0")] == [
+        0o700,
+        0o755,
+        0o644,
+    ]
     assert seen(storage) == {"ns/name"}
 
 
@@ -204,10 +221,16 @@ WRITER = """
 
 
 @pytest.mark.parametrize(("at", "row"), [("writing", "1"), ("between", "2"), ("published", "2")])
-def test_a_process_that_dies_leaves_the_old_or_the_new(storage: FileStorage, at: str, row: str) -> None:
+def test_a_process_that_dies_leaves_the_old_or_the_new(
+    storage: FileStorage,
+    at: str,
+    row: str,
+) -> None:
     put(storage, HERE, data_0="a\n1\n")
     code = textwrap.dedent(WRITER)
-    done = subprocess.run([sys.executable, "-c", code, str(storage.root), at], cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(storage.root), at], cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == -9
     assert seen(storage) != {"ns/name"}
     again = FileStorage(storage.root)
@@ -233,7 +256,13 @@ def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStor
         return True
 
     def replace(number: int) -> None:
-        put(storage, HERE, overwrite=True, data_0=f"a\n{number}\n", data_1=f"a\n{number}\n")
+        put(
+            storage,
+            HERE,
+            overwrite=True,
+            data_0=f"a\n{number}\n",
+            data_1=f"a\n{number}\n",
+        )
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(write, range(16))) == 1
@@ -244,7 +273,9 @@ def test_of_many_writes_at_once_one_wins_and_the_rest_are_told(storage: FileStor
 
 
 def test_what_another_process_does_between_two_steps_is_met(
-    storage: FileStorage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    storage: FileStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     put(storage, HERE, data_0="a\n1\n")
     rename, met = Path.rename, []
@@ -260,7 +291,9 @@ def test_what_another_process_does_between_two_steps_is_met(
     put(storage, Address("ns", "other"), data_0="a\n1\n")
     assert met == ["deleted"] or met == [HERE.name]
     met.clear()
-    put(storage, Address("ns", "third"), data_0="a\n1\n")  # the namespace was deleted; it is made again
+    put(
+        storage, Address("ns", "third"), data_0="a\n1\n"
+    )  # the namespace was deleted; it is made again
     assert met == ["new"] and seen(storage) == {"ns/name", "ns/other", "ns/third"}
 
     monkeypatch.setattr(Path, "rename", raising(PermissionError(errno.EACCES, "not permitted")))
@@ -286,5 +319,10 @@ def test_data_deleted_while_it_is_looked_at_is_missing(storage: FileStorage):
 
 def test_a_header_whose_quote_never_closes_is_read_once(storage: FileStorage) -> None:
     part = 'id,"x\n' + "1,\n" * 300_000  # to count its quotes anew at each line would take minutes
-    lay(storage, data_0=part, data_1=part, metadata='{"file_type": "csv"}')
+    lay(
+        storage,
+        data_0=part,
+        data_1=part,
+        metadata='{"file_type": "csv"}',
+    )
     assert b"".join(storage.stream(HERE)) == 2 * part.encode()

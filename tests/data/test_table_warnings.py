@@ -28,11 +28,20 @@ def site(tmp_path: Path) -> Site:
         (f"id,n,x\n{NUMBERS}Total,27,\n", "line 8", "'Total'"),
         (f"id,n,x\n{NUMBERS}8,NA,1\n", "line 8", "'NA'"),
         ("name,n\nann,1\nbob,2\n合计,3\n", "line 4", "'合计'"),
-        ("name,n,x\nann,1,1\nbob,2,2\nTotal amount funded: 7500,,\n", "line 4", "'Total amount funded: 7500'"),
+        (
+            "name,n,x\nann,1,1\nbob,2,2\nTotal amount funded: 7500,,\n",
+            "line 4",
+            "'Total amount funded: 7500'",
+        ),
         ("id,y,x0\n1,0,2\n2,1,3\n,,\n,,\n", "line 4", "empty in every column: 2"),
     ],
 )
-def test_odd_rows_are_stored_with_a_warning(site: Site, table: str, line: str, example: str) -> None:
+def test_odd_rows_are_stored_with_a_warning(
+    site: Site,
+    table: str,
+    line: str,
+    example: str,
+) -> None:
     (warning,) = site.store(table).warnings
     assert line in warning and example in warning
 

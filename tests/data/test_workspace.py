@@ -22,7 +22,10 @@ def test_what_a_container_writes_is_open_only_while_it_runs_and_only_by_its_moun
     storage.mkdir(mode=0o755)  # made by somebody else, and readable for all
     workspace = Workspace(storage, runs, contained=True)
     run = a_run(
-        outputs={"out": Address("job-1-guest-0", "task-out"), "none": Address("job-1-guest-0", "task-none")}
+        outputs={
+            "out": Address("job-1-guest-0", "task-out"),
+            "none": Address("job-1-guest-0", "task-none"),
+        }
     )
     workspace.prepare(run)
     leaf = storage / "job-1-guest-0" / "task-out"
@@ -45,7 +48,12 @@ def test_files_are_counted_up_to_the_most_that_a_run_may_make(tmp_path: Path):
             (tmp_path / "storage" / "job-1-guest-0" / key / f"data_{number}").write_text("x")
     assert workspace.used(run, 100).files == 8 and 3 < workspace.used(run, 3).files < 8
     unknown = raising(EngineError("no daemon answers"))
-    watch = DiskWatch(workspace, every=0.0, files=5, written=unknown)
+    watch = DiskWatch(
+        workspace,
+        every=0.0,
+        files=5,
+        written=unknown,
+    )
     failure = watch.over(run)  # by what lies in the folders here alone
     assert failure is not None and "made more than 5 files" in failure.message
 
@@ -54,12 +62,23 @@ def test_files_are_counted_up_to_the_most_that_a_run_may_make(tmp_path: Path):
     ("reserve", "granted", "words"),
     [
         (0, 0, ""),
-        (0, 2**60, "was granted 1073741824.000 GiB of it (resources.disk): delete data, ask for less"),
-        (2**60, 0, "are kept back (limits.storage_reserve_bytes): delete data, or lower the reserve"),
+        (
+            0,
+            2**60,
+            "was granted 1073741824.000 GiB of it (resources.disk): delete data, ask for less",
+        ),
+        (
+            2**60,
+            0,
+            "are kept back (limits.storage_reserve_bytes): delete data, or lower the reserve",
+        ),
     ],
 )
 def test_no_run_starts_where_it_could_not_write_what_it_was_granted(
-    tmp_path: Path, reserve: int, granted: int, words: str
+    tmp_path: Path,
+    reserve: int,
+    granted: int,
+    words: str,
 ):
     workspace = Workspace(tmp_path / "storage", tmp_path / "runs", contained=True)
     watch = DiskWatch(workspace, reserve)
@@ -72,12 +91,18 @@ def test_no_run_starts_where_it_could_not_write_what_it_was_granted(
     assert str(caught.value).endswith(words)
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "file").touch()
-    with pytest.raises(Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"):
+    with pytest.raises(
+        Invalid, match=f"cannot be a folder: {tmp_path}/file is a file; choose another state_dir"
+    ):
         made(tmp_path / "file" / "state", "state_dir")
     monkeypatch.setattr(Path, "mkdir", raising(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that") as caught:
+    with pytest.raises(
+        Invalid, match=f"cannot make it in {tmp_path}: Permission denied; grant that"
+    ) as caught:
         made(tmp_path / "state", "state_dir")
     assert caught.value.reason == "FOLDER_UNUSABLE" and caught.value.problems[0].path == "state_dir"
 
@@ -98,10 +123,14 @@ def test_a_table_that_was_registered_where_it_lies_is_mounted_at_its_own_path(tm
     *_, mount = workspace.prepare(a_run(inputs={"in": placed}, outputs={})).mounts
     assert (mount.target, mount.read_only) == ("/bfia/storage/warehouse/2026/c.csv", True)
     with pytest.raises(Invalid, match="must not begin with a dot"):
-        workspace.prepare(a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={}))
+        workspace.prepare(
+            a_run(inputs={"in": Address("warehouse/..", "c.csv", in_place="file")}, outputs={})
+        )
 
 
-def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_ends_with_the_run(tmp_path: Path):
+def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_ends_with_the_run(
+    tmp_path: Path,
+):
     copied: list[tuple[Address, Address]] = []
     workspace = Workspace(
         tmp_path / "storage",
@@ -113,8 +142,29 @@ def test_an_engine_that_shares_no_folder_gets_no_mount_and_a_log_folder_that_end
     places = {"outputs": {"out": Address("job-1-guest-0", "task-out", "lake")}, "inputs": {}}
     checkpoint = Address("checkpoints", "one")
     there, old = replace(checkpoint, storage="lake"), Address("checkpoints", "old", "lake")
-    far = workspace.prepare(a_run(engine="swarm", checkpoint=there, checkpoint_from=old, **places))
-    assert (far.mounts, far.own, far.checkpoint, far.log_path) == ((), ("/bfia/log",), "", "/bfia/log")
+    far = workspace.prepare(
+        a_run(
+            engine="swarm",
+            checkpoint=there,
+            checkpoint_from=old,
+            **places,
+        )
+    )
+    assert (far.mounts, far.own, far.checkpoint, far.log_path) == (
+        (),
+        ("/bfia/log",),
+        "",
+        "/bfia/log",
+    )
     assert far.checkpoint_at == there and copied == [(old, there)]
-    near = workspace.prepare(a_run(engine="", checkpoint=checkpoint, **places))
-    assert [mount.target for mount in near.mounts] == ["/bfia/log", "/bfia/checkpoint"] and near.own == ()
+    near = workspace.prepare(
+        a_run(
+            engine="",
+            checkpoint=checkpoint,
+            **places,
+        )
+    )
+    assert [mount.target for mount in near.mounts] == [
+        "/bfia/log",
+        "/bfia/checkpoint",
+    ] and near.own == ()

@@ -26,7 +26,13 @@ class Broken(AssertionError):
 class Life:
     """What dies at once: at pause number ``dies_at``, or at any before ``safe_from`` with the chance ``crash``."""
 
-    def __init__(self, name: str, crash: float = 0.0, safe_from: float = 0.0, dies_at: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        crash: float = 0.0,
+        safe_from: float = 0.0,
+        dies_at: int | None = None,
+    ) -> None:
         self.name = name
         self.crash = crash
         self.safe_from = safe_from
@@ -59,7 +65,12 @@ class Clockwork:
     def chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    def spawn(self, process: Process, life: Life | None = None, after: float = 0.0) -> None:
+    def spawn(
+        self,
+        process: Process,
+        life: Life | None = None,
+        after: float = 0.0,
+    ) -> None:
         heapq.heappush(self._queue, (self.now + after, next(self._count), process, life))
 
     def call(self, function: Callable[[], object], after: float) -> None:
@@ -98,7 +109,9 @@ class Clockwork:
 
     def _strikes(self, life: Life) -> bool:
         life.pauses += 1
-        return life.pauses == life.dies_at or (self.now < life.safe_from and self.chance(life.crash))
+        return life.pauses == life.dies_at or (
+            self.now < life.safe_from and self.chance(life.crash)
+        )
 
 
 class Stored(Generic[R]):
@@ -125,7 +138,13 @@ class Stored(Generic[R]):
 class Shell(Generic[R]):
     """Processes that do with a record as the gateway's shell does; ``rules`` is the machine that decides."""
 
-    def __init__(self, rules: Any, record: R, timing: Any, seed: int) -> None:
+    def __init__(
+        self,
+        rules: Any,
+        record: R,
+        timing: Any,
+        seed: int,
+    ) -> None:
         self.rules = rules
         self.timing = timing
         self.works = Clockwork(seed)
@@ -151,13 +170,17 @@ class Shell(Generic[R]):
             yield from self._record(life, [])
             self.wake()
 
-    def stored(self, changes: Iterable[Callable[[R], R]]) -> Generator[float, None, tuple[R, R, list[Any]]]:
+    def stored(
+        self, changes: Iterable[Callable[[R], R]]
+    ) -> Generator[float, None, tuple[R, R, list[Any]]]:
         """Take in news, decide, store both in one write; return the record before and after, and what is to do."""
         now = self.works.clock()
         while True:
             old, version = self.store.load()
             yield self.works.pause(0.02)
-            record, commands = self.rules.step(reduce(lambda r, change: change(r), changes, old), now, self.timing)
+            record, commands = self.rules.step(
+                reduce(lambda r, change: change(r), changes, old), now, self.timing
+            )
             if record is old or self.store.save(replace(record, notes=()), version):
                 break
         if again := set(commands) & set(self.rules.plan(record, now, self.timing)):

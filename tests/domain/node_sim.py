@@ -60,7 +60,9 @@ class NodeSim:
     @property
     def failures(self) -> dict[str, Failure]:
         """Why which role of a task failed in its newest attempt."""
-        return {f"{name}.{role}": self.broken[name, n, role] for name, n, role in sorted(self.broken)}
+        return {
+            f"{name}.{role}": self.broken[name, n, role] for name, n, role in sorted(self.broken)
+        }
 
     def newest(self, name: str) -> int:
         return max((attempt for task, attempt in self.runs if task == name), default=-1)
@@ -80,7 +82,9 @@ class NodeSim:
                 self.created = True
                 waits = self.node in self.plot.asks and self.agreed is None and not self.ended
                 said = Acceptance(
-                    self.node in self.plot.needs, waits=waits, within=DECIDES_WITHIN if waits else None
+                    self.node in self.plot.needs,
+                    waits=waits,
+                    within=DECIDES_WITHIN if waits else None,
                 )
                 return lambda at: [applying(messages.Accepted(request, at, said))]
             case messages.StopAt():
@@ -119,7 +123,9 @@ class NodeSim:
             return
         after, answer = self.plot.asks[self.node]
         reason = "APPROVAL_TIMEOUT" if answer is None else "" if answer else "APPROVAL_REJECTED"
-        self.world.works.call(lambda: self._decide(reason), DECIDES_WITHIN if answer is None else after)
+        self.world.works.call(
+            lambda: self._decide(reason), DECIDES_WITHIN if answer is None else after
+        )
 
     def _decide(self, reason: str) -> None:
         """Somebody decides, or time does; unless the job has been stopped meanwhile."""
@@ -136,7 +142,11 @@ class NodeSim:
         job = self.world.job
         known = job.nodes[self.node].consent
         heard = known is not None and known.status is not JobStatus.PENDING
-        if not heard and not ended(JOB, job.status) and not (self.ended and decision.failure is None):
+        if (
+            not heard
+            and not ended(JOB, job.status)
+            and not (self.ended and decision.failure is None)
+        ):
             self.world.push(self.node, decision)
             self.world.works.call(lambda: self._tell(decision), 3.0)
 
@@ -148,7 +158,9 @@ class NodeSim:
         """A job starts only once every node of it holds what it needs there."""
         for there in self.world.with_whom():
             if there.node in self.plot.needs and not there.holds and not there.ended:
-                raise Broken(f"the job starts at {self.node} while {there.node} holds nothing for it")
+                raise Broken(
+                    f"the job starts at {self.node} while {there.node} holds nothing for it"
+                )
 
     def _no(self, request: messages.Request, reason: str) -> Answer:
         failure = Failure(reason, f"said {self.node}", self.node)
@@ -170,12 +182,16 @@ class NodeSim:
             raise Broken(f"{tried} starts at {self.node} after a later attempt")
         for there in self.world.nodes.values():
             if not there.over(name, request.attempt - 1):
-                raise Broken(f"{tried} starts at {self.node} while the last attempt still runs at {there.node}")
+                raise Broken(
+                    f"{tried} starts at {self.node} while the last attempt still runs at {there.node}"
+                )
         self.world.check_upstream(name, self.node)
         self.starts[tried] += 1
         self.runs[tried] = dict.fromkeys(roles, TaskStatus.READY)
         if (name, self.node) in self.plot.forgets and not self.forgot[tried]:
-            self.world.works.call(lambda: self._forget(tried), self.world.works.random.uniform(0.0, 5.0))
+            self.world.works.call(
+                lambda: self._forget(tried), self.world.works.random.uniform(0.0, 5.0)
+            )
         else:
             for role in roles:
                 fate = self.plot.fate(name, self.node, role)
@@ -198,7 +214,12 @@ class NodeSim:
         def heard(at: datetime) -> list[Change]:
             events = [
                 messages.TaskReported(
-                    task_id, self.node, role, status, at, self.broken.get((request.task, request.attempt, role))
+                    task_id,
+                    self.node,
+                    role,
+                    status,
+                    at,
+                    self.broken.get((request.task, request.attempt, role)),
                 )
                 for role, status in news
             ]
@@ -206,14 +227,25 @@ class NodeSim:
 
         return heard
 
-    def _live(self, tried: Tried, role: str, fate: Fate) -> Process:
+    def _live(
+        self,
+        tried: Tried,
+        role: str,
+        fate: Fate,
+    ) -> Process:
         yield fate.runs
         self._become(tried, role, TaskStatus.RUNNING)
         yield max(fate.ends - fate.runs, 0.0)
         status = TaskStatus.FAILED if tried[1] < fate.fails else fate.status
         self._become(tried, role, status, "BROKE" if status is TaskStatus.FAILED else "")
 
-    def _become(self, tried: Tried, role: str, status: TaskStatus, reason: str = "") -> None:
+    def _become(
+        self,
+        tried: Tried,
+        role: str,
+        status: TaskStatus,
+        reason: str = "",
+    ) -> None:
         name, attempt = tried
         roles = self.runs[tried]
         if ended(TASK, roles[role]) or (tried in self.stopping and reason != "STOPPED"):
@@ -221,12 +253,15 @@ class NodeSim:
         roles[role] = status
         self.world.works.say(f"{self.node} {tried} {role} is {status} {reason}")
         if reason:
-            self.broken[name, attempt, role] = Failure(reason, "at the node", self.node, role, name, 1)
+            self.broken[name, attempt, role] = Failure(
+                reason, "at the node", self.node, role, name, 1
+            )
         if self.node in self.plot.pushes:
             failure = self.broken.get((name, attempt, role))
             task_id = self.world.task_id(name, attempt)
             self.world.push(
-                self.node, messages.TaskReported(task_id, self.node, role, status, T0, failure, pushed=True)
+                self.node,
+                messages.TaskReported(task_id, self.node, role, status, T0, failure, pushed=True),
             )
 
     def _stop(self) -> None:
@@ -238,12 +273,18 @@ class NodeSim:
     def _stop_task(self, name: str, attempt: int) -> None:
         """End a task and what follows it, a while later as containers do; one that succeeded is left alone."""
         if self.newest(name) > attempt:
-            raise Broken(f"a stop of attempt {attempt} of {name} arrives at {self.node} after the next has begun")
-        if all(status is TaskStatus.SUCCESS for status in self.tasks.get(name, {"": None}).values()):
+            raise Broken(
+                f"a stop of attempt {attempt} of {name} arrives at {self.node} after the next has begun"
+            )
+        if all(
+            status is TaskStatus.SUCCESS for status in self.tasks.get(name, {"": None}).values()
+        ):
             return
         along = downstream(self.plot.spec.dag, [name]) - {name}
         ending = {(name, attempt)}
-        ending |= {(t, max(self.newest(t), 0)) for t in along if t in self.tasks or t in self.world.stopped}
+        ending |= {
+            (t, max(self.newest(t), 0)) for t in along if t in self.tasks or t in self.world.stopped
+        }
         for tried in sorted(ending - self.stopping):
             self.stopping.add(tried)
             delay = self.world.works.random.uniform(0.0, 5.0)

@@ -72,7 +72,12 @@ class Plot:
     trouble_until: float = 0.0
     seed: int = 0
 
-    def fate(self, task: str, node: NodeId, role: str) -> Fate:
+    def fate(
+        self,
+        task: str,
+        node: NodeId,
+        role: str,
+    ) -> Fate:
         return self.fates.get((task, node, role), Fate())
 
     def roles(self, task: str, node: NodeId) -> tuple[str, ...]:
@@ -87,8 +92,14 @@ class Plot:
         for name in (n.name for n in self.spec.dag.nodes):
             parts = {}
             for node in self.spec.nodes:
-                roles = [p.role for p in self.spec.parties_at(node)] if name in self.unknown else None
-                if known := dict.fromkeys(self.roles(name, node) if roles is None else roles, TaskStatus.PENDING):
+                roles = (
+                    [p.role for p in self.spec.parties_at(node)] if name in self.unknown else None
+                )
+                if known := dict.fromkeys(
+                    self.roles(name, node) if roles is None else roles, TaskStatus.PENDING
+                ):
                     parts[node] = NodeTask(node, known)
             tasks[name] = Task(name, f"task_{name}", TaskStatus.PENDING, parts)
-        return Job(self.spec, JobStatus.PENDING, T0, {n: NodeJob(n) for n in self.spec.nodes}, tasks)
+        return Job(
+            self.spec, JobStatus.PENDING, T0, {n: NodeJob(n) for n in self.spec.nodes}, tasks
+        )

@@ -60,26 +60,52 @@ def reason(record: Job | LocalJob) -> str:
     return record.ending.failure.reason if record.ending and record.ending.failure else ""
 
 
-def ok(request: Request, seconds: float, added: Acceptance | None = None) -> Accepted:
+def ok(
+    request: Request,
+    seconds: float,
+    added: Acceptance | None = None,
+) -> Accepted:
     return Accepted(request, at(seconds), added)
 
 
-def no(request: Request, seconds: float, failure: Failure = NO) -> Refused:
+def no(
+    request: Request,
+    seconds: float,
+    failure: Failure = NO,
+) -> Refused:
     return Refused(request, failure, at(seconds))
 
 
-def lost(request: Request, seconds: float, message: str = "") -> Lost:
+def lost(
+    request: Request,
+    seconds: float,
+    message: str = "",
+) -> Lost:
     return Lost(request, at(seconds), delivered=True, message=message)
 
 
-def unsent(request: Request, seconds: float, message: str = "") -> Lost:
+def unsent(
+    request: Request,
+    seconds: float,
+    message: str = "",
+) -> Lost:
     """No response came, and the request certainly never arrived."""
     return Lost(request, at(seconds), delivered=False, message=message)
 
 
-def says(node: str, seconds: float, failure: Failure | None = None) -> ApprovalReported:
+def says(
+    node: str,
+    seconds: float,
+    failure: Failure | None = None,
+) -> ApprovalReported:
     return ApprovalReported(node, at(seconds), failure)
 
 
-def reported(status: TaskStatus, node: str = "n2", task: str = "a", seconds: float = 1.0, **more) -> TaskReported:
+def reported(
+    status: TaskStatus,
+    node: str = "n2",
+    task: str = "a",
+    seconds: float = 1.0,
+    **more,
+) -> TaskReported:
     return TaskReported(f"task_{task}", node, more.pop("role", ""), status, at(seconds), **more)

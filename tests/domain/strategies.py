@@ -18,7 +18,11 @@ from tests.builders import a_local_job, a_node, a_run, a_spec
 from tests.domain.plot import Fate, Outage, Plot
 from tests.domain.workshop import Program, Shift
 
-REPEATABLE = settings(derandomize=True, deadline=None, max_examples=100)
+REPEATABLE = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+)
 """The same examples in every run."""
 
 PLAYED = settings(REPEATABLE, phases=(Phase.explicit, Phase.generate))
@@ -36,7 +40,9 @@ def seconds(most: float) -> st.SearchStrategy[float]:
 def some_of(items: list, one_in: int) -> st.SearchStrategy[frozenset]:
     """Draw a set in which each item is with a chance of one in so many."""
     flags = st.lists(st.integers(0, one_in - 1), min_size=len(items), max_size=len(items))
-    return flags.map(lambda drawn: frozenset(x for x, n in zip(items, drawn, strict=True) if n == one_in - 1))
+    return flags.map(
+        lambda drawn: frozenset(x for x, n in zip(items, drawn, strict=True) if n == one_in - 1)
+    )
 
 
 @st.composite
@@ -52,7 +58,17 @@ def specs(draw: st.DrawFn) -> JobSpec:
     """Draw a job of 1 to 4 nodes that share 1 to 3 roles."""
     nodes = [f"n{i}" for i in range(1, draw(st.integers(1, 4)) + 1)]
     names = ("guest", "host", "arbiter")[: draw(st.integers(1, 3))]
-    roles = {r: draw(st.lists(st.sampled_from(nodes), min_size=1, max_size=4, unique=True)) for r in names}
+    roles = {
+        r: draw(
+            st.lists(
+                st.sampled_from(nodes),
+                min_size=1,
+                max_size=4,
+                unique=True,
+            )
+        )
+        for r in names
+    }
     return a_spec(draw(dags()), roles)
 
 
@@ -85,13 +101,25 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
     """Draw what goes wrong in a plot: refusals, failures, a stop, outages, a bad network, crashes."""
     nodes, tasks = list(plot.spec.nodes), [n.name for n in plot.spec.dag.nodes]
     places = [(t, n) for t in tasks for n in nodes]
-    failing = draw(st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)))
+    failing = draw(
+        st.one_of(
+            st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
+        )
+    )
     fails = {key: replace(plot.fates[key], status=TaskStatus.FAILED) for key in sorted(failing)}
-    once = draw(st.one_of(st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)))
-    fails |= {k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)}
+    once = draw(
+        st.one_of(
+            st.just(frozenset()), st.frozensets(st.sampled_from(sorted(plot.fates)), max_size=2)
+        )
+    )
+    fails |= {
+        k: replace(plot.fates[k], fails=draw(st.integers(1, 2))) for k in sorted(once - failing)
+    }
     return replace(
         plot,
-        spec=replace(plot.spec, job_params={"common": {**draw(time_limits(tasks)), **draw(quorums(plot))}}),
+        spec=replace(
+            plot.spec, job_params={"common": {**draw(time_limits(tasks)), **draw(quorums(plot))}}
+        ),
         fates={**plot.fates, **fails},
         asks={
             n: (draw(seconds(40.0)), draw(st.sampled_from((True, True, False, None))))
@@ -102,7 +130,10 @@ def troubled(draw: st.DrawFn, plot: Plot) -> Plot:
         refuses_start=draw(some_of(nodes, 30)),
         refuses_task=draw(some_of(places, 40)),
         forgets=draw(some_of(places, 15)),
-        busy=tuple((n, *sorted((draw(seconds(40.0)), draw(seconds(40.0))))) for n in draw(some_of(nodes, 4))),
+        busy=tuple(
+            (n, *sorted((draw(seconds(40.0)), draw(seconds(40.0)))))
+            for n in draw(some_of(nodes, 4))
+        ),
         stop_at=draw(st.one_of(st.none(), st.none(), st.none(), seconds(30.0))),
         stop_tasks=tuple((draw(seconds(30.0)), t) for t in sorted(draw(some_of(tasks, 12)))),
         outages=tuple(draw(st.lists(outages(nodes), max_size=1))) if draw(st.booleans()) else (),
@@ -119,14 +150,19 @@ def quorums(draw: st.DrawFn, plot: Plot) -> dict[str, Any]:
     if draw(st.integers(0, 2)) < 2:
         return {}
     count = Counter(p.role for p in plot.spec.parties)
-    return {"min_parties": {role: draw(st.integers(0, most)) for role, most in sorted(count.items())}}
+    return {
+        "min_parties": {role: draw(st.integers(0, most)) for role, most in sorted(count.items())}
+    }
 
 
 @st.composite
 def stumbling(draw: st.DrawFn) -> Plot:
     """Draw a plot in which tasks fail once or twice, are tried twice more, and the network is bad meanwhile."""
     plot = draw(plots(calm=True))
-    fails = {key: replace(fate, fails=draw(st.sampled_from((0, 0, 1, 2)))) for key, fate in plot.fates.items()}
+    fails = {
+        key: replace(fate, fails=draw(st.sampled_from((0, 0, 1, 2))))
+        for key, fate in plot.fates.items()
+    }
     limits = {"auto_retries": 2, "auto_retry_delay": draw(st.sampled_from((0, 0, 2, 20.5)))}
     return replace(
         plot,
@@ -134,7 +170,9 @@ def stumbling(draw: st.DrawFn) -> Plot:
         fates=fails,
         stop_at=draw(st.one_of(st.none(), st.none(), st.none(), seconds(60.0))),
         stop_tasks=tuple(
-            (draw(seconds(40.0)), t.name) for t in plot.spec.dag.nodes if draw(st.integers(0, 9)) == 9
+            (draw(seconds(40.0)), t.name)
+            for t in plot.spec.dag.nodes
+            if draw(st.integers(0, 9)) == 9
         ),
         trouble=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
         crash=draw(st.sampled_from((0.0, 0.01, 0.03))),
@@ -181,7 +219,9 @@ def programs(draw: st.DrawFn) -> Program:
     code = draw(st.sampled_from((0, 0, 0, 1, 137)))
     return Program(
         tuple(says),
-        exits=None if late is None and last is TaskStatus.SUCCESS else max(end + (late or 0.0), 0.0),
+        exits=None
+        if late is None and last is TaskStatus.SUCCESS
+        else max(end + (late or 0.0), 0.0),
         code=code,
         oom=code == 137 and draw(st.booleans()),
         missing=draw(st.sampled_from(((), (), ("out",)))),

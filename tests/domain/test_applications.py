@@ -24,15 +24,25 @@ from gateway.domain.approval import AuditStatus
 from gateway.domain.states import IllegalMove
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-STEPS = st.sampled_from(["approve", "reject", "terminate", "expire", "again", "delivered", "later", "confirm"])
+STEPS = st.sampled_from(
+    ["approve", "reject", "terminate", "expire", "again", "delivered", "later", "confirm"]
+)
 
 
-def an_application(side: Side = Side.THEIRS, status: AuditStatus = APPLIED, **more: Any) -> Application:
+def an_application(
+    side: Side = Side.THEIRS,
+    status: AuditStatus = APPLIED,
+    **more: Any,
+) -> Application:
     made = applications.applied(Kind.DATASET, "a1", "B", side, "ns#t", {"dataset_id": "ns#t"}, NOW)
     return replace(made, status=status, **more)
 
 
-def taken(known: Application, step: str, now: datetime) -> Application:
+def taken(
+    known: Application,
+    step: str,
+    now: datetime,
+) -> Application:
     match step:
         case "approve" | "reject":
             return applications.decided(known, step == "approve", "ann", "", now, "token", "digest")
@@ -70,7 +80,9 @@ def test_a_state_follows_only_where_the_table_has_it(side: Side, steps: list[str
     ("status", "ends"),
     [(APPLIED, TERMINATED), (APPROVED, TERMINATED), (REJECTED, REJECTED), (TERMINATED, TERMINATED)],
 )
-def test_what_was_rejected_stays_rejected_and_may_be_applied_for_again(status: AuditStatus, ends: AuditStatus):
+def test_what_was_rejected_stays_rejected_and_may_be_applied_for_again(
+    status: AuditStatus, ends: AuditStatus
+):
     known = an_application(status=status)
     assert applications.terminated(known, "B", "", NOW, tell=False).status is ends
     other = an_application(request={"dataset_id": "other"})
@@ -97,7 +109,11 @@ def test_pauses_grow_up_to_an_hour():
     for _ in range(20):
         known = applications.later(known, NOW)
         pauses.append((known.due_at or NOW) - NOW)
-    assert pauses[0] == timedelta(seconds=15) and pauses == sorted(pauses) and pauses[-1] == timedelta(hours=1)
+    assert (
+        pauses[0] == timedelta(seconds=15)
+        and pauses == sorted(pauses)
+        and pauses[-1] == timedelta(hours=1)
+    )
 
 
 def test_an_approval_expires_at_both_sides_without_a_message():

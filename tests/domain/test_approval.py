@@ -43,7 +43,12 @@ from gateway.domain.timeouts import RunTiming
 from tests.builders import a_spec, at
 from tests.domain.script import after, due
 
-PENDING, READY, REJECTED, FINISHED = JobStatus.PENDING, JobStatus.READY, JobStatus.REJECTED, JobStatus.FINISHED
+PENDING, READY, REJECTED, FINISHED = (
+    JobStatus.PENDING,
+    JobStatus.READY,
+    JobStatus.REJECTED,
+    JobStatus.FINISHED,
+)
 APPROVE, REJECT, ASK = Verdict
 SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
 NEW = LocalJob(SPEC, "n1", READY, at(0), "digest", home="one")
@@ -62,8 +67,20 @@ HERE = Prepared(None, at(9))
 
 CASES: dict[str, tuple[LocalJob, Sequence[Event | float], JobStatus, str, list]] = {
     "told once": (ASKED, [YES, 99.8], READY, "", []),
-    "told in vain": (ASKED, [YES, 90, Done(Confirm(), at(91), final=False)], READY, "", [Confirm()]),
-    "told by a gateway that restarts": (ASKED, [YES, 99, Restarted(at(99.5))], READY, "", [Confirm()]),
+    "told in vain": (
+        ASKED,
+        [YES, 90, Done(Confirm(), at(91), final=False)],
+        READY,
+        "",
+        [Confirm()],
+    ),
+    "told by a gateway that restarts": (
+        ASKED,
+        [YES, 99, Restarted(at(99.5))],
+        READY,
+        "",
+        [Confirm()],
+    ),
     "told": (ASKED, [YES, 90, Done(Confirm(), at(91))], READY, "", []),
     "approved, and refused": (ASKED, [YES, NO], READY, "", [Confirm()]),
     "refused, and approved": (ASKED, [NO, YES], REJECTED, "APPROVAL_REJECTED", [Confirm()]),
@@ -75,7 +92,13 @@ CASES: dict[str, tuple[LocalJob, Sequence[Event | float], JobStatus, str, list]]
     "and not used": (AUDITED, [YES, 70], FINISHED, "AUDIT_UNUSED", []),
     "pulled once": (PULLING, [1, HERE, Prepared(DENIED, at(10))], READY, "", [Confirm()]),
     "not to be had": (PULLING, [1, Prepared(DENIED, at(9))], REJECTED, "PULL_DENIED", [Confirm()]),
-    "not in time": (PULLING, [1, 50, Prepared(None, at(51))], REJECTED, "PULL_TIMEOUT", [Confirm()]),
+    "not in time": (
+        PULLING,
+        [1, 50, Prepared(None, at(51))],
+        REJECTED,
+        "PULL_TIMEOUT",
+        [Confirm()],
+    ),
     "pulled and approved": (BOTH, [1, HERE, YES], READY, "", [Confirm()]),
     "approved, not pulled": (BOTH, [1, YES, NO], PENDING, "", [EXPIRE]),
     "approved and pulled": (BOTH, [1, YES, HERE], READY, "", [Confirm()]),
@@ -85,7 +108,11 @@ CASES: dict[str, tuple[LocalJob, Sequence[Event | float], JobStatus, str, list]]
 
 @pytest.mark.parametrize(("job", "steps", "status", "reason", "dues"), CASES.values(), ids=CASES)
 def test_whether_a_node_takes_part(
-    job: LocalJob, steps: Sequence[Event | float], status: JobStatus, reason: str, dues: list
+    job: LocalJob,
+    steps: Sequence[Event | float],
+    status: JobStatus,
+    reason: str,
+    dues: list,
 ):
     job = after(job, *steps)
     failure = (job.approval and job.approval.failure) or (job.ending and job.ending.failure)
@@ -129,12 +156,19 @@ def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
         (REJECT, REJECTED, AuditStatus.REJECTED),
     ],
 )
-def test_a_decision_of_the_rules_is_reported_like_a_persons(verdict, status, word):
+def test_a_decision_of_the_rules_is_reported_like_a_persons(
+    verdict,
+    status,
+    word,
+):
     job = approval.asked(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
     assert (job.status, approval.status(job)) == (status, word)
     assert (Confirm() in due(job, 0)) is (verdict is not ASK)
     if verdict is REJECT:
-        assert job.approval.failure.reason == "NOT_AUTHORISED" and "a rule" in job.approval.failure.message
+        assert (
+            job.approval.failure.reason == "NOT_AUTHORISED"
+            and "a rule" in job.approval.failure.message
+        )
 
 
 def test_an_audited_job_is_used_withdrawn_or_expires():
@@ -148,7 +182,9 @@ def test_an_audited_job_is_used_withdrawn_or_expires():
 
 def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
     told = replace(SPEC, trace_id="later", task_params={"guest": {"0": {"a": {"secret": 1}}}})
-    assert approval.is_same(replace(AUDITED, spec=told), replace(told, task_params={"guest": {"0": {}}}))
+    assert approval.is_same(
+        replace(AUDITED, spec=told), replace(told, task_params={"guest": {"0": {}}})
+    )
     assert not approval.is_same(AUDITED, replace(SPEC, version="9"))
 
 
@@ -161,7 +197,10 @@ def test_a_node_that_heard_of_a_job_before_the_audit_request_answers_it_too():
 
 # ---------------------------------------------------------------- the rules
 
-WANTED = (Piece("n9", "unionpay/Intersection", "bank#2024", "host"), Piece("n9", "unionpay/LR", "", "host"))
+WANTED = (
+    Piece("n9", "unionpay/Intersection", "bank#2024", "host"),
+    Piece("n9", "unionpay/LR", "", "host"),
+)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +218,11 @@ WANTED = (Piece("n9", "unionpay/Intersection", "bank#2024", "host"), Piece("n9",
         ((Rule(REJECT, command="create"), Rule(APPROVE)), REJECT, 0),
     ],
 )
-def test_the_first_rule_that_matches_a_piece_decides_on_it(rules, verdict, number):
+def test_the_first_rule_that_matches_a_piece_decides_on_it(
+    rules,
+    verdict,
+    number,
+):
     found, words = judge(Policy(Mode.RULES, rules=rules), WANTED)
     assert found is verdict
     assert (f"approval.rules[{number}]" in words) is (number is not None)
@@ -195,7 +238,11 @@ def test_the_first_rule_that_matches_a_piece_decides_on_it(rules, verdict, numbe
         (Mode.PERSON, True, APPROVE),
     ],
 )
-def test_what_holds_without_a_rule(mode: Mode, own: bool, verdict: Verdict):
+def test_what_holds_without_a_rule(
+    mode: Mode,
+    own: bool,
+    verdict: Verdict,
+):
     assert judge(Policy(mode), WANTED, own=own)[0] is verdict
     forbidden = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
     assert judge(forbidden, WANTED, own=own)[0] is REJECT
@@ -207,14 +254,22 @@ def test_what_holds_without_a_rule(mode: Mode, own: bool, verdict: Verdict):
         (Mode.RULES, (), []),
         (Mode.RULES, (Rule(APPROVE, component="v/*"), Rule(REJECT)), []),
         (Mode.RULES, (Rule(REJECT), Rule(APPROVE, component="v/*")), [1]),
-        (Mode.RULES, (Rule(ASK, source="n1"), Rule(APPROVE, source="n1", role="host"), Rule(APPROVE)), [1]),
+        (
+            Mode.RULES,
+            (Rule(ASK, source="n1"), Rule(APPROVE, source="n1", role="host"), Rule(APPROVE)),
+            [1],
+        ),
         (Mode.OFF, (Rule(APPROVE, source="n1"), Rule(REJECT), Rule(ASK, role="x")), [2]),
         (Mode.OFF, (Rule(ASK, role="host"), Rule(APPROVE, source="n1")), [0, 1]),
         (Mode.RULES, (Rule(REJECT, command=CREATE), Rule(ASK, command=START)), [1]),
         (Mode.PERSON, (Rule(APPROVE, command=START, role="host"), Rule(REJECT, command=START)), []),
     ],
 )
-def test_rules_that_can_never_count_are_found(mode: Mode, rules: tuple[Rule, ...], numbers: list[int]):
+def test_rules_that_can_never_count_are_found(
+    mode: Mode,
+    rules: tuple[Rule, ...],
+    numbers: list[int],
+):
     found = list(idle(Policy(mode, rules=rules)))
     assert [number for number, *_ in found] == numbers
     assert all(("about a start" in why) == ("decide: reject" in remedy) for _, why, remedy in found)
@@ -226,7 +281,9 @@ def test_what_a_job_wants_of_a_node():
         "guest": {"0": {"a": {"namespace": "n", "name": "x"}}},
     }
     spec = a_spec("a -> b", {"guest": ("n1",), "host": ("n2", "n1")}, task_params=params)
-    assert list(pieces(spec, "n1", "n9", lambda task: None if task.name == "a" else ("guest",))) == [
+    assert list(
+        pieces(spec, "n1", "n9", lambda task: None if task.name == "a" else ("guest",))
+    ) == [
         Piece("n9", "vendor/Thing", "n#x", "guest"),
         Piece("n9", "vendor/Thing", "d-1", "host"),
         Piece("n9", "vendor/Thing", "", "guest"),

@@ -18,7 +18,10 @@ from tests.domain.world import World
 TWO = {"guest": ("n1",), "host": ("n2",)}
 THREE = {"guest": ("n1",), "host": ("n2", "n3")}
 FAILED = TaskStatus.FAILED
-LONG = {("a", node, role): Fate(ends=600) for node, role in (("n1", "guest"), ("n2", "host"), ("n3", "host"))}
+LONG = {
+    ("a", node, role): Fate(ends=600)
+    for node, role in (("n1", "guest"), ("n2", "host"), ("n3", "host"))
+}
 
 
 def played(plot: Plot) -> tuple[World, Job]:
@@ -41,7 +44,9 @@ def seconds(job: Job) -> float:
     return (job.ended_at - T0) / timedelta(seconds=1)
 
 
-PUSHED = pytest.mark.parametrize("pushes", [frozenset(), frozenset({"n1", "n2", "n3"})], ids=["polled", "pushed"])
+PUSHED = pytest.mark.parametrize(
+    "pushes", [frozenset(), frozenset({"n1", "n2", "n3"})], ids=["polled", "pushed"]
+)
 ROLES = pytest.mark.parametrize("roles", [TWO, THREE], ids=["two", "three"])
 
 
@@ -49,7 +54,9 @@ ROLES = pytest.mark.parametrize("roles", [TWO, THREE], ids=["two", "three"])
 @ROLES
 def test_every_node_is_asked_for_a_new_job_within_a_second(roles: Roles, pushes: frozenset[str]):
     world, job = played(Plot(a_spec("a", roles), pushes=pushes))
-    assert all(reached(world, CreateAt(node)) < 1 + 0.1 for node in job.spec.nodes)  # in a lane, and on its way
+    assert all(
+        reached(world, CreateAt(node)) < 1 + 0.1 for node in job.spec.nodes
+    )  # in a lane, and on its way
 
 
 @pytest.mark.parametrize("pause", range(0, 40, 3))
@@ -58,7 +65,9 @@ def test_another_gateway_goes_on_within_a_deadline_where_one_dies(pause: int):
     quick = seconds(played(plot)[1])
     _, job = played(replace(plot, dies_at=pause))
     assert job.outcome is Outcome.SUCCEEDED
-    assert seconds(job) < quick + 12 + 3  # of the call that it was making, and until what is left is seen
+    assert (
+        seconds(job) < quick + 12 + 3
+    )  # of the call that it was making, and until what is left is seen
 
 
 @PUSHED
@@ -73,7 +82,14 @@ def test_a_refusal_reaches_the_others_within_five_seconds(roles: Roles, pushes: 
 @PUSHED
 @ROLES
 def test_a_stop_reaches_every_node_within_two_seconds(roles: Roles, pushes: frozenset[str]):
-    world, job = played(Plot(a_spec("a -> b", roles), fates=LONG, stop_at=20, pushes=pushes))
+    world, job = played(
+        Plot(
+            a_spec("a -> b", roles),
+            fates=LONG,
+            stop_at=20,
+            pushes=pushes,
+        )
+    )
     assert job.outcome is Outcome.STOPPED
     assert all(20 <= stopped_at(world, node) < 22 for node in job.spec.nodes)
     assert seconds(job) < 23
@@ -86,7 +102,9 @@ def test_a_failure_stops_the_others_within_a_poll(roles: Roles, pushes: frozense
     world, job = played(Plot(a_spec("a", roles), fates=fates, pushes=pushes))
     assert job.outcome is Outcome.FAILED
     begun = 3.5  # at the latest
-    assert all(stopped_at(world, node) < begun + 33 + (1 if pushes else 2) + 1 for node in job.spec.nodes)
+    assert all(
+        stopped_at(world, node) < begun + 33 + (1 if pushes else 2) + 1 for node in job.spec.nodes
+    )
 
 
 @PUSHED
@@ -103,7 +121,9 @@ def test_a_task_ends_within_three_seconds_of_its_timeout(roles: Roles, pushes: f
 
 @PUSHED
 @ROLES
-def test_a_persons_no_rejects_the_job_everywhere_within_five_seconds(roles: Roles, pushes: frozenset[str]):
+def test_a_persons_no_rejects_the_job_everywhere_within_five_seconds(
+    roles: Roles, pushes: frozenset[str]
+):
     world, job = played(Plot(a_spec("a", roles), asks={"n2": (30.0, False)}, pushes=pushes))
     assert job.outcome is Outcome.REJECTED
     assert all(stopped_at(world, node) < 36 for node in job.spec.nodes if node != "n2")
@@ -127,7 +147,12 @@ def test_a_node_that_is_silent_while_a_job_is_created_ends_it_within_its_deadlin
 
 
 def test_a_dead_node_delays_no_stop_of_the_others_and_is_stopped_when_it_is_back():
-    dead = Plot(a_spec("a", THREE), fates=LONG, stop_at=20, outages=(Outage("n3", 10, 200, hangs=True),))
+    dead = Plot(
+        a_spec("a", THREE),
+        fates=LONG,
+        stop_at=20,
+        outages=(Outage("n3", 10, 200, hangs=True),),
+    )
     world, _ = played(dead)
     assert all(20 <= stopped_at(world, node) < 23 for node in ("n1", "n2"))
     assert world.nodes["n3"].ended

@@ -13,7 +13,10 @@ from tests.domain.strategies import REPEATABLE, dags
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        *((k, "data") for k in ("data", "dataset", "datasets", "training_set", "test_set", "validate_set")),
+        *(
+            (k, "data")
+            for k in ("data", "dataset", "datasets", "training_set", "test_set", "validate_set")
+        ),
         *((k, "model") for k in ("model", "input_model", "model_1")),
         *((k, "metric") for k in ("metric", "report", "")),
     ],

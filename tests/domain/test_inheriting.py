@@ -17,18 +17,29 @@ from tests.domain.calls import C1, C2
 from tests.domain.script import AllAnswer, after, due, ok
 
 SUCCESS, FAILED, READY = TaskStatus.SUCCESS, TaskStatus.FAILED, TaskStatus.READY
-PARAMS = {"common": {"a": {"x": 1}}, "guest": {"0": {"b": {"y": 1}}}, "host": {"0|1": {"a": {"z": 1}}}}
+PARAMS = {
+    "common": {"a": {"x": 1}},
+    "guest": {"0": {"b": {"y": 1}}},
+    "host": {"0|1": {"a": {"z": 1}}},
+}
 
 
 def an_ended_job(**statuses: Any) -> Job:
     """Return a job ``a -> b -> c; d`` of which everything has succeeded, or is as named."""
     spec = a_spec("a -> b -> c; d", job_id="job-old", task_params=PARAMS)
     statuses = dict.fromkeys("abcd", SUCCESS) | statuses
-    return replace(a_job(spec.dag, JobStatus.FINISHED, spec=spec, **statuses), outcome=Outcome.FAILED)
+    return replace(
+        a_job(spec.dag, JobStatus.FINISHED, spec=spec, **statuses), outcome=Outcome.FAILED
+    )
 
 
 def heir(old: Job, **changes: Any) -> JobSpec:
-    return replace(old.spec, job_id="job-new", old_job_id=old.id, **changes)
+    return replace(
+        old.spec,
+        job_id="job-new",
+        old_job_id=old.id,
+        **changes,
+    )
 
 
 def demanding(spec: JobSpec, *tasks: Any) -> JobSpec:
@@ -46,10 +57,16 @@ def test_all_that_is_the_same_and_has_succeeded_may_be_taken_over():
     more = heir(old, dag=Dag((*old.spec.dag.nodes, a_node("e"))))
     assert rerun.candidates(old, more)[1]["e"] == "job job-old has no such task"
     going_on = replace(old, status=JobStatus.RUNNING)
-    assert set(rerun.candidates(going_on, heir(old))[1].values()) == {"job job-old is still RUNNING"}
+    assert set(rerun.candidates(going_on, heir(old))[1].values()) == {
+        "job job-old is still RUNNING"
+    }
 
 
-def other_component(dag: Dag, task: str, ref: ComponentRef) -> Dag:
+def other_component(
+    dag: Dag,
+    task: str,
+    ref: ComponentRef,
+) -> Dag:
     return Dag(tuple(replace(n, component=ref) if n.name == task else n for n in dag.nodes))
 
 
@@ -59,14 +76,32 @@ DAG = an_ended_job().spec.dag
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"dag": other_component(DAG, "a", ComponentRef("vendor", "1.0.0", "Other"))}, "the component differs"),
-        ({"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))}, "the version differs"),
-        ({"dag": Dag((a_node("a", outputs=("out", "more")), *DAG.nodes[1:]))}, "the outputs differ"),
+        (
+            {"dag": other_component(DAG, "a", ComponentRef("vendor", "1.0.0", "Other"))},
+            "the component differs",
+        ),
+        (
+            {"dag": other_component(DAG, "a", ComponentRef("vendor", "2.0.0", "Thing"))},
+            "the version differs",
+        ),
+        (
+            {"dag": Dag((a_node("a", outputs=("out", "more")), *DAG.nodes[1:]))},
+            "the outputs differ",
+        ),
         ({"dag": Dag((a_node("a", ["d"]), *DAG.nodes[1:]))}, "the inputs differ"),
-        ({"parties": parties({"guest": ("n1",), "host": ("n3",)})}, "the roles differ: guest.0=n1, host.0=n3"),
-        ({"task_params": PARAMS | {"common": {"a": {"x": 2}}}}, "the parameters of guest.0 differ: x"),
+        (
+            {"parties": parties({"guest": ("n1",), "host": ("n3",)})},
+            "the roles differ: guest.0=n1, host.0=n3",
+        ),
+        (
+            {"task_params": PARAMS | {"common": {"a": {"x": 2}}}},
+            "the parameters of guest.0 differ: x",
+        ),
         ({"task_params": PARAMS | {"host": {}}}, "the parameters of host.0 differ: z"),
-        ({"task_params": PARAMS | {"host": {"0": {"a": {"z": 1, "dataset_id": "n#d"}}}}}, "the inputs of host.0"),
+        (
+            {"task_params": PARAMS | {"host": {"0": {"a": {"z": 1, "dataset_id": "n#d"}}}}},
+            "the inputs of host.0",
+        ),
     ],
 )
 def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, Any], says: str):
@@ -74,7 +109,10 @@ def test_what_differs_is_named_and_takes_what_follows_with_it(change: dict[str, 
     found, lacking = rerun.candidates(old, heir(old, **change))
     assert lacking["a"].startswith(says)
     if "parties" not in change:
-        assert set(found) == {"d"} and lacking["b"] == "it needs the output of a, which is not inherited"
+        assert (
+            set(found) == {"d"}
+            and lacking["b"] == "it needs the output of a, which is not inherited"
+        )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +133,9 @@ def test_checkpoints_are_for_the_same_work_on_the_same_data(change: dict[str, An
     """Or another component would read at a partner what was left of data that is granted no more."""
     old = an_ended_job().spec
     assert rerun.may_go_on(old, replace(old, **change), "b", old.parties) is goes_on
-    assert not rerun.may_go_on(old, replace(old, dag=Dag((*DAG.nodes, a_node("z")))), "z", old.parties)
+    assert not rerun.may_go_on(
+        old, replace(old, dag=Dag((*DAG.nodes, a_node("z")))), "z", old.parties
+    )
 
 
 def test_a_task_that_the_old_job_lacks_differs():
@@ -127,17 +167,27 @@ def created(*said: tuple[str, ...] | None, demand: bool = False) -> Job:
     found, _ = rerun.candidates(old, spec)
     job = a_job(spec.dag, JobStatus.PENDING, spec=spec)
     tasks: dict[str, Task] = {n: replace(t, lineage=found.get(n)) for n, t in job.tasks.items()}
-    accepted = (ok(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True))
+    accepted = (
+        ok(c, 1, Acceptance(inherited=names)) for c, names in zip((C1, C2), said, strict=True)
+    )
     return after(replace(job, tasks=tasks), 0, *accepted)
 
 
 def test_what_every_node_can_take_over_has_succeeded_and_the_rest_runs():
     job = created(("a", "b", "d"), ("a", "b"))
-    assert {n: t.status for n, t in job.tasks.items()} == {"a": SUCCESS, "b": SUCCESS, "c": READY, "d": READY}
+    assert {n: t.status for n, t in job.tasks.items()} == {
+        "a": SUCCESS,
+        "b": SUCCESS,
+        "c": READY,
+        "d": READY,
+    }
     assert job.tasks["a"].lineage == Lineage("job-old", "task_a") and job.tasks["d"].lineage is None
     told = {(n.event, n.detail["task"]) for n in job.notes if "inherited" in n.event}
     assert told == {("task inherited", "a"), ("task inherited", "b"), ("task not inherited", "d")}
-    assert {r.task for r in due(after(job, AllAnswer(2)), 2) if isinstance(r, StartTaskAt)} == {"c", "d"}
+    assert {r.task for r in due(after(job, AllAnswer(2)), 2) if isinstance(r, StartTaskAt)} == {
+        "c",
+        "d",
+    }
 
 
 def test_a_task_whose_input_one_node_lacks_runs_too():
@@ -164,7 +214,12 @@ def test_a_demand_that_one_node_cannot_meet_refuses_the_job():
 # ---------------------------------------------------------------- run again
 
 
-def again(old: Job, start: str = "", by: str = "n1", **parameters: Any) -> tuple[Any, list[str]]:
+def again(
+    old: Job,
+    start: str = "",
+    by: str = "n1",
+    **parameters: Any,
+) -> tuple[Any, list[str]]:
     made, problems = rerun.plan(old, Order(old.id, "job-new", start, parameters), by, "trace-2")
     return made, [p.path for p in problems]
 
@@ -193,8 +248,12 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
     old = an_ended_job()
     made, _ = again(old, "b", common={"c": {"n": 5}}, host={"0": {"b": {"m": 6}}})
     host, guest = parties()[1], parties()[0]
-    now = {(p.label, t): effective(made.spec.task_params, p, t) for p in (host, guest) for t in "abcd"}
-    was = {(p.label, t): effective(old.spec.task_params, p, t) for p in (host, guest) for t in "abcd"}
+    now = {
+        (p.label, t): effective(made.spec.task_params, p, t) for p in (host, guest) for t in "abcd"
+    }
+    was = {
+        (p.label, t): effective(old.spec.task_params, p, t) for p in (host, guest) for t in "abcd"
+    }
     assert {k: {n: v.value for n, v in now[k].items()} for k in now if now[k] != was[k]} == {
         ("host.0", "a"): {"x": 1, "z": 1},  # the same values, now from an entry of its own
         ("host.0", "b"): {"m": 6},
@@ -216,7 +275,11 @@ def test_changes_reach_the_tasks_that_run_and_nothing_else():
         ("a", {"common": {"a": 5}}, "parameters.common.a"),
     ],
 )
-def test_what_is_wrong_with_an_order_is_named(start: str, parameters: dict[str, Any], path: str):
+def test_what_is_wrong_with_an_order_is_named(
+    start: str,
+    parameters: dict[str, Any],
+    path: str,
+):
     assert again(an_ended_job(), start, **parameters) == (None, [path])
 
 

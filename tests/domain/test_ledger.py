@@ -39,7 +39,14 @@ Step = Asked | Callable[[Ledger], Ledger]
 """a job asks at a moment, or something else happens"""
 
 
-def asks(now: float, job: str, cpu: float = 0.0, priority: int = 0, memory: float = 0.0, far=None) -> Asked:
+def asks(
+    now: float,
+    job: str,
+    cpu: float = 0.0,
+    priority: int = 0,
+    memory: float = 0.0,
+    far=None,
+) -> Asked:
     """``far``: cores of the further engine; None: the job has no task there."""
     further = {} if far is None else {FAR: Amounts.of(far)}
     amounts, when = Amounts.of(cpu, memory * GIB), at(now)
@@ -62,7 +69,11 @@ def without(job: str) -> Step:
     return lambda ledger: ledger.without(job)
 
 
-def played(ledger: Ledger, *steps: Step, rules: Rules = Rules()) -> tuple[Ledger, list[str]]:
+def played(
+    ledger: Ledger,
+    *steps: Step,
+    rules: Rules = Rules(),
+) -> tuple[Ledger, list[str]]:
     """Return the ledger after the steps, and why each job that asked has to wait."""
     said = []
     for step in steps:
@@ -86,19 +97,42 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
     ),
     "the higher priority first": (
         NODE,
-        [FULL, asks(1, "low", 16, 1), asks(2, "high", 16, 9), without("job-a"), asks(3, "low", 16, 1)],
-        [HELD, A, A, "needs cpu 16 on node n1, which is kept for jobs that go first: job high (cpu 16)"],
+        [
+            FULL,
+            asks(1, "low", 16, 1),
+            asks(2, "high", 16, 9),
+            without("job-a"),
+            asks(3, "low", 16, 1),
+        ],
+        [
+            HELD,
+            A,
+            A,
+            "needs cpu 16 on node n1, which is kept for jobs that go first: job high (cpu 16)",
+        ],
         16,
     ),
     "and it gets it": (
         NODE,
-        [FULL, asks(1, "low", 16, 1), asks(2, "high", 16, 9), without("job-a"), asks(3, "high", 16, 9)],
+        [
+            FULL,
+            asks(1, "low", 16, 1),
+            asks(2, "high", 16, 9),
+            without("job-a"),
+            asks(3, "high", 16, 9),
+        ],
         [HELD, A, A, HELD],
         0,
     ),
     "nothing is kept for who asks no more": (
         NODE,
-        [FULL, asks(1, "gone", 16, 9), without("job-a"), asks(90, "other", 1), asks(92, "other", 1)],
+        [
+            FULL,
+            asks(1, "gone", 16, 9),
+            without("job-a"),
+            asks(90, "other", 1),
+            asks(92, "other", 1),
+        ],
         [HELD, A, "kept for", HELD],
         15,
     ),
@@ -135,7 +169,12 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
         ],
         0,
     ),
-    "at all or at none": (TWO, [asks(0, "job-a", far=10), asks(0, "job-b", 4, far=10)], [HELD, "free cpu 6"], 4),
+    "at all or at none": (
+        TWO,
+        [asks(0, "job-a", far=10), asks(0, "job-b", 4, far=10)],
+        [HELD, "free cpu 6"],
+        4,
+    ),
     "what is held of an engine stays while it is away": (
         TWO,
         [
@@ -181,7 +220,10 @@ CASES: dict[str, tuple[Ledger, Sequence[Step], list[str], float]] = {
 
 @pytest.mark.parametrize(("ledger", "steps", "expected", "left"), CASES.values(), ids=CASES)
 def test_who_gets_what_and_why_the_others_wait(
-    ledger: Ledger, steps: Sequence[Step], expected: list[str], left: float
+    ledger: Ledger,
+    steps: Sequence[Step],
+    expected: list[str],
+    left: float,
 ):
     ledger, said = played(ledger, *steps)
     assert [bool(words) for words in said] == [bool(words) for words in expected], said
@@ -190,10 +232,20 @@ def test_who_gets_what_and_why_the_others_wait(
 
 
 def test_a_job_without_priority_has_priority_0():
-    asked = {"below": {"priority": -1}, "none": {}, "empty": {"priority": None}, "above": {"priority": 1}}
-    priorities = {job: resources.priority(a_spec(job_params={"common": common})) for job, common in asked.items()}
+    asked = {
+        "below": {"priority": -1},
+        "none": {},
+        "empty": {"priority": None},
+        "above": {"priority": 1},
+    }
+    priorities = {
+        job: resources.priority(a_spec(job_params={"common": common}))
+        for job, common in asked.items()
+    }
     ledger, _ = played(
-        NODE, FULL, *(asks(i, job, 16, number) for i, (job, number) in enumerate(priorities.items()))
+        NODE,
+        FULL,
+        *(asks(i, job, 16, number) for i, (job, number) in enumerate(priorities.items())),
     )
     order = []
     while found := resource_queue.admissible(ledger.without("job-a"), at(6.0)):
@@ -213,7 +265,9 @@ def test_a_large_job_starts_within_the_ageing_bound_although_small_ones_never_ce
         ledger, [why] = played(ledger, asks(second, "large", 16), rules=rules)
         if why == HELD:
             break
-        ledger, [why] = played(ledger, asks(second, f"small-{second}", 4, priority=100), rules=rules)
+        ledger, [why] = played(
+            ledger, asks(second, f"small-{second}", 4, priority=100), rules=rules
+        )
         if why == HELD:
             running.append((second + 10, f"small-{second}"))
         else:
@@ -257,8 +311,25 @@ class Node:
         self.now += self.random.choice((0.0, 0.1, 5.0, 700.0))
         doing = self.random.choice(
             (
-                *(self.arrive, self.ask, self.ask, self.give_back, self.start, self.launch, self.launch),
-                *(self.news, self.news, self.news, self.stop, self.retry, self.crash, self.close, self.close),
+                *(
+                    self.arrive,
+                    self.ask,
+                    self.ask,
+                    self.give_back,
+                    self.start,
+                    self.launch,
+                    self.launch,
+                ),
+                *(
+                    self.news,
+                    self.news,
+                    self.news,
+                    self.stop,
+                    self.retry,
+                    self.crash,
+                    self.close,
+                    self.close,
+                ),
                 *(self.come_and_go,),
             )
         )
@@ -277,7 +348,10 @@ class Node:
                 assert self.ledger.claims[local.id].state is ClaimState.HELD
 
     def check_ledger(self) -> None:
-        held, room = sum((c.portions for c in self.ledger.holders), Portions()), self.ledger.available
+        held, room = (
+            sum((c.portions for c in self.ledger.holders), Portions()),
+            self.ledger.available,
+        )
         for engine, most in TOTAL:
             remaining = most - self.ledger.held_at(engine)
             assert most - remaining == held[engine]
@@ -330,7 +404,16 @@ class Node:
         when, urgent = at(self.now), self.random.choice((0, 0, 5))
         assert local.pool
         pool = local.pool
-        return Claim(local.id, pool.amounts, ClaimState.WAITING, when, when, urgent, "n1", further=pool.further)
+        return Claim(
+            local.id,
+            pool.amounts,
+            ClaimState.WAITING,
+            when,
+            when,
+            urgent,
+            "n1",
+            further=pool.further,
+        )
 
     def apply(self, local: LocalJob) -> bool:
         before = self.ledger.held_at(FAR)
@@ -345,7 +428,9 @@ class Node:
 
     def come_and_go(self) -> None:
         self.silences += not self.ledger.away
-        self.ledger = replace(self.ledger, away={} if self.ledger.away else {FAR: "it has not answered"})
+        self.ledger = replace(
+            self.ledger, away={} if self.ledger.away else {FAR: "it has not answered"}
+        )
 
     def give_back(self) -> None:
         """Another node had to wait; or somebody returns what nobody applied for, or returns it again."""
@@ -365,11 +450,28 @@ class Node:
             runs = tuple(self.run(local, task, 0) for task in "abc"[: self.random.randint(1, 3)])
             self.jobs[local.id] = replace(local, status=JobStatus.RUNNING, runs=runs)
 
-    def run(self, local: LocalJob, task: str, attempt: int) -> Run:
+    def run(
+        self,
+        local: LocalJob,
+        task: str,
+        attempt: int,
+    ) -> Run:
         part = self.random.choice(self.demands[local.id].parts)
-        share = {"cpu": part.one.cpu / 1000, "memory": float(part.one.memory), "disk": float(part.one.disk)}
+        share = {
+            "cpu": part.one.cpu / 1000,
+            "memory": float(part.one.memory),
+            "disk": float(part.one.disk),
+        }
         name = f"{local.id}-{task}-{attempt}"
-        return a_run(task, limits=share, run_id=name, name=name, task_id=name, attempt=attempt, engine=part.engine)
+        return a_run(
+            task,
+            limits=share,
+            run_id=name,
+            name=name,
+            task_id=name,
+            attempt=attempt,
+            engine=part.engine,
+        )
 
     def launch(self) -> None:
         if local := self.one(JobStatus.RUNNING, JobStatus.FINISHED):
@@ -382,7 +484,10 @@ class Node:
                     failed = messages.LaunchFailed(action.run, Failure("ENGINE_DOWN"), at(self.now))
                     self.tell(local.id, failed)
                 elif isinstance(action, messages.Collect | messages.StopRun | messages.Tell):
-                    self.tell(local.id, messages.Done(action, at(self.now), final=self.random.random() < 0.7))
+                    self.tell(
+                        local.id,
+                        messages.Done(action, at(self.now), final=self.random.random() < 0.7),
+                    )
 
     def news(self) -> None:
         local = self.one(JobStatus.RUNNING, JobStatus.FINISHED)
@@ -420,7 +525,9 @@ class Node:
     def close(self) -> None:
         local = self.one(JobStatus.FINISHED, JobStatus.REJECTED)
         if local and messages.Close() in machine.plan(local, at(self.now)):
-            held = next((c.portions for c in self.ledger.holders if c.job_id == local.id), Portions())
+            held = next(
+                (c.portions for c in self.ledger.holders if c.job_id == local.id), Portions()
+            )
             for _ in range(self.random.choice((1, 2))):  # a crash may make it happen again
                 before = self.ledger
                 self.ledger = self.ledger.without(local.id)

@@ -15,19 +15,25 @@ from tests.domain.strategies import REPEATABLE
 RUNNING, SUCCESS = TaskStatus.RUNNING, TaskStatus.SUCCESS
 
 
-@given(st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6), st.sampled_from([None, *Outcome]))
+@given(
+    st.lists(st.sampled_from(TaskStatus), min_size=1, max_size=6), st.sampled_from([None, *Outcome])
+)
 @REPEATABLE
 def test_progress_is_the_share_of_successes_and_whole_only_for_a_succeeded_job(statuses, outcome):
     names = [f"t{i}" for i in range(len(statuses))]
     job = a_job("; ".join(names), JobStatus.RUNNING, **dict(zip(names, statuses, strict=True)))
     job = replace(job, outcome=outcome)
     done = statuses.count(SUCCESS)
-    assert job.progress == (100 if outcome is Outcome.SUCCEEDED else min(99, 100 * done // len(statuses)))
+    assert job.progress == (
+        100 if outcome is Outcome.SUCCEEDED else min(99, 100 * done // len(statuses))
+    )
 
 
 def test_runs_are_found_by_task_role_and_index():
     guest, host, second = (Party("guest", 0, "n1"), Party("host", 0, "n1"), Party("host", 1, "n1"))
-    local = a_local_job(*(a_run("a", party=p) for p in (guest, host, second)), a_run("b", party=guest))
+    local = a_local_job(
+        *(a_run("a", party=p) for p in (guest, host, second)), a_run("b", party=guest)
+    )
     assert len(local.runs_of("task_a")) == 3
     assert [r.party for r in local.runs_of("task_a", "host")] == [host, second]
     assert [r.party for r in local.runs_of("task_a", "host", 0)] == [host]

@@ -35,7 +35,12 @@ from tests.domain.calls import A1, A2, A3, C1, C2, C3, C4, S1, S2, S3, S4, X1, X
 from tests.domain.script import Step, after, due, lost, no, ok, reason, says, unsent
 from tests.inprocess import settings
 
-PENDING, READY, RUNNING, REJECTED = JobStatus.PENDING, JobStatus.READY, JobStatus.RUNNING, JobStatus.REJECTED
+PENDING, READY, RUNNING, REJECTED = (
+    JobStatus.PENDING,
+    JobStatus.READY,
+    JobStatus.RUNNING,
+    JobStatus.REJECTED,
+)
 R1, R2, R3 = (ReserveAt(f"n{i}") for i in range(1, 4))
 G1 = ReleaseAt("n1")
 STOP = StopRequested("n1", at(3))
@@ -50,7 +55,11 @@ HOSTS = {"guest": ("n1",), "host": ("n2", "n3", "n4")}
 END = 61 + GRACE
 
 
-def spec(dag: str = "a", roles: Any = HOSTS, **common: Any) -> JobSpec:
+def spec(
+    dag: str = "a",
+    roles: Any = HOSTS,
+    **common: Any,
+) -> JobSpec:
     return a_spec(dag, roles, job_params={"common": common})
 
 
@@ -87,7 +96,17 @@ OVERTAKEN: list[Step] = [0, ok(C1, 0), says("n2", 1)]
 
 CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str]] = {
     # somebody approves
-    "somebody decides": (JOB, ASKED, {50: [], END - 0.1: [], END: [Expire("n2")]}, PENDING, ""),
+    "somebody decides": (
+        JOB,
+        ASKED,
+        {
+            50: [],
+            END - 0.1: [],
+            END: [Expire("n2")],
+        },
+        PENDING,
+        "",
+    ),
     "agreed twice": (JOB, [*ASKED, AGREES, says("n2", 51)], {51: [S1, S2]}, READY, ""),
     "refused and stopped": (JOB, [*ASKED, REFUSES, 5, ok(X1, 6)], {99: []}, REJECTED, DENIED),
     "silent": (JOB, [*ASKED, END], {END: [], END + 12: [X1, X2]}, PENDING, SILENT),
@@ -105,14 +124,50 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "refused too late": (READY_JOB, [says("n2", 1, REFUSED)], {1: [S1, S2]}, READY, ""),
     # asked before the job is created
     "audited, created": (JOB, [*AUDITED, AGREES, 50, ok(C2, 51)], {51: [S1, S2]}, READY, ""),
-    "agreed before the response": (JOB, [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3], {15: [C2]}, PENDING, ""),
-    "so created": (JOB, [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3, ok(C2, 4)], {4: [S1, S2]}, READY, ""),
+    "agreed before the response": (
+        JOB,
+        [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3],
+        {15: [C2]},
+        PENDING,
+        "",
+    ),
+    "so created": (
+        JOB,
+        [*OVERTAKEN, ok(C2, 2, ONLY_ASKED), 3, ok(C2, 4)],
+        {4: [S1, S2]},
+        READY,
+        "",
+    ),
     "audited, silent": (JOB, [*AUDITED, 86_460], {86_472: [X1, X2]}, PENDING, SILENT),
     "audited, refused": (JOB, [*AUDITED, REFUSES], {50: [X1]}, PENDING, DENIED),
-    "another refused after no creation": (JOB, [*AGREED, no(C1, 4)], {80: [X2]}, PENDING, "BECAUSE"),
-    "so, after an undelivered one": (JOB, [*AGREED, 2, unsent(C2, 3), no(C1, 4)], {80: [X2]}, REJECTED, "BECAUSE"),
-    "so, after a lost one": (JOB, [*AGREED, 2, lost(C2, 3), no(C1, 4)], {80: [X2]}, REJECTED, "BECAUSE"),
-    "refused too, after it": (JOB, [*AGREED, 2, no(C2, 3, REFUSED), no(C1, 4)], {80: [X2]}, PENDING, DENIED),
+    "another refused after no creation": (
+        JOB,
+        [*AGREED, no(C1, 4)],
+        {80: [X2]},
+        PENDING,
+        "BECAUSE",
+    ),
+    "so, after an undelivered one": (
+        JOB,
+        [*AGREED, 2, unsent(C2, 3), no(C1, 4)],
+        {80: [X2]},
+        REJECTED,
+        "BECAUSE",
+    ),
+    "so, after a lost one": (
+        JOB,
+        [*AGREED, 2, lost(C2, 3), no(C1, 4)],
+        {80: [X2]},
+        REJECTED,
+        "BECAUSE",
+    ),
+    "refused too, after it": (
+        JOB,
+        [*AGREED, 2, no(C2, 3, REFUSED), no(C1, 4)],
+        {80: [X2]},
+        PENDING,
+        DENIED,
+    ),
     # reservations: at all nodes or at none, in one order for every job
     "none needed": (holding(), [], {0: ALL_START}, READY, ""),
     "everywhere": (ALL, granted(R1, R2, R3), {9: ALL_START}, READY, ""),
@@ -124,7 +179,13 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "another has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n2", at(1.1))], {1.1: []}, READY, ""),
     "it has room": (BOTH, [0, no(R1, 1, BUSY), Freed("n1", at(1.1))], {1.1: [R1]}, READY, ""),
     "it has had since": (FIRST, [0, FREED_EARLY, no(R1, 0.2, BUSY)], {0.2: [R1]}, READY, ""),
-    "but no more": (FIRST, [0, FREED_EARLY, no(R1, 0.2, BUSY), 0.2, no(R1, 0.3, BUSY)], {0.3: []}, READY, ""),
+    "but no more": (
+        FIRST,
+        [0, FREED_EARLY, no(R1, 0.2, BUSY), 0.2, no(R1, 0.3, BUSY)],
+        {0.3: []},
+        READY,
+        "",
+    ),
     "no response": (BOTH, [*granted(R1), 2, lost(R2, 3)], {3: [G1]}, READY, ""),
     "kept after a long wait": (BOTH, LATER, {603.95: [], 604: [R1]}, READY, ""),
     "an earlier grant": (FIRST, [0, 20, ok(R1, 10)], {31.9: [], 32: [R1]}, READY, ""),
@@ -136,7 +197,13 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
     "an optional party refuses": (OPTIONAL, [*THREE, no(C4, 1)], {1: [S1, S2, S3]}, READY, ""),
     "is silent": (OPTIONAL, [*THREE, lost(C4, 3), 11], {40: [X4, S1, S2, S3]}, READY, ""),
     "accepts after all": (OPTIONAL, [*THREE, unsent(C4, 3), 11, ok(C4, 12)], {22: [X4]}, READY, ""),
-    "one too many": (OPTIONAL, [0, ok(C1, 1), ok(C2, 1), no(C4, 1), no(C3, 1)], {}, PENDING, "BECAUSE"),
+    "one too many": (
+        OPTIONAL,
+        [0, ok(C1, 1), ok(C2, 1), no(C4, 1), no(C3, 1)],
+        {},
+        PENDING,
+        "BECAUSE",
+    ),
     "refuses the start": (OPTIONAL, [*STARTING, no(S4, 2)], {2: [X4, S1, S2, S3]}, READY, ""),
     "all start again": (
         OPTIONAL,
@@ -150,7 +217,11 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], JobStatus, str
 
 @pytest.mark.parametrize(("job", "steps", "dues", "status", "why"), CASES.values(), ids=CASES)
 def test_what_is_due_before_a_job_runs(
-    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: JobStatus, why: str
+    job: Job,
+    steps: Sequence[Step],
+    dues: Mapping[float, list],
+    status: JobStatus,
+    why: str,
 ):
     job = after(job, *steps)
     assert {seconds: due(job, seconds) for seconds in dues} == dues
@@ -190,14 +261,21 @@ def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_sma
     ledgers = {node: Ledger(Amounts.of(2), node=node) for node in ("n1", "n2")}
     ends: dict[str, float] = {}
 
-    def asks(node: str, name: str, cores: int, now: float) -> bool:
+    def asks(
+        node: str,
+        name: str,
+        cores: int,
+        now: float,
+    ) -> bool:
         claim = Claim(name, Amounts.of(cores), ClaimState.WAITING, at(now), at(now))
         ledgers[node], held = resource_queue.apply(ledgers[node], claim, at(now), rules)
         return held
 
     for now in range(0, 2000, 5):
         for node in ledgers:
-            for name in [name for name, end in ends.items() if end <= now and name in ledgers[node].claims]:
+            for name in [
+                name for name, end in ends.items() if end <= now and name in ledgers[node].claims
+            ]:
                 ledgers[node] = ledgers[node].without(name)
             if "large" in resource_queue.admissible(ledgers[node], at(now), rules):
                 large = after(large, Freed(node, at(now)))
@@ -251,7 +329,11 @@ def test_no_more_tasks_at_once_than_the_job_wants_and_every_node_bears():
 
 
 def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it(tmp_path: Path):
-    limits = {"schedule_pause_seconds": 10, "schedule_longest_pause_seconds": 600, "schedule_attempts": 9}
+    limits = {
+        "schedule_pause_seconds": 10,
+        "schedule_longest_pause_seconds": 600,
+        "schedule_attempts": 9,
+    }
     set_so = settings(tmp_path, limits=limits)
     timing = call_timing(set_so)
     job, tried, now = holding("n2"), list[float](), 0.0
@@ -266,7 +348,9 @@ def test_pauses_from_ten_seconds_to_ten_minutes_are_what_the_settings_make_of_it
     assert history == [at(moment) for moment in tried]
     failure = job.ending.failure
     assert failure and failure.reason == "CANNOT_SCHEDULE" and "asked 9 times" in failure.message
-    assert queue_rules(set_so).fresh == 1800  # the place is kept that long, for three of the longest
+    assert (
+        queue_rules(set_so).fresh == 1800
+    )  # the place is kept that long, for three of the longest
 
 
 def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely():
@@ -299,7 +383,11 @@ def test_without_such_a_number_it_waits_on_and_repeats_itself_ever_more_rarely()
         ({"required_parties": ["guest.0"]}, ["n4"], False),  # of hosts it says nothing
     ],
 )
-def test_who_can_be_spared(common: dict[str, Any], gone: list[str], can: bool):
+def test_who_can_be_spared(
+    common: dict[str, Any],
+    gone: list[str],
+    can: bool,
+):
     assert quorum.can_spare(spec(**common), gone) is can
 
 
@@ -316,8 +404,16 @@ def shown(job: Job, party: str = "host.2") -> tuple[str, bool, str]:
 
 def test_a_missing_reply_counts_as_not_ok_and_is_shown_as_unknown():
     refused = after(two_of_three(), *THREE, no(C4, 1))
-    assert shown(refused) == ("error", True, "BECAUSE") and shown(refused, "host.1") == ("ok", False, "")
-    assert quorum.left_out(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == ["n1", "n2", "n3"]
+    assert shown(refused) == ("error", True, "BECAUSE") and shown(refused, "host.1") == (
+        "ok",
+        False,
+        "",
+    )
+    assert quorum.left_out(refused) == ("host.2",) and list(refused.tasks["a"].nodes) == [
+        "n1",
+        "n2",
+        "n3",
+    ]
     job = after(two_of_three(), *THREE, lost(C4, 3))
     assert job.status is PENDING and shown(job) == ("unknown", False, "PEER_UNREACHABLE")
     assert shown(after(job, 11)) == ("unknown", True, "PEER_UNREACHABLE")
@@ -338,5 +434,8 @@ def test_a_party_that_ignores_the_start_is_left_out_or_ends_the_job():
         job = after(job, 11 + Timing().start_deadline)
         assert (job.ending.outcome if job.ending else None) is outcome
         if job.ending:
-            assert job.ending.failure.reason == "FAILED_TO_RUN" and "n4 unknown" in job.ending.failure.message
+            assert (
+                job.ending.failure.reason == "FAILED_TO_RUN"
+                and "n4 unknown" in job.ending.failure.message
+            )
             assert not any(isinstance(c, StartTaskAt) for c in due(job, 100))

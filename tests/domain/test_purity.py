@@ -11,8 +11,30 @@ import gateway.domain
 
 MODULES = sorted(Path(gateway.domain.__file__).parent.rglob("*.py"))
 ASKS_THE_WORLD = {
-    *("os", "io", "socket", "ssl", "select", "selectors", "asyncio", "threading", "multiprocessing", "subprocess"),
-    *("time", "random", "secrets", "uuid", "tempfile", "shutil", "pathlib", "sqlite3", "http", "urllib"),
+    *(
+        "os",
+        "io",
+        "socket",
+        "ssl",
+        "select",
+        "selectors",
+        "asyncio",
+        "threading",
+        "multiprocessing",
+        "subprocess",
+    ),
+    *(
+        "time",
+        "random",
+        "secrets",
+        "uuid",
+        "tempfile",
+        "shutil",
+        "pathlib",
+        "sqlite3",
+        "http",
+        "urllib",
+    ),
     "logging",
 }
 NOT_CALLED = {"now", "utcnow", "today", "open", "print", "input", "__import__"}

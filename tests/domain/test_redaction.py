@@ -16,7 +16,10 @@ from tests.builders import T0, a_job, a_spec
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[Errno 28] No space left on device: '/srv/bfia/storage/x'", "[Errno 28] No space left on device: '…/x'"),
+        (
+            "[Errno 28] No space left on device: '/srv/bfia/storage/x'",
+            "[Errno 28] No space left on device: '…/x'",
+        ),
         ("no right to write to /var/lib/bfia/process", "no right to write to …/process"),
         ("(/a/b.log), /a/b/: no", "(…/b.log), …/: no"),
         ("/home/li/données/表.csv", "…/表.csv"),
@@ -31,7 +34,10 @@ from tests.builders import T0, a_job, a_spec
             "ssh://…: li@…: Permission denied (…).",
         ),
         ("ssh://docker: engine.docker.daemons", "ssh://…: engine.docker.daemons"),
-        ("HTTPSConnectionPool(host='10.0.0.9', port=2376): refused", "HTTPSConnectionPool(host='…'): refused"),
+        (
+            "HTTPSConnectionPool(host='10.0.0.9', port=2376): refused",
+            "HTTPSConnectionPool(host='…'): refused",
+        ),
     ],
 )
 def test_only_the_last_part_of_a_path_is_shown(text: str, told: str):
@@ -99,7 +105,14 @@ PARAMS = {
     },
 }
 SPEC = replace(
-    a_spec("a", {"guest": (GUEST,), "host": (HOST, ARBITER), "arbiter": (ARBITER,)}),
+    a_spec(
+        "a",
+        {
+            "guest": (GUEST,),
+            "host": (HOST, ARBITER),
+            "arbiter": (ARBITER,),
+        },
+    ),
     task_params=PARAMS,
     job_params={"host": {"0": {"note": "hosts-note"}}},
 )
@@ -119,7 +132,10 @@ SPEC = replace(
             "config.task_params.host.0.a.short: no (got 'ab'); x",
             "config.task_params.host.0.a.short: no (got …); x",
         ),
-        ("one [{'x': 'hosts deep'}] of them (got [{\"x\": \"hosts deep\"}])", "one [{'x': '…'}] of them (got …)"),
+        (
+            "one [{'x': 'hosts deep'}] of them (got [{\"x\": \"hosts deep\"}])",
+            "one [{'x': '…'}] of them (got …)",
+        ),
         ("hosts-note, guests-key", "…, …"),
         ("shared-mode at host.0 (got 7)", "shared-mode at host.0 (got 7)"),
         ("within 5 seconds; loans_2 and cab stay", "within 5 seconds; loans_2 and cab stay"),
@@ -145,5 +161,9 @@ def test_new_parameters_are_hidden_as_those_of_the_submitted_job():
     failure = Failure("X", "bank#loans with 'hosts-new-secret' failed", HOST)
     job = replace(a_job(spec=SPEC), ending=Ending(Outcome.FAILED, T0, failure), amendments=(new,))
     told = ending_for(job, ARBITER)
-    assert told is not None and told.failure is not None and told.failure.message == "… with '…' failed"
+    assert (
+        told is not None
+        and told.failure is not None
+        and told.failure.message == "… with '…' failed"
+    )
     assert ending_for(job, HOST) == job.ending

@@ -33,20 +33,35 @@ WIDE, CHAIN, FAN = "a -> b; a -> c; a -> d; b -> e", "a -> b -> c", "a -> b; a -
 
 
 def asking(
-    dag: str = "a", roles: dict[str, tuple[str, ...]] | None = None, common: object = None, **asked
+    dag: str = "a",
+    roles: dict[str, tuple[str, ...]] | None = None,
+    common: object = None,
+    **asked,
 ) -> JobSpec:
     """Build a job whose first party of a role asks for amounts."""
     params = {role: {"0": {"resources": amounts}} for role, amounts in asked.items()}
     return a_spec(dag, roles or {"guest": ("n1",)}, job_params={**params, "common": common or {}})
 
 
-def means(cpu: float = 8, memory: float = 64, disk: float = 100, far: float = 0, **more: object) -> NodeCapacity:
+def means(
+    cpu: float = 8,
+    memory: float = 64,
+    disk: float = 100,
+    far: float = 0,
+    **more: object,
+) -> NodeCapacity:
     """A node with a main engine, and another one with so many cores."""
     engines = {FAR: EngineCapacity(Amounts.of(far, 64 * GIB), far)} if far else {}
-    return replace(NodeCapacity("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=engines), **more)
+    return replace(
+        NodeCapacity("n1", Amounts.of(cpu, memory * GIB, disk * GIB), cpu, further=engines), **more
+    )
 
 
-def held(spec: JobSpec, has: NodeCapacity, **engines: str) -> Pool | str | None:
+def held(
+    spec: JobSpec,
+    has: NodeCapacity,
+    **engines: str,
+) -> Pool | str | None:
     """Return what the job is to hold, or why it never can; ``engines``: task -> engine."""
     seats = {task: Seat(engine, frozenset({"guest", "host"})) for task, engine in engines.items()}
     try:
@@ -59,30 +74,65 @@ TWO = means(4, 8, 10, far=16)
 SMALL = means(2, 8, 10, far=16)
 HALF = replace(TWO, share=0.5)
 SITE = means(defaults=Defaults(cpu=1, roles={"arbiter": Defaults(cpu=0.5)}))
-OPEN = {"cpu": -1, "memory": -1, "disk": -1, "gpu": -1}
+OPEN = {
+    "cpu": -1,
+    "memory": -1,
+    "disk": -1,
+    "gpu": -1,
+}
 CARD = means(total=Amounts.of(8, gpu=1), further={FAR: EngineCapacity(Amounts.of(8, gpu=4), 8)})
 
 
-def pool(at_once: int, cpu: float = 0, memory: float = 0, far: float | None = None) -> Pool:
+def pool(
+    at_once: int,
+    cpu: float = 0,
+    memory: float = 0,
+    far: float | None = None,
+) -> Pool:
     """Return a pool; ``far``: cores of the other engine."""
     further = {} if far is None else {FAR: Amounts.of(far)}
     return Pool(Amounts.of(cpu, memory * GIB), at_once, further)
 
 
 POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]] = {
-    "both roles": (asking(roles=BOTH, guest={"cpu": 2, "memory": 4}, host={"cpu": 1}), means(), {}, pool(1, 3, 4)),
+    "both roles": (
+        asking(
+            roles=BOTH,
+            guest={"cpu": 2, "memory": 4},
+            host={"cpu": 1},
+        ),
+        means(),
+        {},
+        pool(1, 3, 4),
+    ),
     "nothing": (asking(guest=OPEN), means(), {}, None),
     "the site's defaults": (
-        asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": -1, "memory": 2, "disk": -1}),
+        asking(
+            roles={"guest": ("n1",), "arbiter": ("n1",)},
+            guest={
+                "cpu": -1,
+                "memory": 2,
+                "disk": -1,
+            },
+        ),
         SITE,
         {},
         pool(1, 1.5, 2),
     ),
     "tasks that overlap": (asking(WIDE, guest={"cpu": 2}), means(), {}, pool(3, 6)),
     "fewer that fit": (asking(WIDE, guest={"cpu": 3}), means(), {}, pool(2, 6)),
-    "one by one": (asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}), means(), {}, pool(1, 2)),
+    "one by one": (
+        asking(WIDE, common={"task_parallelism": 1}, guest={"cpu": 2}),
+        means(),
+        {},
+        pool(1, 2),
+    ),
     "too much": (
-        asking(roles=BOTH, guest={"cpu": 8}, host={"cpu": 4}),
+        asking(
+            roles=BOTH,
+            guest={"cpu": 8},
+            host={"cpu": 4},
+        ),
         means(),
         {},
         "one task at a time needs cpu 12 (guest.0 cpu 8; host.0 cpu 4), node n1 has cpu 8",
@@ -116,7 +166,12 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         "guest.0 asks for cpu 8, the engine of node n1 has 4; "
         f"guest.0 asks for cpu 8, engine {FAR} of node n1 has 2",
     ),
-    "a share of each": (asking("a; b; c", guest={"cpu": 4}), HALF, dict.fromkeys("abc", FAR), pool(2, far=8)),
+    "a share of each": (
+        asking("a; b; c", guest={"cpu": 4}),
+        HALF,
+        dict.fromkeys("abc", FAR),
+        pool(2, far=8),
+    ),
     "the storage's disk": (
         asking("a; b", guest={"cpu": 1, "disk": 3}),
         TWO,
@@ -129,7 +184,12 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         {"b": FAR},
         Pool(Amounts.of(0, 0, 3 * GIB), 1, {FAR: Amounts()}),
     ),
-    "not bounded": (asking("a; b; c; d", guest={"cpu": 2}), SMALL, dict.fromkeys("abc", FAR), pool(4, 2, far=6)),
+    "not bounded": (
+        asking("a; b; c; d", guest={"cpu": 2}),
+        SMALL,
+        dict.fromkeys("abc", FAR),
+        pool(4, 2, far=6),
+    ),
     "a fan": (asking(FAN, guest={"cpu": 2}), TWO, {"b": FAR, "c": FAR}, pool(2, 2, far=4)),
     "an unknown engine": (
         asking("a; b", guest={"cpu": 1000}),
@@ -137,10 +197,25 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         {"a": FAR, "b": FAR},
         pool(2, far=2000),
     ),
-    "beside others": (asking("a; b; c", guest={"cpu": 2}), means(others=Amounts.of(4)), {}, pool(2, 4)),
-    "one waits for others": (asking("a; b; c", guest={"cpu": 2}), means(others=Amounts.of(7)), {}, pool(1, 2)),
+    "beside others": (
+        asking("a; b; c", guest={"cpu": 2}),
+        means(others=Amounts.of(4)),
+        {},
+        pool(2, 4),
+    ),
+    "one waits for others": (
+        asking("a; b; c", guest={"cpu": 2}),
+        means(others=Amounts.of(7)),
+        {},
+        pool(1, 2),
+    ),
     # GPUs
-    "one GPU for two tasks": (asking("a; b", guest={"gpu": 1}), CARD, {}, Pool(Amounts.of(gpu=1), 1)),
+    "one GPU for two tasks": (
+        asking("a; b", guest={"gpu": 1}),
+        CARD,
+        {},
+        Pool(Amounts.of(gpu=1), 1),
+    ),
     "GPUs of another": (
         asking("a; b", guest={"gpu": 2}),
         CARD,
@@ -165,29 +240,50 @@ POOLS: dict[str, tuple[JobSpec, NodeCapacity, dict[str, str], Pool | str | None]
         {},
         Pool(Amounts.of(gpu=1), 1),
     ),
-    "nothing of another": (asking("a; b -> c"), TWO, {"c": FAR}, Pool(Amounts(), 3, {FAR: Amounts()})),
+    "nothing of another": (
+        asking("a; b -> c"),
+        TWO,
+        {"c": FAR},
+        Pool(Amounts(), 3, {FAR: Amounts()}),
+    ),
 }
 
 
 @pytest.mark.parametrize(("spec", "has", "engines", "expected"), POOLS.values(), ids=POOLS)
 def test_what_a_job_is_to_hold(
-    spec: JobSpec, has: NodeCapacity, engines: dict[str, str], expected: Pool | str | None
+    spec: JobSpec,
+    has: NodeCapacity,
+    engines: dict[str, str],
+    expected: Pool | str | None,
 ):
     assert held(spec, has, **engines) == expected
 
 
 def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
-    spec = asking("a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": 3}, arbiter={"cpu": 3})
+    spec = asking(
+        "a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": 3}, arbiter={"cpu": 3}
+    )
     seats = {"a": Seat("", frozenset({"guest"})), "b": Seat(FAR, frozenset({"guest", "arbiter"}))}
     found = resources.pool(resources.demand(spec, "n1", Defaults(), seats), TWO)
     assert found == Pool(Amounts.of(3), 1, {FAR: Amounts.of(6)})
 
 
 def test_where_an_amount_comes_from_is_said():
-    spec = asking(roles={"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": -1, "memory": 2, "disk": -1})
+    spec = asking(
+        roles={"guest": ("n1",), "arbiter": ("n1",)},
+        guest={
+            "cpu": -1,
+            "memory": 2,
+            "disk": -1,
+        },
+    )
     guest, arbiter = (resources.granted(spec, p, SITE.defaults) for p in spec.parties)
     assert (guest.cpu, guest.memory, guest.disk) == (1, 2 * GIB, None)
-    assert guest.origins == {"cpu": "site default", "memory": "guest.0", "disk": "the node's bound"}
+    assert guest.origins == {
+        "cpu": "site default",
+        "memory": "guest.0",
+        "disk": "the node's bound",
+    }
     assert (arbiter.cpu, arbiter.origins["cpu"]) == (0.5, "site default for arbiter")
     (party,) = (spec := asking(guest={"gpu": "2"})).parties
     found = resources.granted(spec, party, Defaults())
@@ -203,7 +299,11 @@ def test_where_an_amount_comes_from_is_said():
         (0, means(), f"needs cpu 0 of engine {FAR}, which node n1 has no longer"),
     ],
 )
-def test_what_an_engine_no_longer_has_is_said(cores: float, has: NodeCapacity, says: str):
+def test_what_an_engine_no_longer_has_is_said(
+    cores: float,
+    has: NodeCapacity,
+    says: str,
+):
     assert resources.outgrown(Pool(Amounts(), 1, {FAR: Amounts.of(cores)}), has) == says
 
 
@@ -219,7 +319,11 @@ def test_what_an_engine_no_longer_has_is_said(cores: float, has: NodeCapacity, s
         (["", FAR], means(0, far=-1), "node n1 has cpu 0"),
     ],
 )
-def test_an_engine_that_has_nothing_for_any_run_is_named(engines: list[str], has: NodeCapacity, says: str):
+def test_an_engine_that_has_nothing_for_any_run_is_named(
+    engines: list[str],
+    has: NodeCapacity,
+    says: str,
+):
     found = resources.nothing_at(engines, has)
     assert found.startswith(says) and bool(found) is bool(says)
 
@@ -237,7 +341,12 @@ def test_the_breadth_is_no_less_than_any_set_of_tasks_that_can_run_together(dag,
 
 @given(dags(), st.randoms(), st.integers(1, 3), st.integers(0, 9))
 @settings(REPEATABLE, max_examples=60)
-def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(dag, random, cpu, disk):
+def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into_the_node(
+    dag,
+    random,
+    cpu,
+    disk,
+):
     spec = replace(asking("a", guest={"cpu": cpu, "disk": disk}), dag=dag)
     engines = {node.name: random.choice(("", FAR)) for node in dag.nodes}
     has = means(random.randint(3, 7), far=random.randint(3, 7))
@@ -246,13 +355,22 @@ def test_whichever_tasks_are_under_way_fit_into_what_the_job_holds_and_that_into
     assert pool.portions.fits(Portions({"": has.total, FAR: has.of(FAR).total or Amounts()}))
     under_way: list[str] = []
     for name in sorted(engines, key=lambda _: random.random()):
-        if len(under_way) < pool.tasks_at_once and all(not related(dag, name, other) for other in under_way):
+        if len(under_way) < pool.tasks_at_once and all(
+            not related(dag, name, other) for other in under_way
+        ):
             under_way.append(name)
-    runs = [a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name]) for name in under_way]
+    runs = [
+        a_run(name, limits={"cpu": cpu, "disk": disk * GIB}, engine=engines[name])
+        for name in under_way
+    ]
     assert domain_run.may_launch(a_local_job(*runs, pool=pool)) == {run.run_id for run in runs}
 
 
-def related(dag, one: str, other: str) -> bool:
+def related(
+    dag,
+    one: str,
+    other: str,
+) -> bool:
     return other in above(dag, one) or one in above(dag, other)
 
 
@@ -273,7 +391,11 @@ def test_amounts_are_never_counted_as_less_than_asked():
 # ---------------------------------------------------------------- the job's own pool
 
 
-def with_pool(*runs: Run, cpu: float, **changes: object) -> LocalJob:
+def with_pool(
+    *runs: Run,
+    cpu: float,
+    **changes: object,
+) -> LocalJob:
     return a_local_job(*runs, pool=Pool(Amounts.of(cpu), 1), **changes)
 
 

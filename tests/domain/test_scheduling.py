@@ -37,11 +37,29 @@ from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, end
 from gateway.domain.timeouts import Timing
 from tests.builders import a_job, a_spec, at, sent
 from tests.domain.calls import A1, A2, A3, B1, B2, C1, C2, C3, POLL, POLL_2, S1, S2, S3, X1, X2, X3
-from tests.domain.script import NO, ONE, THREE, AllAnswer, Step, after, due, lost, no, ok, reported, unsent
+from tests.domain.script import (
+    NO,
+    ONE,
+    THREE,
+    AllAnswer,
+    Step,
+    after,
+    due,
+    lost,
+    no,
+    ok,
+    reported,
+    unsent,
+)
 from tests.domain.strategies import REPEATABLE, plots
 from tests.inprocess import settings
 
-READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+READY, RUNNING, SUCCESS, FAILED = (
+    TaskStatus.READY,
+    TaskStatus.RUNNING,
+    TaskStatus.SUCCESS,
+    TaskStatus.FAILED,
+)
 UNKNOWN = TaskUnknown(POLL, at(13))
 STOP = StopRequested("n1", at(1), "enough")
 INTERNAL = Failure("INTERNAL", "", "n2")
@@ -56,30 +74,58 @@ def running(dag: str = "a", **more) -> Job:
 
 
 NEW, TRIO, BEGUN, RUNS = a_job(), a_job(roles=THREE), running(), running(a=RUNNING)
-ALONE, CHAIN, TRIO_RUNS = running(roles=ONE), running("a -> b", a=RUNNING), running(roles=THREE, a=RUNNING)
+ALONE, CHAIN, TRIO_RUNS = (
+    running(roles=ONE),
+    running("a -> b", a=RUNNING),
+    running(roles=THREE, a=RUNNING),
+)
 NO_NEWS: list[Step] = [1, reported(SUCCESS, pushed=True), lost(POLL_2, 2)]
 DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     # creating
-    "every node once": (a_job(roles={"guest": ("n1", "n2"), "host": ("n2", "n3")}), [], {0: [C1, C2, C3]}),
-    "an unrecorded create": (a_job(roles=ONE), [0], {0: [], 11.9: [], 12: [C1]}),
+    "every node once": (
+        a_job(roles={"guest": ("n1", "n2"), "host": ("n2", "n3")}),
+        [],
+        {0: [C1, C2, C3]},
+    ),
+    "an unrecorded create": (
+        a_job(roles=ONE),
+        [0],
+        {
+            0: [],
+            11.9: [],
+            12: [C1],
+        },
+    ),
     "accepted everywhere": (NEW, [AllAnswer(0)], {0: [S1, S2]}),
     "refused, another open": (TRIO, [0, ok(C1, 1), no(C2, 1)], {1: [X1]}),
     "refused": (TRIO, [0, ok(C1, 1), no(C2, 1), ok(C3, 2)], {2: [X1, X3]}),
     "refused after a lost try": (NEW, [0, ok(C1, 1), lost(C2, 1), 2, no(C2, 3)], {60: [X1, X2]}),
     "a refusal that leaves it open": (NEW, [0, ok(C1, 1), no(C2, 1, INTERNAL)], {60: [X1, X2]}),
     "no envelope": (NEW, [0, ok(C1, 1), no(C2, 1, Failure("NO_ENVELOPE"))], {60: [X1, X2]}),
-    "so is a stop": (NEW, [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)], {70: [X2]}),
+    "so is a stop": (
+        NEW,
+        [0, ok(C1, 1), no(C2, 1, INTERNAL), 60, ok(X1, 60), no(X2, 60, INTERNAL)],
+        {70: [X2]},
+    ),
     "unreachable": (NEW, [0, ok(C1, 0), unsent(C2, 9.95), 10], {10: [], 22: [X1]}),
     "a create on its way": (NEW, [0, ok(C1, 0), unsent(C2, 1), 9, 10], {20.9: [], 21: [X2]}),
     "it may have arrived": (NEW, [0, lost(C2, 1), no(C1, 1)], {12: [X2]}),
     "it did not arrive": (NEW, [0, unsent(C2, 1), no(C1, 1)], {12: []}),
-    "only the second did not arrive": (NEW, [0, lost(C2, 1), 2, unsent(C2, 2), no(C1, 2)], {14: [X2]}),
+    "only the second did not arrive": (
+        NEW,
+        [0, lost(C2, 1), 2, unsent(C2, 2), no(C1, 2)],
+        {14: [X2]},
+    ),
     "accepted after all": (NEW, [0, unsent(C2, 0), no(C1, 1), ok(C2, 2)], {2: [X2]}),
     # starting
     "ready": (ready(), [], {0: [S1, S2]}),
     "started at one": (ready(), [0, ok(S1, 1)], {1: []}),
     # tasks
-    "upstream open": (running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}), [reported(SUCCESS)], {1: [B1, B2]}),
+    "upstream open": (
+        running("a -> b", a={"n1": SUCCESS, "n2": RUNNING}),
+        [reported(SUCCESS)],
+        {1: [B1, B2]},
+    ),
     "nodes with a role": (
         running("a; b", roles=THREE, task_roles={"a": ["guest"], "b": ["host"]}),
         [],
@@ -91,27 +137,48 @@ DUE: dict[str, tuple[Job, Sequence[Step], Mapping[float, list]]] = {
     "unknown there": (ALONE, [0, 12, UNKNOWN], {13: [A1]}),
     "known, and not begun": (ALONE, [0, 12, ok(POLL, 13)], {1000: [POLL]}),
     "known there": (ALONE, [0, 12, reported(READY, "n1"), ok(POLL, 13)], {1000: [POLL]}),
-    "news before it": (ALONE, [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)], {1000: [POLL]}),
-    "it pushes": (BEGUN, [AllAnswer(0), reported(RUNNING, pushed=True)], {2.9: [POLL], 3: [POLL, POLL_2]}),
+    "news before it": (
+        ALONE,
+        [0, 12, UNKNOWN, reported(RUNNING, "n1", seconds=13.1)],
+        {1000: [POLL]},
+    ),
+    "it pushes": (
+        BEGUN,
+        [AllAnswer(0), reported(RUNNING, pushed=True)],
+        {2.9: [POLL], 3: [POLL, POLL_2]},
+    ),
     # the end
-    "a failure": (running("a -> b", roles=THREE, a=RUNNING), [reported(FAILED, "n3")], {1: [X1, X2, X3]}),
+    "a failure": (
+        running("a -> b", roles=THREE, a=RUNNING),
+        [reported(FAILED, "n3")],
+        {1: [X1, X2, X3]},
+    ),
     "stopped before anything was sent": (NEW, [STOP], {1: [], 1000: []}),
     "stopped with a start under way": (BEGUN, [0, STOP], {11.9: [], 12: [X1, X2]}),
-    "stopped with a lost start": (BEGUN, [0, STOP, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [X1, X2]}),
+    "stopped with a lost start": (
+        BEGUN,
+        [0, STOP, lost(A1, 2), lost(A2, 2)],
+        {11.9: [], 12: [X1, X2]},
+    ),
     "a lost stop": (RUNS, [STOP, 1, ok(X1, 2), unsent(X2, 2)], {3: [X2]}),
     "a refused stop": (RUNS, [STOP, 1, ok(X1, 2), no(X2, 2)], {10_000: []}),
 }
 
 
 @pytest.mark.parametrize(("job", "steps", "expected"), DUE.values(), ids=DUE)
-def test_what_is_due(job: Job, steps: Sequence[Step], expected: Mapping[float, list]):
+def test_what_is_due(
+    job: Job,
+    steps: Sequence[Step],
+    expected: Mapping[float, list],
+):
     job = after(job, *steps)
     assert {seconds: due(job, seconds) for seconds in expected} == expected
 
 
 def test_a_node_that_never_reports_is_asked_as_often_by_callback_as_by_poll():
     polled, called_back = (
-        after(running(job_params={"common": {"sync_type": mode}}), AllAnswer(0)) for mode in ("poll", "callback")
+        after(running(job_params={"common": {"sync_type": mode}}), AllAnswer(0))
+        for mode in ("poll", "callback")
     )
     assert next_due(called_back) == next_due(polled)
     assert [due(called_back, s) for s in (0.1, 1, 2)] == [due(polled, s) for s in (0.1, 1, 2)]
@@ -141,16 +208,26 @@ def test_the_message_of_a_node_that_does_not_know_its_task_is_kept():
         replace(UNKNOWN, at=at(t + 50), message="n1 refuses /task/poll with code 1: no")
         for t in range(0, 500, 100)
     ]
-    steps = [s for one, t in zip(unknown, range(0, 500, 100), strict=True) for s in (t, ok(A1, t), t + 50, one)]
+    steps = [
+        s
+        for one, t in zip(unknown, range(0, 500, 100), strict=True)
+        for s in (t, ok(A1, t), t + 50, one)
+    ]
     job = after(ALONE, *steps)
     assert job.ending is not None and job.ending.failure is not None
-    assert job.ending.failure.message.endswith("does not know the task: n1 refuses /task/poll with code 1: no")
+    assert job.ending.failure.message.endswith(
+        "does not know the task: n1 refuses /task/poll with code 1: no"
+    )
 
 
 SILENT = [1, unsent(POLL_2, 2)]
 
 ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {
-    "the first of two refusals": (NEW, [0, no(C2, 1), no(C1, 2, Failure("TOO"))], "REJECTED REJECTED BECAUSE n2"),
+    "the first of two refusals": (
+        NEW,
+        [0, no(C2, 1), no(C1, 2, Failure("TOO"))],
+        "REJECTED REJECTED BECAUSE n2",
+    ),
     "unreachable, not yet": (NEW, [0, ok(C1, 0), unsent(C2, 0), 9.9], ""),
     "unreachable": (
         NEW,
@@ -169,7 +246,11 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {
     ),
     "never known": (
         ALONE,
-        [s for t in range(0, 500, 100) for s in (t, ok(A1, t), t + 50, replace(UNKNOWN, at=at(t + 50)))],
+        [
+            s
+            for t in range(0, 500, 100)
+            for s in (t, ok(A1, t), t + 50, replace(UNKNOWN, at=at(t + 50)))
+        ],
         "FINISHED FAILED TASK_UNKNOWN n1",
     ),
     "polls refused": (
@@ -179,7 +260,10 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {
     ),
     "polls refused now and then": (
         ALONE,
-        [AllAnswer(0), *(s for i in range(1, 40) for s in (20 * i, (no if i % 9 else ok)(POLL, 20 * i)))],
+        [
+            AllAnswer(0),
+            *(s for i in range(1, 40) for s in (20 * i, (no if i % 9 else ok)(POLL, 20 * i))),
+        ],
         "",
     ),
     "silent, not yet": (TRIO_RUNS, [*SILENT, 601.9], ""),
@@ -198,7 +282,11 @@ ENDINGS: dict[str, tuple[Job, Sequence[Step], str]] = {
 
 
 @pytest.mark.parametrize(("job", "steps", "expected"), ENDINGS.values(), ids=ENDINGS)
-def test_how_a_job_ends(job: Job, steps: Sequence[Step], expected: str):
+def test_how_a_job_ends(
+    job: Job,
+    steps: Sequence[Step],
+    expected: str,
+):
     """``expected``: status, outcome, reason and node; empty for a job that goes on."""
     job = after(job, *steps)
     assert (job.ending is not None) is bool(expected)
@@ -214,7 +302,10 @@ CLAIMED = after(BEGUN, 0)
 STARTED = after(CLAIMED, ok(A1, 1), ok(A2, 1))
 WITHOUT_N2 = exclude(CLAIMED, A2, at(1))
 UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
-    "late reports": (after(CHAIN, reported(SUCCESS)), [reported(status, seconds=2) for status in TaskStatus]),
+    "late reports": (
+        after(CHAIN, reported(SUCCESS)),
+        [reported(status, seconds=2) for status in TaskStatus],
+    ),
     "reports of what nobody was asked": (
         CHAIN,
         [
@@ -225,14 +316,27 @@ UNCHANGED: dict[str, tuple[Job, Sequence[Event]]] = {
             reported(FAILED, task="b"),
         ],
     ),
-    "later responses": (STARTED, [lost(A2, 2), unsent(A2, 2), no(A2, 2), no(S2, 2), no(C2, 2), unsent(C2, 2)]),
+    "later responses": (
+        STARTED,
+        [lost(A2, 2), unsent(A2, 2), no(A2, 2), no(S2, 2), no(C2, 2), unsent(C2, 2)],
+    ),
     "responses to what was never sent": (
         NEW,
-        [*(event for r in (C1, S1, A1, POLL, X1) for event in (ok(r, 1), no(r, 1), unsent(r, 1))), UNKNOWN],
+        [
+            *(
+                event
+                for r in (C1, S1, A1, POLL, X1)
+                for event in (ok(r, 1), no(r, 1), unsent(r, 1))
+            ),
+            UNKNOWN,
+        ],
     ),
     "an unknown task that nobody polled": (after(ALONE, 0), [UNKNOWN]),
     "an earlier try": (after(ALONE, 0, 12, UNKNOWN, 13), [unsent(A1, 1)]),
-    "a poll before the last start": (after(ALONE, 0, 12, unsent(A1, 12.5), 13), [replace(UNKNOWN, at=at(12.6))]),
+    "a poll before the last start": (
+        after(ALONE, 0, 12, unsent(A1, 12.5), 13),
+        [replace(UNKNOWN, at=at(12.6))],
+    ),
     "a node left out": (
         WITHOUT_N2,
         [ok(A2, 2), no(A2, 2), lost(A2, 2), ok(POLL_2, 2), TaskUnknown(POLL_2, at(2))],
@@ -268,13 +372,19 @@ def test_a_lost_create_is_repeated_after_growing_pauses():
     assert pauses == [0.2, 0.4, 0.8, 1.6]
 
 
-def test_what_failed_together_is_not_tried_again_together_and_never_later_than_the_pause(tmp_path: Path):
+def test_what_failed_together_is_not_tried_again_together_and_never_later_than_the_pause(
+    tmp_path: Path,
+):
     timing = Timing(jitter=0.25)
     ids = [f"job-{i}" for i in range(40)]
     for tries, pause in ((1, 0.4), (10, 10.0)):
         found = {i: timing.retry(tries, i, C1).total_seconds() for i in ids}
-        assert len(set(found.values())) == len(ids) and all(0.75 * pause <= s <= pause for s in found.values())
-        assert found == {i: timing.retry(tries, i, C1).total_seconds() for i in ids}, "decided once more"
+        assert len(set(found.values())) == len(ids) and all(
+            0.75 * pause <= s <= pause for s in found.values()
+        )
+        assert found == {i: timing.retry(tries, i, C1).total_seconds() for i in ids}, (
+            "decided once more"
+        )
     dues = set()
     for i in ids:
         job = after(a_job(spec=a_spec(roles=ONE, job_id=i)), 0)
@@ -286,7 +396,8 @@ def test_what_failed_together_is_not_tried_again_together_and_never_later_than_t
 
 def test_polls_follow_at_growing_pauses():
     job = after(
-        a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")), AllAnswer(0)
+        a_job(status=JobStatus.RUNNING, spec=a_spec("a", {"guest": ("n2",)}, scheduler="n1")),
+        AllAnswer(0),
     )
     pauses, now = [], 0.0
     for _ in range(8):
@@ -296,7 +407,9 @@ def test_polls_follow_at_growing_pauses():
         job, requests = step(job, at(now))
         job = after(job, ok(requests[0], now))
     assert pauses == [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
-    assert next_due(after(running(roles=ONE), AllAnswer(0))) == at(2), "the node's own part is polled seldom"
+    assert next_due(after(running(roles=ONE), AllAnswer(0))) == at(2), (
+        "the node's own part is polled seldom"
+    )
 
 
 def polled_often(roles) -> Job:
@@ -340,7 +453,9 @@ def test_a_start_that_waited_for_its_turn_counts_from_when_it_is_sent():
 )
 def test_what_waited_until_the_job_was_stopped_is_not_sent(request_of):
     request = request_of("n2")
-    status = {CreateAt: JobStatus.PENDING, StartTaskAt: JobStatus.RUNNING}.get(type(request), JobStatus.READY)
+    status = {CreateAt: JobStatus.PENDING, StartTaskAt: JobStatus.RUNNING}.get(
+        type(request), JobStatus.READY
+    )
     job = with_call(a_job("a", status), request, sent(0))
     assert is_claimed(job, request, at(0))
     job = after(job, STOP, Delayed(request, at(0), at(2)))
@@ -365,7 +480,11 @@ def test_only_so_many_tasks_of_a_job_are_under_way_and_the_next_follows_in_the_f
 def test_a_role_that_a_node_does_not_play_is_not_waited_for():
     spec = a_spec("a", {"guest": ("n2",), "host": ("n2",)}, scheduler="n1")
     job = after(a_job(status=JobStatus.RUNNING, spec=spec), AllAnswer(0))
-    job = after(job, RoleNotPlayed("task_a", "n2", "host", at(1)), reported(SUCCESS, role="guest", seconds=2))
+    job = after(
+        job,
+        RoleNotPlayed("task_a", "n2", "host", at(1)),
+        reported(SUCCESS, role="guest", seconds=2),
+    )
     assert job.tasks["a"].status is SUCCESS
     only = after(job, RoleNotPlayed("task_a", "n2", "guest", at(3)))
     assert set(only.tasks["a"].nodes["n2"].roles) == {"guest"}
@@ -438,7 +557,11 @@ ROLES = st.sampled_from(["", "guest", "guest.0", "host", "arbiter", "nobody"])
 
 
 @st.composite
-def _event(draw: st.DrawFn, job: Job, seconds: float) -> Event:
+def _event(
+    draw: st.DrawFn,
+    job: Job,
+    seconds: float,
+) -> Event:
     node = draw(st.sampled_from(job.spec.nodes))
     task = draw(st.sampled_from(sorted(job.tasks)))
     poll = PollTaskAt(node, task, ("guest",))
@@ -453,7 +576,12 @@ def _event(draw: st.DrawFn, job: Job, seconds: float) -> Event:
                 Lost(request, at(seconds), delivered=draw(st.booleans())),
                 TaskUnknown(poll, at(seconds)),
                 TaskReported(
-                    f"task_{task}", node, draw(ROLES), draw(STATUSES), at(seconds), pushed=draw(st.booleans())
+                    f"task_{task}",
+                    node,
+                    draw(ROLES),
+                    draw(STATUSES),
+                    at(seconds),
+                    pushed=draw(st.booleans()),
                 ),
                 TaskReported("task_x", "n9", "", draw(STATUSES), at(seconds)),
                 StopRequested("n1", at(seconds)),
@@ -475,11 +603,17 @@ def test_no_news_whatever_breaks_a_job_or_moves_it_beside_the_tables(plot, data)
             job = after(job, data.draw(_event(job, now)))
         assert old.status is job.status or may(JOB, old.status, job.status)
         for name, task in job.tasks.items():
-            assert old.tasks[name].status is task.status or may(TASK, old.tasks[name].status, task.status)
+            assert old.tasks[name].status is task.status or may(
+                TASK, old.tasks[name].status, task.status
+            )
         assert job.progress >= old.progress
         assert old.ending in (None, job.ending)
         if ended(JOB, old.status):
-            assert (job.status, job.outcome, job.ended_at) == (old.status, old.outcome, old.ended_at)
+            assert (job.status, job.outcome, job.ended_at) == (
+                old.status,
+                old.outcome,
+                old.ended_at,
+            )
 
 
 def test_of_answers_from_which_nothing_follows_none_is_stored_by_itself():

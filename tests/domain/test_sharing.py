@@ -10,10 +10,22 @@ TABLE = Address("ns", "t")
 
 
 def a_grant(node: str = "n2", **changes: Any) -> Grant:
-    return Grant(**{"dataset": TABLE, "node": node, "granted_at": at(0), "granted_by": "ann", **changes})
+    return Grant(
+        **{
+            "dataset": TABLE,
+            "node": node,
+            "granted_at": at(0),
+            "granted_by": "ann",
+            **changes,
+        }
+    )
 
 
-def named(*grants: Grant, others: tuple[str, ...] = ("n2",), default: Default = Default.OPEN) -> list[str]:
+def named(
+    *grants: Grant,
+    others: tuple[str, ...] = ("n2",),
+    default: Default = Default.OPEN,
+) -> list[str]:
     return [node for node, _ in without_grant(grants, others, default, at(100))]
 
 
@@ -48,7 +60,15 @@ def test_both_forms_name_the_same_dataset():
 
 
 def test_partners_are_the_other_nodes_and_the_initiator():
-    spec = a_spec("a", {"guest": ("n1",), "host": ("n2", "n3"), "arbiter": ("n2",)}, initiator="n9")
+    spec = a_spec(
+        "a",
+        {
+            "guest": ("n1",),
+            "host": ("n2", "n3"),
+            "arbiter": ("n2",),
+        },
+        initiator="n9",
+    )
     assert partners(spec, "n1") == ["n2", "n3", "n9"]
     alone = a_spec("a", {"guest": ("n1",), "host": ("n1",)}, initiator="n1")
     assert partners(alone, "n1") == []

@@ -35,7 +35,10 @@ MULTISETS = [m for n in range(5) for m in combinations_with_replacement(TaskStat
 
 
 LEGAL = {
-    JobStatus: (JOB, "PENDING-READY PENDING-REJECTED READY-RUNNING READY-FINISHED RUNNING-FINISHED"),
+    JobStatus: (
+        JOB,
+        "PENDING-READY PENDING-REJECTED READY-RUNNING READY-FINISHED RUNNING-FINISHED",
+    ),
     TaskStatus: (
         TASK,
         "PENDING-READY PENDING-RUNNING PENDING-SUCCESS PENDING-FAILED "
@@ -106,9 +109,15 @@ def played(states: Sequence[TaskStatus], *, stops_answered: bool) -> Job:
     return after(job, *([AllAnswer(3)] if stops_answered else [3]))
 
 
-def told(job: Job, name: str, states: Mapping[str, TaskStatus]) -> Job:
+def told(
+    job: Job,
+    name: str,
+    states: Mapping[str, TaskStatus],
+) -> Job:
     """Return the job after nodes have told how a task is there, in this order; PENDING is not told."""
-    return after(job, *(reported(s, node, name, 2) for node, s in states.items() if s is not PENDING))
+    return after(
+        job, *(reported(s, node, name, 2) for node, s in states.items() if s is not PENDING)
+    )
 
 
 def wanted(states: Sequence[TaskStatus]) -> tuple[JobStatus, Outcome | None]:
@@ -153,9 +162,15 @@ def test_the_state_of_a_task_follows_from_its_parties_in_whatever_order_they_rep
 ):
     merged = merge(states)
     expected = merged if may(TASK, READY, merged) else READY
-    roles = {"guest": ("n1",), "host": ("n2",), "arbiter": ("n3",)}
+    roles = {
+        "guest": ("n1",),
+        "host": ("n2",),
+        "arbiter": ("n3",),
+    }
     for order in permutations(zip(PARTIES, states, strict=True)):
-        job = told(after(a_job(status=JobStatus.RUNNING, roles=roles), AllAnswer(0)), "a", dict(order))
+        job = told(
+            after(a_job(status=JobStatus.RUNNING, roles=roles), AllAnswer(0)), "a", dict(order)
+        )
         task = job.tasks["a"]
         assert task.status is expected
         assert (task.failure is not None) is (expected is FAILED)

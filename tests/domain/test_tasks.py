@@ -35,7 +35,12 @@ from tests.domain.script import due as all_due
 from tests.domain.strategies import REPEATABLE, SEEDS, plots, some_of
 from tests.domain.world import World
 
-READY, RUNNING, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED
+READY, RUNNING, SUCCESS, FAILED = (
+    TaskStatus.READY,
+    TaskStatus.RUNNING,
+    TaskStatus.SUCCESS,
+    TaskStatus.FAILED,
+)
 D1, D2 = StartTaskAt("n1", "d"), StartTaskAt("n2", "d")
 AGAIN_1, AGAIN_2 = StartTaskAt("n1", "a", 1), StartTaskAt("n2", "a", 1)
 T1, T2 = StopTaskAt("n1", "a"), StopTaskAt("n2", "a")
@@ -57,8 +62,14 @@ def running(dag: str = "a -> b; c", **tasks) -> Job:
     return a_job(dag, JobStatus.RUNNING, **({"a": RUNNING, "c": RUNNING} | tasks))
 
 
-def job_with(dag: str = "a -> b", status: JobStatus = JobStatus.RUNNING, **common) -> Job:
-    return replace(a_job(status=status, spec=a_spec(dag, job_params={"common": common})), started_at=at(0))
+def job_with(
+    dag: str = "a -> b",
+    status: JobStatus = JobStatus.RUNNING,
+    **common,
+) -> Job:
+    return replace(
+        a_job(status=status, spec=a_spec(dag, job_params={"common": common})), started_at=at(0)
+    )
 
 
 def begun(dag: str = "a -> b", **common) -> Job:
@@ -66,21 +77,38 @@ def begun(dag: str = "a -> b", **common) -> Job:
     return after(job_with(dag, **common), AllAnswer(0))
 
 
-def done(task: str, seconds: float, status: TaskStatus = SUCCESS) -> list[Step]:
+def done(
+    task: str,
+    seconds: float,
+    status: TaskStatus = SUCCESS,
+) -> list[Step]:
     return [reported(status, node, task, seconds) for node in ("n1", "n2")]
 
 
-def again(status: TaskStatus, node: str, seconds: float, failure: Failure | None = None) -> TaskReported:
+def again(
+    status: TaskStatus,
+    node: str,
+    seconds: float,
+    failure: Failure | None = None,
+) -> TaskReported:
     """Return a report of the second attempt."""
-    return TaskReported(retries.following("job-1", "a", 1, "task_a"), node, "", status, at(seconds), failure)
+    return TaskReported(
+        retries.following("job-1", "a", 1, "task_a"), node, "", status, at(seconds), failure
+    )
 
 
 RETRY, RETRY_C = begun(auto_retries=1), begun("a; c", auto_retries=1)
 LIMITED, BEGUN = begun(task_timeout=5, auto_retries=1), begun("a -> b; c")
 TWO_BRANCHES = running("a -> b; c -> d")
 AGAIN, TIMEOUT = retries.TryAgain("a"), retries.TimeOut("a")
-DELAYED, DELAYED_C = begun(auto_retries=1, auto_retry_delay=10), begun("a; c", auto_retries=1, auto_retry_delay=99)
-LIMITED_A, TOLERANT = begun("a", auto_retries=1, task_timeout=5), job_with("a; d", tolerable_tasks=["a"])
+DELAYED, DELAYED_C = (
+    begun(auto_retries=1, auto_retry_delay=10),
+    begun("a; c", auto_retries=1, auto_retry_delay=99),
+)
+LIMITED_A, TOLERANT = (
+    begun("a", auto_retries=1, task_timeout=5),
+    job_with("a; d", tolerable_tasks=["a"]),
+)
 D_FAILS = reported(FAILED, "n2", "d", 9, failure=OTHER)
 HALF_DONE = running(a={"n1": SUCCESS, "n2": RUNNING})
 ACCEPTED = a_job("a -> b; c", JobStatus.READY)
@@ -98,12 +126,42 @@ TOLERATED: list[Step] = [AllAnswer(5), reported(FAILED, seconds=6, failure=BROKE
 CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, str]] = {
     # the next attempt
     "the rest is waited for": (RETRY, [*FAIL, 1, ok(T2, 1)], {30: []}, RUNNING, ""),
-    "then the next": (RETRY, [*FAIL, 1, ok(T2, 1), reported(FAILED, seconds=31)], {31: [AGAIN]}, RUNNING, ""),
+    "then the next": (
+        RETRY,
+        [*FAIL, 1, ok(T2, 1), reported(FAILED, seconds=31)],
+        {31: [AGAIN]},
+        RUNNING,
+        "",
+    ),
     "after its delay": (DELAYED, OVER, {10.9: [], 11: [AGAIN]}, RUNNING, ""),
-    "and succeeds": (RETRY, [*NEXT, again(SUCCESS, "n1", 9), again(SUCCESS, "n2", 9)], {9: [B1, B2]}, SUCCESS, ""),
-    "and is the last": (RETRY, [*NEXT, again(FAILED, "n1", 3, OTHER)], {3: [X1, X2]}, FAILED, "EXIT_2"),
-    "a stop on its way": (RETRY, [*FAIL, 1, reported(FAILED, seconds=2)], {12.9: [], 13: [AGAIN]}, RUNNING, ""),
-    "a stop that arrived": (RETRY, [*FAIL, 1, reported(FAILED, seconds=2), ok(T2, 2)], {2: [AGAIN]}, RUNNING, ""),
+    "and succeeds": (
+        RETRY,
+        [*NEXT, again(SUCCESS, "n1", 9), again(SUCCESS, "n2", 9)],
+        {9: [B1, B2]},
+        SUCCESS,
+        "",
+    ),
+    "and is the last": (
+        RETRY,
+        [*NEXT, again(FAILED, "n1", 3, OTHER)],
+        {3: [X1, X2]},
+        FAILED,
+        "EXIT_2",
+    ),
+    "a stop on its way": (
+        RETRY,
+        [*FAIL, 1, reported(FAILED, seconds=2)],
+        {12.9: [], 13: [AGAIN]},
+        RUNNING,
+        "",
+    ),
+    "a stop that arrived": (
+        RETRY,
+        [*FAIL, 1, reported(FAILED, seconds=2), ok(T2, 2)],
+        {2: [AGAIN]},
+        RUNNING,
+        "",
+    ),
     "a stop made twice": (
         RETRY,
         [*FAIL, 1, lost(T2, 2), 3, ok(T2, 3), reported(FAILED, seconds=3)],
@@ -132,36 +190,92 @@ CASES: dict[str, tuple[Job, Sequence[Step], Mapping[float, list], TaskStatus, st
         "",
     ),
     # a task is stopped
-    "claimed once": (running(), [STOP_A, 1], {1: [], 12.9: [], 13: [T1, T2]}, RUNNING, ""),
+    "claimed once": (
+        running(),
+        [STOP_A, 1],
+        {
+            1: [],
+            12.9: [],
+            13: [T1, T2],
+        },
+        RUNNING,
+        "",
+    ),
     "not begun": (running(a=READY), [STOP_A], {1: [], 10_000: []}, READY, ""),
     "done at one node": (HALF_DONE, [STOP_A], {1: [T2]}, RUNNING, ""),
     "a start on its way": (BEGINS, [0, STOP_A], {11.9: [], 12: [T1, T2]}, READY, ""),
-    "lost starts": (BEGINS, [0, STOP_A, lost(A1, 2), lost(A2, 2)], {11.9: [], 12: [T1, T2]}, READY, ""),
+    "lost starts": (
+        BEGINS,
+        [0, STOP_A, lost(A1, 2), lost(A2, 2)],
+        {11.9: [], 12: [T1, T2]},
+        READY,
+        "",
+    ),
     "accepted at one node": (BEGINS, [0, STOP_A, ok(A2, 2)], {2: [T2]}, READY, ""),
     "starts that never left": (BEGINS, NEVER_LEFT, {500: []}, READY, ""),
     "accepted after all": (BEGINS, [*NEVER_LEFT, ok(A2, 3)], {3: [T2]}, FAILED, ""),
     "begun at one node": (running(a={"n1": RUNNING}), [STOP_A], {1: [T1]}, FAILED, ""),
-    "a start refused then": (BEGINS, [0, STOP_A, no(A1, 2, Failure("INPUT_MISSING"))], {20: [T2]}, FAILED, ""),
+    "a start refused then": (
+        BEGINS,
+        [0, STOP_A, no(A1, 2, Failure("INPUT_MISSING"))],
+        {20: [T2]},
+        FAILED,
+        "",
+    ),
     "a refused stop": (running(), [STOP_A, 1, no(T1, 2), ok(T2, 2)], {500: []}, RUNNING, ""),
-    "it fails meanwhile": (running(), [STOP_A, reported(FAILED, "n1", failure=BROKE)], {1: [T1, T2]}, FAILED, ""),
+    "it fails meanwhile": (
+        running(),
+        [STOP_A, reported(FAILED, "n1", failure=BROKE)],
+        {1: [T1, T2]},
+        FAILED,
+        "",
+    ),
     "other branches go on": (TWO_BRANCHES, BRANCHES, {3: [D1, D2]}, FAILED, ""),
-    "and then it is stopped": (TWO_BRANCHES, [*BRANCHES, 3, *done("d", 4)], {4: [X1, X2]}, FAILED, "STOPPED"),
+    "and then it is stopped": (
+        TWO_BRANCHES,
+        [*BRANCHES, 3, *done("d", 4)],
+        {4: [X1, X2]},
+        FAILED,
+        "STOPPED",
+    ),
     "before the job begins": (ACCEPTED, [STOP_A], {1: [S1, S2]}, READY, ""),
-    "all of it": (ACCEPTED, [STOP_A, TaskStopRequested("c", "n2", at(2))], {2: [X1, X2]}, READY, "STOPPED"),
-    "a party stops its part": (running(), [reported(FAILED, failure=CANCELED)], {1: [X1, X2]}, FAILED, "STOPPED"),
+    "all of it": (
+        ACCEPTED,
+        [STOP_A, TaskStopRequested("c", "n2", at(2))],
+        {2: [X1, X2]},
+        READY,
+        "STOPPED",
+    ),
+    "a party stops its part": (
+        running(),
+        [reported(FAILED, failure=CANCELED)],
+        {1: [X1, X2]},
+        FAILED,
+        "STOPPED",
+    ),
     # tolerable failures
     "another failure": (TOLERANT, [*TOLERATED, D_FAILS], {9: [X1, X2]}, FAILED, "EXIT_2"),
     "not tolerable": (job_with("a; d"), TOLERATED, {7: [X1, X2]}, FAILED, "EXIT_1"),
     # suspended
     "none starts": (BEGUN, [SUSPEND, *done("a", 3)], {1000: []}, SUCCESS, ""),
     "resumed": (BEGUN, [SUSPEND, *done("a", 3), RESUME], {5: [B1, B2]}, SUCCESS, ""),
-    "one part has started": (job_with("a"), [1, ok(A1, 1), unsent(A2, 1), SUSPEND], {5: [A2]}, READY, ""),
+    "one part has started": (
+        job_with("a"),
+        [1, ok(A1, 1), unsent(A2, 1), SUSPEND],
+        {5: [A2]},
+        READY,
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize(("job", "steps", "dues", "status", "why"), CASES.values(), ids=CASES)
 def test_what_is_due_while_a_job_runs(
-    job: Job, steps: Sequence[Step], dues: Mapping[float, list], status: TaskStatus, why: str
+    job: Job,
+    steps: Sequence[Step],
+    dues: Mapping[float, list],
+    status: TaskStatus,
+    why: str,
 ):
     job = after(job, *steps)
     assert {seconds: due(job, seconds) for seconds in dues} == dues
@@ -178,7 +292,12 @@ def test_the_next_attempt_has_another_id_and_the_last_one_is_kept():
     task = job.tasks["a"]
     assert task.attempt == 1 and task.task_id not in ("", "task_a") and task.failure is None
     (past,) = task.attempts
-    assert (past.number, past.task_id, past.failure.reason, past.failure.node) == (0, "task_a", "EXIT_1", "n1")
+    assert (past.number, past.task_id, past.failure.reason, past.failure.node) == (
+        0,
+        "task_a",
+        "EXIT_1",
+        "n1",
+    )
     assert {note.event for note in job.notes} >= {"attempt failed, another follows", "next attempt"}
     failed = after(RETRY, *OVER)
     one, two = retries.begun_again(failed, "a", at(2)), retries.begun_again(failed, "a", at(3))
@@ -212,20 +331,29 @@ def test_of_every_reason_of_a_task_it_is_decided_whether_another_attempt_may_hel
     found = {one.name for group in groups() if group.title["en"] in titles for one in group.reasons}
     decided = [{*MAY_HELP.split()}, {*NO_TASKS.split()}, retries.NOT_WORTH_IT]
     undecided = found.difference(*decided)
-    assert undecided == set(), "to NOT_WORTH_IT of gateway/domain/retries.py, or MAY_HELP or NO_TASKS here"
+    assert undecided == set(), (
+        "to NOT_WORTH_IT of gateway/domain/retries.py, or MAY_HELP or NO_TASKS here"
+    )
     assert sum(len(names & found) for names in decided) == len(found)
 
 
 @pytest.mark.parametrize("reason", sorted(retries.NOT_WORTH_IT))
 def test_what_would_only_happen_again_is_not_tried_again(reason):
-    job = after(begun(auto_retries=5), reported(RUNNING), reported(FAILED, "n1", failure=Failure(reason)))
+    job = after(
+        begun(auto_retries=5), reported(RUNNING), reported(FAILED, "n1", failure=Failure(reason))
+    )
     outcome = Outcome.STOPPED if reason == "STOPPED" else Outcome.FAILED
     assert (job.ending.outcome, job.ending.failure.reason) == (outcome, reason)
 
 
 def test_reports_and_responses_of_an_earlier_attempt_change_nothing():
     job = after(RETRY, *OVER, 2)
-    late = [reported(SUCCESS, seconds=3), ok(A1, 3), ok(PollTaskAt("n1", "a", ("guest",)), 3), no(T2, 3)]
+    late = [
+        reported(SUCCESS, seconds=3),
+        ok(A1, 3),
+        ok(PollTaskAt("n1", "a", ("guest",)), 3),
+        no(T2, 3),
+    ]
     for news in late:
         later = after(job, news)
         assert later.tasks == job.tasks and later.nodes == job.nodes
@@ -241,7 +369,11 @@ def test_reports_and_responses_of_an_earlier_attempt_change_nothing():
         ({"auto_retries": 1}, GOES_ON, ("EXIT_1", "at n2 (RUNNING)")),
     ],
 )
-def test_what_takes_too_long_is_named(common, steps, words):
+def test_what_takes_too_long_is_named(
+    common,
+    steps,
+    words,
+):
     message = after(begun(**common), *steps).ending.failure.message
     assert all(word in message for word in words), message
 
@@ -259,15 +391,23 @@ def test_what_has_ended_or_is_stopped_before_stays_as_it_is():
     for later in (STOP_A, StopRequested("n1", at(9)), SuspendRequested("n1", at(9))):
         assert after(ending, later) is ending
     over = after(ending, 3, ok(X1, 4), ok(X2, 4), 20, ok(X1, 21), ok(X2, 21))
-    assert (over.outcome, over.ending.by) == (Outcome.STOPPED, "n2") and after(over, STOP, STOP_A) is over
+    assert (over.outcome, over.ending.by) == (Outcome.STOPPED, "n2") and after(
+        over, STOP, STOP_A
+    ) is over
     first = after(running(), TaskStopRequested("b", "n2", at(1)))
     job = after(first, TaskStopRequested("a", "n2", at(5)))
     assert job.tasks["b"].ending == first.tasks["b"].ending and job.tasks["a"].ending.at == at(5)
 
 
 def test_new_parameters_hold_unless_others_came_first_or_a_task_has_begun():
-    def agreed(name: str, task: str, after_: int) -> ParametersAgreed:
-        return ParametersAgreed(Amendment(name, {"common": {task: {"x": 1}}}, "n2", "", at(2)), after_)
+    def agreed(
+        name: str,
+        task: str,
+        after_: int,
+    ) -> ParametersAgreed:
+        return ParametersAgreed(
+            Amendment(name, {"common": {task: {"x": 1}}}, "n2", "", at(2)), after_
+        )
 
     job = after(running(), agreed("one", "b", 0))
     assert [one.id for one in job.amendments] == ["one"]
@@ -279,7 +419,13 @@ def test_new_parameters_hold_unless_others_came_first_or_a_task_has_begun():
 
 @pytest.mark.parametrize(("start", "status"), [(CallState.LOST, READY), (CallState.OK, FAILED)])
 def test_a_task_that_its_only_node_does_not_know_has_failed_if_it_was_accepted_there(start, status):
-    job = a_job("a; c", JobStatus.RUNNING, roles={"guest": ("n1",)}, a=READY, c=RUNNING)
+    job = a_job(
+        "a; c",
+        JobStatus.RUNNING,
+        roles={"guest": ("n1",)},
+        a=READY,
+        c=RUNNING,
+    )
     part = replace(job.tasks["a"].nodes["n1"], start=replace(sent(), state=start))
     job = replace(job, tasks={**job.tasks, "a": replace(job.tasks["a"], nodes={"n1": part})})
     job = after(job, STOP_A, 20, TaskUnknown(PollTaskAt("n1", "a", ("guest",)), at(21)))
@@ -304,11 +450,30 @@ def test_a_stop_of_a_task_that_gets_no_answer_of_a_gateway_is_repeated_for_a_whi
 
 
 def test_no_part_of_a_task_is_left_running_by_the_end_of_its_job():
-    job = a_job("a -> b; c", JobStatus.RUNNING, a={"n1": RUNNING, "n2": SUCCESS}, c={"n1": FAILED, "n2": RUNNING})
+    job = a_job(
+        "a -> b; c",
+        JobStatus.RUNNING,
+        a={"n1": RUNNING, "n2": SUCCESS},
+        c={"n1": FAILED, "n2": RUNNING},
+    )
     job = after(job, StopRequested("n1", at(1)), AllAnswer(1))
-    assert {name: task.status for name, task in job.tasks.items()} == {"a": FAILED, "b": READY, "c": FAILED}
-    parts = {(name, n): p.status for name, task in job.tasks.items() for n, p in task.nodes.items() if name != "b"}
-    assert parts == {("a", "n1"): FAILED, ("a", "n2"): SUCCESS, ("c", "n1"): FAILED, ("c", "n2"): FAILED}
+    assert {name: task.status for name, task in job.tasks.items()} == {
+        "a": FAILED,
+        "b": READY,
+        "c": FAILED,
+    }
+    parts = {
+        (name, n): p.status
+        for name, task in job.tasks.items()
+        for n, p in task.nodes.items()
+        if name != "b"
+    }
+    assert parts == {
+        ("a", "n1"): FAILED,
+        ("a", "n2"): SUCCESS,
+        ("c", "n1"): FAILED,
+        ("c", "n2"): FAILED,
+    }
     job = a_job("a", JobStatus.RUNNING, a=RUNNING, roles={"guest": ("n1",)})
     forgotten = {"n1": replace(job.tasks["a"].nodes["n1"], start=IDLE)}
     job = replace(job, tasks={"a": replace(job.tasks["a"], nodes=forgotten)})
@@ -319,7 +484,9 @@ def test_a_job_succeeds_in_spite_of_a_tolerable_failure():
     job = after(job_with("a -> b -> c; d", tolerable_tasks=["a"]), *TOLERATED, 7, *done("d", 8))
     assert (job.ending.outcome, job.ending.failure) == (Outcome.SUCCEEDED, None)
     assert quorum.failed_tasks(job) == ["a"]
-    assert job.tasks["b"].status is READY and job.tasks["b"].ending.failure.reason == "UPSTREAM_FAILED"
+    assert (
+        job.tasks["b"].status is READY and job.tasks["b"].ending.failure.reason == "UPSTREAM_FAILED"
+    )
     job = after(job, AllAnswer(30))
     assert (job.status, job.outcome, job.progress) == (JobStatus.FINISHED, Outcome.SUCCEEDED, 100)
 
@@ -331,7 +498,11 @@ def test_which_tasks_a_stop_ends_follows_from_the_flow(data):
     names = [n.name for n in plot.spec.dag.nodes]
     open_ = downstream(plot.spec.dag, data.draw(st.frozensets(st.sampled_from(names), min_size=1)))
     finished = set(names) - open_
-    job = a_job(spec=plot.spec, status=JobStatus.RUNNING, **dict.fromkeys(finished, SUCCESS))
+    job = a_job(
+        spec=plot.spec,
+        status=JobStatus.RUNNING,
+        **dict.fromkeys(finished, SUCCESS),
+    )
     asked = data.draw(st.sampled_from(names))
     job = after(job, TaskStopRequested(asked, "n2", at(1)))
     expected = set() if asked in finished else set(downstream(plot.spec.dag, [asked]))
@@ -350,7 +521,11 @@ def moments(plot: Plot, task: str) -> tuple[float, float]:
     world = World(plot)
     world.run()
     starts = [str(StartTaskAt(node, task)) for node in plot.spec.nodes]
-    times = [float(line.split()[0]) for line in world.works.story if any(start in line for start in starts)]
+    times = [
+        float(line.split()[0])
+        for line in world.works.story
+        if any(start in line for start in starts)
+    ]
     return min(times), max(times)
 
 
@@ -368,17 +543,32 @@ def agree(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(("task", "whole"), [("a", True), ("b", True), ("a", False), ("b", False), ("c", False)])
-def test_a_stop_racing_a_start(seed, task, whole):
+@pytest.mark.parametrize(
+    ("task", "whole"), [("a", True), ("b", True), ("a", False), ("b", False), ("c", False)]
+)
+def test_a_stop_racing_a_start(
+    seed,
+    task,
+    whole,
+):
     """``whole``: the job is stopped, else the task. No task succeeds before that."""
     times = Random(seed)
     fates = {place: Fate(times.uniform(0.0, 1.0), times.uniform(15.0, 40.0)) for place in PLACES}
-    plot = replace(RACE, seed=seed, planners=1 + seed % 2, fates=fates)
+    plot = replace(
+        RACE,
+        seed=seed,
+        planners=1 + seed % 2,
+        fates=fates,
+    )
     first, last = moments(plot, task)
     when = Random(seed).uniform(first - 0.05, last + 0.05)
-    world = World(replace(plot, stop_at=when) if whole else replace(plot, stop_tasks=((when, task),)))
+    world = World(
+        replace(plot, stop_at=when) if whole else replace(plot, stop_tasks=((when, task),))
+    )
     job = world.run()
-    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED), "\n".join(world.works.story)
+    assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.STOPPED), "\n".join(
+        world.works.story
+    )
     rest = set() if whole else {"a", "b", "c"} - downstream(plot.spec.dag, [task])
     assert all(job.tasks[name].status is SUCCESS for name in rest)
     agree(world)
@@ -387,24 +577,41 @@ def test_a_stop_racing_a_start(seed, task, whole):
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_task_is_stopped_at_a_node_when_it_is_back(hangs):
     fates = {place: Fate(ends=200 if place[0] == "a" else 100) for place in PLACES}
-    world = World(replace(RACE, fates=fates, outages=(Outage("n2", 10, 60, hangs),), stop_tasks=((20.0, "a"),)))
+    world = World(
+        replace(
+            RACE,
+            fates=fates,
+            outages=(Outage("n2", 10, 60, hangs),),
+            stop_tasks=((20.0, "a"),),
+        )
+    )
     job = world.run()
     assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS
     assert world.nodes["n2"].failures["a.host"].reason == "STOPPED"
-    arrived = [line for line in world.works.story if "StopTaskAt(node='n1', task='a', attempt=0) arrives" in line]
+    arrived = [
+        line
+        for line in world.works.story
+        if "StopTaskAt(node='n1', task='a', attempt=0) arrives" in line
+    ]
     assert float(arrived[0].split()[0]) < 22, "the node that answers is stopped at once"
 
 
 @given(plots(calm=True), SEEDS, st.data())
 @settings(REPEATABLE, max_examples=30)
-def test_where_nothing_goes_wrong_each_stop_is_sent_once(plot, seed, data):
+def test_where_nothing_goes_wrong_each_stop_is_sent_once(
+    plot,
+    seed,
+    data,
+):
     names = [n.name for n in plot.spec.dag.nodes]
     times = Random(seed)
     asked = [(times.uniform(0.0, 30.0), task) for task in sorted(data.draw(some_of(names, 2)))]
     world = World(replace(plot, stop_tasks=tuple(asked)))
     job = world.run()
     assert job.outcome in (Outcome.SUCCEEDED, Outcome.STOPPED)
-    assert all(n == 1 for request, n in world.calls.items() if isinstance(request, StopTaskAt | StopAt))
+    assert all(
+        n == 1 for request, n in world.calls.items() if isinstance(request, StopTaskAt | StopAt)
+    )
     assert all(r.task in world.stopped for r in world.calls if isinstance(r, StopTaskAt))
 
 
@@ -415,7 +622,9 @@ def test_a_planner_may_die_at_every_single_pause_of_a_stop():
         pauses += 1
         world = World(replace(plot, dies_at=pauses, seed=pauses))
         job = world.run()
-        assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS, "\n".join(world.works.story)
+        assert job.outcome is Outcome.STOPPED and job.tasks["c"].status is SUCCESS, "\n".join(
+            world.works.story
+        )
         agree(world)
         lives = world.lives
     assert pauses > 30

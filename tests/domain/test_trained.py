@@ -32,12 +32,23 @@ def asks(**common):
 
 
 def trees(status=RunStatus.SUCCESS, **changes):
-    run = a_run("trees", status, to_seal=("model",), output_keys={"data0": "train_data", "model0": "model"})
+    run = a_run(
+        "trees", status, to_seal=("model",), output_keys={"data0": "train_data", "model0": "model"}
+    )
     outputs = {"train_data": Address("ns", "t-data0"), "model": Address("ns", "t-model0")}
-    return replace(run, outputs=outputs, collect=OK, **changes)
+    return replace(
+        run,
+        outputs=outputs,
+        collect=OK,
+        **changes,
+    )
 
 
-def local(*runs, spec=None, **changes):
+def local(
+    *runs,
+    spec=None,
+    **changes,
+):
     return replace(a_local_job(*runs), spec=spec or a_spec(FLOW), **changes)
 
 
@@ -50,15 +61,34 @@ def sealed():
 
 def test_by_default_a_model_is_named_by_flow_and_versioned_by_job():
     assert models.named(a_spec(FLOW)) == models.Named("train", "flow-1", "job-1")
-    assert models.named(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"  # a path cannot be made of it
+    assert (
+        models.named(a_spec(FLOW, flow_id="a/b")).model_id == "job-1"
+    )  # a path cannot be made of it
     assert models.named(asks(model_id="m", model_version=3)) == models.Named("train", "m", "3")
-    assert models.named(asks(job_type=None, model_id="", model_version="")) == models.named(a_spec(FLOW))
+    assert models.named(
+        asks(
+            job_type=None,
+            model_id="",
+            model_version="",
+        )
+    ) == models.named(a_spec(FLOW))
 
 
 def test_only_outputs_of_category_model_are_sealed_and_only_in_training():
     keys = {"data0": "train_data", "model0": "model"}
     assert models.to_seal(a_spec(FLOW), TREES, keys) == ("model",)
-    assert models.to_seal(asks(job_type="predict", model_id="m", model_version="v"), TREES, keys) == ()
+    assert (
+        models.to_seal(
+            asks(
+                job_type="predict",
+                model_id="m",
+                model_version="v",
+            ),
+            TREES,
+            keys,
+        )
+        == ()
+    )
 
 
 # ---------------------------------------------------------------- sealing
@@ -99,14 +129,22 @@ def test_a_model_is_not_read_any_more_once_its_task_is_stopped(tasks):
     run = job.runs[0].run_id
     assert Seal(run) in due(job, 1)
     job = after(job, 1, StopRequested(at(2), tasks, Ending(Outcome.STOPPED, at(2)), "n1"))
-    assert not any(isinstance(d.command, Seal) for d in agenda(job, RunTiming())) and not job.runs[0].unsealed
+    assert (
+        not any(isinstance(d.command, Seal) for d in agenda(job, RunTiming()))
+        and not job.runs[0].unsealed
+    )
     assert after(job, Sealed(run, FILES, at(3))).runs[0].files == ()
 
 
 def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_ran_itself():
     node = DagNode("after", REF)
     spec = a_spec(Dag((TREES, node)))
-    taken = replace(sealed(), of_job="job-old", task_id="task_old", outputs={"model": Address("old", "model")})
+    taken = replace(
+        sealed(),
+        of_job="job-old",
+        task_id="task_old",
+        outputs={"model": Address("old", "model")},
+    )
     job = local(a_run("after", RunStatus.SUCCESS, collect=OK), spec=spec, inherited=(taken,))
     assert models.saves(job, GOOD) and models.saves(job, None)
     (model,) = models.left_by(job)
@@ -118,7 +156,9 @@ def test_a_model_of_a_task_that_was_taken_over_is_the_new_jobs_too_unless_that_r
 
 
 @pytest.mark.parametrize("dies_at", [None, *range(0, 40, 3)])
-def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_reported_and_saved_once(dies_at):
+def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_reported_and_saved_once(
+    dies_at,
+):
     run = replace(trees(RunStatus.WAITING), launch=a_run("trees").launch)
     run = replace(run, collect=a_run("trees").collect)
     shop = Workshop(Shift(local(run), {run.name: Program()}, dies_at=dies_at, seed=dies_at or 0))
@@ -130,7 +170,11 @@ def test_wherever_the_process_dies_the_model_is_sealed_before_success_is_reporte
 # ---------------------------------------------------------------- saving
 
 
-PREDICTS = {"job_type": "predict", "model_id": "m", "model_version": "v"}
+PREDICTS = {
+    "job_type": "predict",
+    "model_id": "m",
+    "model_version": "v",
+}
 
 
 @pytest.mark.parametrize(
@@ -139,12 +183,20 @@ PREDICTS = {"job_type": "predict", "model_id": "m", "model_version": "v"}
         ({}, GOOD, True),
         ({}, Ending(Outcome.FAILED, at(9)), False),
         ({}, Ending(Outcome.STOPPED, at(9)), False),
-        ({}, None, True),  # a scheduling node that does not say: everything here succeeded, to the last task
+        (
+            {},
+            None,
+            True,
+        ),  # a scheduling node that does not say: everything here succeeded, to the last task
         ({"spec": a_spec(Dag((TREES, DagNode("next", REF))))}, None, False),
         ({"spec": asks(**PREDICTS)}, GOOD, False),
     ],
 )
-def test_only_success_leaves_a_model(changes, ending, saved):
+def test_only_success_leaves_a_model(
+    changes,
+    ending,
+    saved,
+):
     end = after(local(sealed(), **changes), StopRequested(at(9), None, ending, "n1"))
     assert end.status is JobStatus.FINISHED and end.model_saved is saved
     assert [n.event for n in end.notes if n.event == "model saved"] == ["model saved"] * saved
@@ -160,8 +212,18 @@ def left(*runs):
 
 
 def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
-    model = left(trees(files=FILES, seal=OK, parameters={"num_trees": 2}))
-    assert (model.model_id, model.version, model.party) == ("flow-1", "job-1", Party("guest", 0, "n1"))
+    model = left(
+        trees(
+            files=FILES,
+            seal=OK,
+            parameters={"num_trees": 2},
+        )
+    )
+    assert (model.model_id, model.version, model.party) == (
+        "flow-1",
+        "job-1",
+        Party("guest", 0, "n1"),
+    )
     assert model.parties == (model.party, Party("host", 0, "n2"))
     (part,) = model.parts
     address = Address("ns", "t-model0")
@@ -172,7 +234,11 @@ def test_a_model_has_its_parts_with_checksums_addresses_and_parameters():
 
 def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_component():
     model = left()
-    assert models.part_for(model, TREES) == models.part_for(model, DagNode("renamed", REF)) == model.parts
+    assert (
+        models.part_for(model, TREES)
+        == models.part_for(model, DagNode("renamed", REF))
+        == model.parts
+    )
     assert models.part_for(model, DagNode("other", ComponentRef("vendor", "1.0.0", "Other"))) == ()
     two = replace(model, parts=(*model.parts, replace(model.parts[0], task="more")))
     assert models.part_for(two, DagNode("renamed", REF)) == ()
@@ -180,9 +246,16 @@ def test_a_part_goes_to_the_task_of_its_name_else_to_the_only_one_with_its_compo
 
 def test_only_the_models_own_parties_and_those_granted_may_use_it():
     stranger = a_spec(FLOW, {"guest": ("n9",), "host": ("n2",)})
-    scheduled = replace(a_spec(FLOW), scheduler="n9")  # names a party of the model as its initiator, falsely maybe
+    scheduled = replace(
+        a_spec(FLOW), scheduler="n9"
+    )  # names a party of the model as its initiator, falsely maybe
     asked = [(a_spec(FLOW), ()), (stranger, ()), (stranger, ("n9",)), (scheduled, ())]
-    assert [models.not_allowed(spec, left(), granted) for spec, granted in asked] == [[], ["n9"], [], ["n9"]]
+    assert [models.not_allowed(spec, left(), granted) for spec, granted in asked] == [
+        [],
+        ["n9"],
+        [],
+        ["n9"],
+    ]
 
 
 # ---------------------------------------------------------------- the end at the scheduling node
@@ -199,9 +272,13 @@ def test_success_is_reported_once_every_participant_has_confirmed_and_saved():
     job = after(ending_job(), TOLD, LOST)
     assert job.status is JobStatus.RUNNING
     assert after(job, ok(X2, 12)).outcome is Outcome.SUCCEEDED
-    assert after(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, "it leaves no model"
+    assert after(ending_job(asks(**PREDICTS)), TOLD, LOST).status is JobStatus.FINISHED, (
+        "it leaves no model"
+    )
     job = ending_job()
-    gone = replace(job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST))
+    gone = replace(
+        job.nodes["n2"], excluded=Failure("UNREACHABLE"), stop=replace(OK, state=CallState.LOST)
+    )
     assert after(replace(job, nodes={**job.nodes, "n2": gone}), TOLD).outcome is Outcome.SUCCEEDED
 
 

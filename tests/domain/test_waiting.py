@@ -44,8 +44,18 @@ JOBS: dict[str, tuple[Job, str, str, float]] = {
     "an answer to the creation is missing": (CREATING, "CREATING", "n2", 1),
     "the creation is lost": (after(CREATING, unsent(C2, 3)), "UNREACHABLE", "n2", 3),
     "an approval": (after(CREATING, ok(C2, 3, AGREES)), "APPROVAL", "UTC (n2)", 3),
-    "images": (after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))), "PREPARING", "1 image", 3),
-    "a node has too little free": (after(HOLDS, no(ReserveAt("n2"), 5, BUSY)), "RESOURCES", "held by job-7", 5),
+    "images": (
+        after(CREATING, ok(C2, 3, replace(AGREES, waits_for="1 image"))),
+        "PREPARING",
+        "1 image",
+        3,
+    ),
+    "a node has too little free": (
+        after(HOLDS, no(ReserveAt("n2"), 5, BUSY)),
+        "RESOURCES",
+        "held by job-7",
+        5,
+    ),
     "nor has it answered": (HOLDS, "RESOURCES", "asking for resources at n2", 0),
     "the start is not answered": (after(a_job(status=READY), 4), "STARTING", "n1, n2", 4),
     "nor by one": (after(a_job(status=READY), 4, ok(S1, 5)), "STARTING", "of n2", 4),
@@ -59,12 +69,22 @@ JOBS: dict[str, tuple[Job, str, str, float]] = {
     ),
     "it is suspended": (after(UNDER_WAY, SUSPEND), "SUSPENDED", "n2", 6),
     "it is being stopped": (ENDING, "ENDING", "STOPPED", 7),
-    "a stop is not acknowledged": (after(ENDING, ok(X1, 9), lost(X2, 10)), "STOP_NOT_ACKNOWLEDGED", "n2", 8),
+    "a stop is not acknowledged": (
+        after(ENDING, ok(X1, 9), lost(X2, 10)),
+        "STOP_NOT_ACKNOWLEDGED",
+        "n2",
+        8,
+    ),
 }
 
 
 @pytest.mark.parametrize(("job", "reason", "words", "since"), JOBS.values(), ids=JOBS)
-def test_what_a_job_waits_for(job: Job, reason: str, words: str, since: float):
+def test_what_a_job_waits_for(
+    job: Job,
+    reason: str,
+    words: str,
+    since: float,
+):
     found = waiting.of_job(job, Timing())
     assert (found.reason, found.since) == (reason, at(since)), found
     assert words in found.message and found.next_check is not None
@@ -91,7 +111,12 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
     "it is about to start": (a_job("a -> b", RUNNING), "a", "STARTING", "due"),
     "it needs another's output": (UNDER_WAY, "b", "UPSTREAM", "output of a"),
     "a node of it is away": (AWAY, "a", "UNREACHABLE", "n2 since"),
-    "its upstream has failed": (failing(tolerable_tasks=["a"]), "b", "UPSTREAM_FAILED", "never starts"),
+    "its upstream has failed": (
+        failing(tolerable_tasks=["a"]),
+        "b",
+        "UPSTREAM_FAILED",
+        "never starts",
+    ),
     "it is tried again": (failing(auto_retries=1), "a", "RETRY", "attempt 1 failed (EXIT_1)"),
     "its job is suspended": (after(a_job(status=RUNNING), SUSPEND), "a", "SUSPENDED", "n2"),
     "its job ends": (ENDING, "b", "JOB", "ENDING"),
@@ -105,11 +130,18 @@ TASKS: dict[str, tuple[Job, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("job", "task", "reason", "words"), TASKS.values(), ids=TASKS)
-def test_what_a_task_waits_for(job: Job, task: str, reason: str, words: str):
+def test_what_a_task_waits_for(
+    job: Job,
+    task: str,
+    reason: str,
+    words: str,
+):
     found = waiting.of_tasks(job, Timing())[task]
     assert found.reason == reason, found
     assert words in found.message and found.since >= at(0)
-    assert found.next_check or reason == "SUSPENDED", "until somebody resumes it there is nothing to look at"
+    assert found.next_check or reason == "SUSPENDED", (
+        "until somebody resumes it there is nothing to look at"
+    )
 
 
 SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
@@ -120,7 +152,10 @@ SUCCEEDED = a_local_job(a_run(status=RunStatus.SUCCESS))
 
 LOCALS: dict[str, tuple[LocalJob, str]] = {
     "an approval": (ASKED, "APPROVAL"),
-    "the decision is being told": (after(ASKED, Decided(False, "li", "no", at(5)), 6), "CONFIRMING"),
+    "the decision is being told": (
+        after(ASKED, Decided(False, "li", "no", at(5)), 6),
+        "CONFIRMING",
+    ),
     "the approved job is not created": (UNUSED, "CREATION"),
     "it has not been started": (a_local_job(status=READY), "START"),
     "a container runs": (HERE, "RUNNING"),
@@ -144,7 +179,9 @@ def test_what_a_run_waits_for(status: RunStatus):
     run = a_run(status=status)
     found = waiting.of_runs(a_local_job(run), RunTiming())[run.run_id]
     assert (found is None) is run.over
-    assert found is None or (found.reason and found.message and found.since >= at(0) and found.next_check)
+    assert found is None or (
+        found.reason and found.message and found.since >= at(0) and found.next_check
+    )
 
 
 def test_a_run_whose_engine_is_silent_says_since_when():

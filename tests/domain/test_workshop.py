@@ -34,7 +34,9 @@ GUEST, HOST = Party("guest", 0, "n1"), Party("host", 0, "n1")
 
 def _shift(*, stop_at: float | None = None, **programs: Program) -> Shift:
     runs = [a_run(task, party=party) for task in ("a", "b") for party in (GUEST, HOST)]
-    return Shift(a_local_job(*runs), {f"bfia-{k}-guest.0": p for k, p in programs.items()}, stop_at=stop_at)
+    return Shift(
+        a_local_job(*runs), {f"bfia-{k}-guest.0": p for k, p in programs.items()}, stop_at=stop_at
+    )
 
 
 def _die_at_every_pause(shift: Shift, least: int) -> list[Workshop]:
@@ -48,11 +50,20 @@ def _die_at_every_pause(shift: Shift, least: int) -> list[Workshop]:
 
 def test_the_process_may_die_at_every_single_pause():
     for shop in _die_at_every_pause(_shift(), 20):
-        assert all(run.status is RunStatus.SUCCESS for run in shop.local.runs), "\n".join(shop.works.story)
+        assert all(run.status is RunStatus.SUCCESS for run in shop.local.runs), "\n".join(
+            shop.works.story
+        )
         assert all(times == 1 for times in shop.created.values())
 
 
 def test_the_process_may_die_at_every_single_pause_of_a_stop():
-    for shop in _die_at_every_pause(_shift(a=Program((), exits=None), b=Program((), exits=None), stop_at=0.5), 20):
+    for shop in _die_at_every_pause(
+        _shift(
+            a=Program((), exits=None),
+            b=Program((), exits=None),
+            stop_at=0.5,
+        ),
+        20,
+    ):
         stopped = [run for run in shop.local.runs if run.party == GUEST]
         assert all(run.failure.reason == "STOPPED" for run in stopped), "\n".join(shop.works.story)

@@ -25,7 +25,9 @@ def test_whatever_goes_wrong_a_job_ends_as_its_nodes_did(plot):
 def test_a_task_that_fails_is_tried_again_and_each_attempt_starts_once(plot):
     job = World(plot).run()
     if plot.stop_at is None and not plot.stop_tasks and job.ending.failure is not None:
-        assert job.ending.failure.reason == "PEER_UNREACHABLE", "only before it began may the network fail the job"
+        assert job.ending.failure.reason == "PEER_UNREACHABLE", (
+            "only before it began may the network fail the job"
+        )
 
 
 @given(plots(calm=True))
@@ -51,16 +53,37 @@ def _longest_path(plot: Plot) -> float:
 @given(plots())
 @settings(PLAYED, max_examples=30)
 def test_a_second_planner_on_the_store_changes_nothing(plot):
-    plot = replace(plot, stop_at=None, trouble=0.0, crash=0.0, stalls=0.0, outages=())
-    plot = replace(plot, spec=replace(plot.spec, job_params={}))  # what takes too long is a matter of moments
+    plot = replace(
+        plot,
+        stop_at=None,
+        trouble=0.0,
+        crash=0.0,
+        stalls=0.0,
+        outages=(),
+    )
+    plot = replace(
+        plot, spec=replace(plot.spec, job_params={})
+    )  # what takes too long is a matter of moments
     one, two = World(replace(plot, planners=1)), World(replace(plot, planners=2))
     assert one.run().outcome is two.run().outcome
     starts = {node: (there.creates, set(there.tasks)) for node, there in one.nodes.items()}
     if one.job.outcome is Outcome.SUCCEEDED:
-        assert starts == {node: (there.creates, set(there.tasks)) for node, there in two.nodes.items()}
+        assert starts == {
+            node: (there.creates, set(there.tasks)) for node, there in two.nodes.items()
+        }
 
 
-SMALL = Plot(a_spec("a -> b; a -> c", {"guest": ("n1",), "host": ("n2",), "arbiter": ("n1",)}), planners=1)
+SMALL = Plot(
+    a_spec(
+        "a -> b; a -> c",
+        {
+            "guest": ("n1",),
+            "host": ("n2",),
+            "arbiter": ("n1",),
+        },
+    ),
+    planners=1,
+)
 
 
 def test_a_planner_may_die_at_every_single_pause():
@@ -90,7 +113,10 @@ def test_a_node_that_is_gone_for_long_fails_the_job_and_is_stopped_when_it_is_ba
 
 
 def test_a_node_that_hangs_does_not_delay_the_stop_of_others():
-    broken = {("a", "n1", "guest"): Fate(ends=20, status=TaskStatus.FAILED), ("a", "n2", "host"): Fate(ends=100)}
+    broken = {
+        ("a", "n1", "guest"): Fate(ends=20, status=TaskStatus.FAILED),
+        ("a", "n2", "host"): Fate(ends=100),
+    }
     world = World(replace(SMALL, outages=(Outage("n2", 5, 300, hangs=True),), fates=broken))
     job = world.run()
     assert job.ending.failure.reason == "BROKE"

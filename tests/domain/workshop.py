@@ -29,7 +29,10 @@ CALL_LASTS = 10.0
 class Program:
     """What a container does, in seconds after its launch; it says RUNNING first."""
 
-    says: tuple[tuple[float, TaskStatus], ...] = ((0.0, TaskStatus.RUNNING), (1.0, TaskStatus.SUCCESS))
+    says: tuple[tuple[float, TaskStatus], ...] = (
+        (0.0, TaskStatus.RUNNING),
+        (1.0, TaskStatus.SUCCESS),
+    )
     exits: float | None = 1.1
     """None: only a stop ends it"""
     code: int = 0
@@ -204,7 +207,11 @@ class Workshop(Shell[LocalJob]):
             case messages.StopRun():
                 self._kill(run.name)
                 # now and then the look after the stop cannot be taken
-                look = (lambda at: [messages.Inspected(run.run_id, at)]) if self.trouble else self._probe(run)
+                look = (
+                    (lambda at: [messages.Inspected(run.run_id, at)])
+                    if self.trouble
+                    else self._probe(run)
+                )
                 return lambda at: [*look(at), messages.Done(action, at)]
             case messages.Collect():
                 if not run.over:
@@ -248,14 +255,22 @@ class Workshop(Shell[LocalJob]):
             return  # it was killed before it came to that
         for life in self.alive if not self.trouble else ():
             self.works.spawn(
-                self._take_in(life, [messages.Reported(run.run_id, status, self.works.clock())]), life
+                self._take_in(life, [messages.Reported(run.run_id, status, self.works.clock())]),
+                life,
             )
 
-    def _exit(self, run: Run, code: int, oom: bool = False) -> None:
+    def _exit(
+        self,
+        run: Run,
+        code: int,
+        oom: bool = False,
+    ) -> None:
         box = self.boxes.get(run.name)
         if box is None or box.exit is not None:
             return
-        box.exit = Exit(code, 9 if code == 137 else None, oom, None, self.works.clock(), box.program.missing)
+        box.exit = Exit(
+            code, 9 if code == 137 else None, oom, None, self.works.clock(), box.program.missing
+        )
         self.works.say(f"{run.name} exits with {code}")
         for life in self.alive if not self.trouble else ():
             self.works.spawn(self._look(life, run), life)
@@ -338,9 +353,13 @@ class Workshop(Shell[LocalJob]):
             self._check_run(run)
             told = self.told.get(run.run_id, [])
             if (TaskStatus.SUCCESS if run.failure is None else TaskStatus.FAILED) not in told:
-                raise Broken(f"{run.run_id} is {run.status}, and the scheduling node was told {told}")
+                raise Broken(
+                    f"{run.run_id} is {run.status}, and the scheduling node was told {told}"
+                )
         if not self.shift.trouble and not self.shift.crash and self.shift.dies_at is None:
-            often = [a for a, n in self.actions.items() if n > 1 and not isinstance(a, messages.Probe)]
+            often = [
+                a for a, n in self.actions.items() if n > 1 and not isinstance(a, messages.Probe)
+            ]
             if often:
                 raise Broken(f"done more than once although nothing went wrong: {often}")
 
@@ -360,11 +379,24 @@ class Workshop(Shell[LocalJob]):
         if run.exit is not None and run.exit.code == 0:
             said = run.reported is TaskStatus.SUCCESS
             return said is not run.no_callback and (said or not run.exit.missing_outputs)
-        waited = (run.ended_at - run.reported_at).total_seconds() if run.ended_at and run.reported_at else 0.0
+        waited = (
+            (run.ended_at - run.reported_at).total_seconds()
+            if run.ended_at and run.reported_at
+            else 0.0
+        )
         return run.reported is TaskStatus.SUCCESS and waited >= self.timing.linger
 
-    def _rightly_failed(self, run: Run, failure: Failure, box: Box | None) -> bool:
-        if (failure.node, failure.role, failure.task) != (run.party.node, run.party.role, run.task_name):
+    def _rightly_failed(
+        self,
+        run: Run,
+        failure: Failure,
+        box: Box | None,
+    ) -> bool:
+        if (failure.node, failure.role, failure.task) != (
+            run.party.node,
+            run.party.role,
+            run.task_name,
+        ):
             return False
         match failure.reason:
             case "STOPPED":
@@ -377,12 +409,19 @@ class Workshop(Shell[LocalJob]):
                 return run.reported is TaskStatus.FAILED and failure.exit_code in (None, 0)
             case "NO_CALLBACK":
                 return (
-                    box is not None and box.exit is not None and box.exit.code == 0 and bool(box.program.missing)
+                    box is not None
+                    and box.exit is not None
+                    and box.exit.code == 0
+                    and bool(box.program.missing)
                 )
             case "OOM_KILLED":
                 return box is not None and box.exit is not None and box.exit.oom_killed
             case reason if reason.startswith("EXIT_"):
-                return box is not None and box.exit is not None and reason == f"EXIT_{box.exit.code}" != "EXIT_0"
+                return (
+                    box is not None
+                    and box.exit is not None
+                    and reason == f"EXIT_{box.exit.code}" != "EXIT_0"
+                )
             case reason:
                 return reason == self.shift.program(run.name).refused != ""
 

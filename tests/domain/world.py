@@ -57,14 +57,23 @@ class World(Shell[Job]):
             for _ in range(self.plot.planners):
                 self._begin_planner()
             if self.plot.stop_at is not None:
-                self.works.call(lambda: self._ask(messages.StopRequested("n1", T0)), self.plot.stop_at)
+                self.works.call(
+                    lambda: self._ask(messages.StopRequested("n1", T0)), self.plot.stop_at
+                )
             for when, task in self.plot.stop_tasks:
-                self.works.call(lambda task=task: self._ask(messages.TaskStopRequested(task, "n1", T0)), when)
+                self.works.call(
+                    lambda task=task: self._ask(messages.TaskStopRequested(task, "n1", T0)), when
+                )
             if self.plot.suspended is not None:
                 begin, end = self.plot.suspended
                 self.works.call(lambda: self._ask(messages.SuspendRequested("n1", T0)), begin)
-                for again in (end, end + 100.0):  # the first may have been asked late, of a planner that is new
-                    self.works.call(lambda: self._ask(messages.SuspendRequested("n1", T0, on=False)), again)
+                for again in (
+                    end,
+                    end + 100.0,
+                ):  # the first may have been asked late, of a planner that is new
+                    self.works.call(
+                        lambda: self._ask(messages.SuspendRequested("n1", T0, on=False)), again
+                    )
             self.works.run(seconds)
             self._check_end()
         except Exception as error:
@@ -86,14 +95,23 @@ class World(Shell[Job]):
         self.alive.remove(life)
         self.works.call(self._begin_planner, self.works.random.uniform(0.0, 20.0))
 
-    def _record(self, life: Life, changes: Iterable[Change], stops: str = "") -> Process:
+    def _record(
+        self,
+        life: Life,
+        changes: Iterable[Change],
+        stops: str = "",
+    ) -> Process:
         """Do as the shell does, then make the calls."""
         old, job, requests = yield from self.stored(changes)
         if stops and old.ending is None and not ended(TASK, old.tasks[stops].status):
             self.stopped |= downstream(old.spec.dag, [stops])
         self.wake()
         for request in requests:
-            if isinstance(request, messages.StartTaskAt) and job.suspended and not old.tasks[request.task].begun:
+            if (
+                isinstance(request, messages.StartTaskAt)
+                and job.suspended
+                and not old.tasks[request.task].begun
+            ):
                 raise Broken(f"{request} while the job is suspended")
             if isinstance(request, messages.StartTaskAt) and request.task in self.stopped:
                 raise Broken(f"{request} after its stop was asked")
@@ -111,7 +129,9 @@ class World(Shell[Job]):
             yield self.works.random.uniform(0.0, 30.0)
         yield from self._record(life, changes)
 
-    def _ask(self, stop: messages.StopRequested | messages.TaskStopRequested | messages.SuspendRequested) -> None:
+    def _ask(
+        self, stop: messages.StopRequested | messages.TaskStopRequested | messages.SuspendRequested
+    ) -> None:
         """A user's stop: repeated until a planner lives that takes it in."""
         if not self.alive:
             self.works.call(lambda: self._ask(stop), 1.0)
@@ -126,7 +146,9 @@ class World(Shell[Job]):
 
     def _out(self, node: NodeId) -> Outage | None:
         now = self.works.now
-        return next((o for o in self.plot.outages if o.node == node and o.begins <= now < o.ends), None)
+        return next(
+            (o for o in self.plot.outages if o.node == node and o.begins <= now < o.ends), None
+        )
 
     def _send(self, request: messages.Request) -> tuple[Answer, float]:
         """Send a request on its way; return what the caller will know, and after how long."""
@@ -181,13 +203,17 @@ class World(Shell[Job]):
     def _pushed(self, news: messages.TaskReported | ApprovalReported) -> None:
         if self.alive:
             life = self.works.random.choice(self.alive)
-            self.works.spawn(self._record(life, [applying(replace(news, at=self.works.clock()))]), life)
+            self.works.spawn(
+                self._record(life, [applying(replace(news, at=self.works.clock()))]), life
+            )
 
     # ------------------------------------------------------------ what must always hold
 
     def with_whom(self) -> list[NodeSim]:
         """Return the nodes that the job does not do without."""
-        return [there for there in self.nodes.values() if self.job.nodes[there.node].excluded is None]
+        return [
+            there for there in self.nodes.values() if self.job.nodes[there.node].excluded is None
+        ]
 
     def check_agreed(self) -> None:
         for there in self.with_whom():
@@ -199,7 +225,9 @@ class World(Shell[Job]):
             for there in self.with_whom():
                 for role in self.plot.roles(upstream, there.node):
                     if there.tasks.get(upstream, {}).get(role) is not TaskStatus.SUCCESS:
-                        raise Broken(f"{name} starts at {node} before {upstream} is done at {there.node}")
+                        raise Broken(
+                            f"{name} starts at {node} before {upstream} is done at {there.node}"
+                        )
 
     def _check_move(self, old: Job, new: Job) -> None:
         if old.status is not new.status and not may(JOB, old.status, new.status):
@@ -227,16 +255,23 @@ class World(Shell[Job]):
         if ended(JOB, old.status):
             if (new.status, new.outcome, new.ended_at) != (old.status, old.outcome, old.ended_at):
                 raise Broken("the job changes after its end")
-            if {n: t.status for n, t in new.tasks.items()} != {n: t.status for n, t in old.tasks.items()}:
+            if {n: t.status for n, t in new.tasks.items()} != {
+                n: t.status for n, t in old.tasks.items()
+            }:
                 raise Broken("a task changes after the end of its job")
         elif ended(JOB, new.status):
             self.ended_at = self.works.now
             self.works.say(f"the job is {new.status}, {new.outcome}")
 
     def _check_attempt(self, old: Task, new: Task) -> None:
-        if new.attempt != old.attempt + 1 or new.attempt > self.plot.spec.time_limits.of(new.name).retries:
+        if (
+            new.attempt != old.attempt + 1
+            or new.attempt > self.plot.spec.time_limits.of(new.name).retries
+        ):
             raise Broken(f"attempt {new.attempt} of {new.name} follows {old.attempt}")
-        if [past.number for past in new.attempts] != list(range(new.attempt)) or new.task_id == old.task_id:
+        if [past.number for past in new.attempts] != list(
+            range(new.attempt)
+        ) or new.task_id == old.task_id:
             raise Broken(f"{new.name} forgets what it was: {new.attempts}")
 
     def _check_end(self) -> None:
@@ -265,8 +300,12 @@ class World(Shell[Job]):
         if not (plot.trouble or plot.crash or plot.stalls or plot.outages or plot.dies_at):
             may_repeat: tuple[type, ...] = (messages.StartTaskAt, messages.PollTaskAt)
             may_repeat += (messages.ReserveAt, messages.ReleaseAt) if plot.busy else ()
-            may_repeat += (messages.StartAt,) if gone else ()  # the others are told to start once more
-            if often := [r for r, n in self.calls.items() if n > 1 and not isinstance(r, may_repeat)]:
+            may_repeat += (
+                (messages.StartAt,) if gone else ()
+            )  # the others are told to start once more
+            if often := [
+                r for r, n in self.calls.items() if n > 1 and not isinstance(r, may_repeat)
+            ]:
                 raise Broken(f"called more than once although nothing went wrong: {often}")
 
 
@@ -279,13 +318,21 @@ def _done(world: World, name: str) -> bool:
     )
 
 
-def _check_task(world: World, name: str, task: Task) -> None:
+def _check_task(
+    world: World,
+    name: str,
+    task: Task,
+) -> None:
     """Compare a task of an ended job with its nodes: nothing of it runs, and nobody believes that it does."""
     if task.status is TaskStatus.RUNNING:
         raise Broken(f"{name} is RUNNING for ever")
     if task.status is TaskStatus.FAILED and task.failure is None:
         raise Broken(f"{name} has failed for no reason")
-    if task.ending is not None and task.status is TaskStatus.FAILED and task.failure != task.ending.failure:
+    if (
+        task.ending is not None
+        and task.status is TaskStatus.FAILED
+        and task.failure != task.ending.failure
+    ):
         raise Broken(f"{name} was stopped, and has failed because of {task.failure}")
     for node, part in task.nodes.items():
         there = world.nodes[node].tasks.get(name, {})
@@ -298,11 +345,17 @@ def _check_task(world: World, name: str, task: Task) -> None:
             raise Broken(f"{name} of {running} still runs at {node}")
 
 
-def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> None:
+def _check_outcome(
+    world: World,
+    outcome: Outcome,
+    failure: Failure | None,
+) -> None:
     """Compare how the job ended with what the nodes did."""
     plot = world.plot
     done = all(_done(world, n.name) for n in plot.spec.dag.nodes)
-    long_out = {o.node for o in plot.outages if o.ends - o.begins > world.timing.unreachable_limit - 30.0}
+    long_out = {
+        o.node for o in plot.outages if o.ends - o.begins > world.timing.unreachable_limit - 30.0
+    }
     if outcome is Outcome.SUCCEEDED:
         if not done or failure is not None:
             raise Broken(f"a success, but {failure or 'not every task succeeded at its node'}")
@@ -312,7 +365,11 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
     if failure.task in world.stopped:
         if outcome is not Outcome.STOPPED:
             raise Broken(f"{outcome} because of {failure}, which was asked to stop")
-        left = [n.name for n in plot.spec.dag.nodes if n.name not in world.stopped and not _done(world, n.name)]
+        left = [
+            n.name
+            for n in plot.spec.dag.nodes
+            if n.name not in world.stopped and not _done(world, n.name)
+        ]
         if left:
             raise Broken(f"the job was stopped for its stopped tasks while {left} could go on")
         return
@@ -320,7 +377,10 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
     match outcome, failure.reason:
         case Outcome.STOPPED, "STOPPED":
             right = plot.stop_at is not None
-        case Outcome.FAILED, "NO_ROLE_HERE":  # nobody who schedules knew the roles, and who has one was left out
+        case (
+            Outcome.FAILED,
+            "NO_ROLE_HERE",
+        ):  # nobody who schedules knew the roles, and who has one was left out
             with_role = [n.node for n in world.with_whom() if plot.roles(failure.task, n.node)]
             right = failure.task in plot.unknown and not with_role
         case Outcome.REJECTED, "COMPONENT_UNKNOWN":
@@ -338,13 +398,20 @@ def _check_outcome(world: World, outcome: Outcome, failure: Failure | None) -> N
         case Outcome.FAILED, "INPUT_MISSING":
             right = (failure.task, failure.node) in plot.refuses_task
         case Outcome.FAILED, "BROKE":
-            right = there is not None and there.failures.get(f"{failure.task}.{failure.role}") == failure
             right = (
-                right and world.job.tasks[failure.task].attempt == plot.spec.time_limits.of(failure.task).retries
+                there is not None
+                and there.failures.get(f"{failure.task}.{failure.role}") == failure
+            )
+            right = (
+                right
+                and world.job.tasks[failure.task].attempt
+                == plot.spec.time_limits.of(failure.task).retries
             )
         case Outcome.FAILED, "TIMEOUT":
             limits = plot.spec.time_limits
-            right = (limits.of(failure.task).timeout if failure.task else limits.job_timeout) is not None
+            right = (
+                limits.of(failure.task).timeout if failure.task else limits.job_timeout
+            ) is not None
         case Outcome.FAILED, "UNREACHABLE":
             right = failure.node in long_out
         case _:

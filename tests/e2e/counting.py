@@ -12,7 +12,11 @@ storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
 
 def place(kind: str) -> Path | None:
     text = told.get(f"runtime.component.{kind}.counted")
-    return storage / json.loads(text)["namespace"] / json.loads(text)["name"] / "data_0" if text else None
+    return (
+        storage / json.loads(text)["namespace"] / json.loads(text)["name"] / "data_0"
+        if text
+        else None
+    )
 
 
 earlier = place("input")
@@ -20,7 +24,11 @@ made = place("output")
 assert made is not None
 made.parent.mkdir(parents=True, exist_ok=True)
 made.write_text(str(int(earlier.read_text()) + 1 if earlier else 1))
-body = {"task_id": told["config.task_id"], "role": told["config.self_role"], "status": "SUCCESS"}
+body = {
+    "task_id": told["config.task_id"],
+    "role": told["config.self_role"],
+    "status": "SUCCESS",
+}
 request = urllib.request.Request(
     told["system.callback"], json.dumps(body).encode(), {"content-type": "application/json"}
 )

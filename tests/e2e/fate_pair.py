@@ -30,7 +30,12 @@ class Pair:
     """as FATE-Flow signs to our node, and our node to it"""
     jobs: dict[str, str] = field(default_factory=dict)
 
-    def hand_in_there(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> str:
+    def hand_in_there(
+        self,
+        scheduler: str = THEIRS,
+        conf: dict[str, Any] | None = None,
+        **parameters: Any,
+    ) -> str:
         """Hand in a chain of two tasks at FATE-Flow, as its people do; FATE is the guest."""
         return self._hand_in(self.dag(scheduler, conf, **parameters))
 
@@ -45,7 +50,12 @@ class Pair:
         assert answer["code"] == 0, answer
         return str(answer["job_id"])
 
-    def dag(self, scheduler: str = THEIRS, conf: dict[str, Any] | None = None, **parameters: Any) -> Any:
+    def dag(
+        self,
+        scheduler: str = THEIRS,
+        conf: dict[str, Any] | None = None,
+        **parameters: Any,
+    ) -> Any:
         given = {"lasts": 0, "register": str(self.register)}
         channel = {"producer_task": "a", "output_artifact_key": "train_data"}
         tasks: dict[str, Any] = {
@@ -57,12 +67,30 @@ class Pair:
             "inputs": {"data": {"train_data": {"task_output_artifact": channel}}},
         }
         parties = [{"role": "guest", "party_id": [THEIRS]}, {"role": "host", "party_id": [OURS]}]
-        settings = {"initiator_party_id": THEIRS, "scheduler_party_id": scheduler, **(conf or {})}
+        settings = {
+            "initiator_party_id": THEIRS,
+            "scheduler_party_id": scheduler,
+            **(conf or {}),
+        }
         settings["task"] = {"provider": "example:1.0.0@local"}
-        dag = {"parties": parties, "conf": settings, "stage": "train", "tasks": tasks}
-        return {"dag": dag, "schema_version": "2.2.0", "kind": "fate"}
+        dag = {
+            "parties": parties,
+            "conf": settings,
+            "stage": "train",
+            "tasks": tasks,
+        }
+        return {
+            "dag": dag,
+            "schema_version": "2.2.0",
+            "kind": "fate",
+        }
 
-    def hand_in_here(self, tasks: dict[str, float], common: dict[str, Any] | None = None, **more: Any) -> str:
+    def hand_in_here(
+        self,
+        tasks: dict[str, float],
+        common: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> str:
         """Hand in a job at our node; FATE is the host."""
         body = jobs.job_of(self.register, tasks, {"b": "a"} if "b" in tasks else {}, **more)
         body["config"]["role"] = {"guest": [OURS], "host": [THEIRS]}
@@ -79,21 +107,36 @@ class Pair:
     def shown(self, about: str) -> tuple[str, dict[str, tuple[int, str, str]]]:
         """Return a job's state at FATE-Flow once it ended, and of each task version, state, own state."""
         job_id = self.jobs[about]
-        wait_for(lambda: self.site.job(job_id).get("status") in ENDED, 120, 0.2, f"{about} ended at FATE-Flow")
+        wait_for(
+            lambda: self.site.job(job_id).get("status") in ENDED,
+            120,
+            0.2,
+            f"{about} ended at FATE-Flow",
+        )
         rows = {
             row["task_name"]: (row["task_version"], row["status"], row["party_status"])
             for row in self.tasks(job_id)
         }
         return str(self.site.job(job_id)["status"]), rows
 
-    def ended_here(self, about: str, outcome: str, again: str = "", at: Node | None = None) -> dict[str, Any]:
+    def ended_here(
+        self,
+        about: str,
+        outcome: str,
+        again: str = "",
+        at: Node | None = None,
+    ) -> dict[str, Any]:
         job_id, node = self.jobs[about] + again, at or self.node
         wait_for(lambda: node.job(job_id).get("outcome"), 120, 0.2, f"{about} ended here")
         return node.wait_job(job_id, 1, outcome)
 
     def waits(self, about: str) -> bool:
         """Say whether FATE-Flow was told to ask again for a task's resources, while nobody has agreed."""
-        asked = [p for p in self.passed(about) if p.to == CAREFUL and p.path.endswith("/task/resource/apply")]
+        asked = [
+            p
+            for p in self.passed(about)
+            if p.to == CAREFUL and p.path.endswith("/task/resource/apply")
+        ]
         return any(p.answer["code"] == 2004 for p in asked)
 
     def passed(self, about: str) -> list[Seen]:
@@ -103,4 +146,6 @@ class Pair:
     def asked(self, about: str, to: str) -> list[str]:
         """Return what a side was asked about a job, without how far it is and what changes nothing."""
         paths = [p.path for p in self.passed(about) if p.to == to]
-        return [p.removeprefix(PARTNER) for p in paths if not p.endswith(("/collect", "/job/update"))]
+        return [
+            p.removeprefix(PARTNER) for p in paths if not p.endswith(("/collect", "/job/update"))
+        ]

@@ -49,10 +49,21 @@ class FateSite:
     def __enter__(self) -> "FateSite":
         self.port, grpc = free_ports(2)
         self._installed(grpc)
-        env = {**os.environ, "PYTHONPATH": str(self.home / "python"), "PYTHONWARNINGS": "ignore", "NO_PROXY": "*"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(self.home / "python"),
+            "PYTHONWARNINGS": "ignore",
+            "NO_PROXY": "*",
+        }
         command = [str(PYTHON), str(self.home / "python/fate_flow/fate_flow_server.py")]
         with (self.home / "server.log").open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.home, env=env)
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                env=env,
+            )
         try:
             wait_for(self._up, 60, 0.1, "FATE-Flow is up")
         except BaseException:
@@ -75,8 +86,14 @@ class FateSite:
         file = self.home / "conf/service_conf.yaml"
         conf = yaml.safe_load(file.read_text())
         conf["party_id"] = self.party
-        conf["fateflow"] |= {"http_port": self.port, "grpc_port": grpc, "proxy_name": "nginx"}
-        conf["default_engines"]["federation"] = "osx"  # with ``standalone`` it would call only itself
+        conf["fateflow"] |= {
+            "http_port": self.port,
+            "grpc_port": grpc,
+            "proxy_name": "nginx",
+        }
+        conf["default_engines"]["federation"] = (
+            "osx"  # with ``standalone`` it would call only itself
+        )
         conf["authentication"]["site"] = True
         conf["hook_module"]["site_authentication"] = "one_at_a_time"
         (self.home / "python/one_at_a_time.py").write_text(HOOK)
@@ -92,19 +109,50 @@ class FateSite:
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.port}{path}"
-        return dict(httpx.get(url, params=params, timeout=120, trust_env=False, verify=NO_TLS).json())
-
-    def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{self.port}{path}"
         return dict(
-            httpx.post(url, json=body, headers=headers, timeout=120, trust_env=False, verify=NO_TLS).json()
+            httpx.get(
+                url,
+                params=params,
+                timeout=120,
+                trust_env=False,
+                verify=NO_TLS,
+            ).json()
         )
 
-    def register(self, name: str, version: str, program: Path, *components: str) -> None:
+    def post(
+        self,
+        path: str,
+        body: Any,
+        **headers: str,
+    ) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return dict(
+            httpx.post(
+                url,
+                json=body,
+                headers=headers,
+                timeout=120,
+                trust_env=False,
+                verify=NO_TLS,
+            ).json()
+        )
+
+    def register(
+        self,
+        name: str,
+        version: str,
+        program: Path,
+        *components: str,
+    ) -> None:
         """Register a program of this machine as a provider."""
         place = {"path": str(program.parent), "venv": str(program)}
         described: dict[str, Any] = {component: {} for component in components}
-        body = {"name": name, "version": version, "device": "local", "metadata": place}
+        body = {
+            "name": name,
+            "version": version,
+            "device": "local",
+            "metadata": place,
+        }
         answer = self.post("/v2/provider/register", body | {"components_description": described})
         assert answer["code"] == 0, answer
 
@@ -114,7 +162,14 @@ class FateSite:
         made = self.post("/v2/app/site/create", {"party_id": party}, **admin)["data"]
         for path, body in (
             ("/v2/permission/grant", {"app_id": made["app_id"], "role": "site"}),
-            ("/v2/app/partner/create", {"party_id": party, "app_id": ours.app_id, "app_token": ours.app_token}),
+            (
+                "/v2/app/partner/create",
+                {
+                    "party_id": party,
+                    "app_id": ours.app_id,
+                    "app_token": ours.app_token,
+                },
+            ),
         ):
             answer = self.post(path, body, **admin)
             assert answer["code"] == 0, answer
@@ -127,4 +182,6 @@ class FateSite:
 
     def log(self) -> str:
         logs = [self.home / "server.log", *sorted(self.home.glob("logs/**/*ERROR.log"))]
-        return "\n".join(f"--- {p}\n{p.read_text(errors='replace')[-3000:]}" for p in logs if p.exists())
+        return "\n".join(
+            f"--- {p}\n{p.read_text(errors='replace')[-3000:]}" for p in logs if p.exists()
+        )

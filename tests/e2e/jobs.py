@@ -24,7 +24,11 @@ def user_job(guest: str = GUEST, host: str = GUEST) -> Any:
     return body
 
 
-def quick_job(guest: str, host: str, depth: int = 2) -> Any:
+def quick_job(
+    guest: str,
+    host: str,
+    depth: int = 2,
+) -> Any:
     """Return the user's request with shorter keys and shallower trees, for tests that are not about training."""
     body = copy.deepcopy(user_job(guest, host))
     common = body["config"]["task_params"]["common"]
@@ -39,11 +43,19 @@ def quick_job(guest: str, host: str, depth: int = 2) -> Any:
 def align_job(guest: str, host: str) -> Any:
     """Return the first half of the user's request: each party reads a table and writes one."""
     body = quick_job(guest, host)
-    del body["dag"]["components"][1], body["config"]["task_params"]["common"]["hetero_secureboost_1"]
+    del (
+        body["dag"]["components"][1],
+        body["config"]["task_params"]["common"]["hetero_secureboost_1"],
+    )
     return body
 
 
-def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
+def lr_job(
+    guest: str,
+    host: str,
+    arbiter: str,
+    **params: Any,
+) -> Any:
     """Return Intersection, then HeteroLR with an arbiter on a third node."""
     body = quick_job(guest, host)
     body["dag"]["components"][1] = {
@@ -60,7 +72,15 @@ def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
     }
     config = body["config"]
     config["role"]["arbiter"] = [arbiter]
-    config["job_params"]["arbiter"] = {"0": {"resources": {"cpu": -1, "memory": -1, "disk": -1}}}
+    config["job_params"]["arbiter"] = {
+        "0": {
+            "resources": {
+                "cpu": -1,
+                "memory": -1,
+                "disk": -1,
+            }
+        }
+    }
     del config["task_params"]["common"]["hetero_secureboost_1"]
     config["task_params"]["common"]["hetero_lr_1"] = {
         "id": "id",
@@ -75,9 +95,16 @@ def lr_job(guest: str, host: str, arbiter: str, **params: Any) -> Any:
     return body
 
 
-def refusal_with(node: Node, version: str, storage: str) -> str:
+def refusal_with(
+    node: Node,
+    version: str,
+    storage: str,
+) -> str:
     """Return why a job is refused whose components are of a version that works with one kind of storage."""
-    provider, body = example("register_unionpay.json") | {"version": version}, quick_job(GUEST, HOST)
+    provider, body = (
+        example("register_unionpay.json") | {"version": version},
+        quick_job(GUEST, HOST),
+    )
     for described in provider["components_description"].values():
         described |= {"version": version, "storageEngine": [storage]}
     node.register(provider)
@@ -88,7 +115,11 @@ def refusal_with(node: Node, version: str, storage: str) -> str:
     return str(answer)
 
 
-def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> None:
+def prepare(
+    federation: Federation,
+    guest: str = GUEST,
+    host: str = GUEST,
+) -> None:
     """Register the user's provider everywhere and upload the two parties' tables."""
     for node in federation.nodes.values():
         node.register(example("register_unionpay.json"))
@@ -96,18 +127,31 @@ def prepare(federation: Federation, guest: str = GUEST, host: str = GUEST) -> No
     upload(federation[host], "host")
 
 
-def upload(node: Node, role: str, **more: Any) -> None:
+def upload(
+    node: Node,
+    role: str,
+    **more: Any,
+) -> None:
     meta = {"label_name": "y"} if role == "guest" else {}
     node.upload(DATA / f"breast_hetero_{role}.csv", "testspace", f"test_{role}", meta=meta, **more)
 
 
-def predict_job(guest: str, host: str, version: str, model_id: str = "JG0100001100000000") -> Any:
+def predict_job(
+    guest: str,
+    host: str,
+    version: str,
+    model_id: str = "JG0100001100000000",
+) -> Any:
     """Return Intersection, then HeteroSecureBoost with a model that a training left: no label, no model output."""
     body = quick_job(guest, host)
     trees = body["dag"]["components"][1]
     trees["output"] = [{"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}]
     common = body["config"]["job_params"]["common"]
-    common |= {"job_type": "predict", "model_id": model_id, "model_version": version}
+    common |= {
+        "job_type": "predict",
+        "model_id": model_id,
+        "model_version": version,
+    }
     body["config"]["task_params"]["common"]["hetero_secureboost_1"] = {"id": "id"}
     return body
 
@@ -116,7 +160,12 @@ def counting_job(guest: str, host: str) -> Any:
     """Return a job of the shell vendor: each party learns how many rows the other's table has."""
     body = user_job(guest, host)
     table, report = {"type": "dataset", "key": "data0"}, {"type": "report", "key": "report0"}
-    one = {"name": "echo_1", "componentName": "Echo", "provider": "shellworks", "version": "1.0.0"}
+    one = {
+        "name": "echo_1",
+        "componentName": "Echo",
+        "provider": "shellworks",
+        "version": "1.0.0",
+    }
     body["dag"]["components"] = [one | {"input": [], "output": [table, report]}]
     data = {r: {"0": {"echo_1": {"dataset_id": f"testspace#test_{r}"}}} for r in ("guest", "host")}
     body["config"]["task_params"] = {"common": {}, **data}
@@ -145,7 +194,11 @@ PATIENT_ENGINE = process_engine("example:1.0.0", command=component("patient.py")
 
 
 @contextmanager
-def patient_nodes(home: Path, engine: Any = PATIENT_ENGINE, **settings: Any) -> Iterator[Federation]:
+def patient_nodes(
+    home: Path,
+    engine: Any = PATIENT_ENGINE,
+    **settings: Any,
+) -> Iterator[Federation]:
     """Two nodes whose one component is `patient.py`."""
     with Federation(home, [GUEST, HOST], engine, **settings) as federation:
         for node in federation.nodes.values():
@@ -153,7 +206,12 @@ def patient_nodes(home: Path, engine: Any = PATIENT_ENGINE, **settings: Any) -> 
         yield federation
 
 
-def echo_job(guest: str = GUEST, host: str = HOST, common: Any = None, **parameters: Any) -> Any:
+def echo_job(
+    guest: str = GUEST,
+    host: str = HOST,
+    common: Any = None,
+    **parameters: Any,
+) -> Any:
     """Return a job of one task without outputs. ``common`` goes into the job's own parameters."""
     body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0]["output"] = []
@@ -166,16 +224,29 @@ def echo_job(guest: str = GUEST, host: str = HOST, common: Any = None, **paramet
 
 
 def job_of(
-    register: Path | str, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any
+    register: Path | str,
+    lasting: dict[str, float],
+    flow: dict[str, str] | None = None,
+    **more: Any,
 ) -> Any:
     """Return a job of tasks that last so many seconds; ``flow`` names whose output a task needs."""
     body = echo_job()
     (one,) = copy.deepcopy(A_JOB)["dag"]["components"]
-    inputs = {name: [{"type": "dataset", "key": f"{source}.data0"}] for name, source in (flow or {}).items()}
-    body["dag"]["components"] = [one | {"name": name, "input": inputs.get(name, [])} for name in lasting]
+    inputs = {
+        name: [{"type": "dataset", "key": f"{source}.data0"}]
+        for name, source in (flow or {}).items()
+    }
+    body["dag"]["components"] = [
+        one | {"name": name, "input": inputs.get(name, [])} for name in lasting
+    ]
     body["config"]["task_params"] = {
         "common": {
-            name: {"name": name, "lasts": seconds, "register": str(register)} | more
+            name: {
+                "name": name,
+                "lasts": seconds,
+                "register": str(register),
+            }
+            | more
             for name, seconds in lasting.items()
         }
     }
@@ -201,5 +272,9 @@ def status(node: Node, job_id: str) -> dict[str, Any]:
     return dict(node.get(f"{SCHEDULE}/job/status_all", job_id=job_id)["data"])
 
 
-def events(node: Node, job_id: str, name: str) -> list[dict[str, Any]]:
+def events(
+    node: Node,
+    job_id: str,
+    name: str,
+) -> list[dict[str, Any]]:
     return [e for e in node.timeline(job_id) if e["event"] == name]

@@ -51,7 +51,12 @@ LEAST = 300.0
 """Seconds that a wait goes on at least: it is there to end a hang, and a busy machine takes its time."""
 
 
-def wait_for(what: Callable[[], Any], seconds: float = LEAST, every: float = 0.05, about: str = "") -> Any:
+def wait_for(
+    what: Callable[[], Any],
+    seconds: float = LEAST,
+    every: float = 0.05,
+    about: str = "",
+) -> Any:
     """Ask until the answer is true. Raises `AssertionError` after ``seconds``, and not before `LEAST` are over.
 
     Asks every ``every`` seconds at first, and less often the longer it takes: a question costs a node 10 ms, and
@@ -104,9 +109,20 @@ class Node:
             words = ["serve", "-c", str(self.home / "node.yml"), "--ready-file", str(ready)]
             if self.prefix or self.fresh:
                 line = [*self.prefix, sys.executable, "-m", "gateway.cli.main", *words]
-                self.process = subprocess.Popen(line, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+                self.process = subprocess.Popen(
+                    line,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ROOT,
+                    start_new_session=True,
+                )
             else:
-                self.process = forks.start(words, stdout=log, stderr=log, pace=self.pace)
+                self.process = forks.start(
+                    words,
+                    stdout=log,
+                    stderr=log,
+                    pace=self.pace,
+                )
         if wait:
             self.ready()
 
@@ -119,7 +135,9 @@ class Node:
         self.addresses = json.loads((self.home / "ready.json").read_text())
 
     def log(self) -> str:
-        return "\n".join(p.read_text(errors="replace") for p in sorted(self.home.glob("gateway-*.log")))
+        return "\n".join(
+            p.read_text(errors="replace") for p in sorted(self.home.glob("gateway-*.log"))
+        )
 
     def kill(self) -> None:
         """End the process as a power cut would."""
@@ -159,7 +177,10 @@ class Node:
 
     def route(self, **entries: Any) -> None:
         """Write its routes before it is started: ports, or entries of the file."""
-        made = {k: {"host": "127.0.0.1", "port": v} if isinstance(v, int) else v for k, v in entries.items()}
+        made = {
+            k: {"host": "127.0.0.1", "port": v} if isinstance(v, int) else v
+            for k, v in entries.items()
+        }
         (self.home / "routes.yml").write_text(yaml.safe_dump(made))
 
     def reached_at(self, host: str) -> None:
@@ -172,8 +193,18 @@ class Node:
     def storage(self) -> Path:
         return self.home / "storage"
 
-    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        more = {"headers": self.headers, "timeout": 120, "trust_env": False, "verify": NO_TLS} | more
+    def ask(
+        self,
+        method: str,
+        path: str,
+        **more: Any,
+    ) -> httpx.Response:
+        more = {
+            "headers": self.headers,
+            "timeout": 120,
+            "trust_env": False,
+            "verify": NO_TLS,
+        } | more
         return httpx.request(method, self.operator + path, **more)
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
@@ -186,12 +217,33 @@ class Node:
         answer = self.post("/v2/provider/register", body)
         assert answer["code"] == 0, answer
 
-    def upload(self, file: Path, namespace: str, name: str, **more: Any) -> dict[str, Any]:
+    def upload(
+        self,
+        file: Path,
+        namespace: str,
+        name: str,
+        **more: Any,
+    ) -> dict[str, Any]:
         meta = {"delimiter": ",", "match_id_name": "id"} | more.pop("meta", {})
-        form = {"namespace": namespace, "name": name, "head": "true", "partitions": "1", "meta": json.dumps(meta)}
+        form = {
+            "namespace": namespace,
+            "name": name,
+            "head": "true",
+            "partitions": "1",
+            "meta": json.dumps(meta),
+        }
         with file.open("rb") as stream:
-            data, files = form | {k: str(v) for k, v in more.items()}, {"file": (file.name, stream, "text/csv")}
-            answer = self.ask("POST", "/v2/component/upload/file", data=data, files=files, timeout=600).json()
+            data, files = (
+                form | {k: str(v) for k, v in more.items()},
+                {"file": (file.name, stream, "text/csv")},
+            )
+            answer = self.ask(
+                "POST",
+                "/v2/component/upload/file",
+                data=data,
+                files=files,
+                timeout=600,
+            ).json()
         assert answer["code"] == 0, answer
         return dict(answer["data"])
 
@@ -211,7 +263,12 @@ class Node:
     def timeline(self, job_id: str) -> list[dict[str, Any]]:
         return list(self.get(f"/api/v1/jobs/{job_id}/timeline")["timeline"])
 
-    def wait_job(self, job_id: str, seconds: float = 90.0, outcome: str | None = "SUCCEEDED") -> dict[str, Any]:
+    def wait_job(
+        self,
+        job_id: str,
+        seconds: float = 90.0,
+        outcome: str | None = "SUCCEEDED",
+    ) -> dict[str, Any]:
         """Wait for the job's end; fail with all that is known of it when it ends otherwise."""
 
         def over() -> dict[str, Any] | None:
@@ -237,7 +294,9 @@ class Node:
         Nothing if it cannot be asked any more.
         """
         try:
-            orphans, resources = (self.ask("GET", f"/api/v1/{what}") for what in ("orphans", "resources"))
+            orphans, resources = (
+                self.ask("GET", f"/api/v1/{what}") for what in ("orphans", "resources")
+            )
         except (httpx.TransportError, KeyError):
             return []
         found = list(orphans.json()["unknown"]) if orphans.is_success else []
@@ -248,7 +307,9 @@ class Node:
     def run_logs(self) -> str:
         parts = []
         for path in sorted((self.home / "state" / "runs").glob("*/std*.log")):
-            parts.append(f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')[-1500:]}")
+            parts.append(
+                f"--- {path.parent.name}/{path.name}\n{path.read_text(errors='replace')[-1500:]}"
+            )
         return "\n".join(parts)
 
 
@@ -286,9 +347,20 @@ class Federation:
             self.nodes[node] = Node(node, home / node, own, fresh=fresh, pace=dict(pace or {}))
             (home / node).mkdir(parents=True)
         keys = {node: Keyring(home / node / "state").make("ed25519").public for node in ids}
-        for node in self.nodes.values():  # signatures are checked, and what tests send in their name may have none
+        for node in (
+            self.nodes.values()
+        ):  # signatures are checked, and what tests send in their name may have none
             signed = {n: {"keys": keys[n], "signing": "accepted"} for n in ids if n != node.id}
-            node.route(**{n: {"host": "127.0.0.1", "port": ports[n][0], **more} for n, more in signed.items()})
+            node.route(
+                **{
+                    n: {
+                        "host": "127.0.0.1",
+                        "port": ports[n][0],
+                        **more,
+                    }
+                    for n, more in signed.items()
+                }
+            )
 
     def __enter__(self) -> "Federation":
         try:

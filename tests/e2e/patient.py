@@ -23,7 +23,9 @@ from pathlib import Path
 
 told = dict(os.environ)
 task, role = told["config.task_id"], told["config.self_role"]
-wanted = {k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k}
+wanted = {
+    k.removeprefix("runtime.component.parameter."): v for k, v in told.items() if ".parameter." in k
+}
 
 
 def registered(what: str, name: str) -> int:
@@ -55,12 +57,22 @@ print(f"container number {before} of {wanted['name']} as {role}", flush=True)
 def say(status: str) -> None:
     if wanted.get("silent") == "True":
         return
-    body = json.dumps({"task_id": task, "role": role, "status": status}).encode()
-    request = urllib.request.Request(told["system.callback"], body, {"content-type": "application/json"})
+    body = json.dumps(
+        {
+            "task_id": task,
+            "role": role,
+            "status": status,
+        }
+    ).encode()
+    request = urllib.request.Request(
+        told["system.callback"], body, {"content-type": "application/json"}
+    )
     end = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(request, timeout=10).read()  # an answer may be lost, where a cable was cut
+            urllib.request.urlopen(
+                request, timeout=10
+            ).read()  # an answer may be lost, where a cable was cut
             return
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > end:
@@ -80,7 +92,9 @@ outputs = [json.loads(v) for k, v in told.items() if k.startswith("runtime.compo
 for address in outputs if wanted.get("leaves", "True") == "True" else ():
     table = storage / address["namespace"] / address["name"]
     table.parent.mkdir(parents=True, exist_ok=True)
-    table = table / "data_0" if table.is_dir() else table  # an engine with mounts has made a folder of it
+    table = (
+        table / "data_0" if table.is_dir() else table
+    )  # an engine with mounts has made a folder of it
     table.write_text(f"id,x\n1,{os.getpid() if wanted.get('unique') == 'True' else 2}\n")
 say("SUCCESS")
 print("last words", flush=True)

@@ -20,7 +20,11 @@ token = {"x-ptp-token": told["config.token"]}
 me, other = (told[f"config.node_id.{r}"] for r in (role, peer))
 
 
-def ask(path: str, target: str, **body: object) -> dict[str, str]:
+def ask(
+    path: str,
+    target: str,
+    **body: object,
+) -> dict[str, str]:
     name = {"push": "x-ptp-message-id", "pop": "x-ptp-pop-id"}[path]
     request = urllib.request.Request(
         f"http://{told['system.transport']}/v1/interconn/chan/{path}",
@@ -53,7 +57,11 @@ def asked(request: urllib.request.Request) -> dict[str, str]:
             time.sleep(0.1)
 
 
-def ask_by_grpc(path: str, target: str, **body: object) -> dict[str, str]:
+def ask_by_grpc(
+    path: str,
+    target: str,
+    **body: object,
+) -> dict[str, str]:
     import grpc
 
     from adapter.bfia.channel.ptp_pb2 import PopInbound, PushInbound, TransportOutbound
@@ -62,10 +70,16 @@ def ask_by_grpc(path: str, target: str, **body: object) -> dict[str, str]:
         message = PushInbound(topic=body["topic"], payload=base64.b64decode(str(body["payload"])))
     else:
         message = PopInbound(**body)
-    named = {"x-ptp-session-id": told["config.session_id"], "x-ptp-target-node-id": target, **token}
+    named = {
+        "x-ptp-session-id": told["config.session_id"],
+        "x-ptp-target-node-id": target,
+        **token,
+    }
     with grpc.insecure_channel(told["system.transport"]) as channel:
         call = channel.unary_unary(f"/org.ppc.ptp.PrivateTransferTransport/{path}")
-        answer = TransportOutbound.FromString(call(message.SerializeToString(), metadata=list(named.items())))
+        answer = TransportOutbound.FromString(
+            call(message.SerializeToString(), metadata=list(named.items()))
+        )
     assert answer.code == "E0000000000", answer
     return {"content": base64.b64encode(answer.payload).decode()}
 
@@ -94,5 +108,13 @@ for number in range(int(told["runtime.component.parameter.rounds"])):
         time.sleep(0.05)
     else:
         send(receive())
-callback = json.dumps({"task_id": told["config.task_id"], "role": role, "status": "SUCCESS"}).encode()
-asked(urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"}))
+callback = json.dumps(
+    {
+        "task_id": told["config.task_id"],
+        "role": role,
+        "status": "SUCCESS",
+    }
+).encode()
+asked(
+    urllib.request.Request(told["system.callback"], callback, {"content-type": "application/json"})
+)

@@ -44,7 +44,9 @@ class Recorder:
                 headers = {k.lower(): v for k, v in self.headers.items()}
                 to = next((headers[name] for name in NAMED_BY if headers.get(name)), "")
                 status, given, content = recorder.pass_on(to, self.command, self.path, raw, headers)
-                recorder.seen.append(Seen(to, self.path, _json(raw), headers, status, _json(content)))
+                recorder.seen.append(
+                    Seen(to, self.path, _json(raw), headers, status, _json(content))
+                )
                 self.send_response(status)
                 for name, value in (given | {"content-length": str(len(content))}).items():
                     self.send_header(name, value)
@@ -72,7 +74,12 @@ class Recorder:
         return int(self._server.server_address[1])
 
     def pass_on(
-        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+        self,
+        to: str,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
     ) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and content of the answer; 502 where there is none."""
         sent = {k: v for k, v in headers.items() if k not in HOP_BY_HOP}

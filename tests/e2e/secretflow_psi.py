@@ -24,7 +24,9 @@ parties = sorted(
 for party, _ in parties:
     os.environ.setdefault(f"config.inst_id.{party}", "")
 storage = Path(told["system.storage"].removeprefix("file://"))
-given = json.loads(next(text for name, text in told.items() if name.startswith("runtime.component.input.")))
+given = json.loads(
+    next(text for name, text in told.items() if name.startswith("runtime.component.input."))
+)
 wanted = json.loads(told["runtime.component.output.train_data"])
 own = Path(tempfile.mkdtemp())  # the engine writes beside what it reads
 source = shutil.copy(storage / given["namespace"] / given["name"] / "data_0", own)
@@ -48,7 +50,11 @@ def intersected(protocol: psi.PsiProtocol, into: Path) -> int:
     report = psi.psi_execute(
         psi.PsiExecuteConfig(
             protocol_conf=config,
-            input_params=psi.InputParams(path=str(source), selected_keys=["id"], keys_unique=True),
+            input_params=psi.InputParams(
+                path=str(source),
+                selected_keys=["id"],
+                keys_unique=True,
+            ),
             output_params=psi.OutputParams(path=str(into)),
         ),
         context,
@@ -75,7 +81,9 @@ def dot_product() -> float:
         lambda _: ["y"],
     )
     runtime.run(program)
-    return float(shares.reconstruct(list(map(unpacked, context.all_gather(packed(runtime.get_var("y")))))))
+    return float(
+        shares.reconstruct(list(map(unpacked, context.all_gather(packed(runtime.get_var("y"))))))
+    )
 
 
 def packed(share: spu.libspu.Share) -> str:

@@ -16,8 +16,16 @@ name = told.get("runtime.component.parameter.name", "")
 
 
 def say(status: str) -> None:
-    body = json.dumps({"task_id": told["config.task_id"], "role": told["config.self_role"], "status": status})
-    request = urllib.request.Request(told["system.callback"], body.encode(), {"content-type": "application/json"})
+    body = json.dumps(
+        {
+            "task_id": told["config.task_id"],
+            "role": told["config.self_role"],
+            "status": status,
+        }
+    )
+    request = urllib.request.Request(
+        told["system.callback"], body.encode(), {"content-type": "application/json"}
+    )
     urllib.request.urlopen(request, timeout=30).read()
 
 
@@ -28,10 +36,14 @@ for step in range(begun + 1, 9) if name != "first" else ():
     half = folder / "half"  # the other party's container is killed at any moment
     half.write_text(str(step))
     half.rename(folder / f"step-{step}")
-    if step == 5 and told["config.self_role"] == "guest.0":  # the other one, killed for it, has no part in when
+    if (
+        step == 5 and told["config.self_role"] == "guest.0"
+    ):  # the other one, killed for it, has no part in when
         os.kill(os.getpid(), signal.SIGKILL)
 storage = Path(urllib.parse.urlsplit(told["system.storage"]).path)
-for address in (json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")):
+for address in (
+    json.loads(v) for k, v in told.items() if k.startswith("runtime.component.output.")
+):
     table = storage / address["namespace"] / address["name"]
     table.mkdir(parents=True, exist_ok=True)
     (table / "data_0").write_text(f"id,begun\n1,{begun}\n")

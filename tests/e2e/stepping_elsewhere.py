@@ -9,7 +9,9 @@ from refvendor.report import Reporter
 
 told = dict(os.environ)
 place = open_place(told["system.storage"])
-reporter = Reporter(told["system.callback"], told["config.task_id"], told["config.self_role"], print)
+reporter = Reporter(
+    told["system.callback"], told["config.task_id"], told["config.self_role"], print
+)
 
 
 def folder(variable: str) -> str:
@@ -23,5 +25,7 @@ for step in range(begun + 1, 9):
     place.publish(kept, {f"step-{step}": b"done"})
     if step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-place.publish(folder("runtime.component.output.train_data"), {"data_0": f"id,begun\n1,{begun}\n".encode()})
+place.publish(
+    folder("runtime.component.output.train_data"), {"data_0": f"id,begun\n1,{begun}\n".encode()}
+)
 reporter.succeeded()

@@ -33,7 +33,9 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         assert again.exit_code == 2 and "--force" in again.stderr
 
         refused = call("restore", str(file), "--json", *config)
-        assert refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
+        assert (
+            refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "DATABASE_NOT_EMPTY"
+        )
         guest.kill()
         shutil.rmtree(guest.home / "state")
         for left in guest.home.glob("gateway.db*"):
@@ -43,14 +45,20 @@ def test_a_lost_node_is_restored_and_its_partner_notices_nothing(tmp_path: Path,
         restored = call("restore", str(file), "--json", *config)
         assert restored.exit_code == 0, restored.stderr
         assert json.loads(restored.stdout)["missing"] == []
-        assert json.loads(restored.stdout)["written"] == [str(guest.home / "state" / "identity" / "signing.pem")]
+        assert json.loads(restored.stdout)["written"] == [
+            str(guest.home / "state" / "identity" / "signing.pem")
+        ]
         guest.start()
         assert guest.job(job_id) == before
-        guest.wait_job(guest.submit(jobs.job_of(tmp_path, {"a": 0})))  # with signatures that the host verifies
+        guest.wait_job(
+            guest.submit(jobs.job_of(tmp_path, {"a": 0}))
+        )  # with signatures that the host verifies
         assert call("audit", "verify", *config).exit_code == 0
 
 
-def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off_is_repeated(tmp_path: Path):
+def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off_is_repeated(
+    tmp_path: Path,
+):
     def init(name: str, node: str) -> list[str]:
         file = tmp_path / name / "node.yml"
         assert call("init", "--node", node, "-o", str(file), "--engine", "process").exit_code == 0
@@ -63,7 +71,9 @@ def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off
         for name in source.namelist():
             content = source.read(name)
             if name == "manifest.json":
-                content = json.dumps(json.loads(content) | {"schema": "0001", "version": "0.0.9"}).encode()
+                content = json.dumps(
+                    json.loads(content) | {"schema": "0001", "version": "0.0.9"}
+                ).encode()
             target.writestr(name, content)
     torn = tmp_path / "torn.zip"
     torn.write_bytes(file.read_bytes()[:2000])
@@ -86,14 +96,21 @@ def test_a_backup_of_something_else_changes_nothing_and_a_restore_that_broke_off
     blocked.unlink()
     whole = call("restore", str(file), "--config", str(tmp_path / "new" / "node.yml"))
     assert whole.exit_code == 0 and "next: bfia-gateway doctor" in whole.stdout
-    assert (tmp_path / "new" / "node.yml").read_bytes() == (tmp_path / "one" / "node.yml").read_bytes()
+    assert (tmp_path / "new" / "node.yml").read_bytes() == (
+        tmp_path / "one" / "node.yml"
+    ).read_bytes()
 
 
 def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path):
     home, new = tmp_path / "one", tmp_path / "new"
     config, secret = ["--config", str(home / "node.yml")], home / "lake.key"
     assert call("init", "--node", "JG-one", "-o", config[1], "--engine", "process").exit_code == 0
-    lake = {"url": "s3://127.0.0.1:9/lake", "username": "bank", "password_file": "lake.key", "tls": False}
+    lake = {
+        "url": "s3://127.0.0.1:9/lake",
+        "username": "bank",
+        "password_file": "lake.key",
+        "tls": False,
+    }
     settings = yaml.safe_load((home / "node.yml").read_text()) | {"storages": {"lake": lake}}
     (home / "node.yml").write_text(yaml.safe_dump(settings))
     secret.write_text("secret")
@@ -101,13 +118,17 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
     assert made.exit_code == 0 and f"not in it: {secret}" in made.stdout
     restore = ("restore", str(tmp_path / "node.zip"), "--config", str(new / "node.yml"))
     refused = call(*restore)
-    assert refused.exit_code == 2 and "storages.lake.password_file: cannot be read" in refused.stderr
+    assert (
+        refused.exit_code == 2 and "storages.lake.password_file: cannot be read" in refused.stderr
+    )
     assert "unzip node.yml from" in refused.stderr
     assert not new.exists() or list(new.iterdir()) == []
     new.mkdir(exist_ok=True)
     shutil.copy(secret, new)
     restored = call(*restore)
-    assert restored.exit_code == 0 and f"storage.url lies outside of {new}: {home}" in restored.stderr
+    assert (
+        restored.exit_code == 0 and f"storage.url lies outside of {new}: {home}" in restored.stderr
+    )
     assert {"node.yml", "routes.yml", "lake.key"} <= {file.name for file in new.iterdir()}
 
 
@@ -121,12 +142,19 @@ def test_a_restore_for_which_something_is_missing_writes_nothing(tmp_path: Path)
         {"database": {"url": "sqlite:///{outside}/gateway.db"}},
     ],
 )
-def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path: Path, elsewhere: dict[str, Any]):
+def test_a_backup_cannot_have_files_written_outside_of_its_folder(
+    tmp_path: Path, elsewhere: dict[str, Any]
+):
     home, new, outside = (tmp_path / name for name in ("one", "new", "outside"))
     outside.mkdir()
     new.mkdir()
     (new / "link").symlink_to(outside)
-    assert call("init", "--node", "JG-one", "-o", str(home / "node.yml"), "--engine", "process").exit_code == 0
+    assert (
+        call(
+            "init", "--node", "JG-one", "-o", str(home / "node.yml"), "--engine", "process"
+        ).exit_code
+        == 0
+    )
     honest, hostile = tmp_path / "honest.zip", tmp_path / "hostile.zip"
     assert call("backup", str(honest), "--config", str(home / "node.yml")).exit_code == 0
     named = json.loads(json.dumps(elsewhere).replace("{outside}", str(outside)))
@@ -137,7 +165,9 @@ def test_a_backup_cannot_have_files_written_outside_of_its_folder(tmp_path: Path
             target.writestr(name, yaml.safe_dump(settings) if name == "node.yml" else content)
     restore = ("restore", str(hostile), "--json", "--config", str(new / "node.yml"))
     refused = call(*restore)
-    assert refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
+    assert (
+        refused.exit_code == 2 and json.loads(refused.stderr)["reason"] == "BACKUP_WRITES_ELSEWHERE"
+    )
     assert list(outside.iterdir()) == [] and [path.name for path in new.iterdir()] == ["link"]
     (new / "node.yml").write_text(yaml.safe_dump(settings))  # an admin has read it
     assert call(*restore).exit_code == 0

@@ -25,13 +25,23 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     authority = Authority(home / "certificates")
     own = {node: authority.sign(node, "127.0.0.1", node) for node in (A, B, X)}
     binds = {node.id: node.settings["listen"]["peer"]["bind"] for node in federation.nodes.values()}
-    shown = {"certificate": own[X].certificate, "key": own[X].key, "client_ca": authority.file}
+    shown = {
+        "certificate": own[X].certificate,
+        "key": own[X].key,
+        "client_ca": authority.file,
+    }
     federation[X].settings["listen"]["peer"]["tls"] = shown
     for node, other in ((A, B), (B, A)):
         keys = {"certificate": own[node].certificate, "key": own[node].key}
-        hop = {"url": f"https://{binds[X]}", "ca": authority.file, **keys}
+        hop = {
+            "url": f"https://{binds[X]}",
+            "ca": authority.file,
+            **keys,
+        }
         federation[node].route(**{X: hop, other: {"via": X}})
-    federation[X].route(**{node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)})
+    federation[X].route(
+        **{node: {"url": f"http://{binds[node]}", "relay": True} for node in (A, B)}
+    )
     with federation:
         for node in (A, B):
             federation[node].register(A_PROVIDER)
@@ -43,7 +53,12 @@ def test_a_job_through_a_third_node_that_is_killed_meanwhile(three: Federation):
     guest, host, relay = three[A], three[B], three[X]
     assert guest.post(f"/api/v1/routes/{B}/test", {})["good"]
     job_id = guest.submit(jobs.echo_job(A, B, rounds=40))
-    wait_for(lambda: [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2, 30)
+    wait_for(
+        lambda: (
+            [r["status"] for n in (guest, host) for r in n.job(job_id)["runs"]] == ["RUNNING"] * 2
+        ),
+        30,
+    )
     relay.kill()
     relay.start()
     assert guest.wait_job(job_id, 90)["progress"] == 100
@@ -57,14 +72,19 @@ def test_a_sender_that_exits_right_after_its_push_loses_nothing(three: Federatio
     may_read, guest, host = tmp_path / "may-read", three[A], three[B]
     job_id = guest.submit(jobs.echo_job(A, B, rounds=1, may_read=str(may_read)))
     wait_for(
-        lambda: [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]] == [("SUCCESS", True)]
+        lambda: (
+            [(r["status"], bool(r["ended_at"])) for r in guest.job(job_id)["runs"]]
+            == [("SUCCESS", True)]
+        )
     )
     wait_for(lambda: [r["status"] for r in host.job(job_id)["runs"]] == ["RUNNING"])
     assert host.get("/health/ready")["checks"]["channel"]["messages"] == 1
     may_read.touch()
     guest.wait_job(job_id, 60)
     for node in (guest, host):  # and then all of it is given back
-        wait_for(lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15)
+        wait_for(
+            lambda node=node: node.get("/health/ready")["checks"]["channel"]["messages"] == 0, 15
+        )
 
 
 @pytest.mark.slow

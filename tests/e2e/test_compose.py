@@ -25,7 +25,10 @@ def compose_command() -> list[str]:
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     plugin = ["docker", "compose"]
-    if shutil.which(plugin[0]) and subprocess.run([*plugin, "version"], capture_output=True).returncode == 0:
+    if (
+        shutil.which(plugin[0])
+        and subprocess.run([*plugin, "version"], capture_output=True).returncode == 0
+    ):
         return plugin
     return []
 
@@ -59,7 +62,8 @@ class Project:
             "MARIADB_ROOT_PASSWORD": uuid4().hex,
             "BANK_DB_PASSWORD": uuid4().hex,
             "PARTNER_DB_PASSWORD": uuid4().hex,
-            "DOCKER_SOCKET": os.environ.get("DOCKER_HOST", "").removeprefix("unix://") or "/var/run/docker.sock",
+            "DOCKER_SOCKET": os.environ.get("DOCKER_HOST", "").removeprefix("unix://")
+            or "/var/run/docker.sock",
         }
 
     def __enter__(self) -> "Project":
@@ -76,7 +80,9 @@ class Project:
             for container in self._mine() if raised is not None else ():
                 print(f"--- {container.name}\n{container.logs(tail=80).decode(errors='replace')}")
             there = sorted(self._mine(), key=lambda one: LABEL in one.labels)
-            for container in there:  # those of the project first, so that no gateway starts another one
+            for (
+                container
+            ) in there:  # those of the project first, so that no gateway starts another one
                 container.remove(force=True, v=True)
             self.run("down", "-v", "--remove-orphans")
             assert self._mine() == self._client.networks.list(names=[self.name]) == []
@@ -86,7 +92,13 @@ class Project:
 
     def run(self, *arguments: str) -> str:
         command = [*compose_command(), "-f", str(self.file), *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -117,7 +129,9 @@ class Project:
         states = {c.name: c.attrs["State"] for c in self._mine() if LABEL not in c.labels}
         died = {name: s for name, s in states.items() if s["Status"] in ("exited", "dead")}
         assert not died, died
-        return bool(states) and all(s.get("Health", {}).get("Status") == "healthy" for s in states.values())
+        return bool(states) and all(
+            s.get("Health", {}).get("Status") == "healthy" for s in states.values()
+        )
 
 
 @pytest.fixture
@@ -128,7 +142,13 @@ def shell_image(tmp_path: Path) -> Iterator[str]:
     quiet = os.environ | {"DOCKER_BUILDKIT": "0"}
 
     def docker(*words: str) -> str:
-        return subprocess.run(["docker", *words], check=True, env=quiet, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["docker", *words],
+            check=True,
+            env=quiet,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     has_busybox = docker("create", BASE).strip()
     docker("cp", f"{has_busybox}:/usr/bin/busybox", str(folder / "busybox"))
@@ -143,9 +163,22 @@ def shell_image(tmp_path: Path) -> Iterator[str]:
 
 
 def configured(file: str, environment_file: Path) -> "subprocess.CompletedProcess[str]":
-    command = [*compose_command(), "--env-file", str(environment_file), "-f", str(COMPOSE / file), "config"]
+    command = [
+        *compose_command(),
+        "--env-file",
+        str(environment_file),
+        "-f",
+        str(COMPOSE / file),
+        "config",
+    ]
     environment = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("file", ["one-node.yml", "two-nodes.yml"])
@@ -155,14 +188,18 @@ def test_the_file_and_the_example_environment_are_valid(file: str, tmp_path: Pat
     services = yaml.safe_load(done.stdout)["services"]
     for name in {"bank", "partner"} & set(services):
         ports = [str(p) for p in services[name]["ports"]]
-        assert any("7382" in p and "127.0.0.1" in p for p in ports), "operators' port on the loopback address only"
+        assert any("7382" in p and "127.0.0.1" in p for p in ports), (
+            "operators' port on the loopback address only"
+        )
     (tmp_path / "empty").touch()
     done = configured(file, tmp_path / "empty")
     assert done.returncode != 0 and "BANK_TOKEN" in done.stderr
 
 
 def test_a_job_runs_across_two_nodes_one_of_which_is_made_anew_meanwhile(
-    gateway_image: str, mariadb_image: str, shell_image: str
+    gateway_image: str,
+    mariadb_image: str,
+    shell_image: str,
 ) -> None:
     """The job's image has a shell and no Python."""
     images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
@@ -181,7 +218,13 @@ def runs_a_job(project: Project, image: str) -> None:
     bank.wait_job(job_id, 120)
     guest, host = (jobs.rows_of(role) for role in ("guest", "host"))
     assert guest != host
-    assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {"rows": guest, "peer_rows": host}
-    assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {"rows": host, "peer_rows": guest}
+    assert bank.outputs(job_id)["echo_1", "guest.0", "report0"]["value"] == {
+        "rows": guest,
+        "peer_rows": host,
+    }
+    assert partner.outputs(job_id)["echo_1", "host.0", "report0"]["value"] == {
+        "rows": host,
+        "peer_rows": guest,
+    }
     log = "cat /var/lib/bfia/state/runs/*/log/echo-guest.0.log"
     assert "done" in project.run("exec", "-T", "bank", "sh", "-c", log)

@@ -20,8 +20,14 @@ from tests.e2e.nodes import ROOT, alive, wait_for
 from tests.plain import NO_TLS
 
 
-def demo(home: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return forks.run(["demo", "--dir", str(home), *options], env=os.environ | environment, timeout=800)
+def demo(
+    home: Path,
+    *options: str,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    return forks.run(
+        ["demo", "--dir", str(home), *options], env=os.environ | environment, timeout=800
+    )
 
 
 def processes_below(home: Path) -> list[str]:
@@ -30,7 +36,9 @@ def processes_below(home: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                line = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 folder = os.readlink(entry / "cwd")
             except OSError:
                 continue
@@ -46,7 +54,9 @@ def training(home: Path) -> bool:
         found = httpx.get(f"{operator}/api/v1/jobs", trust_env=False, verify=NO_TLS).json()["jobs"]
         if not found:
             return False
-        job = httpx.get(f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False, verify=NO_TLS).json()
+        job = httpx.get(
+            f"{operator}/api/v1/jobs/{found[0]['job_id']}", trust_env=False, verify=NO_TLS
+        ).json()
     except (OSError, httpx.HTTPError):
         return False
     states = [s for task in job["tasks"] for node in task["nodes"].values() for s in node.values()]
@@ -63,7 +73,12 @@ def containers_below(home: Path) -> list[str]:
     """Return the containers that have to do with this folder."""
     found = []
     for container in containers("bfia.node"):
-        shown = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=False)
+        shown = subprocess.run(
+            ["docker", "inspect", container],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if json.dumps(str(home))[1:-1] in shown.stdout:
             found.append(container)
     return found
@@ -71,35 +86,74 @@ def containers_below(home: Path) -> list[str]:
 
 def containers(label: str) -> list[str]:
     command = ["docker", "ps", "-aq", "--filter", f"label={label}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
 
 
 def installation_of(container: str) -> str:
-    command = ["docker", "inspect", "--format", '{{index .Config.Labels "bfia.installation"}}', container]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    command = [
+        "docker",
+        "inspect",
+        "--format",
+        '{{index .Config.Labels "bfia.installation"}}',
+        container,
+    ]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
 
 
 @pytest.mark.slow
 @pytest.mark.docker
-def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(tmp_path: Path, reference_image: str):
+def test_a_demo_that_is_interrupted_in_mid_training_leaves_nothing_running(
+    tmp_path: Path, reference_image: str
+):
     """Send it the signal in mid-training, and see it end."""
     home = tmp_path / "demo"
-    command = [sys.executable, "-m", "gateway.cli.main", "demo", "--dir", str(home), "--engine", "docker"]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "demo",
+        "--dir",
+        str(home),
+        "--engine",
+        "docker",
+    ]
     command += ["--key-length", "1024"]
     with (
         (tmp_path / "said").open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, preexec_fn=hear_signals) as process,
+        subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+            preexec_fn=hear_signals,
+        ) as process,
     ):
         try:
-            wait_for(lambda: process.poll() is not None or training(home), 90, 0.1, "both parties train")
-            assert process.poll() is None and containers_below(home) != [], (tmp_path / "said").read_text()
+            wait_for(
+                lambda: process.poll() is not None or training(home), 90, 0.1, "both parties train"
+            )
+            assert process.poll() is None and containers_below(home) != [], (
+                tmp_path / "said"
+            ).read_text()
             installations = {installation_of(container) for container in containers_below(home)}
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 130, (tmp_path / "said").read_text()
         finally:
             process.kill()
     assert processes_below(home) == [] and containers_below(home) == []
-    assert [one for label in installations for one in containers(f"bfia.installation={label}")] == []
+    assert [
+        one for label in installations for one in containers(f"bfia.installation={label}")
+    ] == []
 
 
 def test_outside_of_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch):
@@ -124,16 +178,25 @@ def test_a_demo_that_cannot_start_says_why_and_replaces_only_what_a_demo_made(tm
     for name in (MARKER, "notes", "bank/old"):
         (home / name).write_text("mine")
     done = demo(home, BFIA_GATEWAY__LIMITS__BODY_BYTES="none", LC_ALL="zh_CN.UTF-8")
-    assert done.returncode == 1 and "银行的节点未能启动" in done.stderr and "limits.body_bytes" in done.stderr
+    assert (
+        done.returncode == 1
+        and "银行的节点未能启动" in done.stderr
+        and "limits.body_bytes" in done.stderr
+    )
     assert processes_below(tmp_path) == []
     assert (home / "notes").read_text() == "mine" and not (home / "bank" / "old").exists()
 
 
 @pytest.mark.slow
-def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_then_refused(tmp_path: Path):
+def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_then_refused(
+    tmp_path: Path,
+):
     home = tmp_path / "demo"
     done = demo(home, "--keep", "--data", "credit", "--key-length", "1024")
-    pids = {name: json.loads((home / name / "ready.json").read_text())["pid"] for name in ("bank", "partner")}
+    pids = {
+        name: json.loads((home / name / "ready.json").read_text())["pid"]
+        for name in ("bank", "partner")
+    }
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         for text in (
@@ -149,7 +212,11 @@ def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_t
         assert len(words) == 2 and words[0] == words[1]
         for name in pids:
             (entry,) = yaml.safe_load((home / name / "routes.yml").read_text()).values()
-            assert entry["url"].startswith("https://") and entry["signing"] == "required" and entry["certificate"]
+            assert (
+                entry["url"].startswith("https://")
+                and entry["signing"] == "required"
+                and entry["certificate"]
+            )
         again = demo(home, LC_ALL="zh_CN.UTF-8")
         assert again.returncode == 1 and "先前演示的节点仍在运行" in again.stderr
         assert set(again.stderr.partition("kill ")[2].split()) == {str(p) for p in pids.values()}
@@ -158,4 +225,6 @@ def test_a_demo_shows_its_result_and_its_nodes_can_be_kept_and_their_folder_is_t
     finally:
         for pid in pids.values():
             os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: not processes_below(tmp_path), 30, about="the nodes that were kept are stopped")
+    wait_for(
+        lambda: not processes_below(tmp_path), 30, about="the nodes that were kept are stopped"
+    )

@@ -39,12 +39,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     worker = home / "vendor" / "worker"
     worker.write_text(f'#!/bin/sh\nexec {PYTHON} {ROOT}/tests/e2e/fate_worker.py "$@"\n')
     worker.chmod(0o755)
-    engine = process_engine("example:1.0.0", command=[sys.executable, str(ROOT / "tests/e2e/patient.py")])
+    engine = process_engine(
+        "example:1.0.0", command=[sys.executable, str(ROOT / "tests/e2e/patient.py")]
+    )
     federation = Federation(home / "nodes", [OURS, CAREFUL], engine)
     node, careful = federation[OURS], federation[CAREFUL]
     careful.settings["approval"] = {"mode": "person"}
     with Recorder() as proxy, FateSite(THEIRS, home / "fate", proxy.port) as site:
-        route = {"host": "127.0.0.1", "port": proxy.port, "profile": "fate-partner"}
+        route = {
+            "host": "127.0.0.1",
+            "port": proxy.port,
+            "profile": "fate-partner",
+        }
         signs: dict[str, Agreed] = {}
         for ours in (node, careful):
             ours.route(**{THEIRS: route})
@@ -52,7 +58,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             got = site.admit(ours.id, given)
             apps = {"sends": got.model_dump(), "expects": given.model_dump()}
             ours.settings["fate"] = {"enabled": True, "sites": {THEIRS: {"device": "local"} | apps}}
-            signs |= {ours.id: Agreed(sends=given)} | ({THEIRS: Agreed(sends=got)} if ours is node else {})
+            signs |= {ours.id: Agreed(sends=given)} | (
+                {THEIRS: Agreed(sends=got)} if ours is node else {}
+            )
         with federation:
             ports = {ours.id: httpx.URL(ours.peer).port or 0 for ours in (node, careful)}
             proxy.ways = {THEIRS: site.port, **ports}
@@ -68,7 +76,11 @@ def _begin(pair: Pair) -> None:
     retry = {"auto_retries": 1}
     pair.jobs = {
         "theirs": pair.hand_in_there(),
-        "theirs, fails here": pair.hand_in_there(conf={"sync_type": "poll"} | retry, fails=1, name="c"),
+        "theirs, fails here": pair.hand_in_there(
+            conf={"sync_type": "poll"} | retry,
+            fails=1,
+            name="c",
+        ),
         "theirs, stopped there": pair.hand_in_there(lasts=LONG),
         "theirs, stopped here": pair.hand_in_there(lasts=LONG),
         "ours": pair.hand_in_here({"a": 0, "b": 0}, {"sync_type": "callback"}),
@@ -81,7 +93,11 @@ def _begin(pair: Pair) -> None:
     }
 
 
-def stop(pair: Pair, about: str, there: bool) -> None:
+def stop(
+    pair: Pair,
+    about: str,
+    there: bool,
+) -> None:
     """Stop a job once it runs at FATE-Flow, as the people of one side do."""
     body = {"job_id": pair.jobs[about]}
     wait_for(lambda: pair.runs_there(pair.jobs[about]), 100, 0.2, f"{about} runs")
@@ -90,7 +106,11 @@ def stop(pair: Pair, about: str, there: bool) -> None:
     assert answer["code"] == 0, (about, answer)
 
 
-def decide(pair: Pair, about: str, word: str) -> None:
+def decide(
+    pair: Pair,
+    about: str,
+    word: str,
+) -> None:
     """Agree to a job or refuse it, once FATE-Flow was told to ask again."""
     wait_for(lambda: pair.waits(about), 100, 0.2, f"{about} waits for a person")
     answer = pair.careful.post(f"/api/v1/jobs/{pair.jobs[about]}/{word}", {})
@@ -100,7 +120,9 @@ def decide(pair: Pair, about: str, word: str) -> None:
 def test_fate_flow_schedules_and_we_take_part(pair: Pair):
     assert pair.shown("theirs") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
     assert pair.ended_here("theirs", "SUCCEEDED")["progress"] == 100
-    wait_for(lambda: pair.asked("theirs", OURS)[-1] == "/job/stop", 60, about="we are told of the end")
+    wait_for(
+        lambda: pair.asked("theirs", OURS)[-1] == "/job/stop", 60, about="we are told of the end"
+    )
     assert pair.asked("theirs", OURS) == [
         "/job/create",
         "/job/status/update",
@@ -112,7 +134,11 @@ def test_fate_flow_schedules_and_we_take_part(pair: Pair):
     ]
     told = [p for p in pair.passed("theirs") if p.to == OURS]
     assert all(p.answer == {"code": 0, "message": "success"} for p in told)
-    reports = [p for p in pair.passed("theirs") if p.path.endswith("/report") and p.body["party_id"] == OURS]
+    reports = [
+        p
+        for p in pair.passed("theirs")
+        if p.path.endswith("/report") and p.body["party_id"] == OURS
+    ]
     # FATE notes by itself, too, that a task runs: a word that comes meanwhile has no effect there (2002)
     assert {(p.body["status"], p.answer["code"]) for p in reports} >= {("success", 0)}
     assert {p.answer["code"] for p in reports} <= {0, 2002}
@@ -121,9 +147,18 @@ def test_fate_flow_schedules_and_we_take_part(pair: Pair):
 
 def test_a_task_that_fails_here_runs_again_in_fates_retry(pair: Pair):
     """FATE-Flow lets the job end and begins it again under its id; here that is another job."""
-    wait_for(lambda: pair.shown("theirs, fails here")[0] == "success", 120, 0.5, "FATE-Flow's retry succeeded")
+    wait_for(
+        lambda: pair.shown("theirs, fails here")[0] == "success",
+        120,
+        0.5,
+        "FATE-Flow's retry succeeded",
+    )
     status, tasks = pair.shown("theirs, fails here")
-    assert (status, tasks["a"], tasks["b"]) == ("success", (1, "success", "success"), (0, "success", "success"))
+    assert (status, tasks["a"], tasks["b"]) == (
+        "success",
+        (1, "success", "success"),
+        (0, "success", "success"),
+    )
     first = pair.ended_here("theirs, fails here", "FAILED")
     assert first["failure"]["reason"] == "EXIT_3", "what failed here, not that FATE says so"
     pair.ended_here("theirs, fails here", "SUCCEEDED", again="-r1")
@@ -139,7 +174,11 @@ def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
     stop(pair, about, where == "there")
 
     def said() -> list[str]:
-        told = [p for p in pair.passed(about) if p.to == OURS and p.path == f"{PARTNER}/job/status/update"]
+        told = [
+            p
+            for p in pair.passed(about)
+            if p.to == OURS and p.path == f"{PARTNER}/job/status/update"
+        ]
         return [p.body["status"] for p in told if p.body["status"] in ENDED]
 
     wait_for(said, 120, 0.2, "FATE-Flow says how the job ended")
@@ -156,7 +195,10 @@ def test_a_job_that_fate_flow_schedules_is_stopped(pair: Pair, where: str):
 def test_fate_flow_waits_for_a_person_here(pair: Pair):
     decide(pair, "theirs, agreed", "approve")
     decide(pair, "theirs, refused", "reject")
-    assert pair.shown("theirs, agreed") == ("success", dict.fromkeys(("a", "b"), (0, "success", "success")))
+    assert pair.shown("theirs, agreed") == (
+        "success",
+        dict.fromkeys(("a", "b"), (0, "success", "success")),
+    )
     pair.ended_here("theirs, agreed", "SUCCEEDED", at=pair.careful)
     status, tasks = pair.shown("theirs, refused")
     assert status in ("failed", "canceled") and {row[2] for row in tasks.values()} == {"waiting"}
@@ -172,7 +214,9 @@ def test_we_schedule_and_fate_flow_takes_part(pair: Pair):
     told = [p for p in pair.passed("ours") if p.to == THEIRS]
     assert {p.answer["code"] for p in told} == {0}
     progress = [p.body["progress"] for p in told if p.path.endswith("/job/update")]
-    assert list(dict.fromkeys(progress)) == [50.0, 100.0], "each once, or again where no answer came in time"
+    assert list(dict.fromkeys(progress)) == [50.0, 100.0], (
+        "each once, or again where no answer came in time"
+    )
     reports = [p for p in pair.passed("ours") if p.path.endswith("/scheduler/task/report")]
     assert [p.body["status"] for p in reports if p.body["task_id"].endswith("_b")][-1] == "success"
     assert {p.answer["code"] for p in reports} == {0}
@@ -188,7 +232,9 @@ def test_a_job_that_we_schedule_is_stopped(pair: Pair):
     stop(pair, "ours, stopped", there=False)
     pair.ended_here("ours, stopped", "STOPPED")
     status, tasks = pair.shown("ours, stopped")
-    assert (status, tasks["a"][1]) == ("canceled", "canceled"), "FATE's people do not see it run for ever"
+    assert (status, tasks["a"][1]) == ("canceled", "canceled"), (
+        "FATE's people do not see it run for ever"
+    )
 
 
 def test_a_job_handed_in_at_fate_flow_that_we_schedule(pair: Pair):
@@ -205,9 +251,14 @@ def test_a_job_handed_in_at_fate_flow_that_we_schedule(pair: Pair):
 
 def test_either_side_refuses_with_its_reason(pair: Pair):
     body = pair.dag()
-    body["dag"]["tasks"]["b"]["inputs"]["data"]["train_data"]["task_output_artifact"]["output_artifact_key"] = "no"
+    body["dag"]["tasks"]["b"]["inputs"]["data"]["train_data"]["task_output_artifact"][
+        "output_artifact_key"
+    ] = "no"
     said = pair.site.post("/v2/job/submit", {"dag_schema": body})
-    assert (said["code"], "b needs an output that a does not have" in said["message"]) == (1002, True)
+    assert (said["code"], "b needs an output that a does not have" in said["message"]) == (
+        1002,
+        True,
+    )
     assert pair.site.job(said["job_id"])["status"] == "failed"
     stopped = pair.site.post("/v2/job/stop", {"job_id": said["job_id"]})
     assert stopped["code"] == 0, "we have no such job, so it is stopped here"
@@ -221,8 +272,16 @@ def test_either_side_refuses_with_its_reason(pair: Pair):
 
 def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
     """Where it does not break down itself: those answers are code 6000 and name an exception of Python's."""
-    job = {"job_id": "202611220101010000000", "role": "host", "party_id": THEIRS}
-    task = {**job, "task_id": f"{job['job_id']}_a", "task_version": 0}
+    job = {
+        "job_id": "202611220101010000000",
+        "role": "host",
+        "party_id": THEIRS,
+    }
+    task = {
+        **job,
+        "task_id": f"{job['job_id']}_a",
+        "task_version": 0,
+    }
     asked: dict[str, dict[str, Any]] = {
         "/partner/job/start": job,
         "/partner/job/status/update": {**job, "status": "running"},
@@ -244,7 +303,12 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
         for path, body in asked.items():
             sent = dict(pair.signatures.sign(node, ""))
             answer = httpx.post(
-                f"{address}/v2{path}", json=body, headers=sent, timeout=120, trust_env=False, verify=NO_TLS
+                f"{address}/v2{path}",
+                json=body,
+                headers=sent,
+                timeout=120,
+                trust_env=False,
+                verify=NO_TLS,
             )
             found[path] = int(answer.json()["code"])
         return found
@@ -254,11 +318,21 @@ def test_what_is_not_there_is_answered_with_fate_flows_codes(pair: Pair):
 
 def test_requests_between_the_two_are_signed(pair: Pair):
     """All jobs of this module are: the site wants it. What is not signed, neither side takes."""
-    between = [p for p in pair.proxy.seen if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers]
+    between = [
+        p for p in pair.proxy.seen if p.to in (OURS, CAREFUL) or "x-source-node-id" in p.headers
+    ]
     assert between and all(p.headers["signature"] for p in between)
-    body = pair.dag() | {"job_id": "202611220101010000001", "role": "host", "party_id": OURS}
+    body = pair.dag() | {
+        "job_id": "202611220101010000001",
+        "role": "host",
+        "party_id": OURS,
+    }
     here = httpx.post(
-        f"{pair.node.peer}{PARTNER}/job/create", json=body, timeout=120, trust_env=False, verify=NO_TLS
+        f"{pair.node.peer}{PARTNER}/job/create",
+        json=body,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
     ).json()
     assert here["data"]["reason"] == "SIGNATURE_MISSING"
     assert pair.site.post(f"{PARTNER}/job/stop", {**body, "party_id": THEIRS})["code"] != 0

@@ -10,15 +10,22 @@ from tests.e2e.nodes import VENDOR_COMMAND, Federation, process_engine, wait_for
 from tests.e2e.recorder import Recorder
 
 GUEST, HOST, ARBITER = jobs.GUEST, jobs.HOST, jobs.ARBITER
-FORMS = {GUEST: "bare", HOST: "protobuf", ARBITER: "grpc"}
+FORMS = {
+    GUEST: "bare",
+    HOST: "protobuf",
+    ARBITER: "grpc",
+}
 
 
 def speaking(form: str) -> dict[str, Any]:
     """Return the settings of a process engine with an image that sends its messages in a form."""
     python, option, code = VENDOR_COMMAND
-    with_grpcio = code.replace("import sys; ", f"import sys; sys.path.append({sysconfig.get_path('platlib')!r}); ")
+    with_grpcio = code.replace(
+        "import sys; ", f"import sys; sys.path.append({sysconfig.get_path('platlib')!r}); "
+    )
     return process_engine(
-        "unionpay:2.0.0", command=["/usr/bin/env", f"CHANNEL_FORM={form}", python, option, with_grpcio]
+        "unionpay:2.0.0",
+        command=["/usr/bin/env", f"CHANNEL_FORM={form}", python, option, with_grpcio],
     )
 
 
@@ -38,11 +45,18 @@ def test_one_job_mixes_a_party_of_fates_protocol_and_one_of_the_standards(tmp_pa
             job = guest.wait_job(job_id, 120)
             assert job["progress"] == 100
             by_name = {t["name"]: set(t["nodes"]) for t in job["tasks"]}
-            assert by_name == {"intersect_rsa_1": {GUEST, HOST}, "hetero_lr_1": {GUEST, HOST, ARBITER}}
+            assert by_name == {
+                "intersect_rsa_1": {GUEST, HOST},
+                "hetero_lr_1": {GUEST, HOST, ARBITER},
+            }
             assert guest.outputs(job_id)["hetero_lr_1", "guest.0", "report0"]["there"]
             assert host.job(job_id)["outcome"] == "SUCCEEDED"
             told = "/v2/partner/job/stop"
-            wait_for(lambda: told in {s.path for s in recorder.seen}, 20, about="the host is told of the end")
+            wait_for(
+                lambda: told in {s.path for s in recorder.seen},
+                20,
+                about="the host is told of the end",
+            )
 
     mine = [s for s in recorder.seen if job_id in json.dumps(s.body)]
     assert {s.path.split("/")[1] for s in mine if s.to == ARBITER} == {"v1"}

@@ -28,7 +28,13 @@ from tests.e2e.test_swarm import MANAGER, WORKER
 from tests.services.clusters import daemon, guarded_registry, kubectl, load, pushed
 from tests.services.registry import log_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.swarm, pytest.mark.kubernetes]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.s3,
+    pytest.mark.docker,
+    pytest.mark.swarm,
+    pytest.mark.kubernetes,
+]
 IMAGE, STEPPING = "unionpay:2.0.0", "stepping:1.0.0"
 
 
@@ -41,7 +47,12 @@ def buckets() -> Iterator[tuple[real.Place, real.Place]]:
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[str]:
     name = f"bfia-{uuid.uuid4().hex[:8]}"
-    about = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"}
+    about = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": name},
+        "handler": "runc",
+    }
     kubectl("apply", "-f", "-", given=json.dumps(about))
     yield name
     kubectl("delete", "runtimeclass", name)
@@ -74,10 +85,16 @@ def two(
     pushed(IMAGE)
     for number in (MANAGER, WORKER):
         load(number, IMAGE)
-    made = Federation(tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"})
+    made = Federation(
+        tmp_path_factory.mktemp("clusters"), [jobs.GUEST, jobs.HOST], {"kind": "docker"}
+    )
     kubeconfig = f"{os.environ['BFIA_TEST_KUBERNETES']}/gateway.conf"
     swarm = {"base_url": daemon(MANAGER), "constraints": [f"node.labels.machine=={WORKER}"]}
-    cluster = {"kubeconfig": kubeconfig, "node_selector": {"machine": "1"}, "runtime_class": runtime}
+    cluster = {
+        "kubeconfig": kubeconfig,
+        "node_selector": {"machine": "1"},
+        "runtime_class": runtime,
+    }
     settings: dict[str, tuple[str, dict[str, Any]]] = {
         jobs.GUEST: (
             os.environ["BFIA_TEST_KUBERNETES_HOST"],
@@ -89,7 +106,10 @@ def two(
                 },
             },
         ),
-        jobs.HOST: (os.environ["BFIA_TEST_SWARM_HOST"], {"engine": {"kind": "swarm", "swarm": swarm}}),
+        jobs.HOST: (
+            os.environ["BFIA_TEST_SWARM_HOST"],
+            {"engine": {"kind": "swarm", "swarm": swarm}},
+        ),
     }
     for (node, (host, engines)), bucket in zip(settings.items(), buckets, strict=True):
         made[node].reached_at(host)
@@ -115,7 +135,9 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
     """But for the disruption budget's version, which is younger than the tests' cluster."""
     folder = ROOT / "compose" / "kubernetes"
     whole = kubectl("kustomize", str(folder)).replace("policy/v1\n", "policy/v1beta1\n")
-    made = kubectl("apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", given=whole).split()
+    made = kubectl(
+        "apply", "-n", "bfia", "--dry-run=server", "-o", "name", "-f", "-", given=whole
+    ).split()
     assert {"statefulset.apps/bfia-gateway", "poddisruptionbudget.policy/bfia-gateway"} <= set(made)
     assert len(made) == len([part for part in yaml.safe_load_all(whole) if part]) == 16
     sets = [part for part in yaml.safe_load_all(whole) if part["kind"] == "StatefulSet"]
@@ -127,7 +149,12 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
         "BFIA_GATEWAY_0_SERVICE_HOST": "10.0.0.1",
         "BFIA_GATEWAY_1_SERVICE_HOST": "10.0.0.2",
     }
-    said = subprocess.run([*container["command"], line], env=known, capture_output=True, check=True)
+    said = subprocess.run(
+        [*container["command"], line],
+        env=known,
+        capture_output=True,
+        check=True,
+    )
     given["listen"]["container"] = json.loads(said.stdout)
     assert given["listen"]["container"]["advertise"] == "http://10.0.0.2:7381"
     settings = Settings(**given)
@@ -135,53 +162,86 @@ def test_the_shipped_manifests_are_accepted_by_the_api_server() -> None:
 
 
 def test_the_users_files_run_unchanged_in_a_cluster_and_on_a_swarm(
-    two: Federation, buckets: tuple[real.Place, real.Place], runtime: str
+    two: Federation,
+    buckets: tuple[real.Place, real.Place],
+    runtime: str,
 ) -> None:
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     job_id = guest.submit(jobs.user_job(jobs.GUEST, jobs.HOST))
-    file = wait_for(lambda: log_file_of_a_run_with(runtime), about="the log file of a run in the cluster")
+    file = wait_for(
+        lambda: log_file_of_a_run_with(runtime), about="the log file of a run in the cluster"
+    )
     assert '"party": "guest.0"' in file, file
     guest.wait_job(job_id, 400)
     parties = ((guest, "guest", "k8s", buckets[0]), (host, "host", "swarm", buckets[1]))
     for node, role, engine, bucket in parties:
-        (run,) = [one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN]
+        (run,) = [
+            one for one in node.get(f"/api/v1/jobs/{job_id}")["runs"] if one["task_name"] == TRAIN
+        ]
         assert (run["status"], run["engine"]) == ("SUCCESS", engine)
         assert {name.split("/")[0] for name in names(bucket)} >= {f"{job_id}-{role}-0"}
         assert os.listdir(node.storage) in ([], [".staging"])
         kept_log = node.home / "state" / "runs" / run["name"] / "stdout.log"
         wait_for(kept_log.with_name("stderr.log").exists, about="the run's log is kept")
-        assert role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
+        assert (
+            role.encode() in kept_log.read_bytes() + kept_log.with_name("stderr.log").read_bytes()
+        )
     assert [model["version"] for model in guest.get("/api/v1/models")["models"]] == [job_id]
     scores = guest.outputs(job_id)[TRAIN, "guest.0", "report1"]["value"]
     assert scores["auc"] > 0.99 and scores["ks"] > 0.9  # as on one machine
 
 
 def test_the_tasks_of_a_job_run_at_the_engines_that_their_providers_name(two: Federation) -> None:
-    guest, kinds = two[jobs.GUEST], {"": "docker", "farm": "swarm", "k8s": "kubernetes"}
+    guest, kinds = (
+        two[jobs.GUEST],
+        {
+            "": "docker",
+            "farm": "swarm",
+            "k8s": "kubernetes",
+        },
+    )
     shown = guest.get("/api/v1/engine")
     each = {one["name"]: one for one in ({"name": "", **shown}, *shown["engines"])}
     assert {name: (one["kind"], one["answers"]) for name, one in each.items()} == {
         name: (kind, True) for name, kind in kinds.items()
     }
-    assert "NetworkPolicy" in str(each["k8s"]["isolation"]) and "docker_gwbridge" in str(each["farm"]["isolation"])
+    assert "NetworkPolicy" in str(each["k8s"]["isolation"]) and "docker_gwbridge" in str(
+        each["farm"]["isolation"]
+    )
     steps = {step["name"]: step["found"] for step in guest.get("/api/v1/doctor")["steps"]}
-    assert all(words in steps["engine"] for words in ("docker, and 2 further", "farm (swarm)", "k8s (kubernetes)"))
+    assert all(
+        words in steps["engine"]
+        for words in ("docker, and 2 further", "farm (swarm)", "k8s (kubernetes)")
+    )
     assert steps["images"] == "3 images registered, all here"
-    body = aligned_at({"2.0.0": "k8s", "2.0.1": "farm", "2.0.2": "docker"})
+    body = aligned_at(
+        {
+            "2.0.0": "k8s",
+            "2.0.1": "farm",
+            "2.0.2": "docker",
+        }
+    )
     plan = guest.post("/api/v1/jobs/plan", body)
     checks = [one for node in plan["nodes"] if node["node"] == guest.id for one in node["checks"]]
-    assert plan["good"] and {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
+    assert (
+        plan["good"]
+        and {one["about"]: one["found"] for one in checks if one["check"] == "engine"} == kinds
+    )
     job_id = guest.submit(body)
     guest.wait_job(job_id, 400)
     runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
-    assert {run["task_name"]: run["engine"] for run in runs} == {name: name for name in ("k8s", "farm", "docker")}
+    assert {run["task_name"]: run["engine"] for run in runs} == {
+        name: name for name in ("k8s", "farm", "docker")
+    }
 
 
 def aligned_at(versions: dict[str, str]) -> Any:
     """Return a job with a task of each of the vendor's versions, called after the engine that it is meant for."""
     body = jobs.align_job(jobs.GUEST, jobs.HOST)
     (one,), params = body["dag"]["components"], body["config"]["task_params"]
-    body["dag"]["components"] = [one | {"name": name, "version": version} for version, name in versions.items()]
+    body["dag"]["components"] = [
+        one | {"name": name, "version": version} for version, name in versions.items()
+    ]
     for told in (params["common"], params["guest"]["0"], params["host"]["0"]):
         told |= dict.fromkeys(versions.values(), told.pop(one["name"]))
     return body
@@ -193,31 +253,57 @@ def log_file_of_a_run_with(runtime: str) -> str:
     for pod in pods:
         if pod["spec"].get("runtimeClassName") == runtime:
             with contextlib.suppress(AssertionError):  # it has not begun, or is over
-                return kubectl("exec", "-n", "bfia", pod["metadata"]["name"], "--", "sh", "-c", "cat /bfia/log/*")
+                return kubectl(
+                    "exec",
+                    "-n",
+                    "bfia",
+                    pod["metadata"]["name"],
+                    "--",
+                    "sh",
+                    "-c",
+                    "cat /bfia/log/*",
+                )
     return ""
 
 
 def test_a_task_that_was_killed_goes_on_from_what_it_kept_at_its_storage(
-    two: Federation, buckets: tuple[real.Place, real.Place], closed: str, tmp_path: Path
+    two: Federation,
+    buckets: tuple[real.Place, real.Place],
+    closed: str,
+    tmp_path: Path,
 ) -> None:
     guest = two[jobs.GUEST]
     lines = [f"FROM {IMAGE}", "COPY stepping_elsewhere.py /app/"]
     lines.append('ENTRYPOINT ["python3", "-m", "stepping_elsewhere"]')
-    with small_image(tmp_path / "image", STEPPING, lines, Path(__file__).with_name("stepping_elsewhere.py")):
+    with small_image(
+        tmp_path / "image", STEPPING, lines, Path(__file__).with_name("stepping_elsewhere.py")
+    ):
         pushed(STEPPING)
-    body = copy.deepcopy(A_PROVIDER) | {"device": "k8s", "metadata": {"image": f"{closed}/{STEPPING}"}}
+    body = copy.deepcopy(A_PROVIDER) | {
+        "device": "k8s",
+        "metadata": {"image": f"{closed}/{STEPPING}"},
+    }
     body["components_description"]["Echo"]["storageEngine"] = ["s3"]
     guest.register(body)
     job = limited(copy.deepcopy(A_JOB), checkpoints=True, auto_retries=1)
-    job["config"] |= {"initiator": {"role": "guest", "node_id": jobs.GUEST}, "role": {"guest": [jobs.GUEST]}}
+    job["config"] |= {
+        "initiator": {"role": "guest", "node_id": jobs.GUEST},
+        "role": {"guest": [jobs.GUEST]},
+    }
     job_id = guest.submit(job)
     guest.wait_job(job_id, 400)
     runs = guest.get(f"/api/v1/jobs/{job_id}")["runs"]
-    assert [(run["attempt"], (run["failure"] or {}).get("reason")) for run in runs] == [(0, "EXIT_137"), (1, None)]
+    assert [(run["attempt"], (run["failure"] or {}).get("reason")) for run in runs] == [
+        (0, "EXIT_137"),
+        (1, None),
+    ]
     found = guest.ask("GET", f"/api/v1/jobs/{job_id}/outputs/echo_1/guest.0/data0/download").text
     assert found.splitlines()[-1] == "1,5"
     assert any(name.endswith("-checkpoint/step-8") for name in names(buckets[0]))
-    wait_for(lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").status_code == 200, about="it can be deleted")
+    wait_for(
+        lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").status_code == 200,
+        about="it can be deleted",
+    )
     assert not any(name.startswith(job_id) for name in names(buckets[0]))
 
 
@@ -227,4 +313,7 @@ def test_an_image_behind_a_login_that_is_gone_fails_its_run(two: Federation, log
     job_id = guest.submit(jobs.quick_job(jobs.GUEST, jobs.HOST))
     guest.wait_job(job_id, 400, outcome="FAILED")
     run = guest.get(f"/api/v1/jobs/{job_id}")["runs"][0]
-    assert run["failure"]["reason"] == "PULL_DENIED" and "log in: docker login" in run["failure"]["message"], run
+    assert (
+        run["failure"]["reason"] == "PULL_DENIED"
+        and "log in: docker login" in run["failure"]["message"]
+    ), run

@@ -35,7 +35,13 @@ def test_a_table_is_streamed_in_and_out(tmp_path: Path):
             digest, size = hashlib.sha256(), 0
             url = node.operator + "/api/v1/datasets/large/table/download"
             want = {"want-repr-digest": "sha-256=1"}
-            with httpx.stream("GET", url, headers=want, timeout=120, trust_env=False) as answer:
+            with httpx.stream(
+                "GET",
+                url,
+                headers=want,
+                timeout=120,
+                trust_env=False,
+            ) as answer:
                 for piece in answer.iter_raw(MIB):
                     digest.update(piece)
                     size += len(piece)
@@ -52,9 +58,18 @@ def test_a_table_at_s3_is_streamed_in_and_out(tmp_path: Path):
     file = tmp_path / "table.csv"
     rows = write_table(file, 100 * MIB)
     with real.bucket() as place:
-        url, key = urlsplit(place.url), {"username": os.environ["BFIA_TEST_S3_KEY"], "region": "default"}
-        lake = {"url": f"s3://{url.netloc}/{place.name}", "password": os.environ["BFIA_TEST_S3_SECRET"], **key}
-        made = Federation(tmp_path / "nodes", [jobs.GUEST], {"kind": "process"}, storages={"lake": lake})
+        url, key = (
+            urlsplit(place.url),
+            {"username": os.environ["BFIA_TEST_S3_KEY"], "region": "default"},
+        )
+        lake = {
+            "url": f"s3://{url.netloc}/{place.name}",
+            "password": os.environ["BFIA_TEST_S3_SECRET"],
+            **key,
+        }
+        made = Federation(
+            tmp_path / "nodes", [jobs.GUEST], {"kind": "process"}, storages={"lake": lake}
+        )
         with made as federation:
             node = federation[jobs.GUEST]
             _, grown = peak_growth(node, lambda: send(node, file, "large", "table"))

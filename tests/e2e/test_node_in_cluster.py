@@ -27,7 +27,13 @@ from tests.e2e.test_storages import TRAIN, names
 from tests.services.cable import Cable, cable_to
 from tests.services.clusters import kubectl, pushed, the_last_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.docker, pytest.mark.mariadb, pytest.mark.kubernetes]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.s3,
+    pytest.mark.docker,
+    pytest.mark.mariadb,
+    pytest.mark.kubernetes,
+]
 TOKEN = "t" * 32
 PODS = ("bfia-gateway-0", "bfia-gateway-1")
 
@@ -51,7 +57,10 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(
-    reference_image: str, gateway_image: str, worker_id: str, tmp_path_factory: pytest.TempPathFactory
+    reference_image: str,
+    gateway_image: str,
+    worker_id: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("cluster")
     host, by_tls = (os.environ[f"BFIA_TEST_KUBERNETES_{name}"] for name in ("HOST", "TLS_REGISTRY"))
@@ -68,12 +77,16 @@ def site(
         node = partner[jobs.HOST]
         port = node.peer_port
         node.settings["listen"]["peer"]["bind"] = f"{host}:{port}"
-        node.route(**{jobs.GUEST: {"url": f"http://127.0.0.1:{way_in.server_address[1]}", "keys": key}})
+        node.route(
+            **{jobs.GUEST: {"url": f"http://127.0.0.1:{way_in.server_address[1]}", "keys": key}}
+        )
         stack.enter_context(partner)
         secret = {
             "token": TOKEN,
             "s3": os.environ["BFIA_TEST_S3_SECRET"],
-            "database": url.set(host=host, port=database.server_address[1]).render_as_string(hide_password=False),
+            "database": url.set(host=host, port=database.server_address[1]).render_as_string(
+                hide_password=False
+            ),
         }
         stack.enter_context(the_last_of("kubernetes"))
         kubectl("create", "namespace", name)
@@ -86,7 +99,10 @@ def site(
         stack.callback(kubectl, "delete", "-f", "-", "--wait=false", given=volumes)
         kubectl("-n", name, "apply", "-f", "-", given=_manifests(home, image, bucket))
         for pod in PODS:
-            wait_for(lambda pod=pod: pod in kubectl("-n", name, "get", "pods", "-o", "name"), about="its pod")
+            wait_for(
+                lambda pod=pod: pod in kubectl("-n", name, "get", "pods", "-o", "name"),
+                about="its pod",
+            )
             kubectl("-n", name, "wait", "--for=condition=Ready", "--timeout=180s", f"pod/{pod}")
         gateways = tuple(stack.enter_context(_operated(name, pod, home)) for pod in PODS)
         found = Site(name, (gateways[0], gateways[1]), node, bucket, way_in)
@@ -98,12 +114,19 @@ def site(
         yield found
 
 
-def _manifests(home: Path, image: str, bucket: real.Place) -> str:
+def _manifests(
+    home: Path,
+    image: str,
+    bucket: real.Place,
+) -> str:
     """Return the shipped ones with the addresses of the tests, and a version that their cluster's release has."""
     folder = home / "kubernetes"
     s3 = os.environ["BFIA_TEST_S3"].removeprefix("http://")
     s3_host, _, s3_port = s3.partition(":")
-    lake = f"s3://{s3}/{bucket.name}", f"region: default, username: {os.environ['BFIA_TEST_S3_KEY']}"
+    lake = (
+        f"s3://{s3}/{bucket.name}",
+        f"region: default, username: {os.environ['BFIA_TEST_S3_KEY']}",
+    )
     filled = {
         '"s3://10.0.0.7:9000/bfia", username: bfia': '"{}", {}'.format(*lake),
         "registry.example.com": f'"{os.environ["BFIA_TEST_KUBERNETES_TLS_REGISTRY"]}"',
@@ -125,7 +148,10 @@ def _manifests(home: Path, image: str, bucket: real.Place) -> str:
 
 def _volumes(namespace: str, home: Path) -> Iterator[dict[str, Any]]:
     """Return what an admin's storage would give to the node's claims; both machines see this folder."""
-    for claim, mode in (("bfia-storage", "ReadWriteMany"), *((f"state-{pod}", "ReadWriteOnce") for pod in PODS)):
+    for claim, mode in (
+        ("bfia-storage", "ReadWriteMany"),
+        *((f"state-{pod}", "ReadWriteOnce") for pod in PODS),
+    ):
         folder = home / claim
         folder.mkdir(mode=0o777)
         folder.chmod(0o777)
@@ -136,17 +162,30 @@ def _volumes(namespace: str, home: Path) -> Iterator[dict[str, Any]]:
             "claimRef": {"namespace": namespace, "name": claim},
         }
         about = {"name": f"{namespace}-{claim}"}
-        yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": about, "spec": spec}
+        yield {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": about,
+            "spec": spec,
+        }
 
 
 @contextlib.contextmanager
-def _operated(namespace: str, pod: str, home: Path) -> Iterator[Node]:
+def _operated(
+    namespace: str,
+    pod: str,
+    home: Path,
+) -> Iterator[Node]:
     """Give a gateway as its admin reaches it: a port of this machine, forwarded."""
     folder = Path(os.environ["BFIA_TEST_KUBERNETES"])
     line = [str(folder / "bin" / "kubectl"), "-n", namespace, "port-forward", f"pod/{pod}", ":7382"]
     known = {**os.environ, "KUBECONFIG": str(folder / "admin.conf")}
     with subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=known
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=known,
     ) as process:
         try:
             assert process.stdout is not None
@@ -173,7 +212,9 @@ def test_a_job_ends_well_although_a_gateway_dies(site: Site) -> None:
     def training() -> bool:
         job = other.job(job_id)
         assert not job.get("failure"), job["failure"]
-        return any(run["task_name"] == TRAIN and run["status"] == "RUNNING" for run in job.get("runs", ()))
+        return any(
+            run["task_name"] == TRAIN and run["status"] == "RUNNING" for run in job.get("runs", ())
+        )
 
     wait_for(training, about="it trains")
     site.way_in.target = (site.address(PODS[1]), 7380)
@@ -196,14 +237,27 @@ def test_a_run_reaches_nothing_of_the_gateway_but_its_containers_listener(site: 
     assert [other[door] for door in doors] == [True, False, True]
 
 
-def _reached(site: Site, doors: list[str], labels: dict[str, str]) -> dict[str, bool]:
+def _reached(
+    site: Site,
+    doors: list[str],
+    labels: dict[str, str],
+) -> dict[str, bool]:
     """Try doors from a pod with these labels."""
     name = f"try-{uuid.uuid4().hex[:8]}"
     image = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/bfia-base:py311"
-    container = {"name": "try", "image": image, "command": ["python3", "-c", LOOK, *doors]}
+    container = {
+        "name": "try",
+        "image": image,
+        "command": ["python3", "-c", LOOK, *doors],
+    }
     container["resources"] = {"requests": {"cpu": "0", "memory": "0"}}  # type: ignore[assignment]
     spec = {"restartPolicy": "Never", "containers": [container]}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
     site.kubectl("create", "-f", "-", given=json.dumps(body))
     phase = ("get", "pod", name, "-o", "jsonpath={.status.phase}")
     wait_for(lambda: site.kubectl(*phase) in ("Succeeded", "Failed"), about="it has looked")

@@ -21,7 +21,15 @@ from typing import Any
 import pytest
 
 from tests import forks
-from tests.e2e.nodes import REFERENCE_IMAGE, ROOT, Federation, example, free_ports, process_engine, wait_for
+from tests.e2e.nodes import (
+    REFERENCE_IMAGE,
+    ROOT,
+    Federation,
+    example,
+    free_ports,
+    process_engine,
+    wait_for,
+)
 
 ME, PARTNER = "JG0100001100000010", "JG0100002200000020"
 PARTNERS_ADDRESS = "10.0.0.7:7380"
@@ -48,7 +56,12 @@ def commands(block: str) -> list[str]:
 @pytest.mark.parametrize("page", ["README", "docs/vendor", "docs/platform", "docs/admin"])
 def test_both_languages_tell_the_same(page: str):
     english, chinese = (
-        [re.sub(" +#.*", "", c) for kind in ("sh", "yaml") for b in blocks(p, kind) for c in commands(b)]
+        [
+            re.sub(" +#.*", "", c)
+            for kind in ("sh", "yaml")
+            for b in blocks(p, kind)
+            for c in commands(b)
+        ]
         for p in (f"{page}.md", f"{page}.zh-CN.md")
     )
     assert english == chinese != []
@@ -64,7 +77,14 @@ def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
             request, files, _, _ = socket.recv_fds(way, 1 << 20, 3)
             words, env, cwd = json.loads(request)
             stdin, stdout, stderr = files
-            process = forks.start(words, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+            process = forks.start(
+                words,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=env,
+                cwd=cwd,
+            )
             started.append(process)
             for file in files:
                 os.close(file)
@@ -76,9 +96,16 @@ def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
                 way, _ = listener.accept()
             except OSError:
                 return
-            Thread(target=run, args=(way,), daemon=True).start()
+            Thread(
+                target=run,
+                args=(way,),
+                daemon=True,
+            ).start()
 
-    with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with (
+        TemporaryDirectory() as short,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
         listener.bind(f"{short}/s")
         listener.listen()
         Thread(target=serve, daemon=True).start()
@@ -88,7 +115,11 @@ def gateway_in(folder: Path) -> Iterator[dict[str, str]]:
         command.chmod(0o755)
         path = f"{command.parent}:{os.environ['PATH']}"
         try:
-            yield os.environ | {"PATH": path, "no_proxy": "*", "COLUMNS": "200"}
+            yield os.environ | {
+                "PATH": path,
+                "no_proxy": "*",
+                "COLUMNS": "200",
+            }
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             for process in started:
@@ -143,14 +174,24 @@ def pair(tmp_path: Path) -> Iterator[Federation]:
         federation.__exit__(True)
 
 
-@pytest.mark.parametrize(("page", "language"), [("admin", "C.UTF-8"), ("admin.zh-CN", "zh_CN.UTF-8")])
+@pytest.mark.parametrize(
+    ("page", "language"), [("admin", "C.UTF-8"), ("admin.zh-CN", "zh_CN.UTF-8")]
+)
 def test_first_hour_of_an_admin(
-    pair: Federation, tmp_path: Path, page: str, language: str, monkeypatch: pytest.MonkeyPatch
+    pair: Federation,
+    tmp_path: Path,
+    page: str,
+    language: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.delenv("LC_ALL", raising=False)
     monkeypatch.setenv("LANG", language)
     own = pair[ME].settings["listen"]
-    ports = {"7380": own["peer"]["bind"], "7381": own["container"]["bind"], "7382": own["operator"]["bind"]}
+    ports = {
+        "7380": own["peer"]["bind"],
+        "7381": own["container"]["bind"],
+        "7382": own["operator"]["bind"],
+    }
     # the addresses that `init` writes are others here, as an admin would change them
     moved = "; ".join(f's/bind: "[0-9.]*:{port}"/bind: "{bind}"/' for port, bind in ports.items())
     create, healthy = "bfia-gateway token create", f"curl -s {ports['7382']}/health/ready"
@@ -195,13 +236,26 @@ def test_one_node_runs_the_example_of_the_readme(tmp_path: Path):
     def asked(command: str, job_id: str = "") -> dict[str, Any]:
         moved = re.sub("738[012]", lambda found: ports[found.group()], command.replace("…", job_id))
         line = ["bash", "-c", f"export no_proxy='*'; {moved}"]
-        return dict(json.loads(subprocess.run(line, cwd=ROOT, capture_output=True, check=True).stdout))
+        return dict(
+            json.loads(
+                subprocess.run(
+                    line,
+                    cwd=ROOT,
+                    capture_output=True,
+                    check=True,
+                ).stdout
+            )
+        )
 
-    first = next(commands(b)[0] for b in shell if "bfia-gateway init" in b).partition("#")[0].split()
+    first = (
+        next(commands(b)[0] for b in shell if "bfia-gateway init" in b).partition("#")[0].split()
+    )
     config = tmp_path / "node.yml"
     assert forks.run([*first[1:], "--engine", "process", "--output", str(config)]).returncode == 0
     (images,) = (b.strip() for b in blocks("README.md", "yaml") if "unionpay:2.0.0" in b)
-    text = re.sub("738[012]", lambda found: ports[found.group()], config.read_text(encoding="utf-8"))
+    text = re.sub(
+        "738[012]", lambda found: ports[found.group()], config.read_text(encoding="utf-8")
+    )
     assert "\n    images: {}\n" in text
     images = images.replace("/path/to/checkout", str(ROOT))
     config.write_text(text.replace("\n    images: {}\n", f"\n    {images}\n"), encoding="utf-8")
@@ -215,10 +269,17 @@ def test_one_node_runs_the_example_of_the_readme(tmp_path: Path):
             answer = asked(command)
             assert answer["code"] == 0, (command, answer)
         job_id = answer["data"]["job_id"]
-        wait_for(lambda: asked(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs")
+        wait_for(
+            lambda: asked(status, job_id)["data"]["job_status"] == "RUNNING", 60, 0.2, "it runs"
+        )
         stop = next(commands(b)[0] for b in shell if "stop_all" in b)
         assert asked(stop, job_id)["code"] == 0
-        over = wait_for(lambda: (found := asked(status, job_id)["data"])["outcome"] and found, 60, 0.2, "it ended")
+        over = wait_for(
+            lambda: (found := asked(status, job_id)["data"])["outcome"] and found,
+            60,
+            0.2,
+            "it ended",
+        )
         assert over["outcome"] == "STOPPED", over
     finally:
         process.terminate()

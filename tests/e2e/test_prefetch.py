@@ -32,9 +32,15 @@ def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
     folder.mkdir()
     reports = (ROOT / "tools" / "bench" / "noop.py").read_text()
     (folder / "run.py").write_text(f"# {uuid.uuid4().hex}\n{reports}")  # a layer that no daemon has
-    (folder / "Dockerfile").write_text(f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n')
+    (folder / "Dockerfile").write_text(
+        f'FROM {BASE}\nCOPY run.py /\nENTRYPOINT ["python3", "/run.py"]\n'
+    )
     with contextlib.closing(docker.from_env(timeout=60)) as client:
-        built, _ = client.images.build(path=str(folder), tag=name, rm=True)
+        built, _ = client.images.build(
+            path=str(folder),
+            tag=name,
+            rm=True,
+        )
         for line in client.images.push(name, stream=True, decode=True):
             assert "error" not in line, line
         client.images.remove(name, force=True)
@@ -45,7 +51,9 @@ def image(gate: Gate, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
-    gate: Gate, image: str, tmp_path: Path
+    gate: Gate,
+    image: str,
+    tmp_path: Path,
 ) -> None:
     engine = {"kind": "docker", "docker": {"pull": "missing", "registries": [gate.address]}}
     with Federation(tmp_path, [GUEST, HOST], engine, pace={"registration_pull": 0.1}) as federation:
@@ -54,10 +62,15 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
         for node in (guest, host):
             node.register(provider)  # which does not wait long for the image
         job_id = guest.submit(jobs.echo_job())
-        wait_for(gate.asked.is_set, 60, about="the daemon asks the registry for the image's content")
+        wait_for(
+            gate.asked.is_set, 60, about="the daemon asks the registry for the image's content"
+        )
         for node in (guest, host):
             waits = wait_for(
-                lambda node=node: (w := node.job(job_id)["local_waiting"]) and "layers" in w["message"] and w, 60
+                lambda node=node: (
+                    (w := node.job(job_id)["local_waiting"]) and "layers" in w["message"] and w
+                ),
+                60,
             )
             assert waits["reason"] == "PREPARING" and image in waits["message"], waits
         shown = guest.job(job_id)
@@ -70,6 +83,11 @@ def test_a_job_waits_for_its_image_says_how_far_it_has_come_and_runs(
             events = [entry["event"] for entry in node.timeline(job_id)]
             order = [
                 events.index(e)
-                for e in ("images are fetched", "images fetched", "job READY here", "job RUNNING here")
+                for e in (
+                    "images are fetched",
+                    "images fetched",
+                    "job READY here",
+                    "job RUNNING here",
+                )
             ]
             assert order == sorted(order), events

@@ -43,18 +43,26 @@ def test_the_scheduler_on_a_third_node(tmp_path: Path, register: Path):
             stops = [s for s in recorder.seen if s.path == f"{CONTROL}/job/stop"]
             assert {s.to for s in stops} == {jobs.GUEST, jobs.HOST}
 
-    control = [s for s in recorder.seen if s.path.startswith(CONTROL) and s.body != PROFILE_QUESTION]
+    control = [
+        s for s in recorder.seen if s.path.startswith(CONTROL) and s.body != PROFILE_QUESTION
+    ]
     count = Counter((s.path.removeprefix(CONTROL), s.to) for s in control)
     assert count["/job/create_all", SCHEDULER] == 1
     for node in (jobs.GUEST, jobs.HOST):
         assert count["/job/create", node] == 1
         assert count["/job/start", node] == 1
-        started = [s.body["task_name"] for s in control if s.path.endswith("/task/start") and s.to == node]
+        started = [
+            s.body["task_name"] for s in control if s.path.endswith("/task/start") and s.to == node
+        ]
         assert started == ["a", "b"]
-    order = [s.path.removeprefix(CONTROL) for s in control if s.to == jobs.HOST and "poll" not in s.path]
+    order = [
+        s.path.removeprefix(CONTROL) for s in control if s.to == jobs.HOST and "poll" not in s.path
+    ]
     assert order == ["/job/create", "/job/start", "/task/start", "/task/start", "/job/stop"]
 
-    assert {s.path for s in control if s.to == SCHEDULER} <= {  # it has no role, so no task is started there
+    assert {
+        s.path for s in control if s.to == SCHEDULER
+    } <= {  # it has no role, so no task is started there
         f"{CONTROL}/job/create_all",
         f"{CONTROL}/job/status_all",
         f"{CONTROL}/job/status_all?job_id={job_id}",

@@ -25,7 +25,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     engine = process_engine("example:1.0.0", command=component("patient.py"))
     engine["process"]["images"]["example:2.0.0"] = {"command": component("stepping.py")}
     engine["process"]["images"]["example:3.0.0"] = {"command": component("counting.py")}
-    provider = A_PROVIDER | {"version": "2.0.0", "metadata": {"base_url": "", "image": "example:2.0.0"}}
+    provider = A_PROVIDER | {
+        "version": "2.0.0",
+        "metadata": {"base_url": "", "image": "example:2.0.0"},
+    }
     caching = copy.deepcopy(A_PROVIDER) | {
         "version": "3.0.0",
         "metadata": {"base_url": "", "image": "example:3.0.0"},
@@ -39,25 +42,44 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         yield federation
 
 
-def rerun(node: Node, job_id: str, **body: Any) -> tuple[int, dict[str, Any]]:
+def rerun(
+    node: Node,
+    job_id: str,
+    **body: Any,
+) -> tuple[int, dict[str, Any]]:
     answer = node.ask("POST", f"/api/v1/jobs/{job_id}/rerun", json=body)
     return answer.status_code, dict(answer.json())
 
 
 def chain(register: Path) -> Any:
-    return job_of(register, {"a": 0, "b": 0, "c": 0}, FLOW, unique=True)
+    return job_of(
+        register,
+        {
+            "a": 0,
+            "b": 0,
+            "c": 0,
+        },
+        FLOW,
+        unique=True,
+    )
 
 
 def containers(register: Path) -> list[str]:
     return sorted(task for task, _ in started(register))
 
 
-def contents(node: Node, job_id: str, task: str) -> dict[str, bytes]:
+def contents(
+    node: Node,
+    job_id: str,
+    task: str,
+) -> dict[str, bytes]:
     """Return a task's outputs of the parties at a node, as its API hands them out."""
     found = {}
     for (name, party, key), _ in node.outputs(job_id).items():
         if name == task:
-            found[party] = node.ask("GET", f"/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download").content
+            found[party] = node.ask(
+                "GET", f"/api/v1/jobs/{job_id}/outputs/{task}/{party}/{key}/download"
+            ).content
     return found
 
 
@@ -65,7 +87,9 @@ def of(shown: dict[str, Any], name: str) -> dict[str, Any]:
     return next(t for t in shown["tasks"] if t["task_name"] == name)
 
 
-def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Federation, register: Path):
+def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(
+    two: Federation, register: Path
+):
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     body = chain(register)
     body["config"]["task_params"]["guest"] = {"0": {"b": {"fails": 100}}}
@@ -84,8 +108,16 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Fed
     assert status(host, new) == shown
     assert of(shown, "a")["inherited"] == {"job_id": old, "task_id": of(before, "a")["task_id"]}
     assert of(shown, "b")["inherited"] is None and of(shown, "a")["status"] == "SUCCESS"
-    assert shown["rerun_of"] == {"job_id": old, "from": "b", "by": jobs.GUEST, "changed": ["b"]}
-    assert guest.job(new)["origin"]["parameters"] == change and host.job(new)["origin"]["parameters"] == {}
+    assert shown["rerun_of"] == {
+        "job_id": old,
+        "from": "b",
+        "by": jobs.GUEST,
+        "changed": ["b"],
+    }
+    assert (
+        guest.job(new)["origin"]["parameters"] == change
+        and host.job(new)["origin"]["parameters"] == {}
+    )
     assert before["failed_by"]["reason"] == "EXIT_3", "the old job stays as it ended"
     for node in (guest, host):
         assert contents(node, new, "a") == contents(node, old, "a") != {}
@@ -97,7 +129,9 @@ def test_a_failed_job_runs_again_from_what_failed_with_other_parameters(two: Fed
         assert "container number 0 of a" in log
     (note,) = (e for e in guest.timeline(old) if e["event"] == "run again as another job")
     assert note["by"] == jobs.GUEST and note["detail"]["new_job"] == new
-    assert {e["detail"]["from_job"] for e in guest.timeline(new) if e["event"] == "task inherited"} == {old}
+    assert {
+        e["detail"]["from_job"] for e in guest.timeline(new) if e["event"] == "task inherited"
+    } == {old}
 
 
 def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two: Federation, register: Path):
@@ -110,7 +144,11 @@ def test_a_new_job_takes_over_what_is_the_same_in_an_old_one(two: Federation, re
     guest.wait_job(new, 60)
     shown = status(guest, new)
     assert shown["old_job_id"] == old and shown["rerun_of"] is None
-    assert {t["task_name"]: bool(t["inherited"]) for t in shown["tasks"]} == {"a": True, "b": True, "c": False}
+    assert {t["task_name"]: bool(t["inherited"]) for t in shown["tasks"]} == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
     assert "the parameters of guest.0 differ: lasts" in " ".join(shown["warnings"])
     assert [containers(register).count(task) for task in "abc"] == [2, 2, 4]
 
@@ -128,7 +166,11 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
     guest.wait_job(old, 60)
     wait_for(lambda: host.job(old)["status"] == "FINISHED", 30)
 
-    def refused(tasks: Any, old_job_id: str | None = old, **params: Any) -> str:
+    def refused(
+        tasks: Any,
+        old_job_id: str | None = old,
+        **params: Any,
+    ) -> str:
         body = chain(register) | {"old_job_id": old_job_id}
         body["config"]["job_params"]["common"]["inherit"] = tasks
         body["config"]["task_params"]["common"]["b"] |= params
@@ -145,7 +187,11 @@ def test_a_demand_that_cannot_be_met_refuses_the_job_and_says_why(two: Federatio
     assert (code, answer["data"]["reason"]) == (409, "JOB_NOT_ENDED")
     guest.post(f"{SCHEDULE}/job/stop_all", {"job_id": running})
     guest.wait_job(running, 60, outcome="STOPPED")
-    (gone,) = {host.storage / o["namespace"] / o["name"] for (t, _, _), o in host.outputs(old).items() if t == "b"}
+    (gone,) = {
+        host.storage / o["namespace"] / o["name"]
+        for (t, _, _), o in host.outputs(old).items()
+        if t == "b"
+    }
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     code, answer = rerun(guest, old, **{"from": "c"})
     assert (code, answer["data"]["reason"]) == (409, REASON)
@@ -174,7 +220,11 @@ def stepping(**common: Any) -> Any:
     return limited(made, **common)
 
 
-def begun(node: Node, job_id: str, party: str) -> str:
+def begun(
+    node: Node,
+    job_id: str,
+    party: str,
+) -> str:
     text = node.ask("GET", f"/api/v1/jobs/{job_id}/outputs/steps/{party}/data0/download").text
     return text.splitlines()[-1]
 
@@ -222,7 +272,9 @@ def test_who_does_not_ask_has_none(two: Federation):
     guest.wait_job(job_id, 120, outcome="FAILED")  # the component needs the variable
     assert kept(guest, job_id) == {}
     wrong = guest.post("/v1/platform/schedule/job/create_all", stepping(checkpoints="often"))
-    assert [p["path"] for p in wrong["data"]["problems"]] == ["config.job_params.common.checkpoints"]
+    assert [p["path"] for p in wrong["data"]["problems"]] == [
+        "config.job_params.common.checkpoints"
+    ]
 
 
 # ---------------------------------------------------------------- caches
@@ -232,7 +284,9 @@ def counting(**own: Any) -> Any:
     body = jobs.echo_job()
     (one,) = body["dag"]["components"]
     one |= {"version": "3.0.0", "output": [{"type": "cache", "key": "c"}]}
-    body["config"]["task_params"] = {role: {"0": {one["name"]: where}} for role, where in own.items()}
+    body["config"]["task_params"] = {
+        role: {"0": {one["name"]: where}} for role, where in own.items()
+    }
     return body
 
 

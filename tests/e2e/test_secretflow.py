@@ -35,7 +35,9 @@ def ids(text: str) -> set[str]:
 
 def received(node: Node) -> bool:
     """Tells whether a message of the channel has come to a node since it was started."""
-    lines = [line for line in node.ask("GET", "/metrics").text.splitlines() if line.startswith(RECEIVED)]
+    lines = [
+        line for line in node.ask("GET", "/metrics").text.splitlines() if line.startswith(RECEIVED)
+    ]
     return any(float(line.rpartition(" ")[2]) for line in lines)
 
 
@@ -45,19 +47,29 @@ def image(tmp_path: Path) -> Iterator[str]:
     tools = [shutil.which(tool) or tool for tool in INSTEAD]
     lines = [f"FROM {own_docker.BASE}", f"RUN {json.dumps(['rm', *INSTEAD.values()])}"]
     lines += [f"COPY {tool} {place}" for tool, place in INSTEAD.items()]
-    lines += [f"COPY {PARTY.name} /", "ENV PYTHONPATH=/site", f'ENTRYPOINT ["python3", "/{PARTY.name}"]']
-    with small_image(tmp_path / "image", f"bfia-secretflow:{os.getpid()}", lines, PARTY, *tools) as name:
+    lines += [
+        f"COPY {PARTY.name} /",
+        "ENV PYTHONPATH=/site",
+        f'ENTRYPOINT ["python3", "/{PARTY.name}"]',
+    ]
+    with small_image(
+        tmp_path / "image", f"bfia-secretflow:{os.getpid()}", lines, PARTY, *tools
+    ) as name:
         yield name
 
 
-def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(image: str, tmp_path: Path) -> None:
+def test_secretflows_engine_computes_over_a_bad_link_while_a_gateway_is_killed(
+    image: str, tmp_path: Path
+) -> None:
     """It intersects two nodes' tables in two ways and multiplies in secret shares, at one by Docker."""
     (packages,) = (VENV / "lib").glob("python3*/site-packages")
     mounted = {"unionpay": {"mounts": [{"source": str(packages), "target": "/site"}]}}
     engine = {"kind": "docker", "docker": {"allow": mounted}}
     federation = Federation(tmp_path / "nodes", [jobs.GUEST, jobs.HOST], engine)
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
-    host.settings["engine"] = process_engine(image, command=[str(VENV / "bin" / "python"), str(PARTY)])
+    host.settings["engine"] = process_engine(
+        image, command=[str(VENV / "bin" / "python"), str(PARTY)]
+    )
     with ExitStack() as stack:
         ways = [stack.enter_context(Proxy("127.0.0.1", node.peer_port)) for node in (host, guest)]
         guest.route(**{host.id: ways[0].port})

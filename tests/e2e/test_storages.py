@@ -31,12 +31,26 @@ def settings_of(place: real.Place, **more: Any) -> dict[str, Any]:
     if url.scheme == "hdfs":
         settings = {"username": real.HDFS_USER, "datanodes": real.data_nodes()}
         return {"cluster": {"url": f"hdfs://{url.netloc}{place.name}", **settings}}
-    key = {"username": os.environ["BFIA_TEST_S3_KEY"], "password": os.environ["BFIA_TEST_S3_SECRET"]}
-    return {"lake": {"url": f"s3://{url.netloc}/{place.name}", "region": "default", **key, **more}}
+    key = {
+        "username": os.environ["BFIA_TEST_S3_KEY"],
+        "password": os.environ["BFIA_TEST_S3_SECRET"],
+    }
+    return {
+        "lake": {
+            "url": f"s3://{url.netloc}/{place.name}",
+            "region": "default",
+            **key,
+            **more,
+        }
+    }
 
 
 def names(place: real.Place) -> list[str]:
-    return [entry.path for entry in place.operator.list("/", recursive=True) if not entry.path.endswith("/")]
+    return [
+        entry.path
+        for entry in place.operator.list("/", recursive=True)
+        if not entry.path.endswith("/")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +68,9 @@ def bare_image(reference_image: str, tmp_path_factory: pytest.TempPathFactory) -
         yield name
 
 
-PROCESS, DOCKER = (pytest.mark.parametrize("two", [engine], indirect=True) for engine in ("process", "docker"))
+PROCESS, DOCKER = (
+    pytest.mark.parametrize("two", [engine], indirect=True) for engine in ("process", "docker")
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +91,17 @@ def two(
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         if bare:
             provider = example("register_unionpay.json")
-            federation[jobs.HOST].register(provider | {"metadata": provider["metadata"] | {"image": bare}})
+            federation[jobs.HOST].register(
+                provider | {"metadata": provider["metadata"] | {"image": bare}}
+            )
         yield federation
 
 
 @PROCESS
 def test_a_job_reads_and_writes_where_each_partys_data_lies(
-    two: Federation, places: tuple[real.Place, real.Place], pair: tuple[str, str] = ("lake", "file")
+    two: Federation,
+    places: tuple[real.Place, real.Place],
+    pair: tuple[str, str] = ("lake", "file"),
 ) -> None:
     guest, host = two[jobs.GUEST], two[jobs.HOST]
     sides = [(guest, "guest", pair[0]), (host, "host", pair[1])]
@@ -96,7 +116,11 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
         found = {name: {path.split("/")[0] for path in names(place)} for name, place in at.items()}
         found["file"] = {path.name for path in node.storage.glob("*")}
         assert {name for name in found if left in found[name]} == {storage}, found
-        lines = [one for one in node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"] if one["party"] == party]
+        lines = [
+            one
+            for one in node.get(f"/api/v1/jobs/{job_id}/outputs")["outputs"]
+            if one["party"] == party
+        ]
         assert lines and all(one["there"] for one in lines if one["task"] == ALIGN)
         path = f"/api/v1/jobs/{job_id}/outputs/{ALIGN}/{party}/train_data"
         shown, whole = node.get(path, rows=3), node.ask("GET", f"{path}/download")
@@ -111,11 +135,17 @@ def test_a_job_reads_and_writes_where_each_partys_data_lies(
         for text in (everything.decode(errors="replace"), node.log(), node.run_logs()):
             assert os.environ["BFIA_TEST_S3_SECRET"] not in text
     tasks = 2 * pair.count("lake")
-    wait_for(lambda: _ended(places[0]) == ended + tasks, about="the credentials of each task have ended")
+    wait_for(
+        lambda: _ended(places[0]) == ended + tasks, about="the credentials of each task have ended"
+    )
     gone = guest.ask("DELETE", f"/api/v1/models/{_flow(guest, job_id)}/{job_id}")
     assert gone.is_success, gone.text
     assert host.ask("DELETE", f"/api/v1/models/{_flow(host, job_id)}/{job_id}").is_success
-    wait_for(lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").is_success, 60, about="the job is deleted")
+    wait_for(
+        lambda: guest.ask("DELETE", f"/api/v1/jobs/{job_id}").is_success,
+        60,
+        about="the job is deleted",
+    )
     for place in places:
         assert [name for name in names(place) if job_id in name] == []
     for node, role, _ in sides:  # the uploaded tables stay
@@ -131,7 +161,9 @@ def test_containers_of_images_with_different_forms_read_and_write_wherever_data_
 
 
 def _flow(node: Any, version: str) -> str:
-    return next(one["model_id"] for one in node.get("/api/v1/models")["models"] if one["version"] == version)
+    return next(
+        one["model_id"] for one in node.get("/api/v1/models")["models"] if one["version"] == version
+    )
 
 
 @PROCESS
@@ -139,10 +171,15 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
     two: Federation, places: tuple[real.Place, real.Place]
 ) -> None:
     """The guest's is a folder of another program's files, for which its run gets a key; the host's is one file."""
-    (header, *rows), bucket = (jobs.DATA / "breast_hetero_guest.csv").read_bytes().splitlines(True), places[0]
+    (header, *rows), bucket = (
+        (jobs.DATA / "breast_hetero_guest.csv").read_bytes().splitlines(True),
+        places[0],
+    )
     for number, some in enumerate((rows[:200], rows[200:])):
         bucket.operator.write(f"warehouse/2026/guest/part-{number}.csv", b"".join([header, *some]))
-    places[1].operator.write("warehouse/host.csv", (jobs.DATA / "breast_hetero_host.csv").read_bytes())
+    places[1].operator.write(
+        "warehouse/host.csv", (jobs.DATA / "breast_hetero_host.csv").read_bytes()
+    )
     before = {place.name: set(names(place)) for place in places}
     wanted = {
         "guest": f"s3://{bucket.name}/warehouse/2026/guest",
@@ -150,7 +187,12 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
     }
     job = jobs.align_job(jobs.GUEST, jobs.HOST)
     for role, node in (("guest", two[jobs.GUEST]), ("host", two[jobs.HOST])):
-        body = {"place": wanted[role], "namespace": "warehouse", "name": role, "count": True}
+        body = {
+            "place": wanted[role],
+            "namespace": "warehouse",
+            "name": role,
+            "count": True,
+        }
         found = node.post("/api/v1/datasets", body)
         assert found["count"] > 500 and found["in_place"], found
         job["config"]["task_params"][role]["0"][ALIGN] = {"dataset_id": f"warehouse#{role}"}
@@ -161,12 +203,17 @@ def test_tables_that_lie_there_already_are_read_without_a_copy(
     assert len(shown["columns"]) == len(header.split(b","))
     for role, node in (("guest", guest), ("host", two[jobs.HOST])):
         entry = f"/api/v1/datasets/warehouse/{role}"
-        wait_for(partial(lambda at, path: at.ask("DELETE", path).is_success, node, entry), about="the job is over")
+        wait_for(
+            partial(lambda at, path: at.ask("DELETE", path).is_success, node, entry),
+            about="the job is over",
+        )
     assert all(before[place.name] <= set(names(place)) for place in places)
 
 
 @PROCESS
-def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(two: Federation) -> None:
+def test_a_component_that_does_not_work_with_the_storage_of_its_data_is_refused(
+    two: Federation,
+) -> None:
     jobs.upload(two[jobs.GUEST], "guest", storage="lake", overwrite=True)
     refusal = jobs.refusal_with(two[jobs.GUEST], "9.9.9", "hdfs")
     assert (
@@ -186,11 +233,15 @@ def thief(reference_image: str, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.docker
-def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(thief: str, tmp_path: Path) -> None:
+def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(
+    thief: str, tmp_path: Path
+) -> None:
     """Its own input and output it reads and writes; those of a run that has ended open nothing any more."""
     with real.bucket() as place:
         made = Federation(tmp_path, [jobs.GUEST], {"kind": "docker"})
-        made[jobs.GUEST].settings["storages"] = settings_of(place, role=os.environ["BFIA_TEST_S3_ROLE"])
+        made[jobs.GUEST].settings["storages"] = settings_of(
+            place, role=os.environ["BFIA_TEST_S3_ROLE"]
+        )
         with made:
             node = made[jobs.GUEST]
             provider = copy.deepcopy(A_PROVIDER)
@@ -198,13 +249,22 @@ def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(thie
             described = provider["components_description"]["Echo"]
             types = {"attacks": "object", "stolen": "string"}
             inputs = [
-                {"name": name, "title": name, "type": kind, "optional": True} for name, kind in types.items()
+                {
+                    "name": name,
+                    "title": name,
+                    "type": kind,
+                    "optional": True,
+                }
+                for name, kind in types.items()
             ]
             described |= {"storageEngine": ["s3"], "inputParam": inputs}
             node.register(provider)
             for name in ("mine", "other"):
                 node.upload(jobs.DATA / "breast_hetero_guest.csv", "bank", name)
-            data, other = (next(one for one in names(place) if f"/{name}." in one) for name in ("mine", "other"))
+            data, other = (
+                next(one for one in names(place) if f"/{name}." in one)
+                for name in ("mine", "other")
+            )
             before = {name: bytes(place.operator.read(name)) for name in names(place)}
             _, output, _ = _attacked(node, place, [])
             attacks = [
@@ -221,25 +281,38 @@ def test_what_a_container_tries_with_its_runs_credentials_the_server_denies(thie
             url, later, found = _attacked(node, place, attacks)
             assert set(found.values()) == {"denied"} and len(found) == len(attacks), found
             wait_for(lambda: _ended(place) == 2, about="both runs' credentials have ended")
-            _, _, found = _attacked(node, place, [("read", data), ("read", later), ("write", later)], stolen=url)
+            _, _, found = _attacked(
+                node, place, [("read", data), ("read", later), ("write", later)], stolen=url
+            )
             assert set(found.values()) == {"denied"} and len(found) == 3, found
         after = {name: bytes(place.operator.read(name)) for name in before}
         assert after == before
 
 
 def _attacked(
-    node: Node, place: real.Place, attacks: list[tuple[str, str]], **more: str
+    node: Node,
+    place: real.Place,
+    attacks: list[tuple[str, str]],
+    **more: str,
 ) -> tuple[str, str, dict[str, str]]:
     """Run a job; return its credentials, where its output lies, and what became of its attacks."""
     body = copy.deepcopy(A_JOB)
     body["config"]["role"] = {"guest": [jobs.GUEST]}
-    given = {"attacks": [list(one) for one in attacks], "dataset_id": "bank#mine", **more}
+    given = {
+        "attacks": [list(one) for one in attacks],
+        "dataset_id": "bank#mine",
+        **more,
+    }
     body["config"]["task_params"] = {"common": {}, "guest": {"0": {"echo_1": given}}}
     job_id = node.submit(body)
     node.wait_job(job_id, 240)
     (output,) = (name for name in names(place) if name.startswith(job_id))
     said = json.loads(bytes(place.operator.read(output)))
-    assert said["own"] == {"read": "done", "write": "done", "list": "done"}, said
+    assert said["own"] == {
+        "read": "done",
+        "write": "done",
+        "list": "done",
+    }, said
     return said["url"], output, said["found"]
 
 

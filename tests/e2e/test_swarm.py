@@ -26,7 +26,17 @@ MANAGER, WORKER = 1, 2
 TOKEN = "t" * 32
 OPERATOR = {
     "version": "3.8",
-    "services": {"bank": {"ports": [{"target": 7382, "published": 7382, "mode": "host"}]}},
+    "services": {
+        "bank": {
+            "ports": [
+                {
+                    "target": 7382,
+                    "published": 7382,
+                    "mode": "host",
+                }
+            ]
+        }
+    },
 }
 """a second file, as the document has it"""
 
@@ -46,12 +56,21 @@ class Site:
     def containers(self) -> list[Any]:
         """Return those of the stack on the manager's machine, ended ones as well."""
         label = f"com.docker.stack.namespace={self.stack}"
-        return list(self.manager.containers.list(all=True, ignore_removed=True, filters={"label": label}))
+        return list(
+            self.manager.containers.list(
+                all=True,
+                ignore_removed=True,
+                filters={"label": label},
+            )
+        )
 
 
 @pytest.fixture(scope="module")
 def site(
-    reference_image: str, gateway_image: str, mariadb_image: str, tmp_path_factory: pytest.TempPathFactory
+    reference_image: str,
+    gateway_image: str,
+    mariadb_image: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Site]:
     home, name = tmp_path_factory.mktemp("swarm"), f"bfia-{uuid.uuid4().hex[:8]}"
     images = {"GATEWAY_IMAGE": gateway_image, "MARIADB_IMAGE": mariadb_image}
@@ -59,7 +78,9 @@ def site(
     load(WORKER, "unionpay:2.0.0")
     host = os.environ["BFIA_TEST_SWARM_HOST"]
     with contextlib.ExitStack() as stack:
-        manager = stack.enter_context(contextlib.closing(docker.DockerClient(daemon(MANAGER), timeout=60)))
+        manager = stack.enter_context(
+            contextlib.closing(docker.DockerClient(daemon(MANAGER), timeout=60))
+        )
         swarm = manager.info()["Swarm"]
         address = swarm["NodeAddr"]
         bucket = stack.enter_context(real.bucket())
@@ -69,7 +90,9 @@ def site(
         outside.route(**{jobs.GUEST: {"url": f"http://{address}:7380"}})
         stack.enter_context(partner)
         about = {"operator": f"http://{address}:7382"}
-        node = Node(jobs.GUEST, home, {}, addresses=about, headers={"authorization": f"Bearer {TOKEN}"})
+        node = Node(
+            jobs.GUEST, home, {}, addresses=about, headers={"authorization": f"Bearer {TOKEN}"}
+        )
         found = Site(name, node, outside, bucket, manager, gateway_image)
         _docker("node", "update", "--label-add", "bfia.gateway=true", swarm["NodeID"])
         stack.callback(_docker, "node", "update", "--label-rm", "bfia.gateway", swarm["NodeID"])
@@ -82,7 +105,13 @@ def site(
             "SETTINGS": f"{name}-1",
         }
         files = [home / "compose" / file for file in ("swarm-stack.yml", "operator.yml")]
-        deploy = ["stack", "deploy", "--resolve-image=never", *(f"-c={file}" for file in files), name]
+        deploy = [
+            "stack",
+            "deploy",
+            "--resolve-image=never",
+            *(f"-c={file}" for file in files),
+            name,
+        ]
         shutil.copytree(ROOT / "compose", files[0].parent)
         files[1].write_text(yaml.safe_dump(OPERATOR), encoding="utf-8")
         for missing in ("BANK_TOKEN", "BFIA_DB_PASSWORD", "MANAGER_ADDRESS"):
@@ -99,18 +128,34 @@ def site(
 
 def _docker(*words: str, **environment: str) -> None:
     line = ["docker", "-H", daemon(MANAGER), *words]
-    known = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **environment}
-    done = subprocess.run(line, env=known, capture_output=True, text=True, check=False)
+    known = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        **environment,
+    }
+    done = subprocess.run(
+        line,
+        env=known,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _edit(folder: Path, bucket: real.Place, partner: str) -> None:
+def _edit(
+    folder: Path,
+    bucket: real.Place,
+    partner: str,
+) -> None:
     """Put the addresses of the tests into the shipped settings."""
     own = yaml.safe_load((folder / "node.yml").read_text(encoding="utf-8"))
     own["storages"] = settings_of(bucket, role=os.environ["BFIA_TEST_S3_ROLE"])
     own["engine"]["swarm"] = {"constraints": [f"node.labels.machine=={WORKER}"]}
     (folder / "node.yml").write_text(yaml.safe_dump(own), encoding="utf-8")
-    (folder / "routes.yml").write_text(yaml.safe_dump({jobs.HOST: {"url": partner}}), encoding="utf-8")
+    (folder / "routes.yml").write_text(
+        yaml.safe_dump({jobs.HOST: {"url": partner}}), encoding="utf-8"
+    )
 
 
 def _healthy(site: Site) -> bool:
@@ -133,7 +178,9 @@ def _gone(site: Site) -> None:
 def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Site) -> None:
     node, partner = site.node, site.partner
     shown = node.get("/api/v1/engine")
-    assert (shown["kind"], shown["answers"]) == ("swarm", True) and "docker_gwbridge" in str(shown["isolation"])
+    assert (shown["kind"], shown["answers"]) == ("swarm", True) and "docker_gwbridge" in str(
+        shown["isolation"]
+    )
     for one, role in ((node, "guest"), (partner, "host")):
         one.register(jobs.example("register_unionpay.json"))
         jobs.upload(one, role)
@@ -142,7 +189,10 @@ def test_a_node_of_the_stack_runs_its_part_of_a_job_on_another_machine(site: Sit
     (run,) = node.get(f"/api/v1/jobs/{job_id}")["runs"]
     assert (run["status"], run["engine"]) == ("SUCCESS", "swarm")
     assert {name.split("/")[0] for name in names(site.bucket)} >= {f"{job_id}-guest-0"}
-    wait_for(lambda: not site.manager.services.list(filters={"name": run["name"]}), about="the run is removed")
+    wait_for(
+        lambda: not site.manager.services.list(filters={"name": run["name"]}),
+        about="the run is removed",
+    )
 
 
 def test_a_component_that_wants_the_nodes_folder_is_refused_before_it_starts(site: Site) -> None:

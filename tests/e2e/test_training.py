@@ -25,11 +25,15 @@ pytestmark = pytest.mark.slow
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Two parties, and a node that is none; one training has succeeded between the parties."""
     home = tmp_path_factory.mktemp("models")
-    with Federation(home, [jobs.GUEST, jobs.HOST, STRANGER], process_engine("unionpay:2.0.0")) as federation:
+    with Federation(
+        home, [jobs.GUEST, jobs.HOST, STRANGER], process_engine("unionpay:2.0.0")
+    ) as federation:
         jobs.prepare(federation, jobs.GUEST, jobs.HOST)
         jobs.upload(federation[STRANGER], "guest")
         for node in federation.nodes.values():
-            node.storage.chmod(0o755)  # the admin may have made it so; what is below is closed all the same
+            node.storage.chmod(
+                0o755
+            )  # the admin may have made it so; what is below is closed all the same
         yield federation
 
 
@@ -42,7 +46,12 @@ def version(three: Federation) -> str:
     return job_id
 
 
-def killed_and_back(node: Node, job_id: str, event: str, times: int) -> dict[str, Any]:
+def killed_and_back(
+    node: Node,
+    job_id: str,
+    event: str,
+    times: int,
+) -> dict[str, Any]:
     """Kill a node once something happened to a job so often; return the job as it is at its end."""
     wait_for(lambda: len(events(node, job_id, event)) == times, 90, 0.01, f"{event} at {node.id}")
     node.kill()
@@ -50,14 +59,22 @@ def killed_and_back(node: Node, job_id: str, event: str, times: int) -> dict[str
     return node.wait_job(job_id, 120)
 
 
-def url(version: str, what: str = "", model_id: str = FLOW) -> str:
+def url(
+    version: str,
+    what: str = "",
+    model_id: str = FLOW,
+) -> str:
     return f"/api/v1/models/{model_id}/{version}{what}"
 
 
-def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Federation, version: str):
+def test_a_training_leaves_one_version_at_each_party_with_checksums(
+    three: Federation, version: str
+):
     for node, party in ((three[jobs.GUEST], "guest.0"), (three[jobs.HOST], "host.0")):
         listed = [m for m in node.get("/api/v1/models")["models"] if m["version"] == version]
-        assert [(m["model_id"], m["here"], m["deployed"]) for m in listed] == [(FLOW, [party], False)]
+        assert [(m["model_id"], m["here"], m["deployed"]) for m in listed] == [
+            (FLOW, [party], False)
+        ]
         shown = node.get(url(version), verify="1")
         assert shown["damage"] == []
         (part,) = shown["models"][0]["parts"]
@@ -70,9 +87,17 @@ def test_a_training_leaves_one_version_at_each_party_with_checksums(three: Feder
         assert {f["name"]: f["sha256"] for f in part["files"]} == {
             p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()
         }
-        saved = [e["event"] for e in node.timeline(version) if e["event"] in ("model saved", "job FINISHED here")]
+        saved = [
+            e["event"]
+            for e in node.timeline(version)
+            if e["event"] in ("model saved", "job FINISHED here")
+        ]
         assert saved == ["model saved", "job FINISHED here"]
-        assert node.job(version)["model"] == {"model_id": FLOW, "version": version, "url": url(version)}
+        assert node.job(version)["model"] == {
+            "model_id": FLOW,
+            "version": version,
+            "url": url(version),
+        }
     assert three[STRANGER].get("/api/v1/models")["models"] == []
 
 
@@ -92,7 +117,9 @@ def test_reports_are_listed_and_read_as_numbers_and_curves(three: Federation, ve
     assert guest.ask("GET", url).json()["data"]["reason"] == "NO_REPORT"
 
 
-def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: Federation, version: str):
+def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(
+    three: Federation, version: str
+):
     guest, other = three[jobs.GUEST], three[STRANGER]
     archive = guest.ask("GET", url(version, "/export")).content
     assert archive == guest.ask("GET", url(version, "/export")).content
@@ -106,7 +133,10 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: F
         assert answer.status_code == 200, answer.text
         assert answer.json()["imported"] and answer.json()["here"] == ["guest.0"]
     sums = [
-        [(f["name"], f["sha256"]) for f in node.get(url(version), verify="1")["models"][0]["parts"][0]["files"]]
+        [
+            (f["name"], f["sha256"])
+            for f in node.get(url(version), verify="1")["models"][0]["parts"][0]["files"]
+        ]
         for node in (guest, other)
     ]
     assert sums[0] == sums[1] and other.get(url(version), verify="1")["damage"] == []
@@ -124,13 +154,21 @@ def test_a_model_travels_with_equal_checksums_and_nothing_else_is_taken(three: F
 # ---------------------------------------------------------------- predicting
 
 
-def deployed(three: Federation, version: str, at: Iterable[str] = (jobs.GUEST, jobs.HOST)) -> None:
+def deployed(
+    three: Federation,
+    version: str,
+    at: Iterable[str] = (jobs.GUEST, jobs.HOST),
+) -> None:
     for node in (jobs.GUEST, jobs.HOST):
         what = "/deploy" if node in at else "/undeploy"
         assert three[node].ask("POST", url(version, what)).status_code == 200
 
 
-def refusal(three: Federation, body: Any, node: str = jobs.GUEST) -> str:
+def refusal(
+    three: Federation,
+    body: Any,
+    node: str = jobs.GUEST,
+) -> str:
     answer = three[node].post("/v1/platform/schedule/job/create_all", body)
     assert answer["code"] != 0, answer
     return str(answer["data"]["reason"])
@@ -143,23 +181,42 @@ def scores(node: Node, job_id: str) -> dict[str, str]:
     return {row[0]: row[header.index("score")] for row in rows}
 
 
-def test_a_prediction_needs_the_models_id_and_tables_only(three: Federation, version: str, tmp_path: Path):
+def test_a_prediction_needs_the_models_id_and_tables_only(
+    three: Federation,
+    version: str,
+    tmp_path: Path,
+):
     """Of other rows than those of the training: a third of them, without labels, in another order."""
     guest, host = three[jobs.GUEST], three[jobs.HOST]
     deployed(three, version)
     lines = (jobs.DATA / "breast_hetero_guest.csv").read_text().splitlines()
     cells = [line.split(",") for line in [lines[0], *reversed(lines[1::3])]]
     label = cells[0].index("y")
-    (tmp_path / "new.csv").write_text("\n".join(",".join(c[:label] + c[label + 1 :]) for c in cells) + "\n")
+    (tmp_path / "new.csv").write_text(
+        "\n".join(",".join(c[:label] + c[label + 1 :]) for c in cells) + "\n"
+    )
     guest.upload(tmp_path / "new.csv", "testspace", "new_guest")
 
-    def predict(node: Node, *words: str, **tables: str) -> Any:
-        data = [word for role, table in tables.items() for word in ("--data", f"{role}.0=testspace#{table}")]
-        done = call("model", "predict", FLOW, version, *data, *words, "--json", "--url", node.operator)
+    def predict(
+        node: Node,
+        *words: str,
+        **tables: str,
+    ) -> Any:
+        data = [
+            word
+            for role, table in tables.items()
+            for word in ("--data", f"{role}.0=testspace#{table}")
+        ]
+        done = call(
+            "model", "predict", FLOW, version, *data, *words, "--json", "--url", node.operator
+        )
         return json.loads(done.stdout if done.exit_code == 0 else done.stderr)
 
     refused = predict(guest, guest="new_guest", arbiter="none")
-    assert {p["path"] for p in refused["data"]["problems"]} == {"datasets.host.0", "datasets.arbiter.0"}
+    assert {p["path"] for p in refused["data"]["problems"]} == {
+        "datasets.host.0",
+        "datasets.arbiter.0",
+    }
     tables = {"guest": "new_guest", "host": "test_host"}
     assert predict(host, **tables)["reason"] == "TRAINING_UNKNOWN"
     before = guest.get("/api/v1/jobs")
@@ -178,13 +235,20 @@ def test_a_prediction_needs_the_models_id_and_tables_only(three: Federation, ver
     trained, predicted = scores(guest, version), scores(guest, job_id)
     assert 100 < len(predicted) < 200
     assert predicted == {key: trained[key] for key in predicted}  # digit for digit
-    assert any("has no input of category model" in w for w in job["local_warnings"])  # the user's own description
+    assert any(
+        "has no input of category model" in w for w in job["local_warnings"]
+    )  # the user's own description
     for node in (guest, host):
         (part,) = node.get(url(version))["models"][0]["parts"]
         (run,) = [r for r in node.job(job_id)["runs"] if r["task_name"] == TRAIN]
-        assert [run["inputs"]["model"][key] for key in ("namespace", "name")] == [part["namespace"], part["name"]]
+        assert [run["inputs"]["model"][key] for key in ("namespace", "name")] == [
+            part["namespace"],
+            part["name"],
+        ]
         assert node.job(job_id)["model"]["version"] == version
-        assert job_id not in {m["version"] for m in node.get("/api/v1/models")["models"]}  # it leaves none itself
+        assert job_id not in {
+            m["version"] for m in node.get("/api/v1/models")["models"]
+        }  # it leaves none itself
 
 
 def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_different_reasons(
@@ -201,8 +265,12 @@ def test_a_model_that_is_missing_foreign_or_not_deployed_is_refused_for_three_di
     archive = three[jobs.GUEST].ask("GET", url(version, "/export")).content
     try:
         stranger = jobs.predict_job(STRANGER, jobs.HOST, version)
-        stranger["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = "testspace#test_guest"
-        assert three[STRANGER].ask("POST", "/api/v1/models/import", content=archive).status_code == 200
+        stranger["config"]["task_params"]["guest"]["0"][ALIGN]["dataset_id"] = (
+            "testspace#test_guest"
+        )
+        assert (
+            three[STRANGER].ask("POST", "/api/v1/models/import", content=archive).status_code == 200
+        )
         assert three[STRANGER].ask("POST", url(version, "/deploy")).status_code == 200
         assert refusal(three, stranger, STRANGER) == "MODEL_NOT_AUTHORISED"
         granted = three[jobs.HOST].ask("POST", url(version, "/deploy"), json={"nodes": [STRANGER]})
@@ -223,7 +291,9 @@ def failed_by(federation: Federation, job_id: str) -> list[dict[str, Any]]:
     guest, host = federation[jobs.GUEST], federation[jobs.HOST]
     guest.wait_job(job_id, 60, outcome="FAILED")
     wait_for(lambda: host.job(job_id)["status"] == "FINISHED", 10)
-    shown = [n.get("/v1/platform/schedule/job/status_all", job_id=job_id)["data"] for n in (guest, host)]
+    shown = [
+        n.get("/v1/platform/schedule/job/status_all", job_id=job_id)["data"] for n in (guest, host)
+    ]
     assert [s["job_status"] for s in shown] == ["FINISHED", "FINISHED"]
     assert [s["outcome"] for s in shown] == ["FAILED", "FAILED"]
     return [s["failed_by"] for s in shown]
@@ -237,8 +307,13 @@ def test_a_vendors_exit_code_is_the_reason_at_both_parties(three: Federation):
     assert one == other
     assert one["task"] == ALIGN and one["role"] in ("guest", "host") and one["node"]
     assert one["reason"].startswith("EXIT_") or one["reason"] == "REPORTED_FAILED"
-    for node in (three[jobs.GUEST], three[jobs.HOST]):  # the other party's run was stopped, its logs are there
-        wait_for(lambda node=node: {r["status"] for r in node.job(job_id)["runs"]} == {"FAILED"}, 20)
+    for node in (
+        three[jobs.GUEST],
+        three[jobs.HOST],
+    ):  # the other party's run was stopped, its logs are there
+        wait_for(
+            lambda node=node: {r["status"] for r in node.job(job_id)["runs"]} == {"FAILED"}, 20
+        )
         wait_for(lambda node=node: list((node.home / "state" / "runs").glob("*/stdout.log")), 10)
 
 
@@ -249,7 +324,10 @@ def test_a_partner_that_refuses_is_named_and_the_others_hold_nothing(three: Fede
     assert answer["code"] != 0
     assert jobs.HOST in answer["msg"] and "testspace#missing" in answer["msg"]
     job_id = answer["data"]["job_id"]
-    assert job_id not in three[jobs.HOST].get("/v1/platform/schedule/job/query_job_list")["data"]["job_list"]
+    assert (
+        job_id
+        not in three[jobs.HOST].get("/v1/platform/schedule/job/query_job_list")["data"]["job_list"]
+    )
     wait_for(lambda: three[jobs.GUEST].job(job_id)["status"] == "REJECTED", 5)
 
 
@@ -259,14 +337,22 @@ def test_a_killed_node_takes_up_where_it_was(three: Federation, version: str):
     assert guest.job(version)["progress"] == 100
     (finished,) = events(guest, version, "job FINISHED")
     for node in (guest, host):
-        assert len(events(node, version, "run RUNNING")) == len(node.job(version)["runs"]) == len(TASKS)
+        assert (
+            len(events(node, version, "run RUNNING"))
+            == len(node.job(version)["runs"])
+            == len(TASKS)
+        )
         (saved,) = events(node, version, "model saved")
         assert saved["at"] <= finished["at"]
 
 
 def open_to_others(node: Node) -> set[Path]:
     """Return what another user of this machine can read or change, who goes only where the folders let him."""
-    written_by_test = {node.home / "node.yml", node.home / "routes.yml", *node.home.glob("gateway-*.log")}
+    written_by_test = {
+        node.home / "node.yml",
+        node.home / "routes.yml",
+        *node.home.glob("gateway-*.log"),
+    }
     found, folders = set[Path](), [node.home]
     while folders:
         for entry in folders.pop().iterdir():
@@ -281,7 +367,9 @@ def open_to_others(node: Node) -> set[Path]:
 def test_nothing_of_a_node_that_ran_a_job_is_open_to_others(three: Federation, version: str):
     for node in three.nodes.values():
         assert open_to_others(node) == set()
-        modes = [path.stat().st_mode & 0o777 for path in (node.home / "state", node.home / "gateway.db")]
+        modes = [
+            path.stat().st_mode & 0o777 for path in (node.home / "state", node.home / "gateway.db")
+        ]
         assert modes == [0o700, 0o600]
 
 
@@ -305,7 +393,9 @@ def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path:
         job = killed_and_back(node, job_id, "run RUNNING", 2)
         assert {t["name"]: t["status"] for t in job["tasks"]} == dict.fromkeys(TASKS, "SUCCESS")
         assert job["progress"] == 100
-        assert len(events(node, job_id, "run RUNNING")) == len(job["runs"]) == 4  # none is started twice
+        assert (
+            len(events(node, job_id, "run RUNNING")) == len(job["runs"]) == 4
+        )  # none is started twice
         outputs = node.outputs(job_id)
         assert {(task, party) for task, party, _ in outputs} == {
             (t, p) for t in TASKS for p in ("guest.0", "host.0")
@@ -315,7 +405,9 @@ def test_one_node_plays_both_roles_in_containers(reference_image: str, tmp_path:
         assert scores["auc"] > 0.99 and scores["ks"] > 0.9
         assert outputs[TRAIN, "guest.0", "model0"]["value"]
         aligned = outputs[ALIGN, "guest.0", "train_data"]
-        meta = json.loads((node.storage / aligned["namespace"] / aligned["name"] / "metadata").read_text())
+        meta = json.loads(
+            (node.storage / aligned["namespace"] / aligned["name"] / "metadata").read_text()
+        )
         assert meta["count"] == 509
         shown = jobs.status(node, job_id)
         assert shown["job_status"] == "FINISHED" and set(shown["status"].values()) == {"SUCCESS"}

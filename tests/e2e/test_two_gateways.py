@@ -25,7 +25,10 @@ Shared = tuple[Node, Node, Node]
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Shared]:
     engine = process_engine("example:1.0.0", command=jobs.component("patient.py"))
     engine["process"]["images"]["example:2.0.0"] = {"command": jobs.component("ping_pong.py")}
-    provider = A_PROVIDER | {"version": "2.0.0", "metadata": {"base_url": "", "image": "example:2.0.0"}}
+    provider = A_PROVIDER | {
+        "version": "2.0.0",
+        "metadata": {"base_url": "", "image": "example:2.0.0"},
+    }
     kept = {"lost_gateway": 600.0}
     with shared_node(tmp_path_factory.mktemp("nodes"), f"{worker_id}_both", engine, kept) as nodes:
         for node in (nodes[0], nodes[2]):
@@ -47,9 +50,15 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path
         (second, first)[i % 2].wait_job(job_id, 120)  # each tells of the other's
         for event, times in (("create accepted", 2), ("start accepted", 2), ("job FINISHED", 1)):
             assert len(events(first, job_id, event)) == times, (event, first.timeline(job_id))
-        assert len(events(first, job_id, "task accepted")) == 2 == len(events(host, job_id, "task accepted"))
+        assert (
+            len(events(first, job_id, "task accepted"))
+            == 2
+            == len(events(host, job_id, "task accepted"))
+        )
     found = Counter(path.name.rpartition(".")[0] for path in register.iterdir())
-    assert set(found.values()) == {1} and len(found) == 4 * count, "each task ran once at each party"
+    assert set(found.values()) == {1} and len(found) == 4 * count, (
+        "each task ran once at each party"
+    )
     wait_for(lambda: not any(alive(pid) for _, pid in started(register)), 30)
     assert "of a0 as guest.0" in _asked(first, ids[0], "runs/guest.0/a0/log").text
     elsewhere = _asked(second, ids[0], "runs/guest.0/a0/log")  # its containers were the first's
@@ -59,7 +68,11 @@ def test_jobs_handed_in_at_both_are_advanced_once(shared: Shared, register: Path
         assert f"is at the gateway {first.peer}".encode() in archive.read("INCOMPLETE")
 
 
-def _asked(node: Node, job_id: str, path: str) -> httpx.Response:
+def _asked(
+    node: Node,
+    job_id: str,
+    path: str,
+) -> httpx.Response:
     return node.ask("GET", f"/api/v1/jobs/{job_id}/{path}")
 
 

@@ -39,12 +39,18 @@ from tests.e2e.nodes import Federation, Node, alive, process_engine, wait_for
 from tools.chaos.proxy import Proxy
 
 ENDS = ("FAILED", "READY", "FAILED")
-DONE = {"code": 0, "msg": "success", "data": {}}
+DONE = {
+    "code": 0,
+    "msg": "success",
+    "data": {},
+}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with jobs.patient_nodes(tmp_path_factory.mktemp("nodes"), pace={"lost_call": 4.0}) as federation:
+    with jobs.patient_nodes(
+        tmp_path_factory.mktemp("nodes"), pace={"lost_call": 4.0}
+    ) as federation:
         yield federation
 
 
@@ -67,7 +73,11 @@ def stopped_everywhere(two: Federation, job_id: str) -> dict[str, Any]:
     two[GUEST].wait_job(job_id, 60, outcome="STOPPED")
     for node in two.nodes.values():
         wait_for(lambda node=node: node.job(job_id)["status"] in ("FINISHED", "REJECTED"), 30)
-        wait_for(lambda node=node: all(run["ended_at"] for run in node.job(job_id)["runs"]), 30, about="runs end")
+        wait_for(
+            lambda node=node: all(run["ended_at"] for run in node.job(job_id)["runs"]),
+            30,
+            about="runs end",
+        )
     one, other = (status(node, job_id) for node in two.nodes.values())
     assert one == other
     assert one["outcome"] == "STOPPED" and one["failed_by"]["reason"] == "STOPPED"
@@ -81,16 +91,29 @@ def stopped_everywhere(two: Federation, job_id: str) -> dict[str, Any]:
 
 
 def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_not_end(
-    two: Federation, guest: Node, register: Path
+    two: Federation,
+    guest: Node,
+    register: Path,
 ):
-    body = job_of(register, {"a": FOR_EVER, "b": 0, "c": FOR_EVER}, {"b": "a"}, stubborn=True)
+    body = job_of(
+        register,
+        {
+            "a": FOR_EVER,
+            "b": 0,
+            "c": FOR_EVER,
+        },
+        {"b": "a"},
+        stubborn=True,
+    )
     ids = {where: guest.submit(body) for where in (GUEST, HOST)}
     wait_for(lambda: running(register) == ["a"] * 4 + ["c"] * 4, 60)
     for where, job_id in ids.items():
         assert [two[where].post(STOP, {"job_id": job_id}) for _ in range(2)] == [DONE, DONE]
     for where, job_id in ids.items():
         shown = stopped_everywhere(two, job_id)
-        assert [(t["task_name"], t["status"]) for t in shown["tasks"]] == list(zip("abc", ENDS, strict=True))
+        assert [(t["task_name"], t["status"]) for t in shown["tasks"]] == list(
+            zip("abc", ENDS, strict=True)
+        )
         assert shown["failed_by"]["message"] == f"stopped by {where}"
         for node in two.nodes.values():
             failures = [run["failure"] for run in node.job(job_id)["runs"]]
@@ -101,12 +124,17 @@ def test_a_job_is_stopped_from_either_platform_even_where_its_containers_will_no
 
 
 def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
-    two: Federation, guest: Node, host: Node, register: Path
+    two: Federation,
+    guest: Node,
+    host: Node,
+    register: Path,
 ):
     """The scheduling node is killed right after its responses, and its partner is down meanwhile."""
     stopped = guest.submit(job_of(register, {"a": FOR_EVER}))
     late_task = guest.submit(limited(job_of(register, {"b": FOR_EVER}), task_timeout=8))
-    late_job = guest.submit(limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=8))
+    late_job = guest.submit(
+        limited(job_of(register, {"c": FOR_EVER, "d": 0}, {"d": "c"}), timeout=8)
+    )
     wait_for(lambda: len(started(register)) == 6, 60, about="each runs at both nodes")
     submitted = guest.submit(job_of(register, {"e": 0.2, "f": 0}, {"f": "e"}))
     guest.kill()
@@ -116,7 +144,10 @@ def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
     guest.kill()
     guest.start()
     guest.wait_job(stopped, 60, outcome="STOPPED")
-    wait_for(lambda: running(register).count("a") == 1, about="the container of the node that answers is gone")
+    wait_for(
+        lambda: running(register).count("a") == 1,
+        about="the container of the node that answers is gone",
+    )
     host.start()
     stopped_everywhere(two, stopped)
     job = guest.wait_job(late_job, 60, outcome="FAILED")
@@ -132,18 +163,26 @@ def test_nodes_that_die_keep_stops_timeouts_and_the_job_that_was_just_submitted(
 
 
 def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
-    guest: Node, host: Node, register: Path
+    guest: Node,
+    host: Node,
+    register: Path,
 ):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes requests and never answers
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        route = {"url": address, "deadline": 2, "signing": "off"}
+        route = {
+            "url": address,
+            "deadline": 2,
+            "signing": "off",
+        }
         for node in (guest, host):
             assert node.ask("PUT", f"/api/v1/routes/{ARBITER}", json={"route": route}).is_success
         body = job_of(register, {"a": 0})
         body["config"]["role"]["arbiter"] = [ARBITER]
         known = set(host.get(f"{SCHEDULE}/job/query_job_list")["data"]["job_list"])
         answers: list[dict[str, Any]] = []
-        waiting = Thread(target=lambda: answers.append(guest.post(f"{SCHEDULE}/job/create_all", body)))
+        waiting = Thread(
+            target=lambda: answers.append(guest.post(f"{SCHEDULE}/job/create_all", body))
+        )
         waiting.start()
 
         def new() -> set[str]:
@@ -164,7 +203,11 @@ def test_a_job_stopped_at_the_partners_platform_while_it_waits_starts_nothing(
 
 
 @pytest.mark.slow
-def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest: Node, host: Node, register: Path):
+def test_a_drained_node_lets_its_jobs_end_and_then_exits(
+    guest: Node,
+    host: Node,
+    register: Path,
+):
     """What runs ends, or where the node must go is stopped."""
 
     def submitted(until: str) -> str:
@@ -199,7 +242,11 @@ def test_a_drained_node_lets_its_jobs_end_and_then_exits(guest: Node, host: Node
 # ---------------------------------------------------------------- attempts
 
 
-def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host: Node, register: Path):
+def test_a_task_that_fails_once_succeeds_in_its_second_attempt(
+    guest: Node,
+    host: Node,
+    register: Path,
+):
     body = job_of(register, {"a": 0.2, "b": 0}, {"b": "a"})
     body["config"]["task_params"]["host"] = {"0": {"a": {"fails": 1}}}
     job_id = guest.submit(limited(body, auto_retries=1, auto_retry_delay=0.5))
@@ -219,7 +266,11 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host
         (1, "SUCCESS", a["task_id"]),
     ]
     first, second = (host.ask("GET", run["log"]).text for run in runs)
-    assert "container number 0 of a" in first and "it broke" in first and "it broke" in runs[0]["last_lines"]
+    assert (
+        "container number 0 of a" in first
+        and "it broke" in first
+        and "it broke" in runs[0]["last_lines"]
+    )
     assert "container number 1 of a" in second and "it broke" not in second
     lines = host.get(f"{SCHEDULE}/task/get_log_line", task_id=past["task_id"], log_level="info")
     assert lines["code"] == 0, lines
@@ -228,9 +279,17 @@ def test_a_task_that_fails_once_succeeds_in_its_second_attempt(guest: Node, host
     assert seconds(guest, job_id, "attempt failed, another follows", "next attempt") >= 0.5
 
 
-def seconds(node: Node, job_id: str, first: str, last: str) -> float:
+def seconds(
+    node: Node,
+    job_id: str,
+    first: str,
+    last: str,
+) -> float:
     """Return how long passed at the scheduler from an event to another."""
-    at = [next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler") for e in (first, last)]
+    at = [
+        next(e["at"] for e in events(node, job_id, e) if e["side"] == "scheduler")
+        for e in (first, last)
+    ]
     begun, ended = map(datetime.fromisoformat, at)
     return (ended - begun).total_seconds()
 
@@ -241,13 +300,28 @@ def seconds(node: Node, job_id: str, first: str, last: str) -> float:
 def waiting(guest: Node, register: Path) -> tuple[str, Path]:
     """Return a job of which b and c wait for a, and the file for which a waits."""
     go = register.with_name("go")
-    body = job_of(register, {"a": 0, "b": 0, "c": 0}, {"b": "a", "c": "b"})
+    body = job_of(
+        register,
+        {
+            "a": 0,
+            "b": 0,
+            "c": 0,
+        },
+        {"b": "a", "c": "b"},
+    )
     body["config"]["task_params"]["common"]["a"]["until"] = str(go)
     return guest.submit(body), go
 
 
-def change(node: Node, job_id: str, parameters: Any, reason: str = "because") -> Any:
-    return node.post(f"/api/v1/jobs/{job_id}/parameters", {"parameters": parameters, "reason": reason})
+def change(
+    node: Node,
+    job_id: str,
+    parameters: Any,
+    reason: str = "because",
+) -> Any:
+    return node.post(
+        f"/api/v1/jobs/{job_id}/parameters", {"parameters": parameters, "reason": reason}
+    )
 
 
 def containers(register: Path) -> list[str]:
@@ -255,10 +329,25 @@ def containers(register: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest: Node, host: Node, register: Path):
+def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(
+    guest: Node,
+    host: Node,
+    register: Path,
+):
     job_id, go = waiting(guest, register)
     wait_for(lambda: len(started(register)) == 2)
-    refused = change(guest, job_id, {"common": {"a": {"lasts": 1}, "z": {}, "b": 5}, "arbiter": {"0": {}}})
+    refused = change(
+        guest,
+        job_id,
+        {
+            "common": {
+                "a": {"lasts": 1},
+                "z": {},
+                "b": 5,
+            },
+            "arbiter": {"0": {}},
+        },
+    )
     paths = [f"parameters.{path}" for path in ("common.a", "common.z", "common.b", "arbiter")]
     assert [p["path"] for p in refused["data"]["problems"]] == paths
     refused = change(host, job_id, {"common": {"b": {"name": "x"}}})
@@ -268,22 +357,40 @@ def test_a_task_to_come_runs_with_new_parameters_at_both_nodes(guest: Node, host
     assert change(host, job_id, {"host": {"0": {"c": {"name": "own"}}}}, "ours")["version"] == 2
     go.touch()
     guest.wait_job(job_id)
-    assert containers(register) == ["a.guest", "a.host", "c.guest", "new.guest", "new.host", "own.host"]
+    assert containers(register) == [
+        "a.guest",
+        "a.host",
+        "c.guest",
+        "new.guest",
+        "new.host",
+        "own.host",
+    ]
     for node in (guest, host):
         made = [(one["by"], one["reason"]) for one in node.job(job_id)["amendments"]]
         assert made == [(GUEST, "sooner"), (HOST, "ours")]
     assert host.job(job_id)["parameters"]["host.0"]["c"]["name"]["value"] == "own"
     assert guest.job(job_id)["parameters"]["guest.0"]["b"]["name"]["value"] == "new"
-    entries = [e for e in guest.get("/api/v1/audit")["audit"] if e["action"].endswith(f"{job_id}/parameters")]
+    entries = [
+        e
+        for e in guest.get("/api/v1/audit")["audit"]
+        if e["action"].endswith(f"{job_id}/parameters")
+    ]
     assert [e["detail"]["reason"] for e in entries if e["status"] == 200] == ["sooner"]
-    assert change(guest, job_id, {"common": {"b": {"name": "x"}}})["data"]["reason"] == "JOB_NOT_RUNNING"
+    assert (
+        change(guest, job_id, {"common": {"b": {"name": "x"}}})["data"]["reason"]
+        == "JOB_NOT_RUNNING"
+    )
     again = guest.post(f"/api/v1/jobs/{job_id}/rerun", {"from": "c"})
     guest.wait_job(again["job_id"])
     assert again["inherits"] == ["a", "b"] and containers(register).count("own.host") == 2
 
 
 @pytest.mark.slow
-def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest: Node, host: Node, register: Path):
+def test_a_party_that_refuses_new_parameters_keeps_them_from_all(
+    guest: Node,
+    host: Node,
+    register: Path,
+):
     """At the host a person agreed to the job with the parameters that it had."""
     host.stop()
     host.settings["approval"] = {"mode": "person"}
@@ -297,7 +404,9 @@ def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest: Node, ho
         assert refused["code"] == 403 and HOST in refused["msg"], refused
         go.touch()
         guest.wait_job(job_id)
-        assert containers(register) == [f"{task}.{role}" for task in "abc" for role in ("guest", "host")]
+        assert containers(register) == [
+            f"{task}.{role}" for task in "abc" for role in ("guest", "host")
+        ]
         assert guest.job(job_id)["amendments"] == host.job(job_id)["amendments"] == []
     finally:
         host.stop()
@@ -308,7 +417,11 @@ def test_a_party_that_refuses_new_parameters_keeps_them_from_all(guest: Node, ho
 # ---------------------------------------------------------------- a node that was cut off
 
 
-def agree(nodes: tuple[Node, Node], job_id: str, outcome: str) -> bool:
+def agree(
+    nodes: tuple[Node, Node],
+    job_id: str,
+    outcome: str,
+) -> bool:
     def over(node: Node) -> bool:
         job = node.job(job_id)
         ended = (job["status"], job["outcome"]) == ("FINISHED", outcome) and all(
@@ -320,7 +433,11 @@ def agree(nodes: tuple[Node, Node], job_id: str, outcome: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest: Node, host: Node, register: Path):
+def test_a_node_that_was_cut_off_agrees_once_it_is_back(
+    guest: Node,
+    host: Node,
+    register: Path,
+):
     """One job ended meanwhile at both nodes, one was stopped at the node that schedules it."""
     nodes = guest, host
     with ExitStack() as stack:
@@ -342,7 +459,10 @@ def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest: Node, host: Node,
         cut.touch()
         guest.post(STOP, {"job_id": stopped})
         guest.wait_job(stopped, 60, "STOPPED")
-        wait_for(lambda: len(running(register)) == 1, about="only the container that cannot know of the stop runs")
+        wait_for(
+            lambda: len(running(register)) == 1,
+            about="only the container that cannot know of the stop runs",
+        )
         assert guest.job(ends)["status"] == "RUNNING"
         for way in ways:
             way.turn("")
@@ -353,7 +473,12 @@ def test_a_node_that_was_cut_off_agrees_once_it_is_back(guest: Node, host: Node,
 # ---------------------------------------------------------------- containers that report nothing
 
 
-def quiet(register: Path, lasting: dict[str, float], flow: dict[str, str] | None = None, **more: Any) -> Any:
+def quiet(
+    register: Path,
+    lasting: dict[str, float],
+    flow: dict[str, str] | None = None,
+    **more: Any,
+) -> Any:
     """Return a job of containers that report nothing; one node plays both roles."""
     body = job_of(register, lasting, flow, silent=True, **more)
     body["config"]["role"] = {"guest": [GUEST], "host": [GUEST]}
@@ -372,11 +497,18 @@ def test_an_exit_code_counts_and_a_silent_success_too(guest: Node, register: Pat
         assert (job["failure"] or {}).get("reason") == reason
     job = guest.job(ids["EXIT_1"])
     assert job["failure"]["exit_code"] == 1
-    log = guest.get(f"{SCHEDULE}/task/get_log", task_id=job["tasks"][0]["task_id"], log_level="info", start=0)
+    log = guest.get(
+        f"{SCHEDULE}/task/get_log",
+        task_id=job["tasks"][0]["task_id"],
+        log_level="info",
+        start=0,
+    )
     assert "last words" in log["data"]["data"]
 
 
-def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(guest: Node, register: Path):
+def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(
+    guest: Node, register: Path
+):
     down = register.with_name("down")
     good = guest.submit(quiet(register, {"a": 0, "b": 0}, {"b": "a"}, until=str(down)))
     bad = guest.submit(quiet(register, {"c": 0}, code=3, until=str(down)))
@@ -387,7 +519,9 @@ def test_containers_that_end_while_their_node_is_down_have_ended_as_they_did(gue
     wait_for(lambda: len(there()) == 4, 60, 0.02)
     guest.kill()
     down.touch()
-    wait_for(lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves")
+    wait_for(
+        lambda: not any(map(alive, there())), 60, 0.05, "all containers have ended by themselves"
+    )
     guest.start()
     assert guest.wait_job(good, 60)["outcome"] == "SUCCEEDED"
     assert guest.wait_job(bad, 60, outcome="FAILED")["failure"]["reason"] == "EXIT_3"
@@ -409,10 +543,15 @@ def die_before_the_note(node: Node, there: Path) -> bool:
 
         def states() -> set[str]:
             return {
-                row[0] for row in disk.execute("select status from run where status not in ('SUCCESS', 'FAILED')")
+                row[0]
+                for row in disk.execute(
+                    "select status from run where status not in ('SUCCESS', 'FAILED')"
+                )
             }
 
-        wait_for(lambda: {"LAUNCHING", "RUNNING"} & states(), 60, 0.0005, "a container is to be started")
+        wait_for(
+            lambda: {"LAUNCHING", "RUNNING"} & states(), 60, 0.0005, "a container is to be started"
+        )
         disk.execute("begin immediate")  # from here on the node cannot write
         before = states()
         wait_for(there.is_dir, 60, 0.005, "a container is there")
@@ -424,7 +563,9 @@ def die_before_the_note(node: Node, there: Path) -> bool:
 def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Path, register: Path):
     """A container runs while on disk it is still to be started: the next gateway takes it for what it is."""
     script = DYING.format(
-        register=register, python=sys.executable, component=Path(__file__).with_name("patient.py")
+        register=register,
+        python=sys.executable,
+        component=Path(__file__).with_name("patient.py"),
     )
     caught, engine = 0, process_engine("example:1.0.0", command=["/bin/bash", "-c", script])
     with Federation(tmp_path, [GUEST], engine) as federation:
@@ -438,7 +579,9 @@ def test_killed_between_the_start_of_a_container_and_the_note_of_it(tmp_path: Pa
             (register / "pid").unlink()
             node.start()
             node.wait_job(job_id, 90)
-            began = Counter(p.name.rsplit(".", 1)[0] for p in register.iterdir() if p.name[1:2] == str(i))
+            began = Counter(
+                p.name.rsplit(".", 1)[0] for p in register.iterdir() if p.name[1:2] == str(i)
+            )
             assert began == {f"{t}{i}.{role}.0": 1 for t in "ab" for role in ("guest", "host")}
             (register / "there").rmdir()
             if caught:

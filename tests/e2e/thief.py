@@ -26,11 +26,17 @@ def opened(url: str) -> opendal.Operator:
 
 
 def folder(kind: str) -> str:
-    (text,) = (value for name, value in os.environ.items() if name.startswith(f"runtime.component.{kind}."))
+    (text,) = (
+        value for name, value in os.environ.items() if name.startswith(f"runtime.component.{kind}.")
+    )
     return "{namespace}/{name}".format(**json.loads(text))
 
 
-def tried(storage: opendal.Operator, verb: str, path: str) -> str:
+def tried(
+    storage: opendal.Operator,
+    verb: str,
+    path: str,
+) -> str:
     try:
         if verb == "list":
             list(storage.list(path))
@@ -52,4 +58,13 @@ attacks = json.loads(os.environ[f"{PARAMETER}attacks"])
 found = {f"{verb} {path}": tried(used, verb, path) for verb, path in attacks}
 allowed = [("read", f"{folder('input')}/data_0"), ("write", f"{folder('output')}/data_0")]
 mine = {verb: tried(own, verb, path) for verb, path in [*allowed, ("list", f"{folder('output')}/")]}
-own.write(f"{folder('output')}/data_0", json.dumps({"url": url, "found": found, "own": mine}).encode())
+own.write(
+    f"{folder('output')}/data_0",
+    json.dumps(
+        {
+            "url": url,
+            "found": found,
+            "own": mine,
+        }
+    ).encode(),
+)

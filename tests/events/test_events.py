@@ -30,7 +30,11 @@ from tests.inprocess import ask, running
 from tests.plain import NO_TLS
 from tools.docs import translated
 
-QUICK = Pace(look=0.02, first=0.02, longest=0.1)
+QUICK = Pace(
+    look=0.02,
+    first=0.02,
+    longest=0.1,
+)
 SIX = ["job PENDING", "job READY", "job RUNNING", "task RUNNING", "task SUCCESS", "job FINISHED"]
 NAMES = ["created", "ready", "started", "task_started", "task_ended", "finished"]
 
@@ -48,12 +52,28 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def happen(store: Store, *lines: str, job: str = "job-1") -> None:
+def happen(
+    store: Store,
+    *lines: str,
+    job: str = "job-1",
+) -> None:
     store.note(job, "scheduler", [Note(T0, line, "n1", {"task": "a"}) for line in lines])
 
 
-def inserted(connection: Any, job: str, event: str, **more: Any) -> None:
-    row = {"job_id": job, "event": event, "side": "scheduler", "at": 0.0, "actor": "", "detail": "{}"}
+def inserted(
+    connection: Any,
+    job: str,
+    event: str,
+    **more: Any,
+) -> None:
+    row = {
+        "job_id": job,
+        "event": event,
+        "side": "scheduler",
+        "at": 0.0,
+        "actor": "",
+        "detail": "{}",
+    }
     connection.execute(schema.timeline.insert().values(**row, **more))
 
 
@@ -63,7 +83,15 @@ def names(page: Page) -> list[str]:
 
 def test_events_come_in_order_and_from_any_number_on(store: Store):
     feed = Feed(store, "n1")
-    happen(store, *SIX[:3], "status reported", "task RUNNING", "status reported", "task SUCCESS", "job FINISHED")
+    happen(
+        store,
+        *SIX[:3],
+        "status reported",
+        "task RUNNING",
+        "status reported",
+        "task SUCCESS",
+        "job FINISHED",
+    )
     page = feed.after(0)
     assert names(page) == NAMES
     assert page.next == feed.newest() == 8
@@ -84,7 +112,10 @@ def test_numbers_go_on_after_a_job_was_deleted(store: Store):
     read = feed.after(0).next
     assert queries.drop_job(store, "job-1", T0, "operator", {})
     happen(store, "job PENDING", job="job-2")
-    assert [(e.event, e.job_id) for e in feed.after(read).events] == [("deleted", "job-1"), ("created", "job-2")]
+    assert [(e.event, e.job_id) for e in feed.after(read).events] == [
+        ("deleted", "job-1"),
+        ("created", "job-2"),
+    ]
 
 
 def test_a_gap_among_new_numbers_is_waited_for_but_not_for_ever(store: Store):
@@ -130,16 +161,29 @@ def test_the_document_shows_the_table_of_the_code():
         lines = [heads, "|---|---|---|"]
         for kind in KINDS:
             means = translated(kind.means, language)
-            lines.append(f"| `{kind.name}` | {means} | {', '.join(f'`{e}`' for e in kind.entries)} |")
+            lines.append(
+                f"| `{kind.name}` | {means} | {', '.join(f'`{e}`' for e in kind.entries)} |"
+            )
         assert "\n".join(lines) in (ROOT / "docs" / name).read_text(encoding="utf-8"), name
 
 
-def follow(node: Gateway, count: int, headers: dict[str, str] | None = None, **query: Any) -> list[Any]:
+def follow(
+    node: Gateway,
+    count: int,
+    headers: dict[str, str] | None = None,
+    **query: Any,
+) -> list[Any]:
     """Return so many events of a stream, as (id, event, data), and leave."""
     found, fields = [], {}
     url = node.addresses()["operator"] + "/api/v1/events"
     with httpx.stream(
-        "GET", url, params=query, headers=headers, timeout=120, trust_env=False, verify=NO_TLS
+        "GET",
+        url,
+        params=query,
+        headers=headers,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
     ) as answer:
         assert answer.status_code == 200 and "text/event-stream" in answer.headers["content-type"]
         for line in answer.iter_lines():
@@ -162,7 +206,13 @@ def test_a_stream_resumes_where_it_was_interrupted(node: Gateway):
     for again in (
         follow(node, 2, after=number, job_id="job-cut"),
         follow(node, 2, headers={"last-event-id": number}, job_id="job-cut"),
-        follow(node, 2, headers={"last-event-id": number}, after="0", job_id="job-cut"),
+        follow(
+            node,
+            2,
+            headers={"last-event-id": number},
+            after="0",
+            job_id="job-cut",
+        ),
     ):
         assert [name for _, name, _ in again] == ["connected", "finished"]
     data = again[1][2]
@@ -190,7 +240,13 @@ def test_a_failing_receiver_is_shown_without_its_password(node: Gateway):
     "hooks",
     [
         [{"url": "ftp://x", "secret": "hunter2"}],
-        [{"url": "http://x/", "events": ["nothing"], "secret": "hunter2"}],
+        [
+            {
+                "url": "http://x/",
+                "events": ["nothing"],
+                "secret": "hunter2",
+            }
+        ],
         [{"url": "http://x/?k=hunter2"}, {"url": "http://x/?k=hunter2"}],
     ],
 )
@@ -205,7 +261,11 @@ def sent(receiver: ScriptedPeer, job_id: str) -> list[str]:
     return [asked.body["event"] for asked in receiver.asked if asked.body["job_id"] == job_id]
 
 
-def webhooks(store: Store, *hooks: Hook, holder: str = "gateway-1") -> Webhooks:
+def webhooks(
+    store: Store,
+    *hooks: Hook,
+    holder: str = "gateway-1",
+) -> Webhooks:
     return Webhooks(hooks, store, Feed(store, "n1"), holder, lambda: datetime.now(UTC), QUICK)
 
 
@@ -234,14 +294,27 @@ def test_a_new_receiver_gets_only_new_and_chosen_events_with_a_valid_signature(s
     happen(store, *SIX, job="job-old")
     with scripted() as (chosen, url), scripted() as (silent, other):
         with delivering(
-            store, Hook(url=url, events=["finished"], secret="the secret"), Hook(url=other, events=["rejected"])
+            store,
+            Hook(
+                url=url,
+                events=["finished"],
+                secret="the secret",
+            ),
+            Hook(url=other, events=["rejected"]),
         ):
             happen(store, *SIX)
         [asked] = chosen.asked
-        assert (asked.body["job_id"], asked.body["event"]) == ("job-1", "finished") and silent.asked == []
+        assert (asked.body["job_id"], asked.body["event"]) == (
+            "job-1",
+            "finished",
+        ) and silent.asked == []
         headers = asked.headers
-        assert headers["x-bfia-signature"] == signature("the secret", headers["x-bfia-timestamp"], asked.raw)
-        assert headers["x-bfia-signature"] != signature("another", headers["x-bfia-timestamp"], asked.raw)
+        assert headers["x-bfia-signature"] == signature(
+            "the secret", headers["x-bfia-timestamp"], asked.raw
+        )
+        assert headers["x-bfia-signature"] != signature(
+            "another", headers["x-bfia-timestamp"], asked.raw
+        )
         assert headers["x-bfia-event-id"] == str(asked.body["id"])
 
 
@@ -342,10 +415,23 @@ def test_no_event_is_lost_when_the_gateway_is_killed(tmp_path: Path):
             node.wait_job(job_id, 60, "FAILED")
 
             def all_came() -> list[dict[str, Any]]:
-                got = [asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id]
-                page = node.get("/api/v1/events", after=0, follow=0, job_id=job_id)["events"]
-                finished = [e["event"] for e in page].count("finished") == 2  # it schedules it and takes part
-                return list(page) if finished and list(dict.fromkeys(got)) == [e["id"] for e in page] else []
+                got = [
+                    asked.body["id"] for asked in receiver.asked if asked.body["job_id"] == job_id
+                ]
+                page = node.get(
+                    "/api/v1/events",
+                    after=0,
+                    follow=0,
+                    job_id=job_id,
+                )["events"]
+                finished = [e["event"] for e in page].count(
+                    "finished"
+                ) == 2  # it schedules it and takes part
+                return (
+                    list(page)
+                    if finished and list(dict.fromkeys(got)) == [e["id"] for e in page]
+                    else []
+                )
 
             page = wait_for(all_came, 60, 0.1, "each event came, in order")
             assert page[0]["event"] == "created"

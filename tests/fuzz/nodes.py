@@ -22,19 +22,32 @@ LISTENERS = ("operator", "peer", "container")
 NEIGHBOUR = "JG0100001100000011"
 """the peer that the examples name"""
 
-structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()])
+structlog.configure(
+    processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()]
+)
 
 
 @contextmanager
-def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
+def a_node(
+    home: Path,
+    *command: str,
+    **over: Any,
+) -> Iterator[Gateway]:
     """Serve a node that can run the examples' image, read the examples' data and knows the examples' peer."""
     images = {"example:1.0.0": {"command": list(command or ("/bin/true",))}}
     engine = {"kind": "process", "process": {"images": images}}
     with running(home / "neighbour", NEIGHBOUR, engine=engine) as neighbour:
         said = ask(neighbour, "operator", "POST", "/v2/provider/register", json=A_PROVIDER)
         assert said.json()["code"] == 0
-        (home / "routes.yml").write_text(yaml.safe_dump({NEIGHBOUR: {"url": neighbour.addresses()["peer"]}}))
-        with running(home, engine=engine, data={"roots": [str(ROOT)]}, **over) as gateway:
+        (home / "routes.yml").write_text(
+            yaml.safe_dump({NEIGHBOUR: {"url": neighbour.addresses()["peer"]}})
+        )
+        with running(
+            home,
+            engine=engine,
+            data={"roots": [str(ROOT)]},
+            **over,
+        ) as gateway:
             routes = Path(str(neighbour.settings.route_table.file))
             routes.write_text(yaml.safe_dump({ME: {"url": gateway.addresses()["peer"]}}))
             neighbour.routes.reload()
@@ -44,7 +57,10 @@ def a_node(home: Path, *command: str, **over: Any) -> Iterator[Gateway]:
 def described(gateway: Gateway, listener: str) -> dict[str, Any]:
     """Return the listener's OpenAPI document."""
     answer = httpx.get(
-        gateway.addresses()[listener] + "/openapi.json", timeout=120, trust_env=False, verify=NO_TLS
+        gateway.addresses()[listener] + "/openapi.json",
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
     )
     assert answer.status_code == 200
     return dict(answer.json())
@@ -115,7 +131,11 @@ ORDER = (
 """in which a fresh node takes the examples; a path that is not named comes last"""
 
 
-def operations(gateway: Gateway, listener: str, *methods: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def operations(
+    gateway: Gateway,
+    listener: str,
+    *methods: str,
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield method, path and description of a listener's operations, all or those of some methods."""
     for path, declared in described(gateway, listener)["paths"].items():
         for method in declared.keys() & set(methods or ("get", "put", "post", "patch", "delete")):
@@ -124,8 +144,15 @@ def operations(gateway: Gateway, listener: str, *methods: str) -> Iterator[tuple
 
 def posts(gateway: Gateway) -> list[tuple[str, str, dict[str, Any]]]:
     """Return listener, path and description of every POST, in the order in which a fresh node takes them."""
-    found = [(listener, p, told) for listener in LISTENERS for _, p, told in operations(gateway, listener, "post")]
-    return sorted(found, key=lambda one: next((i for i, e in enumerate(ORDER) if one[1].endswith(e)), len(ORDER)))
+    found = [
+        (listener, p, told)
+        for listener in LISTENERS
+        for _, p, told in operations(gateway, listener, "post")
+    ]
+    return sorted(
+        found,
+        key=lambda one: next((i for i, e in enumerate(ORDER) if one[1].endswith(e)), len(ORDER)),
+    )
 
 
 def examples(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -169,4 +196,12 @@ def sent(
         path = path.replace(f"{{{name}}}", value)
     headers = shown(operation, "header") | more
     url = gateway.addresses()[listener] + path
-    return httpx.request(method, url, headers=headers, timeout=120, trust_env=False, verify=NO_TLS, **request)
+    return httpx.request(
+        method,
+        url,
+        headers=headers,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
+        **request,
+    )

@@ -38,7 +38,11 @@ BREAKS_A_VALUE = [*BREAKS_A_NAME, b"+", b"-", b"_", b"x", b"0x", b":", b"=", b"0
 """what makes a length or a coding something else, or nothing"""
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+async def echo(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
     """Answer with the request's path and body."""
     try:
         body = await Request(scope, receive).body()
@@ -101,7 +105,11 @@ def framed_bodies(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
     st.lists(st.integers(0, 1000), max_size=4),
 )
 def test_a_body_belongs_to_its_request(
-    port: int, framed: tuple[list[bytes], bytes], noise: list[bytes], framed_first: bool, cuts: list[int]
+    port: int,
+    framed: tuple[list[bytes], bytes],
+    noise: list[bytes],
+    framed_first: bool,
+    cuts: list[int],
 ) -> None:
     (name, value), body = framed
     header = b"%s: %s\r\n" % (name, value)

@@ -19,7 +19,9 @@ from tests.fuzz.nodes import NEIGHBOUR, a_node, judged
 from tests.inprocess import ME, containers
 from tests.plain import NO_TLS
 
-pytestmark = pytest.mark.xdist_group("hostile")  # one node and one pulse for all of them, the last test last
+pytestmark = pytest.mark.xdist_group(
+    "hostile"
+)  # one node and one pulse for all of them, the last test last
 
 PLATFORM = "/v1/platform/schedule"
 CONTROL = "/v1/interconn/schedule"
@@ -39,11 +41,21 @@ class Target:
 
     def __init__(self, node: Gateway) -> None:
         self.node = node
-        self.client = httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS)
+        self.client = httpx.Client(
+            timeout=SOON,
+            trust_env=False,
+            verify=NO_TLS,
+        )
         own = containers(node, "hostile", {"guest": (ME,)})["guest.0"]
         self.as_container = own | {"x-ptp-target-node-id": ME}
 
-    def post(self, listener: str, path: str, body: Any, **headers: str) -> dict[str, Any]:
+    def post(
+        self,
+        listener: str,
+        path: str,
+        body: Any,
+        **headers: str,
+    ) -> dict[str, Any]:
         content = body if isinstance(body, (bytes, str)) else json.dumps(body)
         headers = {"content-type": "application/json", "x-source-node-id": NEIGHBOUR} | headers
         url = self.node.addresses()[listener] + path
@@ -57,7 +69,10 @@ class Target:
 
     def heads(self, *more: str) -> list[tuple[str, str]]:
         """Return listener and begin of a request with a body, of its main paths and of ``more`` for operators."""
-        said = self.as_container | {"x-source-node-id": NEIGHBOUR, "content-type": "application/json"}
+        said = self.as_container | {
+            "x-source-node-id": NEIGHBOUR,
+            "content-type": "application/json",
+        }
         lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
         paths = {
             "operator": [SUBMIT, REGISTRATION, *more],
@@ -104,7 +119,11 @@ def beating(node: Gateway, beats: list[Beat]) -> Iterator[None]:
     over = threading.Event()
 
     def beat() -> None:
-        with httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS) as client:
+        with httpx.Client(
+            timeout=SOON,
+            trust_env=False,
+            verify=NO_TLS,
+        ) as client:
             while not over.wait(0.01):
                 begun, before = time.monotonic(), time.process_time()
                 alive = client.get(node.addresses()["operator"] + "/health/live").status_code == 200
@@ -152,7 +171,11 @@ def with_components(components: list[Any]) -> dict[str, Any]:
 
 
 def component(number: int, **more: Any) -> dict[str, Any]:
-    return {**a_job()["dag"]["components"][0], "name": f"echo_{number}", **more}
+    return {
+        **a_job()["dag"]["components"][0],
+        "name": f"echo_{number}",
+        **more,
+    }
 
 
 def chain(length: int, **more: Any) -> list[dict[str, Any]]:
@@ -170,14 +193,24 @@ MUCH["few enough lists"] = "[]," * 33_000 + "1"
 def test_as_much_as_the_limit_of_bodies_takes(target: Target, content: str):
     body = a_provider()
     body["metadata"]["much"] = "@@"
-    assert target.post("operator", REGISTRATION, with_text(body, f"[{content}]"))["code"] in (0, 400)
+    assert target.post("operator", REGISTRATION, with_text(body, f"[{content}]"))["code"] in (
+        0,
+        400,
+    )
     assert target.submit(with_text(a_job(much="@@"), f"[{content}]"))["code"] in (0, 400)
 
 
 def test_a_thousand_components_in_a_job(target: Target):
     found = target.submit(with_components(chain(1000)))
     assert found["code"] == 0
-    assert len(target.get(f"{PLATFORM}/job/status_all", job_id=found["data"]["job_id"])["data"]["tasks"]) == 1000
+    assert (
+        len(
+            target.get(f"{PLATFORM}/job/status_all", job_id=found["data"]["job_id"])["data"][
+                "tasks"
+            ]
+        )
+        == 1000
+    )
     assert target.submit(with_components(chain(1001)))["code"] == 400
 
 
@@ -230,17 +263,35 @@ def test_zero_characters_are_refused(target: Target):
     found = target.submit(with_parameter(r'"a\u0000b"'))
     assert found["code"] == 400 and "zero characters" in found["data"]["problems"][0]["rule"]
     for path in (SUBMIT, REGISTRATION, "/v2/component/upload"):
-        target.post("operator", path, a_job(flow_id="\0", name="\0", file="a\0b", namespace="\0"))
+        target.post(
+            "operator",
+            path,
+            a_job(
+                flow_id="\0",
+                name="\0",
+                file="a\0b",
+                namespace="\0",
+            ),
+        )
     assert target.get(f"{PLATFORM}/job/query_job_list", flow_id="\0")["code"] == 0
 
 
 def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target: Target):
     parameters = [
-        {"name": f"p{i}", "title": "p", "type": "string", "optional": "true", "validator": "regular:'(a+)+$'"}
+        {
+            "name": f"p{i}",
+            "title": "p",
+            "type": "string",
+            "optional": "true",
+            "validator": "regular:'(a+)+$'",
+        }
         for i in range(50)
     ]
     provider = a_provider(name="catastrophe")
-    provider["components_description"]["Echo"] |= {"inputParam": parameters, "provider": "catastrophe"}
+    provider["components_description"]["Echo"] |= {
+        "inputParam": parameters,
+        "provider": "catastrophe",
+    }
     assert target.post("operator", REGISTRATION, provider)["code"] == 0
     body = with_components(chain(20, provider="catastrophe"))
     values = {f"p{i}": "a" * 60 + "!" for i in range(50)}
@@ -262,7 +313,9 @@ def test_catastrophic_expressions_in_a_description_and_a_job_that_uses_it(target
     ],
 )
 def test_numbers_where_an_object_belongs_are_counted_before_they_are_read(
-    target: Target, listener: str, path: str
+    target: Target,
+    listener: str,
+    path: str,
 ) -> None:
     numbers = "[" + ",".join(["1"] * 900_000) + "]"
     for body in (numbers, f'{{"job_id": {numbers}}}', f'{{"config": {{"role": {numbers}}}}}'):
@@ -283,10 +336,17 @@ CONTROL_CHARACTERS = [b"\x01", b"a\x00b", b"a\rb", b"\xff\xfe", b"\xc3\xa9", b"\
         ("operator", REGISTRATION, b"content-type"),
     ],
 )
-def test_headers_with_what_headers_cannot_hold(target: Target, listener: str, path: str, name: bytes):
+def test_headers_with_what_headers_cannot_hold(
+    target: Target,
+    listener: str,
+    path: str,
+    name: bytes,
+):
     request = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 14\r\n".encode()
     for value in CONTROL_CHARACTERS:
-        with target.raw(listener, request + name + b": " + value + b'\r\n\r\n{"job_id":"j"}') as sock:
+        with target.raw(
+            listener, request + name + b": " + value + b'\r\n\r\n{"job_id":"j"}'
+        ) as sock:
             answer = sock.recv(65536)
         assert answer.startswith(b"HTTP/1.1 "), (value[:5], answer[:200])
         assert answer.split(b" ", 2)[1] in (b"200", b"400", b"431"), (value[:5], answer[:200])
@@ -302,11 +362,15 @@ def test_bodies_that_never_end_delay_no_other_request(target: Target):
                 held.enter_context(target.raw(listener, f"{head}{begun}".encode()))
         assert target.submit(a_job())["code"] == 0
         assert target.post("peer", f"{CONTROL}/job/start", {"job_id": "none"})["code"] == 404
-        said = target.post("container", f"{CHANNEL}/push", {"payload": "aGk="}, **target.as_container)
+        said = target.post(
+            "container", f"{CHANNEL}/push", {"payload": "aGk="}, **target.as_container
+        )
         assert said["code"] == "E0000000000"
 
 
-def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog: pytest.LogCaptureFixture):
+def test_bodies_that_break_off_leave_no_trace_in_the_log(
+    target: Target, caplog: pytest.LogCaptureFixture
+):
     with capture_logs() as lines:
         for listener, head in target.heads("/v2/provider/register", "/api/v1/models"):
             target.raw(listener, f"{head}content-length: 1000\r\n\r\n{{".encode()).close()
@@ -315,16 +379,24 @@ def test_bodies_that_break_off_leave_no_trace_in_the_log(target: Target, caplog:
             ) as sock:
                 assert sock.recv(4096).startswith(b"HTTP/1.1 400 ")
             with target.raw(listener, b"GET /none HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n") as sock:
-                assert sock.recv(4096).startswith(b"HTTP/1.1 ")  # so the closed ones have been dealt with
+                assert sock.recv(4096).startswith(
+                    b"HTTP/1.1 "
+                )  # so the closed ones have been dealt with
         assert target.submit(a_job())["code"] == 0
     assert not [line for line in lines if line["log_level"] == "error"]
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_health_answered_all_the_while(target: Target, pulse: list[Beat], capsys: pytest.CaptureFixture[str]):
+def test_health_answered_all_the_while(
+    target: Target,
+    pulse: list[Beat],
+    capsys: pytest.CaptureFixture[str],
+):
     assert len(pulse) > 20  # all of this takes a quick machine four seconds
     waited, worked = sorted(beat.waited for beat in pulse), sorted(beat.worked for beat in pulse)
-    at = min(int(len(pulse) * 0.99), len(pulse) - 3)  # one in a hundred, and two, may meet a collection of garbage
+    at = min(
+        int(len(pulse) * 0.99), len(pulse) - 3
+    )  # one in a hundred, and two, may meet a collection of garbage
     with capsys.disabled():
         print(
             f"\nhealth under attack: {len(pulse)} answers, p50 {waited[len(pulse) // 2] * 1000:.0f} ms, "

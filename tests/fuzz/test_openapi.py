@@ -11,10 +11,23 @@ from adapter.bfia.examples import A_JOB, A_PROVIDER, JOB_HERE, TASK_HERE, UPLOAD
 from gateway.bootstrap.node import Gateway
 from gateway.identity.keys import Keyring
 from tests.e2e.nodes import wait_for
-from tests.fuzz.nodes import LISTENERS, NEIGHBOUR, a_node, described, examples, judged, operations, posts, sent
+from tests.fuzz.nodes import (
+    LISTENERS,
+    NEIGHBOUR,
+    a_node,
+    described,
+    examples,
+    judged,
+    operations,
+    posts,
+    sent,
+)
 from tests.inprocess import ME, ask, containers
 
-NOT_SERVED = {"/v1/interconn/chan/transport": "E0000000614", "/v1/interconn/chan/part": "E0000000614"}
+NOT_SERVED = {
+    "/v1/interconn/chan/transport": "E0000000614",
+    "/v1/interconn/chan/part": "E0000000614",
+}
 """paths that refuse everything, or of jobs that are not known, by a code of their own"""
 NOT_HERE = {
     **{
@@ -62,17 +75,31 @@ def fate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def kept(document: dict[str, Any], content: dict[str, Any], value: Any) -> list[str]:
+def kept(
+    document: dict[str, Any],
+    content: dict[str, Any],
+    value: Any,
+) -> list[str]:
     """Return where a value does not keep to the schema."""
     schema = {**content["schema"], "components": document["components"]}
-    return [f"{e.json_path} {e.message[:200]}" for e in jsonschema.Draft202012Validator(schema).iter_errors(value)]
+    return [
+        f"{e.json_path} {e.message[:200]}"
+        for e in jsonschema.Draft202012Validator(schema).iter_errors(value)
+    ]
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_every_operation_describes_its_request_responses_and_errors(fate: Gateway, listener: str):
     document = described(fate, listener)
     told = list(operations(fate, listener))
-    assert len(told) >= {"operator": 100, "peer": 40, "container": 5}[listener]
+    assert (
+        len(told)
+        >= {
+            "operator": 100,
+            "peer": 40,
+            "container": 5,
+        }[listener]
+    )
     for method, path, operation in told:
         responses = operation["responses"]
         assert "422" not in responses, "that is the framework's way, and not ours"
@@ -94,10 +121,17 @@ def test_every_operation_describes_its_request_responses_and_errors(fate: Gatewa
         ("peer", "POST", "/v1/interconn/chan/invoke"),
     ],
 )
-def test_a_refusal_with_http_200_is_described(fate: Gateway, listener: str, method: str, path: str):
+def test_a_refusal_with_http_200_is_described(
+    fate: Gateway,
+    listener: str,
+    method: str,
+    path: str,
+):
     refused = ask(fate, listener, method, path, headers={"x-source-node-id": NEIGHBOUR})
     document = described(fate, listener)
-    content = document["paths"][path][method.lower()]["responses"]["200"]["content"]["application/json"]
+    content = document["paths"][path][method.lower()]["responses"]["200"]["content"][
+        "application/json"
+    ]
     assert refused.status_code == 200 and refused.json()["code"] not in (0, "E0000000000")
     assert not kept(document, content, refused.json()) and len(content["schema"]["anyOf"]) == 2
 
@@ -107,7 +141,11 @@ def test_the_interface_page_loads_nothing_from_other_hosts(fate: Gateway, listen
     page = ask(fate, listener, "GET", "/docs")
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     policy = page.headers["content-security-policy"]
-    assert "openapi.json" in page.text and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+    assert (
+        "openapi.json" in page.text
+        and "default-src 'none'" in policy
+        and "frame-ancestors 'none'" in policy
+    )
     assert page.headers["x-content-type-options"] == "nosniff"
     assert not re.findall(r"(?:https?:)?//[a-z0-9-]+[.][a-z]", page.text), "it names another host"
 
@@ -119,8 +157,12 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
     for listener, path, operation in posts(node):
         assert list(examples(operation)), f"{path} shows no example"
         for kind, example in examples(operation):
-            if isinstance(example, dict):  # ids that the node has made itself in the place of the example's
-                example = {k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()}
+            if isinstance(
+                example, dict
+            ):  # ids that the node has made itself in the place of the example's
+                example = {
+                    k: made.get(v, v) if isinstance(v, str) else v for k, v in example.items()
+                }
             at = f"{path}?run={run}" if path.endswith("platform/schedule/task/callback") else path
             more = own if listener == "container" else {}
             answer = sent(node, listener, "POST", at, operation, (kind, example), more)
@@ -132,7 +174,9 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
                 assert answer.status_code < 300, f"{path}: {body}"
                 continue
             ending = path.endswith(("/job/delete", "/job/resource/return", "/schedule/job/rerun"))
-            if ending and body["code"] == 409:  # another example has stopped the job: it is being tidied up
+            if (
+                ending and body["code"] == 409
+            ):  # another example has stopped the job: it is being tidied up
                 continue
             expected = {NOT_SERVED[path]} if path in NOT_SERVED else {0, "E0000000000"}
             if "/job/parameters" in path:  # whose tasks have all begun, or which is not running yet
@@ -146,9 +190,18 @@ def test_every_example_is_taken_by_a_fresh_node(node: Gateway):
 def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
     table = {**UPLOAD, "overwrite": True}
     assert ask(node, "operator", "POST", "/v2/component/upload", json=table).json()["code"] == 0
-    partner = {"route": {"host": "127.0.0.1", "port": 9}}  # a dataset is granted to nodes that have a route
-    assert ask(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code == 200
-    found = [(m, name, p, told) for name in LISTENERS for m, p, told in operations(node, name, "put", "patch")]
+    partner = {
+        "route": {"host": "127.0.0.1", "port": 9}
+    }  # a dataset is granted to nodes that have a route
+    assert (
+        ask(node, "operator", "PUT", "/api/v1/routes/JG0100002200000020", json=partner).status_code
+        == 200
+    )
+    found = [
+        (m, name, p, told)
+        for name in LISTENERS
+        for m, p, told in operations(node, name, "put", "patch")
+    ]
     for method, listener, path, operation in sorted(found, key=lambda one: one[0], reverse=True):
         assert list(examples(operation)), f"{path} shows no example"
         for example in examples(operation):
@@ -162,9 +215,15 @@ def test_every_example_of_a_change_in_place_is_taken(node: Gateway):
 def looked_at(gateway: Gateway, values: Mapping[str, str]) -> Iterator[str]:
     """Yield the paths of our own API that answer with JSON, and need no more in the path than is given here."""
     for _, path, operation in operations(gateway, "operator", "get"):
-        ours = path.startswith(("/health/", "/api/v1/")) and path != "/api/v1/events"  # which has no end
+        ours = (
+            path.startswith(("/health/", "/api/v1/")) and path != "/api/v1/events"
+        )  # which has no end
         kinds = operation["responses"]["200"]["content"]
-        if ours and any("json" in kind for kind in kinds) and set(re.findall(r"\{(\w+)\}", path)) <= values.keys():
+        if (
+            ours
+            and any("json" in kind for kind in kinds)
+            and set(re.findall(r"\{(\w+)\}", path)) <= values.keys()
+        ):
             yield path
 
 
@@ -172,7 +231,12 @@ def test_responses_match_their_description(fate: Gateway):
     document = described(fate, "operator")
     wrong: list[str] = []
 
-    def answered(method: str, path: str, values: dict[str, str], **more: Any) -> Any:
+    def answered(
+        method: str,
+        path: str,
+        values: dict[str, str],
+        **more: Any,
+    ) -> Any:
         answer = ask(fate, "operator", method, path.format(**values), **more)
         assert answer.status_code < 300, f"{path}: {answer.text}"
         operation = document["paths"][path.partition("?")[0]][method.lower()]
@@ -183,7 +247,9 @@ def test_responses_match_their_description(fate: Gateway):
 
     answered("POST", "/v2/provider/register", {}, json=A_PROVIDER)
     answered("POST", "/v2/component/upload", {}, json=UPLOAD)
-    job_id = answered("POST", "/v1/platform/schedule/job/create_all", {}, json=A_JOB)["data"]["job_id"]
+    job_id = answered("POST", "/v1/platform/schedule/job/create_all", {}, json=A_JOB)["data"][
+        "job_id"
+    ]
     provider = fate.registry.query()[0].key
     values = {
         "job_id": job_id,
@@ -212,7 +278,11 @@ def test_responses_match_their_description(fate: Gateway):
     seen = list(looked_at(fate, values))
     assert len(seen) > 30
     schedule = "/v1/platform/schedule/job"
-    seen += ["/v2/provider/query", f"{schedule}/query_job_list", f"{schedule}/status_all?job_id={job_id}"]
+    seen += [
+        "/v2/provider/query",
+        f"{schedule}/query_job_list",
+        f"{schedule}/status_all?job_id={job_id}",
+    ]
     Keyring(fate.settings.state_dir).make("ed25519")
     seen[seen.index("/api/v1/invitation")] += "?address=http://127.0.0.1:7380"
     for path in seen:

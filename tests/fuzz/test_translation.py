@@ -19,12 +19,21 @@ from gateway.domain import dag as flow
 from gateway.domain import validation
 from gateway.domain.spec import JobSpec, Party, effective, overlay
 
-REPEATABLE = settings(derandomize=True, deadline=None, database=None, max_examples=40)
+REPEATABLE = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=40,
+)
 
 NODES = [f"JG010000{n}" for n in range(5)]
 ROLES = ("guest", "host", "arbiter")
 WORDS = st.text(
-    st.characters(codec="utf-8", exclude_characters="./\\#|", exclude_categories=("Cc", "Zs")),
+    st.characters(
+        codec="utf-8",
+        exclude_characters="./\\#|",
+        exclude_categories=("Cc", "Zs"),
+    ),
     min_size=1,
     max_size=8,
 )
@@ -34,7 +43,9 @@ VALUES = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -42,14 +53,25 @@ VALUES = st.recursive(
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the body of a valid job, in one of the spellings that peers use."""
-    names = draw(st.lists(WORDS, min_size=1, max_size=5, unique=True))
+    names = draw(
+        st.lists(
+            WORDS,
+            min_size=1,
+            max_size=5,
+            unique=True,
+        )
+    )
     components: list[dict[str, Any]] = []
     for i, name in enumerate(names):
         before = (
-            draw(st.lists(st.sampled_from(components), unique_by=lambda c: c["name"], max_size=2)) if i else []
+            draw(st.lists(st.sampled_from(components), unique_by=lambda c: c["name"], max_size=2))
+            if i
+            else []
         )
         component_key = draw(st.sampled_from(("componentName", "module_name")))
-        inputs = [{"type": o["type"], "key": f"{c['name']}.{o['key']}"} for c in before for o in c["made"]]
+        inputs = [
+            {"type": o["type"], "key": f"{c['name']}.{o['key']}"} for c in before for o in c["made"]
+        ]
         made = [
             {"type": draw(st.sampled_from(("dataset", "model", "report"))), "key": key}
             for key in draw(st.lists(WORDS, max_size=2, unique=True))
@@ -66,7 +88,14 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
             }
         )
     roles = {
-        role: draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=3, unique=True))
+        role: draw(
+            st.lists(
+                st.sampled_from(NODES),
+                min_size=1,
+                max_size=3,
+                unique=True,
+            )
+        )
         for role in draw(st.lists(st.sampled_from(ROLES), min_size=1, unique=True))
     }
     role = draw(st.sampled_from(sorted(roles)))
@@ -82,16 +111,25 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
     return {
         "job_id": draw(st.from_regex(r"[A-Za-z0-9_-]{1,40}", fullmatch=True)),
-        "flow_id": draw(st.none() | st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20)),
+        "flow_id": draw(
+            st.none()
+            | st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20)
+        ),
         "dag": {"components": components, "version": draw(st.sampled_from(("1.0", "2.0")))},
         draw(st.sampled_from(("config", "conf"))): config,
     }
 
 
 @st.composite
-def params(draw: st.DrawFn, roles: dict[str, list[str]], tasks: list[str]) -> dict[str, Any]:
+def params(
+    draw: st.DrawFn,
+    roles: dict[str, list[str]],
+    tasks: list[str],
+) -> dict[str, Any]:
     """Draw parameters: of all, and of parties by index, several of them under one key too."""
-    entries = st.dictionaries(st.sampled_from(tasks), st.dictionaries(WORDS, VALUES, max_size=2), max_size=2)
+    entries = st.dictionaries(
+        st.sampled_from(tasks), st.dictionaries(WORDS, VALUES, max_size=2), max_size=2
+    )
     found: dict[str, Any] = {"common": draw(entries)} if draw(st.booleans()) else {}
     for role, nodes in roles.items():
         if draw(st.booleans()):
@@ -115,10 +153,16 @@ def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: 
     sent = translate.create_body(spec, PROFILES[profile])
     assert read_json(json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()) == sent
     again = specified(sent)
-    if PROFILES[profile].needs_common and "common" not in spec.job_params:  # what is put in says what held anyway
-        assert again.job_params["common"] == {"sync_type": "callback" if spec.by_callback else "poll"}
+    if (
+        PROFILES[profile].needs_common and "common" not in spec.job_params
+    ):  # what is put in says what held anyway
+        assert again.job_params["common"] == {
+            "sync_type": "callback" if spec.by_callback else "poll"
+        }
         spec = replace(spec, job_params={"common": again.job_params["common"]} | spec.job_params)
-    assert replace(again, job_params={}, task_params={}) == replace(spec, job_params={}, task_params={})
+    assert replace(again, job_params={}, task_params={}) == replace(
+        spec, job_params={}, task_params={}
+    )
     assert specified(translate.create_body(again, PROFILES[profile])) == again
     assert again.job_params.get("common") == spec.job_params.get("common")
     for party in spec.parties:
@@ -128,10 +172,16 @@ def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: 
             assert there == here
             assert job_entry(again, party, node.name) == job_entry(spec, party, node.name)
     if not PROFILES[profile].reads_task_entries and "|" not in json.dumps(body):
-        assert again == spec  # else entries are written apart, and empty ones are added for some peers
+        assert (
+            again == spec
+        )  # else entries are written apart, and empty ones are added for some peers
 
 
-def job_entry(spec: JobSpec, party: Party, name: str) -> dict[str, Any]:
+def job_entry(
+    spec: JobSpec,
+    party: Party,
+    name: str,
+) -> dict[str, Any]:
     """Return what the job's own settings say under a name for a party."""
     return {k: v.value for k, v in overlay(spec.job_params, party, name).items()}
 
@@ -145,7 +195,11 @@ def test_an_entry_of_many_indices_is_not_multiplied():
 
 @given(bodies(), st.sampled_from(NODES), st.sampled_from(sorted(PROFILES)))
 @REPEATABLE
-def test_no_node_receives_another_partys_entries(body: dict[str, Any], node: str, profile: str):
+def test_no_node_receives_another_partys_entries(
+    body: dict[str, Any],
+    node: str,
+    profile: str,
+):
     config = body.get("config") or body["conf"]
     others = 0
     for name in ("job_params", "task_params"):
@@ -173,7 +227,9 @@ def spelled(draw: st.DrawFn, name: str) -> str:
 
 
 def request_with(headers: list[tuple[str, str]]) -> Request:
-    raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers]  # as servers hand them on
+    raw = [
+        (k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers
+    ]  # as servers hand them on
     return Request({"type": "http", "headers": raw})
 
 

@@ -21,12 +21,69 @@ SOON = 60.0
 MOST = 30
 """changes of one example"""
 TEXTS = [
-    *("", " ", ".", "..", "a/b", "#", "a#b", "a b", "\0", "\u202e", "é", "x" * 300, "9" * 5000, "9" * 19),
-    *("-1", "0", "1.5", "NaN", "null", "{}", "[]", "0|1", JOB, TASK, "guest", "guest.0", "guest.x", "2026-11-01"),
+    *(
+        "",
+        " ",
+        ".",
+        "..",
+        "a/b",
+        "#",
+        "a#b",
+        "a b",
+        "\0",
+        "\u202e",
+        "é",
+        "x" * 300,
+        "9" * 5000,
+        "9" * 19,
+    ),
+    *(
+        "-1",
+        "0",
+        "1.5",
+        "NaN",
+        "null",
+        "{}",
+        "[]",
+        "0|1",
+        JOB,
+        TASK,
+        "guest",
+        "guest.0",
+        "guest.x",
+        "2026-11-01",
+    ),
 ]
 VALUES = [
-    *(None, True, 0, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "\0", "a\nb", "\ufeff", "\ud800", *TEXTS),
-    *([], {}, [[]], [None], {"": None}, {"common": None}, {"0|1|x": {}}, [{}] * 50, {"a": [{}]}, [[[{"a": 1}]]]),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        2**31,
+        2**63,
+        10**400,
+        0.5,
+        -0.0,
+        1e308,
+        "\0",
+        "a\nb",
+        "\ufeff",
+        "\ud800",
+        *TEXTS,
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        [None],
+        {"": None},
+        {"common": None},
+        {"0|1|x": {}},
+        [{}] * 50,
+        {"a": [{}]},
+        [[[{"a": 1}]]],
+    ),
 ]
 
 
@@ -55,12 +112,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=SOON, trust_env=False, verify=NO_TLS) as found:
+    with httpx.Client(
+        timeout=SOON,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as found:
         yield found
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_anything_in_a_parameter_is_decided_upon(node: Gateway, client: httpx.Client, listener: str):
+def test_anything_in_a_parameter_is_decided_upon(
+    node: Gateway,
+    client: httpx.Client,
+    listener: str,
+):
     texts, tried = cycle(TEXTS), 0
     for method, path, operation in operations(node, listener):
         body = next(examples(operation), ("", None)) if "requestBody" in operation else ("", None)
@@ -79,7 +144,11 @@ def test_anything_in_a_parameter_is_decided_upon(node: Gateway, client: httpx.Cl
                 json_body = body[1] if body[0] == "application/json" else None
                 url = node.addresses()[listener] + at
                 request = client.build_request(
-                    method.upper(), url, params=given["query"], headers=headers, json=json_body
+                    method.upper(),
+                    url,
+                    params=given["query"],
+                    headers=headers,
+                    json=json_body,
                 )
                 decided(client.send(request), operation)
                 tried += 1
@@ -87,7 +156,11 @@ def test_anything_in_a_parameter_is_decided_upon(node: Gateway, client: httpx.Cl
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_anything_in_a_body_is_decided_upon(node: Gateway, client: httpx.Client, listener: str):
+def test_anything_in_a_body_is_decided_upon(
+    node: Gateway,
+    client: httpx.Client,
+    listener: str,
+):
     values = cycle(VALUES)
     for where, path, operation in posts(node):
         if where != listener or path.endswith("/chan/pop"):
@@ -95,7 +168,12 @@ def test_anything_in_a_body_is_decided_upon(node: Gateway, client: httpx.Client,
         headers = shown(operation, "header") | {"content-type": "application/json"}
         for kind, example in examples(operation):
             every = list(places(example)) if kind == "application/json" else []
-            for at, value in islice(zip(cycle(every), values, strict=False), min(3 * len(every), MOST)):
+            for at, value in islice(
+                zip(cycle(every), values, strict=False), min(3 * len(every), MOST)
+            ):
                 content = json.dumps(replaced(example, at, value), ensure_ascii=False)
                 body = content.encode("utf-8", "surrogatepass")
-                decided(client.post(node.addresses()[listener] + path, content=body, headers=headers), operation)
+                decided(
+                    client.post(node.addresses()[listener] + path, content=body, headers=headers),
+                    operation,
+                )

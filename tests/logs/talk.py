@@ -19,14 +19,25 @@ LOG_LINE, LOG = "/v1/platform/schedule/task/get_log_line", "/v1/platform/schedul
 
 
 def registration(image: str = IMAGE) -> dict[str, Any]:
-    talk = a_description("Talk", inputParam=[], inputData=[], outputData=[], storageEngine=["file"])
+    talk = a_description(
+        "Talk",
+        inputParam=[],
+        inputData=[],
+        outputData=[],
+        storageEngine=["file"],
+    )
     return a_request(talk, metadata={"base_url": "", "image": image})
 
 
 def job(*roles: str) -> dict[str, Any]:
     """Return a job of one task in which this node plays each role once."""
     body = copy.deepcopy(A_JOB)
-    body["dag"]["components"][0] |= {"name": "talk_1", "componentName": "Talk", "provider": "acme", "output": []}
+    body["dag"]["components"][0] |= {
+        "name": "talk_1",
+        "componentName": "Talk",
+        "provider": "acme",
+        "output": [],
+    }
     body["config"] |= {
         "initiator": {"role": roles[0], "node_id": ME},
         "role": {role: [ME] for role in roles},
@@ -54,14 +65,24 @@ class Stage:
 
         def started() -> str | None:
             runs = self.runs(job_id)
-            return str(runs[0]["task_id"]) if runs and all(r["status"] == "RUNNING" for r in runs) else None
+            return (
+                str(runs[0]["task_id"])
+                if runs and all(r["status"] == "RUNNING" for r in runs)
+                else None
+            )
 
         return str(wait_for(started, 20, 0.02, "the runs are up"))
 
     def runs(self, job_id: str) -> list[dict[str, Any]]:
         return list(self.ask(f"/api/v1/jobs/{job_id}")["runs"])
 
-    def order(self, label: str, out: str = "", err: str = "", exit: int | None = None) -> None:
+    def order(
+        self,
+        label: str,
+        out: str = "",
+        err: str = "",
+        exit: int | None = None,
+    ) -> None:
         """Have a party's run of the job write something, and end with a code."""
         engine = self.gateway.engine
         assert isinstance(engine, MemoryEngine)
@@ -74,30 +95,83 @@ class Stage:
 
     def end(self, job_id: str) -> None:
         """Wait until every container of the job is gone."""
-        wait_for(lambda: self.ask(f"/api/v1/jobs/{job_id}")["status"] == "FINISHED", 30, 0.05, "the job is over")
+        wait_for(
+            lambda: self.ask(f"/api/v1/jobs/{job_id}")["status"] == "FINISHED",
+            30,
+            0.05,
+            "the job is over",
+        )
         wait_for(lambda: self.closed(job_id), 30, 0.05, "nothing is left to do")
 
     def closed(self, job_id: str) -> bool:
         return self.gateway.store.local_jobs.get(job_id).closed
 
-    def ask(self, path: str, method: str = "GET", **kwargs: Any) -> dict[str, Any]:
+    def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        **kwargs: Any,
+    ) -> dict[str, Any]:
         return dict(ask(self.gateway, "operator", method, path, **kwargs).json())
 
-    def number(self, task: str, level: str, **more: Any) -> int:
-        said = self.ask(LOG_LINE, params={"task_id": task, "log_level": level, **more})
+    def number(
+        self,
+        task: str,
+        level: str,
+        **more: Any,
+    ) -> int:
+        said = self.ask(
+            LOG_LINE,
+            params={
+                "task_id": task,
+                "log_level": level,
+                **more,
+            },
+        )
         assert said["code"] == 0, said
         return int(said["data"]["num"])
 
-    def read(self, task: str, level: str, start: int = 0, **more: Any) -> dict[str, Any]:
-        said = self.ask(LOG, params={"task_id": task, "log_level": level, "start": start, **more})
+    def read(
+        self,
+        task: str,
+        level: str,
+        start: int = 0,
+        **more: Any,
+    ) -> dict[str, Any]:
+        said = self.ask(
+            LOG,
+            params={
+                "task_id": task,
+                "log_level": level,
+                "start": start,
+                **more,
+            },
+        )
         assert said["code"] == 0, said
         return dict(said["data"])
 
-    def lines(self, task: str, level: str, start: int = 0, **more: Any) -> list[str]:
+    def lines(
+        self,
+        task: str,
+        level: str,
+        start: int = 0,
+        **more: Any,
+    ) -> list[str]:
         return str(self.read(task, level, start, **more)["data"]).splitlines()
 
-    def wait_number(self, task: str, level: str, number: int, **more: Any) -> None:
-        wait_for(lambda: self.number(task, level, **more) == number, 20, 0.05, f"{number} lines of {level}")
+    def wait_number(
+        self,
+        task: str,
+        level: str,
+        number: int,
+        **more: Any,
+    ) -> None:
+        wait_for(
+            lambda: self.number(task, level, **more) == number,
+            20,
+            0.05,
+            f"{number} lines of {level}",
+        )
 
 
 @contextmanager

@@ -22,7 +22,13 @@ CMD ["/bin/sh", "-c", "\
 
 
 def docker(*words: str, **kwargs: str) -> None:
-    done = subprocess.run(["docker", *words], text=True, capture_output=True, check=False, **kwargs)  # type: ignore[call-overload]
+    done = subprocess.run(
+        ["docker", *words],
+        text=True,
+        capture_output=True,
+        check=False,
+        **kwargs,
+    )  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -32,7 +38,9 @@ def talk(tmp_path: Path) -> Iterator[Stage]:
     docker("build", "-q", "-t", image, "--build-arg", f"BASE={BASE}", "-", input=DOCKERFILE)
     with running(tmp_path, engine={"kind": "docker", "docker": {"network": network}}) as gateway:
         found = Stage(gateway)
-        assert found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
+        assert (
+            found.ask("/v2/provider/register", method="POST", json=registration(image))["code"] == 0
+        )
         yield found
     remove_network(network)
     docker("rmi", "-f", image)

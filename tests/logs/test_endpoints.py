@@ -36,14 +36,27 @@ def problems(answer: dict[str, Any]) -> set[str]:
     return {p["path"] for p in answer["data"]["problems"]}
 
 
-def run_log(talk: Stage, job: str, party: str = "guest.0", **params: Any) -> httpx.Response:
-    return ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{job}/runs/{party}/talk_1/log", params=params)
+def run_log(
+    talk: Stage,
+    job: str,
+    party: str = "guest.0",
+    **params: Any,
+) -> httpx.Response:
+    return ask(
+        talk.gateway,
+        "operator",
+        "GET",
+        f"/api/v1/jobs/{job}/runs/{party}/talk_1/log",
+        params=params,
+    )
 
 
 def events(response: httpx.Response) -> list[dict[str, str]]:
     found = []
     for block in response.text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        fields = dict(
+            line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")
+        )
         if fields:
             found.append(fields)
     return found
@@ -81,7 +94,12 @@ def test_the_other_spelling_and_a_body_are_accepted(talk: Stage):
     task = talk.task(job)
     talk.order("guest.0", out="info one\ninfo two\n")
     talk.wait_number(task, "info", 2)
-    body = {"task_id": task, "log_level": "INFO", "start": 1, "length": None}
+    body = {
+        "task_id": task,
+        "log_level": "INFO",
+        "start": 1,
+        "length": None,
+    }
     for method in ("GET", "POST"):
         for path in (LOG, "/v2/schedule/task/get_log"):
             assert talk.ask(path, method=method, json=body)["data"]["data"] == "info two\n"
@@ -89,7 +107,9 @@ def test_the_other_spelling_and_a_body_are_accepted(talk: Stage):
             assert talk.ask(path, method=method, json=body)["data"]["num"] == 2
     in_both = talk.ask(LOG, params={"start": "0", "length": "1"}, method="GET") | {}
     assert problems(in_both) == {"task_id", "log_level"}
-    assert talk.ask(LOG, method="POST", json=body | {"start": "0", "length": 1.0})["data"]["num"] == 1
+    assert (
+        talk.ask(LOG, method="POST", json=body | {"start": "0", "length": 1.0})["data"]["num"] == 1
+    )
     for broken in (b"[1]", b"{"):
         assert talk.ask(LOG_LINE, method="POST", content=broken)["code"] == 400
 
@@ -98,9 +118,36 @@ def test_every_wrong_parameter_of_a_log_request_is_reported(talk: Stage):
     every = {"task_id", "log_level", "start", "length"}
     for params, wrong in (
         ({}, every - {"length"}),
-        ({"task_id": 7, "log_level": "warn", "start": -1, "length": "x", "role": []}, every | {"role"}),
-        ({"task_id": "", "log_level": [], "start": True, "length": -1}, every),
-        *(({"task_id": "t", "log_level": "info", "start": start}, {"start"}) for start in ("1" * 99, "١", 1.5)),
+        (
+            {
+                "task_id": 7,
+                "log_level": "warn",
+                "start": -1,
+                "length": "x",
+                "role": [],
+            },
+            every | {"role"},
+        ),
+        (
+            {
+                "task_id": "",
+                "log_level": [],
+                "start": True,
+                "length": -1,
+            },
+            every,
+        ),
+        *(
+            (
+                {
+                    "task_id": "t",
+                    "log_level": "info",
+                    "start": start,
+                },
+                {"start"},
+            )
+            for start in ("1" * 99, "١", 1.5)
+        ),
     ):
         answer = talk.ask(LOG, method="POST", json=params)
         assert (answer["code"], answer["data"]["reason"]) == (400, "INVALID")
@@ -112,7 +159,14 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
     task = talk.task(job)
     unknown = talk.ask(LOG_LINE, params={"task_id": "task_x", "log_level": "info"})
     assert (unknown["code"], unknown["data"]["reason"]) == (404, "TASK_UNKNOWN")
-    role = talk.ask(LOG_LINE, params={"task_id": task, "log_level": "info", "role": "host"})
+    role = talk.ask(
+        LOG_LINE,
+        params={
+            "task_id": task,
+            "log_level": "info",
+            "role": "host",
+        },
+    )
     assert (role["code"], role["data"]["reason"]) == (404, "ROLE_UNKNOWN")
     for where, reason in (
         (f"/api/v1/jobs/job-x/runs/guest.0/{task}/log", "JOB_UNKNOWN"),
@@ -123,12 +177,23 @@ def test_unknown_tasks_roles_and_runs_are_named(talk: Stage):
         answer = ask(talk.gateway, "operator", "GET", where)
         assert (answer.status_code, answer.json()["data"]["reason"]) == (404, reason)
     spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})
-    over = a_local_job(a_run(status=RunStatus.SUCCESS), spec=spec, node=ME, status=JobStatus.FINISHED)
+    over = a_local_job(
+        a_run(status=RunStatus.SUCCESS),
+        spec=spec,
+        node=ME,
+        status=JobStatus.FINISHED,
+    )
     talk.gateway.store.local_jobs.add(over, "flow")
     for party, where in (("guest.0", "here"), ("host.0", f"here; host.0 plays at node {PEER}")):
         missing = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/job-1/runs/{party}/other/log")
         assert missing.json()["msg"].endswith(f"no run of other as {party} {where}"), missing.text
-    wrong = run_log(talk, job, stream="x", tail="-1", follow="maybe")
+    wrong = run_log(
+        talk,
+        job,
+        stream="x",
+        tail="-1",
+        follow="maybe",
+    )
     assert wrong.status_code == 400
     assert problems(wrong.json()) == {"stream", "tail", "follow"}
 
@@ -146,7 +211,9 @@ def test_an_admin_reads_a_run_as_text(talk: Stage):
     assert run_log(talk, job, stream="stdout", tail=2).text == "two\nthree\n"
     assert run_log(talk, job, stream="stdout", tail=0).text == ""
     assert run_log(talk, job, stream="stdout", tail=99).text == "one\ntwo\nthree\n"
-    by_id = ask(talk.gateway, "operator", "GET", f"/api/v1/jobs/{job}/runs/guest.0/{task}/log?stream=stderr")
+    by_id = ask(
+        talk.gateway, "operator", "GET", f"/api/v1/jobs/{job}/runs/guest.0/{task}/log?stream=stderr"
+    )
     assert by_id.text == "oh\n"
 
 
@@ -181,9 +248,17 @@ def test_following_shows_each_line_once_and_ends_with_the_run(talk: Stage):
     task = talk.task(job)
     talk.order("guest.0", out="one\n")
     talk.wait_number(task, "debug", 1)
-    path = f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
+    path = (
+        f"{talk.gateway.addresses()['operator']}/api/v1/jobs/{job}/runs/guest.0/talk_1/log?follow=1"
+    )
     lines: list[str] = []
-    with httpx.stream("GET", path, timeout=120, trust_env=False, verify=NO_TLS) as response:
+    with httpx.stream(
+        "GET",
+        path,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         for line in response.iter_lines():
             lines.append(line)
@@ -218,15 +293,25 @@ def test_a_disconnected_follower_resumes_after_its_last_line(talk: Stage):
         ("stdout", "b", "1"),
         ("stdout", "c", "2"),
     ]
-    rest = ask(talk.gateway, "operator", "GET", path, params={"follow": "1"}, headers={"last-event-id": "1"})
+    rest = ask(
+        talk.gateway,
+        "operator",
+        "GET",
+        path,
+        params={"follow": "1"},
+        headers={"last-event-id": "1"},
+    )
     assert [e["data"] for e in events(rest)[:-1]] == ["c"]
     assert [e["data"] for e in events(run_log(talk, job, follow=1, tail=1))[:-1]] == ["c"]
 
 
 @pytest.mark.parametrize(
-    ("removal", "polls"), [(CallState.SENT, 4), (CallState.OK, 4), (CallState.LOST, 1), (CallState.IDLE, 1)]
+    ("removal", "polls"),
+    [(CallState.SENT, 4), (CallState.OK, 4), (CallState.LOST, 1), (CallState.IDLE, 1)],
 )
-def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(removal: CallState, polls: int):
+def test_following_goes_on_while_a_container_is_removed_and_its_log_saved(
+    removal: CallState, polls: int
+):
     gone, whole = (
         Excerpt((), 0, 0, 0, (), False, "the container is gone"),
         (LogLine("three", "guest.0", "stdout"),),

@@ -21,8 +21,15 @@ BY_LEVEL = {
     ],
     ERROR: [
         *("ERROR broken", "error: broken", "[ERROR] broken", "(fatal) broken", "<critical> broken"),
-        *("CRITICAL:root:broken", "2026-11-21T10:00:00.123Z error broken", "\x1b[31mERROR\x1b[0m broken"),
-        *("[2026-11-21 10:00:00.123] [error] [f.cc:12] broken", "E1121 10:00:00.000001 12 f.cc:3] broken"),
+        *(
+            "CRITICAL:root:broken",
+            "2026-11-21T10:00:00.123Z error broken",
+            "\x1b[31mERROR\x1b[0m broken",
+        ),
+        *(
+            "[2026-11-21 10:00:00.123] [error] [f.cc:12] broken",
+            "E1121 10:00:00.000001 12 f.cc:3] broken",
+        ),
         *("Traceback (most recent call last):", '{"severity": "ERROR"}', '  {"level": "error"}'),
     ],
 }
@@ -32,7 +39,9 @@ UNSAID = [
 ]
 
 
-@pytest.mark.parametrize(("line", "level"), [(line, level) for level, found in BY_LEVEL.items() for line in found])
+@pytest.mark.parametrize(
+    ("line", "level"), [(line, level) for level, found in BY_LEVEL.items() for line in found]
+)
 def test_a_level_in_a_line_counts_on_either_stream(line: str, level: Level):
     assert {level_of(line.encode(), stream) for stream in ("stdout", "stderr")} == {level}
 
@@ -43,7 +52,9 @@ def test_a_line_without_a_level_is_info_on_stdout_and_error_on_stderr(line: str)
 
 
 @given(
-    st.binary() | st.text().map(str.encode) | st.text().map(lambda level: json.dumps({"level": level}).encode())
+    st.binary()
+    | st.text().map(str.encode)
+    | st.text().map(lambda level: json.dumps({"level": level}).encode())
 )
 def test_any_bytes_have_a_level(line: bytes):
     assert level_of(line, "stdout") in LEVELS

@@ -39,7 +39,11 @@ class Node:
     def __init__(self, home: Path) -> None:
         self.store = Store(opened(f"sqlite:///{home / 'gateway.db'}"))
         self.workspace = Workspace(home / "storage", home / "runs", contained=False)
-        self.engine = MemoryEngine(node="n1", installation="i", images={"vendor:1.0.0": Script(code=None)})
+        self.engine = MemoryEngine(
+            node="n1",
+            installation="i",
+            images={"vendor:1.0.0": Script(code=None)},
+        )
         self.seconds = 0.0
         self.parties = [Party("guest", 0, "n1"), Party("host", 0, "n1")]
         runs = [
@@ -54,7 +58,9 @@ class Node:
         self.restart()
 
     def restart(self, elsewhere: Callable[[str], str] = lambda owner: "") -> None:
-        self.logs = RunLogs("n1", self.store, self.engine, self.workspace, lambda: self.seconds, elsewhere)
+        self.logs = RunLogs(
+            "n1", self.store, self.engine, self.workspace, lambda: self.seconds, elsewhere
+        )
 
     def close(self) -> None:
         self.store.close()
@@ -65,12 +71,20 @@ class Node:
     def change(self, role: str, **changes: Any) -> None:
         def change(local: LocalJob) -> LocalJob:
             return replace(
-                local, runs=tuple(replace(r, **changes) if r.party.role == role else r for r in local.runs)
+                local,
+                runs=tuple(
+                    replace(r, **changes) if r.party.role == role else r for r in local.runs
+                ),
             )
 
         self.store.local_jobs.update("job-1", change)
 
-    def write(self, text: bytes, role: str = "guest", stream: str = "stdout") -> None:
+    def write(
+        self,
+        text: bytes,
+        role: str = "guest",
+        stream: str = "stdout",
+    ) -> None:
         run = self.engine.world.runs[self.run(role).name]
         (run.stdout if stream == "stdout" else run.stderr).extend(text)
 
@@ -99,12 +113,21 @@ class Node:
             if not some.left_out:
                 return found
 
-    def read(self, start: int = 0, level: Level = DEBUG, role: str = "", length: int | None = None) -> Excerpt:
+    def read(
+        self,
+        start: int = 0,
+        level: Level = DEBUG,
+        role: str = "",
+        length: int | None = None,
+    ) -> Excerpt:
         self.seconds += 1000
         return self.logs.read(TASK, level, start, length, role)
 
     def of_stream(self, role: str, stream: str) -> list[str]:
-        return [line.text for line in self.logs.read_run("job-1", self.run(role), [stream], 0, None).lines]
+        return [
+            line.text
+            for line in self.logs.read_run("job-1", self.run(role), [stream], 0, None).lines
+        ]
 
 
 @pytest.fixture
@@ -160,7 +183,12 @@ def test_level_start_and_length_choose_lines(node: Node):
     assert node.all(ERROR) == ["error d"]
     assert [node.logs.read(TASK, level, 0, 0).total for level in LEVELS] == [4, 3, 1]
     some = node.read(1, INFO, length=1)
-    assert ([line.text for line in some.lines], some.total, some.next, some.left_out) == (["warn c"], 3, 2, 0)
+    assert ([line.text for line in some.lines], some.total, some.next, some.left_out) == (
+        ["warn c"],
+        3,
+        2,
+        0,
+    )
     beyond = node.read(7, INFO)
     assert (beyond.lines, beyond.total, beyond.left_out) == ((), 3, 0)
     assert node.read(0, INFO, length=0).lines == ()
@@ -239,14 +267,20 @@ def test_a_log_is_not_complete_while_its_container_is_being_removed(node: Node):
     assert files == {"stdout.log", "stderr.log", "lines.txt"}
 
 
-def test_a_copy_is_not_made_more_often_than_its_size_allows(node: Node, monkeypatch: pytest.MonkeyPatch):
+def test_a_copy_is_not_made_more_often_than_its_size_allows(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+):
     clock = itertools.count()
     copies: list[float] = []
-    monkeypatch.setattr(node.engine, "save_logs", lambda name, directory: copies.append(next(clock)))
+    monkeypatch.setattr(
+        node.engine, "save_logs", lambda name, directory: copies.append(next(clock))
+    )
     logs = RunLogs("n1", node.store, node.engine, node.workspace, lambda: float(next(clock)))
     for _ in range(100):
         logs.read(TASK, DEBUG, 0, None, "guest")
-    assert 2 <= len(copies) <= 12  # a copy takes 2 of these seconds, so one in twenty is for copying
+    assert (
+        2 <= len(copies) <= 12
+    )  # a copy takes 2 of these seconds, so one in twenty is for copying
 
 
 def test_lines_keep_their_numbers_when_the_engine_drops_the_oldest(node: Node):
@@ -284,7 +318,9 @@ def test_a_reader_is_told_why_no_more_lines_come():
     gone = raising(Busy("the logs cannot be read now", reason="LOGS_UNREADABLE"))
 
     def some(start: int, length: int | None) -> Excerpt:
-        lines = tuple(LogLine(f"line {n}", "guest.0", "stdout") for n in range(start, min(start + 2, 3)))
+        lines = tuple(
+            LogLine(f"line {n}", "guest.0", "stdout") for n in range(start, min(start + 2, 3))
+        )
         return Excerpt(lines, start, 3, left_out=3 - start - len(lines), parties=())
 
     assert list(streams._text(gone, 0, 5)) == [b"[LOGS_UNREADABLE: the logs cannot be read now]\n"]
@@ -360,7 +396,11 @@ def test_a_run_that_never_had_a_container_has_no_lines_and_no_files(node: Node):
 
 def test_a_future_task_has_no_log_lines_and_a_foreign_one_names_its_nodes(node: Node):
     spec = a_spec("b", {"guest": ("n1",), "host": ("n2",)}, job_id="job-2")
-    job = a_job(spec=spec, task_roles={"b": ["host"]}, dag="b")
+    job = a_job(
+        spec=spec,
+        task_roles={"b": ["host"]},
+        dag="b",
+    )
     node.store.jobs.add(job, "")
     with pytest.raises(NotFound, match="ask at n2") as refused:
         node.logs.read("task_b", DEBUG, 0, 0)
@@ -374,10 +414,16 @@ def test_a_log_kept_by_another_gateway_names_that_gateway(node: Node):
     node.write(b"here\n")
     node.restart(lambda owner: f"the gateway http://of-{owner or 'nobody'}")
     node.change("guest", owner="other")
-    for ask in (lambda: node.read(), lambda: node.logs.read_run("job-1", node.run(), ("stdout",), 0, None)):
+    for ask in (
+        lambda: node.read(),
+        lambda: node.logs.read_run("job-1", node.run(), ("stdout",), 0, None),
+    ):
         with pytest.raises(NotFound) as raised:
             ask()
-        assert raised.value.reason == "LOG_ELSEWHERE" and "http://of-other of this node" in raised.value.message
+        assert (
+            raised.value.reason == "LOG_ELSEWHERE"
+            and "http://of-other of this node" in raised.value.message
+        )
     node.restart(lambda owner: "" if owner else "another gateway")
     assert [line.text for line in node.logs.read(TASK, DEBUG, 0, role="guest").lines] == ["here"]
 
@@ -388,7 +434,9 @@ STEPS = st.lists(
             st.sampled_from(["guest", "host"]),
             st.sampled_from(["stdout", "stderr"]),
             st.lists(
-                st.sampled_from([b"info i", b"debug d", b"error e", b"plain", b"\n", b"\n", b"\r\n", b"{}"]),
+                st.sampled_from(
+                    [b"info i", b"debug d", b"error e", b"plain", b"\n", b"\n", b"\r\n", b"{}"]
+                ),
                 max_size=6,
             ).map(b"".join),
         ),
@@ -400,7 +448,9 @@ STEPS = st.lists(
 
 @settings(max_examples=25)
 @given(STEPS)
-def test_a_line_never_changes_its_number_and_none_is_lost(tmp_path_factory: pytest.TempPathFactory, steps: Any):
+def test_a_line_never_changes_its_number_and_none_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, steps: Any
+):
     node = Node(tmp_path_factory.mktemp("node"))
     written: dict[tuple[str, str], bytes] = defaultdict(bytes)
     seen: dict[tuple[Level, str], list[str]] = defaultdict(list)

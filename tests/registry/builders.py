@@ -9,11 +9,20 @@ from provider_registry.model import Component, InvalidDescription, Provider
 
 
 def a_parameter(name: str = "p", **changes: Any) -> dict[str, Any]:
-    return {"name": name, "title": name, "type": "string", "optional": "true"} | changes
+    return {
+        "name": name,
+        "title": name,
+        "type": "string",
+        "optional": "true",
+    } | changes
 
 
 def a_data(name: str = "train_data", **changes: Any) -> dict[str, Any]:
-    return {"name": name, "category": "dataset", "dataFormat": ["csv"]} | changes
+    return {
+        "name": name,
+        "category": "dataset",
+        "dataFormat": ["csv"],
+    } | changes
 
 
 def a_description(name: str = "Algo", **changes: Any) -> dict[str, Any]:
@@ -39,11 +48,17 @@ def a_request(*descriptions: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "version": "1.0.0",
         "metadata": {"base_url": "", "image": "acme:1.0.0"},
         "protocol": "bfia",
-        "components_description": {d["componentName"]: d for d in descriptions or (a_description(),)},
+        "components_description": {
+            d["componentName"]: d for d in descriptions or (a_description(),)
+        },
     } | changes
 
 
-def a_component_request(name: str = "Algo", image: str = "acme:1.0.0", **changes: Any) -> dict[str, Any]:
+def a_component_request(
+    name: str = "Algo",
+    image: str = "acme:1.0.0",
+    **changes: Any,
+) -> dict[str, Any]:
     return {"imageUrl": image, "component_info": a_description(name, **changes)}
 
 
@@ -70,12 +85,22 @@ def refused(read: Any, body: Any) -> list[tuple[str, str]]:
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield every place in a JSON value, as the steps that lead to it."""
     yield path
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for step, child in children:
         yield from places(child, (*path, step))
 
 
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+def replaced(
+    value: Any,
+    path: tuple[Any, ...],
+    new: Any,
+) -> Any:
     """Return a JSON value with something else in one place."""
     if not path:
         return new

@@ -38,7 +38,12 @@ class MemoryRepository:
     def newest(self, key: str) -> int:
         return len(self._revisions.get(key, ()))
 
-    def history(self, key: str, before: int | None = None, limit: int = 50) -> Sequence[Revision]:
+    def history(
+        self,
+        key: str,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> Sequence[Revision]:
         known = self._revisions.get(key, [])
         return [r for r in reversed(known) if before is None or r.number < before][:limit]
 

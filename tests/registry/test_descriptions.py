@@ -73,7 +73,11 @@ def test_a_mistake_is_reported_at_its_place(case: dict[str, Any]):
         ("[0,inf)", ["0", "1e9"], ["-1"]),
     ],
 )
-def test_bounds_are_open_only_where_the_vendor_does(validator: str, inside: list[str], outside: list[str]):
+def test_bounds_are_open_only_where_the_vendor_does(
+    validator: str,
+    inside: list[str],
+    outside: list[str],
+):
     for default in (*inside, *outside):
         change = {"inputParam[0].validator": validator, "inputParam[0].defaultValue": default}
         _, found = found_in(changed(DATA["good"], change))
@@ -116,7 +120,14 @@ def test_a_description_is_read_into_a_component():
 
 
 READINGS = {
-    "optional": [(True, True), (False, False), ("true", True), ("FALSE", False), (" True ", True), (None, True)],
+    "optional": [
+        (True, True),
+        (False, False),
+        ("true", True),
+        ("FALSE", False),
+        (" True ", True),
+        (None, True),
+    ],
     "bindingData": [
         ([{"label": "a", "value": "1"}, {"value": 2}], ("1", "2")),
         ([{"value": True}, "x", 1.5], ("true", "x", "1.5")),
@@ -126,7 +137,13 @@ READINGS = {
         (" ", None),
         (None, None),
     ],
-    "dependsOn": [("", ()), ([], ()), (None, ()), (["p.a", "p"], ("p.a", "p")), ("p.a, p.b", ("p.a", "p.b"))],
+    "dependsOn": [
+        ("", ()),
+        ([], ()),
+        (None, ()),
+        (["p.a", "p"], ("p.a", "p")),
+        ("p.a, p.b", ("p.a", "p.b")),
+    ],
     "defaultValue": [
         (None, None),
         (" ", ""),
@@ -138,13 +155,23 @@ READINGS = {
     "groupTag": [("a", ("a",)), (["a", "b"], ("a", "b")), ("", ()), (None, ())],
 }
 
-ATTRIBUTES = {"bindingData": "binding", "dependsOn": "depends_on", "defaultValue": "default", "groupTag": "groups"}
+ATTRIBUTES = {
+    "bindingData": "binding",
+    "dependsOn": "depends_on",
+    "defaultValue": "default",
+    "groupTag": "groups",
+}
 
 
 @pytest.mark.parametrize(
-    ("field", "spelled", "read"), [(field, *row) for field, rows in READINGS.items() for row in rows]
+    ("field", "spelled", "read"),
+    [(field, *row) for field, rows in READINGS.items() for row in rows],
 )
-def test_every_spelling_of_a_field_is_read(field, spelled, read):
+def test_every_spelling_of_a_field_is_read(
+    field,
+    spelled,
+    read,
+):
     parameter = a_component(a_parameter(**{field: spelled})).parameters[0]
     assert getattr(parameter, ATTRIBUTES.get(field, field)) == read
 
@@ -172,7 +199,9 @@ def test_every_spelling_of_a_field_is_read(field, spelled, read):
     ],
 )
 def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
-    component, warnings = description.component(a_description(inputParam=[a_parameter(validator=spelled)]))
+    component, warnings = description.component(
+        a_description(inputParam=[a_parameter(validator=spelled)])
+    )
     assert component.parameters[0].validator == validator and warnings == ()
 
 
@@ -193,7 +222,11 @@ def test_validators_are_ranges_expressions_or_placeholders(spelled, validator):
         ("a?" * 40 + "a" * 40 + "b", "a" * 60, False),
     ],
 )
-def test_the_whole_value_has_to_match(pattern, value, matches):
+def test_the_whole_value_has_to_match(
+    pattern,
+    value,
+    matches,
+):
     assert flaw(pattern) is None
     assert full_match(pattern, value) is matches
 
@@ -242,7 +275,13 @@ ODD: list[Any] = [
 
 GOOD = {
     "description-1.json": a_description(
-        inputParam=[a_parameter(bindingData=[{"label": "a", "value": 1}, "b"], dependsOn=["a"], groupTag="x")]
+        inputParam=[
+            a_parameter(
+                bindingData=[{"label": "a", "value": 1}, "b"],
+                dependsOn=["a"],
+                groupTag="x",
+            )
+        ]
     ),
     "registration.json": a_request(),
     "component-registration.json": a_component_request(),
@@ -251,7 +290,9 @@ GOOD = {
 
 @pytest.mark.parametrize("name", schema.FILES)
 @given(data=st.data())
-def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(name: str, data: st.DataObject):
+def test_a_document_has_problems_exactly_where_it_breaks_the_shipped_schema(
+    name: str, data: st.DataObject
+):
     document: Any = GOOD[name]
     for _ in range(data.draw(st.integers(0, 2))):
         path = data.draw(st.sampled_from(list(places(document))))

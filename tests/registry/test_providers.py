@@ -38,7 +38,11 @@ class Labelled(MemoryEngine):
 
 @pytest.fixture
 def engine():
-    return Labelled(node="n", installation="i", images={IMAGE: Script()})
+    return Labelled(
+        node="n",
+        installation="i",
+        images={IMAGE: Script()},
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,11 @@ def jobs():
 
 
 @pytest.fixture
-def providers(engine, jobs, tmp_path):
+def providers(
+    engine,
+    jobs,
+    tmp_path,
+):
     return Providers(Registry(MemoryRepository()), Images({"": engine}.get, 0.0), lambda: jobs)
 
 
@@ -67,7 +75,11 @@ def test_an_image_that_is_not_here_is_a_warning_or_with_strict_a_refusal(provide
     assert providers.registry.query() == [] and providers.registry.repository.owner("acme") is None
     providers.register(body, ADMIN)
     [warning] = providers.registry.get(KEY).warnings
-    assert warning.path == "metadata.image" and "IMAGE_NOT_FOUND" in warning.rule and "approve" in warning.rule
+    assert (
+        warning.path == "metadata.image"
+        and "IMAGE_NOT_FOUND" in warning.rule
+        and "approve" in warning.rule
+    )
     assert providers.registry.get(KEY).digests == {}
 
 
@@ -79,7 +91,9 @@ def test_a_registration_gives_up_on_a_pull_that_takes_too_long(providers, engine
 
 
 def test_labels_that_say_otherwise_are_warnings(providers, engine):
-    engine.facts = ImageMetadata("sha256:1", {"component.1.name": "Algo", "component.1.version": "7"})
+    engine.facts = ImageMetadata(
+        "sha256:1", {"component.1.name": "Algo", "component.1.version": "7"}
+    )
     providers.register(a_request(), ADMIN)
     [warning] = providers.registry.get(KEY).warnings
     assert warning.path == "components_description.Algo.version"
@@ -93,7 +107,13 @@ def test_a_moved_image_is_approved_by_its_owner(providers, engine):
         providers.approve(KEY, BOB)
     done = providers.approve(KEY, ANN, "rebuilt", IMAGE)
     assert [str(c) for c in done.changes] == [f'~ digests["{IMAGE}"]: sha256:1 → sha256:2']
-    assert audited(done)["changes"] == [{"path": f'digests["{IMAGE}"]', "before": "sha256:1", "after": "sha256:2"}]
+    assert audited(done)["changes"] == [
+        {
+            "path": f'digests["{IMAGE}"]',
+            "before": "sha256:1",
+            "after": "sha256:2",
+        }
+    ]
 
 
 def test_what_cannot_be_pinned_is_not_approved(providers, engine):
@@ -174,5 +194,8 @@ def test_each_difference_names_both_sides():
         (f"{at}[n].type", f"is int as registered and string in the label component.* of {IMAGE}"),
         (at, f"has no entry z, which the label component.* of {IMAGE} describes"),
         (at, f"lists what the label component.* of {IMAGE} does not describe"),
-        ("components_description.Other", f"is not registered, though the label component.* of {IMAGE} names it"),
+        (
+            "components_description.Other",
+            f"is not registered, though the label component.* of {IMAGE} names it",
+        ),
     ]

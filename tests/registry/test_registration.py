@@ -44,7 +44,9 @@ def test_a_trailing_comma_is_a_warning():
     for text in (said[:-1] + " ,\n}", (said[:-1] + ",}").ljust(70_000)):
         provider, single = read(text.encode())
         warning, *others = provider.warnings
-        assert warning.path == "(document)" and "has a comma before a closing bracket" in warning.rule
+        assert (
+            warning.path == "(document)" and "has a comma before a closing bracket" in warning.rule
+        )
         assert (replace(provider, warnings=tuple(others)), single) == (plain, False)
 
 
@@ -56,7 +58,10 @@ HOSTILE = {
     "a comma too many and no value": (b'{"name": ,}', "must be JSON: "),
     "not UTF-8": (b'{"name": "\xff",}', "must be JSON: "),
     "an integer of many digits": (b'{"name": %s}' % (b"1" * 5000), "must be JSON: "),
-    "many values": (json.dumps(a_request(metadata={"image": "a", "x": [0] * 200_000})).encode(), "must not hold"),
+    "many values": (
+        json.dumps(a_request(metadata={"image": "a", "x": [0] * 200_000})).encode(),
+        "must not hold",
+    ),
 }
 
 
@@ -104,9 +109,15 @@ def test_the_published_registration_is_accepted_with_these_warnings_only(publish
     ],
 )
 def test_an_image_that_no_engine_can_have_is_a_warning(image: str, meant: str | None):
-    described = {"imageUrl": image, "component_info": a_description(provider="acme", version="1.0.0")}
+    described = {
+        "imageUrl": image,
+        "component_info": a_description(provider="acme", version="1.0.0"),
+    }
     whole = provider_from_request(a_request(metadata={"image": image, "base_url": ""}))
-    for provider, path in ((whole, "metadata.image"), (provider_from_component(described), "imageUrl")):
+    for provider, path in (
+        (whole, "metadata.image"),
+        (provider_from_component(described), "imageUrl"),
+    ):
         found = [(w.path, w.suggestion) for w in provider.warnings if "image name" in w.rule]
         assert found == ([] if meant is None else [(path, meant)])
 
@@ -122,7 +133,11 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image: str, meant: str | 
         ({"metadata": {}}, "metadata.image", "is missing"),
         ({"metadata": {"image": ""}}, "metadata.image", IMAGE),
         ({"metadata": {"image": "-v /:/host"}}, "metadata.image", IMAGE),
-        ({"metadata": {"image": "a/../../containers/b"}}, "metadata.image", IMAGE),  # a daemon would show that
+        (
+            {"metadata": {"image": "a/../../containers/b"}},
+            "metadata.image",
+            IMAGE,
+        ),  # a daemon would show that
         (
             {"components_description": {"A": a_description("B")}},
             "components_description.A.componentName",
@@ -140,12 +155,18 @@ def test_an_image_that_no_engine_can_have_is_a_warning(image: str, meant: str | 
         ),
     ],
 )
-def test_a_broken_request_is_refused_with_one_problem_at_its_place(changes, path, rule):
+def test_a_broken_request_is_refused_with_one_problem_at_its_place(
+    changes,
+    path,
+    rule,
+):
     assert refused(provider_from_request, a_request() | changes) == [(path, rule)]
 
 
 def test_every_problem_of_all_components_is_reported_at_once():
-    body = a_request(a_description("A", roleList=[]), a_description("B", inputData=[a_data(category=1)]))
+    body = a_request(
+        a_description("A", roleList=[]), a_description("B", inputData=[a_data(category=1)])
+    )
     body["name"] = "a b"
     body["components_description"]["C"] = a_description("D", result=5)
     assert refused(provider_from_request, body) == [
@@ -155,11 +176,17 @@ def test_every_problem_of_all_components_is_reported_at_once():
         ("components_description.C.componentName", "must equal its key, C"),
         ("components_description.C.result", "must be a list"),
     ]
-    body = a_request(a_description("A", roleList=[], inputParam=[a_parameter(validator="0-9", defaultVal="1")]))
+    body = a_request(
+        a_description("A", roleList=[], inputParam=[a_parameter(validator="0-9", defaultVal="1")])
+    )
     with pytest.raises(InvalidDescription) as caught:
         provider_from_request(body | {"devise": "docker"})
     at = "components_description.A.inputParam[0]."
-    assert [w.path for w in caught.value.warnings] == ["devise", f"{at}defaultVal", f"{at}validator"]
+    assert [w.path for w in caught.value.warnings] == [
+        "devise",
+        f"{at}defaultVal",
+        f"{at}validator",
+    ]
 
 
 def test_a_component_without_its_own_name_takes_its_key():
@@ -175,7 +202,10 @@ def test_a_component_without_its_own_name_takes_its_key():
 
 def test_the_outer_name_and_version_are_the_components():
     provider = a_provider(a_description(provider="other", version="3"))
-    assert (provider.components["Algo"].provider, provider.components["Algo"].version) == ("acme", "1.0.0")
+    assert (provider.components["Algo"].provider, provider.components["Algo"].version) == (
+        "acme",
+        "1.0.0",
+    )
     assert [w.path for w in provider.warnings] == [
         "components_description.Algo.provider",
         "components_description.Algo.version",
@@ -184,7 +214,9 @@ def test_the_outer_name_and_version_are_the_components():
 
 
 def test_one_component_is_read_into_a_provider_of_its_own():
-    provider = provider_from_component(a_component_request("Algo", image="registry.example:5000/acme/a:1"))
+    provider = provider_from_component(
+        a_component_request("Algo", image="registry.example:5000/acme/a:1")
+    )
     assert provider.key == "acme:1.0.0@docker"
     assert (provider.image, provider.protocol) == ("registry.example:5000/acme/a:1", "bfia")
     assert list(provider.components) == ["Algo"]
@@ -199,9 +231,15 @@ def test_one_component_is_read_into_a_provider_of_its_own():
         (lambda b: b.update(imageUrl=" "), [("imageUrl", IMAGE)]),
         (lambda b: b.pop("component_info"), [("component_info", "is missing")]),
         (lambda b: b.update(component_info=1), [("component_info", "must be an object")]),
-        (lambda b: b["component_info"].pop("provider"), [("component_info.provider", "is missing")]),
+        (
+            lambda b: b["component_info"].pop("provider"),
+            [("component_info.provider", "is missing")],
+        ),
         (lambda b: b["component_info"].update(version="1:2"), [("component_info.version", PART)]),
-        (lambda b: b["component_info"].update(version=1), [("component_info.version", "must be text")]),
+        (
+            lambda b: b["component_info"].update(version=1),
+            [("component_info.version", "must be text")],
+        ),
         (
             lambda b: b["component_info"].update(roleList=[], provider=""),
             [("component_info.provider", PART), ("component_info.roleList", "must not be empty")],
@@ -256,22 +294,48 @@ def test_deep_nesting_is_refused(depth):
     ],
 )
 def test_what_cannot_be_stored_as_json_is_refused(value, rule):
-    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": value})) == [("(document)", rule)]
+    assert refused(provider_from_request, a_request(metadata={"image": "a", "x": value})) == [
+        ("(document)", rule)
+    ]
 
 
 def test_a_job_with_hostile_values_is_judged():
     component, _ = description.component(
         a_description(
             inputParam=[
-                a_parameter("i", type="int", bindingData=["1"], validator="(0,5)"),
+                a_parameter(
+                    "i",
+                    type="int",
+                    bindingData=["1"],
+                    validator="(0,5)",
+                ),
                 a_parameter("o", type="object", validator="regular:'a+'"),
                 a_parameter("s", bindingData=["a"], validator="regular:'(a|b)+'"),
             ]
         )
     )
     deep = nested(2000)
-    for value in (deep, "\ud800", 10**4299, -(10**5000), float("inf"), "9" * 100_000, {"a": deep}, [deep], b"x"):
-        findings = check({"i": value, "o": value, "s": value, "\ud800": value}, component, "t")
+    for value in (
+        deep,
+        "\ud800",
+        10**4299,
+        -(10**5000),
+        float("inf"),
+        "9" * 100_000,
+        {"a": deep},
+        [deep],
+        b"x",
+    ):
+        findings = check(
+            {
+                "i": value,
+                "o": value,
+                "s": value,
+                "\ud800": value,
+            },
+            component,
+            "t",
+        )
         for problem in (*findings.errors, *findings.warnings):
             json.dumps([problem.path, problem.got], ensure_ascii=False).encode()
 
@@ -283,7 +347,9 @@ json_values = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(["", " ", "true"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -300,7 +366,12 @@ FULL = a_request(
                 UIType="input",
                 description="d",
             ),
-            a_parameter("q", type="int", validator="regular:'x'", bindingData="call_function f()"),
+            a_parameter(
+                "q",
+                type="int",
+                validator="regular:'x'",
+                bindingData="call_function f()",
+            ),
         ],
     )
 )
@@ -329,7 +400,12 @@ def test_any_value_anywhere_is_read_or_refused_with_its_reasons(path, value):
 @given(json_values)
 @settings(max_examples=100)
 def test_any_value_at_all_is_refused_with_its_reasons(value):
-    for reader in (provider_from_request, provider_from_component, description.component, from_document):
+    for reader in (
+        provider_from_request,
+        provider_from_component,
+        description.component,
+        from_document,
+    ):
         with pytest.raises(InvalidDescription):
             reader(value)
     shown = shorten(value)

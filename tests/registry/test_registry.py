@@ -31,7 +31,11 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
 @pytest.mark.parametrize(
     ("asked", "reason", "message"),
     [
-        (("absent", "1.0.0", "A"), "PROVIDER_UNKNOWN", f"no provider absent is registered; {REGISTER}"),
+        (
+            ("absent", "1.0.0", "A"),
+            "PROVIDER_UNKNOWN",
+            f"no provider absent is registered; {REGISTER}",
+        ),
         (
             ("acne", "1", "A"),
             "PROVIDER_UNKNOWN",
@@ -55,13 +59,22 @@ REGISTER = "register it with: bfia-gateway provider register FILE"
         ),
     ],
 )
-def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, message):
+def test_what_is_unknown_is_said_with_what_there_is(
+    registry,
+    asked,
+    reason,
+    message,
+):
     registry.register(a_provider(a_description("A"), a_description("B")))
     registry.register(a_provider(version="2.0.0"))
     registry.register(a_provider(name="other", device="local"))
     with pytest.raises(Unknown) as raised:
         registry.find(*asked)
-    assert (raised.value.reason, raised.value.message, str(raised.value)) == (reason, message, message)
+    assert (raised.value.reason, raised.value.message, str(raised.value)) == (
+        reason,
+        message,
+        message,
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,18 +83,28 @@ def test_what_is_unknown_is_said_with_what_there_is(registry, asked, reason, mes
         ({}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker", "other:1.0.0@docker"]),
         ({"name": "acme"}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker"]),
         ({"version": "1.0.0", "device": "docker"}, ["acme:1.0.0@docker", "other:1.0.0@docker"]),
-        ({"name": "acme", "version": "*"}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker"]),
+        (
+            {"name": "acme", "version": "*"},
+            ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker"],
+        ),
         ({"provider_name": "other"}, ["other:1.0.0@docker"]),
         ({"provider_name": "acme:2.0.0"}, ["acme:2.0.0@docker"]),
         ({"provider_name": "acme@k8s"}, ["acme:1.0.0@k8s"]),
         ({"provider_name": "acme:1.0.0@docker"}, ["acme:1.0.0@docker"]),
         ({"provider_name": "*:1.0.0@*", "device": "k8s"}, ["acme:1.0.0@k8s"]),
         ({"provider_name": "acme:1.0.0@docker", "name": "other"}, []),
-        ({"name": ""}, ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker", "other:1.0.0@docker"]),
+        (
+            {"name": ""},
+            ["acme:1.0.0@docker", "acme:1.0.0@k8s", "acme:2.0.0@docker", "other:1.0.0@docker"],
+        ),
         ({"name": "acm"}, []),
     ],
 )
-def test_providers_are_listed_and_removed_by_any_of_their_parts(registry, asked, found):
+def test_providers_are_listed_and_removed_by_any_of_their_parts(
+    registry,
+    asked,
+    found,
+):
     every = [
         a_provider(),
         a_provider(version="2.0.0"),
@@ -113,7 +136,18 @@ def test_components_registered_at_the_same_time_are_all_kept(registry):
 
 
 def test_versions_are_ordered_by_their_numbers():
-    rising = ["0.9", "1.0.0-alpha", "1.0.0-rc1", "1.0.0-rc2", "1.0.0", "1.9.0", "1.10.0", "v2", "10", "10.0.1"]
+    rising = [
+        "0.9",
+        "1.0.0-alpha",
+        "1.0.0-rc1",
+        "1.0.0-rc2",
+        "1.0.0",
+        "1.9.0",
+        "1.10.0",
+        "v2",
+        "10",
+        "10.0.1",
+    ]
     shuffled = [*rising[5:], *rising[:5]]
     assert sorted(shuffled, key=order) == rising
     odd = ["", "latest", "1..2", "2026-01-01", "1.0", "1.0.0", "1.0+b", "²", "9" * 255]
@@ -162,7 +196,9 @@ def words(before, after):
 
 
 def test_a_difference_names_its_place_and_both_values():
-    old = a_provider(a_description(inputParam=[a_parameter("a", defaultValue="1"), a_parameter("b")]))
+    old = a_provider(
+        a_description(inputParam=[a_parameter("a", defaultValue="1"), a_parameter("b")])
+    )
     new = a_provider(
         a_description(inputParam=[a_parameter("c"), a_parameter("a", defaultValue="2")]),
         metadata={"image": "acme:2"},
@@ -218,7 +254,12 @@ def test_a_retired_provider_is_for_the_jobs_that_were_there_before(registry, clo
     assert registry.get(KEY).retired  # an update does not take back what an admin decided
     registry.unretire(KEY, "ann")
     assert registry.find("acme", "1.0.0", "Algo")[1].title == "new"
-    assert [str(r.action) for r in registry.history(KEY)] == ["unretired", "updated", "retired", "registered"]
+    assert [str(r.action) for r in registry.history(KEY)] == [
+        "unretired",
+        "updated",
+        "retired",
+        "registered",
+    ]
 
 
 def test_registering_the_same_once_more_is_no_revision(registry):
@@ -226,7 +267,12 @@ def test_registering_the_same_once_more_is_no_revision(registry):
     assert first.written and first.created
     for again in (registry.register, registry.register_component):
         done = again(a_provider(), "ann")
-        assert (done.written, done.created, done.changes, done.revision) == (False, False, (), first.revision)
+        assert (done.written, done.created, done.changes, done.revision) == (
+            False,
+            False,
+            (),
+            first.revision,
+        )
     assert registry.register(a_provider(a_description(title="new"))).revision.number == 2
     registry.remove(KEY)
     assert registry.register(a_provider()).revision.number == 4
@@ -237,7 +283,9 @@ def test_an_approved_image_is_good_for_jobs_under_way_too(registry, clock):
     clock.seconds = 10
     registry.approve(KEY, {"acme:1.0.0": "sha256:2"}, "ann", "rebuilt")
     assert registry.find("acme", "1.0.0", "Algo", at=at(5))[0].digests == {"acme:1.0.0": "sha256:2"}
-    registry.register(a_provider(a_description(title="new")))  # its image could not be looked at this time
+    registry.register(
+        a_provider(a_description(title="new"))
+    )  # its image could not be looked at this time
     assert registry.get(KEY).digests == {"acme:1.0.0": "sha256:2"}
     registry.register(a_provider(metadata={"image": "acme:3"}))
     assert registry.get(KEY).digests == {}
@@ -248,7 +296,12 @@ class Interrupted(MemoryRepository):
 
     calls = 0
 
-    def __init__(self, provider, before, work):
+    def __init__(
+        self,
+        provider,
+        before,
+        work,
+    ):
         super().__init__()
         other = Registry(self)
         other.register(provider)
@@ -266,7 +319,9 @@ class Interrupted(MemoryRepository):
 @pytest.mark.parametrize("call", range(1, 6))
 @pytest.mark.parametrize("other", ["sha256:own", "sha256:other"])
 def test_runs_that_start_an_image_at_the_same_time_agree_on_its_digest(call, other):
-    kept = Interrupted(a_provider(), call, lambda registry: registry.pin("acme", "1.0.0", "acme:1.0.0", other))
+    kept = Interrupted(
+        a_provider(), call, lambda registry: registry.pin("acme", "1.0.0", "acme:1.0.0", other)
+    )
     digest = Registry(kept).pin("acme", "1.0.0", "acme:1.0.0", "sha256:own")
     assert Registry(kept).get(KEY).digests == {"acme:1.0.0": digest}
 
@@ -305,8 +360,12 @@ def test_within_a_view_a_provider_is_read_once_and_stays_as_it_was():
 
 
 def test_a_component_joins_a_provider_that_was_registered_as_a_whole(registry):
-    registry.register(a_provider(a_description("A"), metadata={"image": "a:1", "base_url": "tcp://x:1"}))
-    assert registry.register_component(provider_from_component(a_component_request("B", image="b:1")))
+    registry.register(
+        a_provider(a_description("A"), metadata={"image": "a:1", "base_url": "tcp://x:1"})
+    )
+    assert registry.register_component(
+        provider_from_component(a_component_request("B", image="b:1"))
+    )
     [provider] = registry.query()
     assert list(provider.components) == ["A", "B"]
     assert (provider.image, provider.base_url) == ("a:1", "tcp://x:1")

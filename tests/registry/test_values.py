@@ -20,7 +20,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 AT = "config.task_params.common.t"
 
 
-def found(value, *, strict=False, **declared):
+def found(
+    value,
+    *,
+    strict=False,
+    **declared,
+):
     """Return (paths and rules of errors, of warnings) for one parameter ``p`` with a value."""
     findings = check({"p": value}, a_component(a_parameter("p", **declared)), AT, strict=strict)
     for problem in (*findings.errors, *findings.warnings):
@@ -29,7 +34,9 @@ def found(value, *, strict=False, **declared):
 
 
 def published():
-    provider = provider_from_request(json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8")))
+    provider = provider_from_request(
+        json.loads((EXAMPLES / "register_unionpay.json").read_text("utf-8"))
+    )
     job = json.loads((EXAMPLES / "create_all_psi_sbt.json").read_text("utf-8"))
     return provider, job
 
@@ -57,13 +64,20 @@ def published():
                 ("predict_param", "is an object where string is declared"),
                 ("cv_param", "is an object where string is declared"),
                 ("metrics", "is a list where string is declared"),
-                ("early_stopping_rounds", "is not a parameter of HeteroSecureBoost; passed on as it is"),
+                (
+                    "early_stopping_rounds",
+                    "is not a parameter of HeteroSecureBoost; passed on as it is",
+                ),
                 ("tree_param", "is an object where string is declared"),
             ],
         ),
     ],
 )
-def test_the_published_job_has_these_warnings_and_no_error(task, name, warned):
+def test_the_published_job_has_these_warnings_and_no_error(
+    task,
+    name,
+    warned,
+):
     provider, job = published()
     params = job["config"]["task_params"]["common"]
     findings = check(params[task], provider.components[name], f"config.task_params.common.{task}")
@@ -74,7 +88,9 @@ def test_the_published_job_has_these_warnings_and_no_error(task, name, warned):
 
 
 @pytest.mark.parametrize("kind", ["Integer", "double"])
-@pytest.mark.parametrize("value", ["abc", "1,5", "1_000", "0x10", "--1", "1 2", "None", "１２", "true"])
+@pytest.mark.parametrize(
+    "value", ["abc", "1,5", "1_000", "0x10", "--1", "1 2", "None", "１２", "true"]
+)
 def test_text_that_is_no_number_refuses_the_job(kind, value):
     assert found(value, type=kind) == ([f"cannot be read as {kind}"], [])
 
@@ -114,14 +130,23 @@ PASSING: list[tuple[dict[str, Any], list[Any], list[str]]] = [
     ({"validator": "(0,1000)"}, [0, "1000", "all"], []),
     (BEYOND | {"defaultValue": "2048"}, [2048, "2048"], [OUTSIDE]),
     (BEYOND | {"bindingData": ["all", "2048"], "defaultValue": "all"}, [2048, "2048"], [OUTSIDE]),
-    ({"type": "integer", "bindingData": [{"value": "all"}]}, ["all"], ["cannot be read as integer"]),
+    (
+        {"type": "integer", "bindingData": [{"value": "all"}]},
+        ["all"],
+        ["cannot be read as integer"],
+    ),
     ({"type": "int", "defaultValue": "auto"}, ["auto"], ["cannot be read as int"]),
 ]
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("declared", "values", "warnings"), PASSING)
-def test_what_refuses_no_job_is_passed_with_these_warnings(declared, values, warnings, strict):
+def test_what_refuses_no_job_is_passed_with_these_warnings(
+    declared,
+    values,
+    warnings,
+    strict,
+):
     for value in values:
         assert found(value, strict=strict, **declared) == ([], warnings), value
 
@@ -134,7 +159,11 @@ def test_what_refuses_no_job_is_passed_with_these_warnings(declared, values, war
         *((NO_CHOICE, value, "is none of a, b") for value in ("c", "A", 7, True)),
     ],
 )
-def test_an_unlisted_value_is_a_warning_and_with_strict_refuses_the_job(declared, value, rule):
+def test_an_unlisted_value_is_a_warning_and_with_strict_refuses_the_job(
+    declared,
+    value,
+    rule,
+):
     assert found(value, **declared) == ([], [rule])
     assert found(value, strict=True, **declared) == ([rule], [])
 
@@ -256,18 +285,48 @@ def test_a_form_says_all_that_the_description_says():
         ({"type": "object", "defaultValue": '{"a": 1}'}, {"type": "object", "default": {"a": 1}}),
         ({"type": "list", "defaultValue": "[1]"}, {"type": "array", "default": [1]}),
         ({"type": "int", "defaultValue": "all"}, {"type": "integer", "default": "all"}),
-        ({"type": "object", "defaultValue": '{"a": NaN}'}, {"type": "object", "default": '{"a": NaN}'}),
+        (
+            {"type": "object", "defaultValue": '{"a": NaN}'},
+            {"type": "object", "default": '{"a": NaN}'},
+        ),
         ({"type": "table", "defaultValue": " "}, {}),
-        ({"type": "int", "validator": "(0,10)"}, {"type": "integer", "minimum": 0, "maximum": 10}),
-        ({"type": "float", "validator": "(0,1.5]"}, {"type": "number", "exclusiveMinimum": 0, "maximum": 1.5}),
+        (
+            {"type": "int", "validator": "(0,10)"},
+            {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 10,
+            },
+        ),
+        (
+            {"type": "float", "validator": "(0,1.5]"},
+            {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 1.5,
+            },
+        ),
         ({"type": "int", "validator": "[1,sup)"}, {"type": "integer", "minimum": 1}),
         ({"type": "string", "validator": "(0,10)"}, {"type": "string"}),
         ({"validator": "regular:'[a-z]+'"}, {"type": "string", "pattern": "^(?:[a-z]+)$"}),
         ({"validator": "regular-正则项"}, {"type": "string"}),
         ({"type": "int", "bindingData": ["1", "2"]}, {"type": "integer", "enum": [1, 2]}),
-        ({"type": "int", "bindingData": ["all", "2"], "validator": "(0,1)"}, {"enum": ["all", 2]}),
-        ({"type": "boolean", "bindingData": '["true", "false"]'}, {"type": "boolean", "enum": [True, False]}),
-        ({"type": "list", "bindingData": ["a", "5"]}, {"type": "array", "items": {"enum": ["a", "5", 5]}}),
+        (
+            {
+                "type": "int",
+                "bindingData": ["all", "2"],
+                "validator": "(0,1)",
+            },
+            {"enum": ["all", 2]},
+        ),
+        (
+            {"type": "boolean", "bindingData": '["true", "false"]'},
+            {"type": "boolean", "enum": [True, False]},
+        ),
+        (
+            {"type": "list", "bindingData": ["a", "5"]},
+            {"type": "array", "items": {"enum": ["a", "5", 5]}},
+        ),
         ({"type": "list", "bindingData": ["[]", '["a"]']}, {"type": "array", "enum": [[], ["a"]]}),
         ({"bindingData": "call_function tables()"}, {"type": "string"}),
     ],
@@ -295,13 +354,17 @@ def test_an_expression_that_could_block_a_form_is_not_in_its_schema(pattern: str
         {"bindingData": ['{"a": 1}', "[]", '["a"]']},
     ],
 )
-def test_what_the_schema_accepts_the_check_accepts_without_a_warning(kind: str, more: dict[str, Any]):
+def test_what_the_schema_accepts_the_check_accepts_without_a_warning(
+    kind: str, more: dict[str, Any]
+):
     component = a_component(a_parameter(type=kind, **more))
     schema = json.loads(json.dumps(form(component)))
     Draft202012Validator.check_schema(schema)
     checker = Draft202012Validator(schema)
     for value in POOL:
-        spelled_so = kind == "int" and isinstance(value, float)  # 5.0 is a whole number for JSON Schema
+        spelled_so = kind == "int" and isinstance(
+            value, float
+        )  # 5.0 is a whole number for JSON Schema
         if checker.is_valid({"p": value}) and not spelled_so:
             findings = check({"p": value}, component, "t")
             rules = [f.rule for f in (*findings.errors, *findings.warnings)]
@@ -327,7 +390,9 @@ def test_what_is_demanded_only_sometimes_is_demanded_by_the_schema_as_by_the_che
     }
     seen = set()
     for values in itertools.product(*choices.values()):
-        given = {name: value for name, value in zip(choices, values, strict=True) if value is not absent}
+        given = {
+            name: value for name, value in zip(choices, values, strict=True) if value is not absent
+        }
         refused = bool(check(given, component, "t").errors)
         assert checker.is_valid(given) is not refused, given
         seen.add(refused)
@@ -347,7 +412,12 @@ def test_equal_names_come_before_position():
 def test_inputs_are_compared_by_the_key_behind_the_task():
     described = specs(("train_data", "training_set"), ("test_data", "test_set"), ("model", "model"))
     found = match_inputs(
-        [("dataset", "split_1.test_data"), ("dataset", "psi_1.train_data"), ("model", "lr_1.model0")], described
+        [
+            ("dataset", "split_1.test_data"),
+            ("dataset", "psi_1.train_data"),
+            ("model", "lr_1.model0"),
+        ],
+        described,
     )
     assert dict(found) == {
         "split_1.test_data": "test_data",

@@ -15,7 +15,11 @@ def dump(table: RouteTable) -> str:
 def entry_of(route: Route) -> dict[str, Any]:
     """Return the keys and values of the entry that `parse` reads into a route, defaults left out."""
     entry = {f.name: getattr(route, f.name) for f in fields(Route)[1:]}
-    return {f.name: _text(entry[f.name]) for f in fields(Route)[1:] if entry[f.name] not in (f.default, "")}
+    return {
+        f.name: _text(entry[f.name])
+        for f in fields(Route)[1:]
+        if entry[f.name] not in (f.default, "")
+    }
 
 
 def _text(value: Any) -> Any:

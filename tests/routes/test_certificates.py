@@ -65,14 +65,25 @@ def files(authority: Authority) -> dict[str, str]:
         ({"ca": "v2"}, "ca", "holds no certificate in PEM form"),
         ({"ca": "old ca"}, "ca", "holds expired authorities only"),
         ({"certificate": "old", "key": "key"}, "certificate", "has expired on"),
-        ({"certificate": "sm2", "key": "key"}, "certificate", "is for a key of a kind that TLS cannot use"),
-        ({"certificate": "certificate", "key": "other key"}, "key", "is not the key of the certificate"),
+        (
+            {"certificate": "sm2", "key": "key"},
+            "certificate",
+            "is for a key of a kind that TLS cannot use",
+        ),
+        (
+            {"certificate": "certificate", "key": "other key"},
+            "key",
+            "is not the key of the certificate",
+        ),
         ({"certificate": "certificate", "key": "locked"}, "key", "is protected by a password"),
         ({"certificate": "certificate", "key": "text"}, "key", "holds no private key"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_where_it_is_named(
-    files: dict[str, str], named: dict[str, str], path: str, rule: str
+    files: dict[str, str],
+    named: dict[str, str],
+    path: str,
+    rule: str,
 ):
     live = LiveRoutes(None)
     entry = {"url": "https://h"} | {key: files[file] for key, file in named.items()}
@@ -107,7 +118,9 @@ def test_a_file_that_comes_after_the_route_that_names_it_is_found_without_an_edi
     assert live.table.knows("JG1") and not live.problems
 
 
-def test_a_certificate_that_has_expired_since_blocks_no_other_edit(authority: Authority, files: dict[str, str]):
+def test_a_certificate_that_has_expired_since_blocks_no_other_edit(
+    authority: Authority, files: dict[str, str]
+):
     late = datetime(2100, 1, 1, tzinfo=UTC)
     times = [datetime.now(UTC)] * 5
     versions = MemoryVersions()
@@ -119,11 +132,22 @@ def test_a_certificate_that_has_expired_since_blocks_no_other_edit(authority: Au
         live.edit(Change("JG1", {"deadline": 3}, whole=False), "ann")
 
 
-def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(authority: Authority, tmp_path: Path):
+def test_the_first_end_of_a_chain_and_the_last_of_the_authorities_count(
+    authority: Authority, tmp_path: Path
+):
     long, short = authority.sign("long", days=90), authority.sign("short", days=3)
     chain = tmp_path / "chain.pem"
     chain.write_text(Path(long.certificate).read_text() + Path(short.certificate).read_text())
-    found = list(expiries(Identity(ca=str(chain), certificate=str(chain), key=long.key), "JG1"))
+    found = list(
+        expiries(
+            Identity(
+                ca=str(chain),
+                certificate=str(chain),
+                key=long.key,
+            ),
+            "JG1",
+        )
+    )
     left = {one.path: (one.ends - datetime.now(UTC)).days for one in found}
     assert left == {"JG1.ca": 89, "JG1.certificate": 2}
 
@@ -137,21 +161,31 @@ def test_a_file_is_named_from_the_folder_of_the_route_file(authority: Authority,
     live = LiveRoutes(file, versions)
     assert live.problems == () and live.table.routes["A"].ca == str(tmp_path / "tls" / "ca.pem")
     live.edit(Change("A", {"deadline": 5}, whole=False), "ann")
-    assert "ca: tls/ca.pem" in file.read_text() and live.table.routes["A"].ca == str(tmp_path / "tls" / "ca.pem")
+    assert "ca: tls/ca.pem" in file.read_text() and live.table.routes["A"].ca == str(
+        tmp_path / "tls" / "ca.pem"
+    )
     assert LiveRoutes(file, versions).table.routes == live.table.routes
     with pytest.raises(InvalidRoutes, match="nowhere"):
         live.edit(Change("A", {"ca": "nowhere.pem"}, whole=False), "ann")
 
 
-def test_what_is_not_valid_yet_is_refused_and_what_is_gone_has_no_end(files: dict[str, str], tmp_path: Path):
+def test_what_is_not_valid_yet_is_refused_and_what_is_gone_has_no_end(
+    files: dict[str, str], tmp_path: Path
+):
     live = LiveRoutes(None, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC))
-    entry = {"url": "https://h", "certificate": files["certificate"], "key": files["key"]}
+    entry = {
+        "url": "https://h",
+        "certificate": files["certificate"],
+        "key": files["key"],
+    }
     with pytest.raises(InvalidRoutes, match="is valid only from"):
         live.edit(Change("JG1", entry), "ann")
     assert list(expiries(Identity(ca=files["nowhere"]), "JG1")) == []
 
 
-def test_a_file_that_may_not_be_read_is_named(files: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_may_not_be_read_is_named(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 

@@ -26,7 +26,13 @@ def test_every_key_of_an_entry_is_read():
       deadline: 2.5, enabled: false}}"""
     url = "https://gateway.example:7380/bfia"
     assert the_route(text) == Route("A1", url, "fate", "JG0100001100000000", 2.5, False)
-    for spelled, enabled in (("true", True), ("Yes", True), ("on", True), ("'false'", False), ("OFF", False)):
+    for spelled, enabled in (
+        ("true", True),
+        ("Yes", True),
+        ("on", True),
+        ("'false'", False),
+        ("OFF", False),
+    ):
         assert the_route(f"A: {{host: h, port: 1, enabled: {spelled}}}").enabled is enabled
 
 
@@ -42,7 +48,11 @@ def test_every_key_of_an_entry_is_read():
 )
 def test_keys_are_read_in_each_form_and_require_signatures_by_default(given, signed):
     route = the_route(yaml.safe_dump({"A": {"url": "http://h"} | given}))
-    assert route.signed == signed and set(route.keys) <= {KEY} and bool(route.keys) is ("keys" in given)
+    assert (
+        route.signed == signed
+        and set(route.keys) <= {KEY}
+        and bool(route.keys) is ("keys" in given)
+    )
     assert the_route(dump(RouteTable(1, {"A": route}))) == route
 
 
@@ -78,7 +88,11 @@ def test_an_address_is_normalised(entry, url):
         ("", "(document)", "has no entries"),
         ("~", "(document)", "has no entries"),
         ("[a]", "(document)", "line 1: must map node ids to routes"),
-        ("A: {host: h, port: 1}\n---\nB: {}", "(document)", "line 2: is not YAML: but found another document"),
+        (
+            "A: {host: h, port: 1}\n---\nB: {}",
+            "(document)",
+            "line 2: is not YAML: but found another document",
+        ),
         ("A:\n  host: h\n  port: 1\n host: h\n", "(document)", "line 4: is not YAML: "),
         ("x" * (MAX_TEXT + 1), "(document)", f"must not be longer than {MAX_TEXT} characters"),
         ("\nA: &x {host: h, port: 1}", "(document)", "line 2: must not use anchors"),
@@ -89,25 +103,45 @@ def test_an_address_is_normalised(entry, url):
         ("A:\n", "A", "line 1: must be a mapping with host and port, or url"),
         ("'a b': {host: h, port: 1}", '["a b"]', "line 1: must be a node id"),
         (f"{'a' * 200}: {{host: h, port: 1}}", f'["{"a" * 128}…"]', "line 1: must be a node id"),
-        ("A: {host: h, port: 1}\nA: {host: i, port: 1}", "A", "line 2: duplicate key; first in line 1"),
+        (
+            "A: {host: h, port: 1}\nA: {host: i, port: 1}",
+            "A",
+            "line 2: duplicate key; first in line 1",
+        ),
         ("A:\n  host: h\n  port: 1\n  host: i", "A.host", "line 4: duplicate key; first in line 2"),
         ("A:\n  port: 1", "A.host", "line 2: is missing; give host and port, or url"),
         ("A: {host: h, port: }", "A.port", "line 1: has no value"),
         ("A: {url: [h]}", "A.url", "line 1: must be a single value"),
-        ("A:\n  host: h\n  port: 1\n  enable: no", "A.enable", "line 4: unknown key; did you mean enabled?"),
-        ("A: {host: h, port: 1, weight: 3}", "A.weight", f"line 1: unknown key; known are {', '.join(KEYS)}"),
+        (
+            "A:\n  host: h\n  port: 1\n  enable: no",
+            "A.enable",
+            "line 4: unknown key; did you mean enabled?",
+        ),
+        (
+            "A: {host: h, port: 1, weight: 3}",
+            "A.weight",
+            f"line 1: unknown key; known are {', '.join(KEYS)}",
+        ),
         *(
             (f"A: {{host: h, port: {port}}}", "A.port", "line 1: must be a whole")
             for port in ("0", "65536", "9.8")
         ),
         ("A: {host: h, port: 1, scheme: ftp}", "A.scheme", "line 1: must be one of http, https"),
         *(
-            (f"A: {{host: '{host}', port: 1}}", "A.host", "line 1: must be a host name or an address")
+            (
+                f"A: {{host: '{host}', port: 1}}",
+                "A.host",
+                "line 1: must be a host name or an address",
+            )
             for host in ("http://h", "999.1.1.1", "fe80::1%eth0", "a b", "-a", "h/x")
         ),
         ("A: {url: 'http://h', port: 1}", "A.port", "line 1: must not be given with url"),
         ("A: {url: 'h:9380'}", "A.url", "line 1: must begin with one of http://, https://"),
-        ("A: {url: 'ftp://h', ca: /a, certificate: /c, key: /k}", "A.url", "line 1: must begin with one of"),
+        (
+            "A: {url: 'ftp://h', ca: /a, certificate: /c, key: /k}",
+            "A.url",
+            "line 1: must begin with one of",
+        ),
         ("A: {url: 'http://'}", "A.url", "line 1: must name a valid host"),
         ("A: {url: 'http://10.0.0.300:1'}", "A.url", "line 1: must name a valid host"),
         ("A: {url: 'http://h:0'}", "A.url", "line 1: must have a port from 1 to 65535"),
@@ -115,48 +149,124 @@ def test_an_address_is_normalised(entry, url):
         ("A: {url: 'http://u:secret@h'}", "A.url", "line 1: must not hold a user name or password"),
         ("A: {url: 'http://h/?a=1'}", "A.url", "line 1: must not have a query or fragment"),
         ("A: {url: 'http://h/a/../b'}", "A.url", "line 1: must have a plain path, if any"),
-        ('A: {url: "http://h/\\ta"}', "A.url", "line 1: must not hold spaces or control characters"),
+        (
+            'A: {url: "http://h/\\ta"}',
+            "A.url",
+            "line 1: must not hold spaces or control characters",
+        ),
         ("A: {host: h, port: 1, profile: fat}", "A.profile", "line 1: must be one of spec, fate, "),
         ("A: {host: h, port: 1, institution: 'a b'}", "A.institution", "line 1: must be an id"),
-        ("A: {host: h, port: 1, deadline: 0}", "A.deadline", "line 1: must be a number of seconds above 0"),
-        ("A: {host: h, port: 1, deadline: .inf}", "A.deadline", "line 1: must be a number of seconds above 0"),
+        (
+            "A: {host: h, port: 1, deadline: 0}",
+            "A.deadline",
+            "line 1: must be a number of seconds above 0",
+        ),
+        (
+            "A: {host: h, port: 1, deadline: .inf}",
+            "A.deadline",
+            "line 1: must be a number of seconds above 0",
+        ),
         ("A: {host: h, port: 1, enabled: maybe}", "A.enabled", "line 1: must be true or false"),
         ("A: {host: h, port: 1, relay: 2}", "A.relay", "line 1: must be true or false"),
-        ("A: {host: h, port: 1, components: 'a/b, c'}", "A.components", "line 1: must be patterns such as"),
-        ("A: {host: h, port: 1, peer_certificate: 'sha256:x'}", "A.peer_certificate", "line 1: must be subject"),
-        ("A: {host: h, port: 1, keys: 'MCow'}", "A.keys", "line 1: must be public keys for Ed25519"),
+        (
+            "A: {host: h, port: 1, components: 'a/b, c'}",
+            "A.components",
+            "line 1: must be patterns such as",
+        ),
+        (
+            "A: {host: h, port: 1, peer_certificate: 'sha256:x'}",
+            "A.peer_certificate",
+            "line 1: must be subject",
+        ),
+        (
+            "A: {host: h, port: 1, keys: 'MCow'}",
+            "A.keys",
+            "line 1: must be public keys for Ed25519",
+        ),
         ("A: {host: h, port: 1, keys: ','}", "A.keys", "line 1: must be public keys for Ed25519"),
-        ("A: {host: h, port: 1, signing: maybe}", "A.signing", "line 1: must be one of required, accepted, off"),
-        ("default: {host: h, port: 1, signing: required}", "default.signing", "line 1: needs keys, which belong"),
-        ("A: {host: h, port: 1, profile: fate-partner, signing: required}", "A.signing", "line 1: has no use for"),
+        (
+            "A: {host: h, port: 1, signing: maybe}",
+            "A.signing",
+            "line 1: must be one of required, accepted, off",
+        ),
+        (
+            "default: {host: h, port: 1, signing: required}",
+            "default.signing",
+            "line 1: needs keys, which belong",
+        ),
+        (
+            "A: {host: h, port: 1, profile: fate-partner, signing: required}",
+            "A.signing",
+            "line 1: has no use for",
+        ),
         (
             f"A: {{host: h, port: 1, profile: fate-partner, keys: {KEY}}}",
             "A.keys",
             "line 1: has no use for FATE's",
         ),
-        (f"default: {{url: 'http://x', keys: {KEY}}}", "default.keys", "line 1: belongs to one node"),
-        ("X: {url: 'http://x'}\nA: {via: X, host: h}", "A.host", "line 2: must not be given with via"),
-        ("A: {host: h, port: 1, transport: t:2}", "A.transport", "line 1: must begin with one of http"),
-        ("A: {host: h, port: 1, transport: 'grpc://t'}", "A.transport", "line 1: must have a port and no path"),
+        (
+            f"default: {{url: 'http://x', keys: {KEY}}}",
+            "default.keys",
+            "line 1: belongs to one node",
+        ),
+        (
+            "X: {url: 'http://x'}\nA: {via: X, host: h}",
+            "A.host",
+            "line 2: must not be given with via",
+        ),
+        (
+            "A: {host: h, port: 1, transport: t:2}",
+            "A.transport",
+            "line 1: must begin with one of http",
+        ),
+        (
+            "A: {host: h, port: 1, transport: 'grpc://t'}",
+            "A.transport",
+            "line 1: must have a port and no path",
+        ),
         (
             "A: {host: h, port: 1, transport: 'grpcs://t:2/p'}",
             "A.transport",
             "line 1: must have a port and no path",
         ),
         ("A: {url: 'grpc://h:2'}", "A.url", "line 1: must begin with one of http://, https://"),
-        ("X: {url: 'http://x'}\nA: {via: X, transport: 'http://t'}", "A.transport", "line 2: must not be given"),
+        (
+            "X: {url: 'http://x'}\nA: {via: X, transport: 'http://t'}",
+            "A.transport",
+            "line 2: must not be given",
+        ),
         ("A: {via: X}", "A.via", "line 1: names a node without an entry of its own"),
         ("D: {via: A}\nA: {via: B}\nB: {via: A}", "A.via", "line 2: leads in a circle"),
-        ("default: {url: 'http://x', institution: JG}", "default.institution", "line 1: belongs to one node"),
+        (
+            "default: {url: 'http://x', institution: JG}",
+            "default.institution",
+            "line 1: belongs to one node",
+        ),
         ("A: {host: h, port: 1, ca: /ca.pem}", "A.ca", "line 1: has no use without https"),
-        ("X: {url: 'https://x'}\nA: {via: X, ca: /ca.pem}", "A.ca", "line 2: belongs to the entry of the node"),
+        (
+            "X: {url: 'https://x'}\nA: {via: X, ca: /ca.pem}",
+            "A.ca",
+            "line 2: belongs to the entry of the node",
+        ),
         ("A: {url: 'https://x', ca: \"a\\tb\"}", "A.ca", "line 1: must be the path of a PEM file"),
-        ("A: {url: 'https://x', certificate: /c.pem}", "A.key", "line 1: is missing beside certificate"),
-        ("A: {url: 'https://x', server_name: 'a/b'}", "A.server_name", "line 1: must be a host name"),
+        (
+            "A: {url: 'https://x', certificate: /c.pem}",
+            "A.key",
+            "line 1: is missing beside certificate",
+        ),
+        (
+            "A: {url: 'https://x', server_name: 'a/b'}",
+            "A.server_name",
+            "line 1: must be a host name",
+        ),
     ],
     ids=lambda text: text[:40],
 )
-def test_a_broken_table_is_refused_with_one_problem_at_its_place(text, path, rule):
+def test_a_broken_table_is_refused_with_one_problem_at_its_place(
+    text,
+    path,
+    rule,
+):
     with pytest.raises(InvalidRoutes) as raised:
         parse(text)
     [problem] = raised.value.problems
@@ -175,12 +285,15 @@ def test_a_node_behind_others_is_reached_at_the_nearest_of_them():
     assert (found.channel.url, found.channel.node) == ("https://t", "B")
     assert (found.ca, found.server_name) == ("/ca.pem", "gw")
     assert (
-        table.resolve("X").via is None and parse("A: {host: h, port: 80}").resolve("A").channel.url == "http://h"
+        table.resolve("X").via is None
+        and parse("A: {host: h, port: 80}").resolve("A").channel.url == "http://h"
     )
 
 
 def test_the_default_route_serves_nodes_without_an_entry_but_admits_none():
-    table = parse("X: {url: 'http://x'}\nD: {url: 'http://d', enabled: no}\ndefault: {via: X, relay: yes}")
+    table = parse(
+        "X: {url: 'http://x'}\nD: {url: 'http://d', enabled: no}\ndefault: {via: X, relay: yes}"
+    )
     found = table.resolve("far")
     assert (found.node, found.via, found.url, found.relay) == ("far", "X", "http://x", True)
     assert not table.knows("far") and not table.knows("default") and table.knows("X")
@@ -200,7 +313,10 @@ def test_all_problems_are_reported_together():
         ("A.host", "line 2: is missing; give host and port, or url"),
         ("A.port", "line 3: must be a whole number from 1 to 65535"),
         ("B", "line 4: must be a mapping with host and port, or url"),
-        ('[""]', "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters"),
+        (
+            '[""]',
+            "line 5: must be a node id: letters, digits and . _ : @ - inside, at most 100 characters",
+        ),
         ('[""].url', "line 5: must begin with one of http://, https://"),
     ]
 
@@ -209,7 +325,10 @@ def test_problems_without_end_are_cut():
     with pytest.raises(InvalidRoutes) as raised:
         parse("".join(f"A{number}: 1\n" for number in range(MAX_PROBLEMS + 5)))
     *listed, last = raised.value.problems
-    assert len(listed) == MAX_PROBLEMS and last.rule == f"has more than the {MAX_PROBLEMS} problems listed here"
+    assert (
+        len(listed) == MAX_PROBLEMS
+        and last.rule == f"has more than the {MAX_PROBLEMS} problems listed here"
+    )
 
 
 ids = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:@-]{0,20}[A-Za-z0-9])?", fullmatch=True)
@@ -239,7 +358,14 @@ behind = st.builds(
     relay=st.booleans(),
     profile=st.sampled_from(PROFILES),
 )
-HOP = Route("hop", "https://hop", ca="/ca.pem", certificate="/c: d.pem", key="/k#.pem", server_name="hop.example")
+HOP = Route(
+    "hop",
+    "https://hop",
+    ca="/ca.pem",
+    certificate="/c: d.pem",
+    key="/k#.pem",
+    server_name="hop.example",
+)
 
 
 @given(st.lists(routes, unique_by=lambda r: r.node, max_size=8), st.lists(behind, max_size=3))
@@ -260,16 +386,37 @@ WORDS = st.sampled_from(
 )
 FRAGMENTS = MARKS | WORDS
 values = st.sampled_from(
-    ["h", "/p", "127.0.0.1", "80", "0", "http", "https://h/p", "fate", "true", "no", "~", "''", "[1]", "{}"]
+    [
+        "h",
+        "/p",
+        "127.0.0.1",
+        "80",
+        "0",
+        "http",
+        "https://h/p",
+        "fate",
+        "true",
+        "no",
+        "~",
+        "''",
+        "[1]",
+        "{}",
+    ]
 )
 entries = st.dictionaries(
-    ids, st.dictionaries(st.sampled_from((*KEYS, "hots")), values, max_size=6), min_size=1, max_size=4
+    ids,
+    st.dictionaries(st.sampled_from((*KEYS, "hots")), values, max_size=6),
+    min_size=1,
+    max_size=4,
 )
 
 
 def written(table: dict[str, dict[str, str]]) -> str:
     """Write entries whose values are YAML as they are."""
-    lines = {node: ", ".join(f"{key}: {value}" for key, value in entry.items()) for node, entry in table.items()}
+    lines = {
+        node: ", ".join(f"{key}: {value}" for key, value in entry.items())
+        for node, entry in table.items()
+    }
     return "\n".join(f"'{node}': {{{line}}}" for node, line in lines.items())
 
 

@@ -64,7 +64,11 @@ def remarks(text: str) -> set[str]:
         (Change("JG04", {"host": "h4", "port": 4}), JG03, f"{JG03}JG04:\n  host: h4\n  port: 4\n"),
     ],
 )
-def test_a_change_touches_its_own_line_only(change: Change, line: str, instead: str):
+def test_a_change_touches_its_own_line_only(
+    change: Change,
+    line: str,
+    instead: str,
+):
     assert apply(FILE, change) == FILE.replace(line, instead)
 
 
@@ -75,7 +79,10 @@ def test_a_change_touches_its_own_line_only(change: Change, line: str, instead: 
         (Change("JG02", None), f"# the insurer\n\n{JG03}"),
         (edit("JG01", enabled=False), "  enabled: false\n\n# the insurer\n"),
         (edit("JG01", port=None, url="http://x"), "  url: http://x\n\n# the insurer\n"),
-        (Change("JG01", {"url": "http://x"}), "# the data company\n  url: http://x\n\n# the insurer\n"),
+        (
+            Change("JG01", {"url": "http://x"}),
+            "# the data company\n  url: http://x\n\n# the insurer\n",
+        ),
     ],
 )
 def test_the_comments_around_a_change_stay_in_their_place(change: Change, lines: str):
@@ -108,9 +115,13 @@ def test_whatever_the_style_the_wanted_table_comes_out(text: str):
     before = urls(text)
     assert (before["A"], before["B"]) == ("http://h:1", "http://b:2")
     assert urls(apply(text, edit("B", port=3))) == before | {"B": "http://b:3"}
-    assert urls(apply(text, Change("A", None))) == {node: url for node, url in before.items() if node != "A"}
+    assert urls(apply(text, Change("A", None))) == {
+        node: url for node, url in before.items() if node != "A"
+    }
     for node in "AC":
-        assert urls(apply(text, Change(node, {"url": "http://new"}))) == before | {node: "http://new"}
+        assert urls(apply(text, Change(node, {"url": "http://new"}))) == before | {
+            node: "http://new"
+        }
 
 
 NODES = st.sampled_from(["A", "B", "0123", "no", "22:30", "x.y", "1e3"])
@@ -127,7 +138,11 @@ ROUTES = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(NODES, ROUTES, max_size=4), NODES, st.none() | ROUTES)
-def test_any_change_of_any_table_gives_that_table(routes: dict[str, Route], node: str, wanted: Route | None):
+def test_any_change_of_any_table_gives_that_table(
+    routes: dict[str, Route],
+    node: str,
+    wanted: Route | None,
+):
     before = {n: replace(route, node=n) for n, route in routes.items()}
     values = entry_of(wanted) if wanted else None
     after = parse(apply(dump(RouteTable(0, before)), Change(node, values))).routes
@@ -139,7 +154,15 @@ def test_a_change_that_makes_no_route_is_refused_with_every_problem(file: Path):
     live = LiveRoutes(file)
     before = live.table
     with pytest.raises(InvalidRoutes) as refused:
-        live.edit(edit("JG01", port=0, profile="fat", colour="red"), "ann")
+        live.edit(
+            edit(
+                "JG01",
+                port=0,
+                profile="fat",
+                colour="red",
+            ),
+            "ann",
+        )
     assert {p.path for p in refused.value.problems} == {"JG01.port", "JG01.profile", "JG01.colour"}
     assert live.table is before and len(live.history()) == 1
     live.reload()
@@ -151,7 +174,12 @@ def test_an_edit_takes_effect_and_reaches_the_file_immediately(file: Path):
     file.chmod(0o640)
     version = live.edit(edit("JG01", url="https://new"), "ann", "they moved")
     assert live.table.resolve("JG01").url == "https://new"
-    assert (version.number, version.author, version.reason, version.source) == (2, "ann", "they moved", "api")
+    assert (version.number, version.author, version.reason, version.source) == (
+        2,
+        "ann",
+        "they moved",
+        "api",
+    )
     assert urls(file.read_text())["JG01"] == "https://new"
     assert {"routes of the bank", "the insurer"} <= remarks(file.read_text())
     assert file.stat().st_mode & 0o777 == 0o640
@@ -192,7 +220,9 @@ def test_a_changed_file_is_the_next_version_as_a_whole(file: Path):
     without.edit(Change("JG03", None), "bob")
     file.write_text(changed)
     live.reload()
-    assert live.table.routes == parse(changed).routes, "it replaces what others changed since it was read"
+    assert live.table.routes == parse(changed).routes, (
+        "it replaces what others changed since it was read"
+    )
     assert [v.author for v in live.history(limit=2)] == ["file", "bob"]
 
 
@@ -203,7 +233,11 @@ def test_an_edit_while_the_file_is_invalid_is_in_force_until_the_file_is_correct
     assert live.problems and live.table.knows("JG05") and file.read_text() == "JG01: {}\n"
     file.write_text("JG01: {host: h, port: 1}\n")
     live.reload()
-    assert not live.problems and urls(file.read_text()) == {"JG01": "http://h:1"} and len(live.table.routes) == 1
+    assert (
+        not live.problems
+        and urls(file.read_text()) == {"JG01": "http://h:1"}
+        and len(live.table.routes) == 1
+    )
 
 
 def test_a_restart_takes_the_newest_version_and_an_edit_made_while_it_was_down(file: Path):
@@ -223,7 +257,9 @@ def test_a_restart_takes_the_newest_version_and_an_edit_made_while_it_was_down(f
     assert file.read_text() == "JG09: {host: h, prot: 1}\n"
 
 
-def test_a_file_that_cannot_be_written_is_a_problem_and_the_change_is_in_force(file: Path, monkeypatch):
+def test_a_file_that_cannot_be_written_is_a_problem_and_the_change_is_in_force(
+    file: Path, monkeypatch
+):
     live = LiveRoutes(file)
     (file.parent / f".{file.name}.part").mkdir()
     live.edit(Change("JG01", None), "ann")

@@ -43,13 +43,18 @@ def test_a_missing_file_is_an_empty_table_and_a_problem_until_it_appears(tmp_pat
             ],
         ),
         (b"A: \xff", [("(document)", "must be UTF-8 text")]),
-        (b"#" * (MAX_BYTES + 1), [("route_table.file", f"must not be larger than {MAX_BYTES} bytes")]),
+        (
+            b"#" * (MAX_BYTES + 1),
+            [("route_table.file", f"must not be larger than {MAX_BYTES} bytes")],
+        ),
         (b"", [("(document)", "has no entries; write {} for a table without routes")]),
         (None, [("route_table.file", "does not exist")]),
     ],
 )
 def test_an_invalid_file_leaves_the_table_in_force_and_says_why(
-    tmp_path: Path, content: bytes | None, problems: list[tuple[str, str]]
+    tmp_path: Path,
+    content: bytes | None,
+    problems: list[tuple[str, str]],
 ):
     file = tmp_path / "routes.yml"
     file.write_bytes(GOOD)
@@ -72,7 +77,9 @@ def test_a_path_that_is_not_a_regular_file_is_reported_and_not_opened(tmp_path: 
 
 
 def test_the_file_is_looked_at_every_second():
-    assert signature(_follow_routes).parameters["every"].default == 1.0  # an edit is in effect within two
+    assert (
+        signature(_follow_routes).parameters["every"].default == 1.0
+    )  # an edit is in effect within two
 
 
 @pytest.mark.anyio
@@ -92,7 +99,8 @@ async def test_a_failed_reload_is_logged_once_and_retried():
     with capture_logs() as told:
         following = asyncio.create_task(_follow_routes(gateway, 0))
         done, _ = await asyncio.wait(
-            [following, waiting := asyncio.create_task(came.wait())], return_when=asyncio.FIRST_COMPLETED
+            [following, waiting := asyncio.create_task(came.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
         )
         following.cancel()
     assert done == {waiting}

@@ -20,7 +20,14 @@ def usable(*programs: str) -> None:
 
 def do(*command: str, cwd: Path | None = None) -> None:
     """Run a command that has to succeed."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=600)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=600,
+    )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
@@ -39,14 +46,25 @@ def linked(namespace: str, network: str) -> tuple[str, str]:
     return near, far
 
 
-def started(command: Sequence[str], log: Path, answers: Callable[[], bool]) -> subprocess.Popen[bytes]:
+def started(
+    command: Sequence[str],
+    log: Path,
+    answers: Callable[[], bool],
+) -> subprocess.Popen[bytes]:
     """Start a server in a session of its own, with its output in a file; return once it answers."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     end = time.monotonic() + 120
     try:
         while not answers():
-            assert process.poll() is None and time.monotonic() < end, log.read_text(errors="replace")
+            assert process.poll() is None and time.monotonic() < end, log.read_text(
+                errors="replace"
+            )
             time.sleep(0.05)
     except BaseException:
         process.kill()

@@ -12,7 +12,8 @@ PROGRAM = "/usr/bin/chromium"
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=PROGRAM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+            executable_path=PROGRAM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         )
         try:
             yield browser

@@ -70,7 +70,9 @@ def _connected(target: tuple[str, int] | str) -> socket.socket:
 
 
 def _pump(
-    source: socket.socket, target: socket.socket, first: Callable[[bytes], None] = lambda octets: None
+    source: socket.socket,
+    target: socket.socket,
+    first: Callable[[bytes], None] = lambda octets: None,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
@@ -82,7 +84,11 @@ def _pump(
 
 
 @contextlib.contextmanager
-def cable_to(target: tuple[str, int] | str, at: str = "127.0.0.1", kind: type[Cable] = Cable) -> Iterator[Any]:
+def cable_to(
+    target: tuple[str, int] | str,
+    at: str = "127.0.0.1",
+    kind: type[Cable] = Cable,
+) -> Iterator[Any]:
     """Give a cable, cut at the end."""
     with kind(target, at) as cable:
         thread = threading.Thread(target=cable.serve_forever, kwargs={"poll_interval": 0.05})

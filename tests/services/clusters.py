@@ -30,7 +30,10 @@ def runs_in(namespace: str) -> None:
 @contextlib.contextmanager
 def guarded_registry(home: Path) -> Iterator[str]:
     """Serve the Kubernetes' images at a registry that wants a password of its machines, too; give its address."""
-    cluster, plain = Path(os.environ["BFIA_TEST_KUBERNETES"]), os.environ["BFIA_TEST_KUBERNETES_REGISTRY"]
+    cluster, plain = (
+        Path(os.environ["BFIA_TEST_KUBERNETES"]),
+        os.environ["BFIA_TEST_KUBERNETES_REGISTRY"],
+    )
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(registry(home, guarded=True, images=cluster / "images"))
         for known in cluster.glob(f"*/registries/{plain}"):
@@ -38,11 +41,18 @@ def guarded_registry(home: Path) -> Iterator[str]:
             ours.mkdir()
             stack.callback(shutil.rmtree, ours)
             text = (known / "hosts.toml").read_text()
-            (ours / "hosts.toml").write_text(text.replace(plain.partition(":")[2], address.partition(":")[2]))
+            (ours / "hosts.toml").write_text(
+                text.replace(plain.partition(":")[2], address.partition(":")[2])
+            )
         yield address
 
 
-def machine(cluster: str, act: str, *words: str, number: int = 0) -> None:
+def machine(
+    cluster: str,
+    act: str,
+    *words: str,
+    number: int = 0,
+) -> None:
     """``cut`` or ``mend`` a machine's cable, or run a command ``in`` its network; without a number the last."""
     _said(cluster, act, str(number or LAST[cluster]), *words)
 
@@ -55,7 +65,11 @@ def daemon(number: int) -> str:
 def pushed(known: str, name: str = "") -> str:
     """Push an image of this machine's Docker to the Kubernetes' registry; return its name there."""
     there = f"{os.environ['BFIA_TEST_KUBERNETES_REGISTRY']}/{name or known}"
-    for line in (["tag", known, there], ["push", "-q", there], ["rmi", "-f", there]):  # the name alone
+    for line in (
+        ["tag", known, there],
+        ["push", "-q", there],
+        ["rmi", "-f", there],
+    ):  # the name alone
         subprocess.run(["docker", *line], check=True, stdout=subprocess.DEVNULL)
     return there
 
@@ -71,7 +85,12 @@ def load(number: int, *images: str) -> None:
     if missing:
         with subprocess.Popen(["docker", "save", *missing], stdout=subprocess.PIPE) as saved:
             line = ["docker", "-H", daemon(number), "load", "-q"]
-            subprocess.run(line, stdin=saved.stdout, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                line,
+                stdin=saved.stdout,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
 
 
 @contextlib.contextmanager
@@ -99,10 +118,22 @@ def drained() -> Iterator[None]:
         update("active")
 
 
-def _said(cluster: str, *words: str, given: str = "") -> str:
+def _said(
+    cluster: str,
+    *words: str,
+    given: str = "",
+) -> str:
     home = Path(os.environ[f"BFIA_TEST_{cluster.upper()}"]).parent
     line = ["bash", str(ROOT / ".ci" / f"{cluster}.sh"), *words]
     known = {**os.environ, "BFIA_RT": str(home)}
-    done = subprocess.run(line, input=given, capture_output=True, text=True, check=False, env=known, timeout=180)
+    done = subprocess.run(
+        line,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=known,
+        timeout=180,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

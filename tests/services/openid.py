@@ -25,7 +25,15 @@ CLIENT, SECRET, PASSWORD = "bfia-console", "a-secret-of-the-console", "password-
 @contextmanager
 def provider(back: str, users: Mapping[str, list[str]]) -> Iterator[str]:
     """Serve until the test is over; return the issuer. ``back``: where browsers go; users with their groups."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.services.openid", back, json.dumps(users)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.services.openid",
+        back,
+        json.dumps(users),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -50,7 +58,9 @@ _LOGIN = '<title>login</title><form method="post">{% csrf_token %}{{ form.as_p }
 
 def _settings(folder: Path) -> dict[str, Any]:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    templates = {"loaders": [("django.template.loaders.locmem.Loader", {"registration/login.html": _LOGIN})]}
+    templates = {
+        "loaders": [("django.template.loaders.locmem.Loader", {"registration/login.html": _LOGIN})]
+    }
     return {
         "SECRET_KEY": os.urandom(20).hex(),
         "ALLOWED_HOSTS": ["127.0.0.1"],
@@ -70,10 +80,14 @@ def _settings(folder: Path) -> dict[str, Any]:
             "django.contrib.auth.middleware.AuthenticationMiddleware",
         ],
         "MIGRATION_MODULES": dict.fromkeys(("auth", "contenttypes", "sessions", "oauth2_provider")),
-        "TEMPLATES": [{"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": templates}],
+        "TEMPLATES": [
+            {"BACKEND": "django.template.backends.django.DjangoTemplates", "OPTIONS": templates}
+        ],
         "OAUTH2_PROVIDER": {
             "OIDC_ENABLED": True,
-            "OIDC_RSA_PRIVATE_KEY": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+            "OIDC_RSA_PRIVATE_KEY": key.private_bytes(
+                Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+            ).decode(),
             "PKCE_REQUIRED": True,
             "SCOPES": {"openid": "who it is", "profile": "the name"},
             "OAUTH2_VALIDATOR_CLASS": "tests.services.openid_site.Claims",

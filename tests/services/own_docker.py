@@ -43,7 +43,11 @@ class Daemon(docker.DockerClient):
 
     def __init__(self, url: str = "", seconds: int = 60) -> None:
         where = {"base_url": url} if url else kwargs_from_env()
-        self.api = Client(version="auto", timeout=seconds, **where)
+        self.api = Client(
+            version="auto",
+            timeout=seconds,
+            **where,
+        )
 
 
 def remove_network(name: str, remove: Callable[[], None] | None = None) -> None:
@@ -62,7 +66,9 @@ def remove_network(name: str, remove: Callable[[], None] | None = None) -> None:
                 print(error)
                 with contextlib.suppress(docker.errors.APIError):
                     network = client.networks.get(name)
-                    for left in network.attrs["Containers"]:  # a sandbox whose removal the daemon refused
+                    for left in network.attrs[
+                        "Containers"
+                    ]:  # a sandbox whose removal the daemon refused
                         network.disconnect(left, force=True)
                 return False
             return True
@@ -140,7 +146,9 @@ class OwnDocker:
         self._end_containerd()
         do("ip", "netns", "del", self.name)
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in reversed([m for m in mounts if m.startswith(f"{self.home}/")]):  # what a killed daemon left
+        for mount in reversed(
+            [m for m in mounts if m.startswith(f"{self.home}/")]
+        ):  # what a killed daemon left
             do("umount", "-l", mount)
         shutil.rmtree(self.home)
 
@@ -168,6 +176,15 @@ def certificates(folder: Path, address: str) -> None:
     do(*new, "-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca-key.pem", "-out", "ca.pem",
         cwd=folder)  # fmt: skip
     for who in ("server", "client"):
-        do(*new, "-subj", f"/CN={who}", "-keyout", f"{who}-key.pem", "-out", f"{who}.csr", cwd=folder)
+        do(
+            *new,
+            "-subj",
+            f"/CN={who}",
+            "-keyout",
+            f"{who}-key.pem",
+            "-out",
+            f"{who}.csr",
+            cwd=folder,
+        )
         do("openssl", "x509", "-req", "-days", "2", "-in", f"{who}.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem",
             "-CAcreateserial", "-out", f"{who}.pem", "-extfile", f"{who}.ext", cwd=folder)  # fmt: skip

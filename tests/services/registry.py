@@ -18,7 +18,12 @@ _HASH = "$2b$04$TAP89X9wSwUfHwrnmS.kquwARY5W6UPDx5DKS8KqeVc7FWKaQayj."
 
 
 @contextmanager
-def registry(home: Path, *, guarded: bool = False, images: Path | None = None) -> Iterator[str]:
+def registry(
+    home: Path,
+    *,
+    guarded: bool = False,
+    images: Path | None = None,
+) -> Iterator[str]:
     """Serve a registry until the end; give its ``host:port``. Guarded: it wants `PASSWORD`.
 
     ``images``: those of another registry, which other machines get from this one, too.
@@ -26,7 +31,9 @@ def registry(home: Path, *, guarded: bool = False, images: Path | None = None) -
     home.mkdir(parents=True)
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
-    config = f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {images or home / 'data'}}}}}\n"
+    config = (
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {images or home / 'data'}}}}}\n"
+    )
     config += f"http: {{addr: '{'' if images else '127.0.0.1'}:{port}'}}\n"
     if guarded:
         (home / "users").write_text(f"{USER}:{_HASH}\n")
@@ -41,7 +48,11 @@ def registry(home: Path, *, guarded: bool = False, images: Path | None = None) -
         process.wait(60)
 
 
-def log_in(folder: Path, address: str, password: str = PASSWORD) -> None:
+def log_in(
+    folder: Path,
+    address: str,
+    password: str = PASSWORD,
+) -> None:
     """Write what ``docker login`` writes, for who has the folder as ``DOCKER_CONFIG``."""
     token = base64.b64encode(f"{USER}:{password}".encode()).decode()
     (folder / "config.json").write_text(json.dumps({"auths": {address: {"auth": token}}}))

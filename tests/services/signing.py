@@ -16,7 +16,11 @@ from tests.plain import NO_TLS
 SIMPLE = "application/vnd.dev.cosign.simplesigning.v1+json"
 
 
-def public(key: Any, folder: Path, name: str) -> Path:
+def public(
+    key: Any,
+    folder: Path,
+    name: str,
+) -> Path:
     """Write a key's public half as PEM."""
     path = folder / name
     path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
@@ -27,7 +31,11 @@ def text_for(digest: str) -> bytes:
     """Return what is signed: the text that names an image."""
     image = {"docker-manifest-digest": digest}
     identity = {"docker-reference": "registry.example.com/acme"}
-    critical = {"identity": identity, "image": image, "type": "cosign container image signature"}
+    critical = {
+        "identity": identity,
+        "image": image,
+        "type": "cosign container image signature",
+    }
     return json.dumps({"critical": critical, "optional": None}).encode()
 
 
@@ -44,19 +52,42 @@ def signature(key: Any, text: bytes) -> str:
     return b64encode(made).decode()
 
 
-def put(shop: str, repository: str, digest: str, *made: tuple[bytes, str], auth: Any = None) -> None:
+def put(
+    shop: str,
+    repository: str,
+    digest: str,
+    *made: tuple[bytes, str],
+    auth: Any = None,
+) -> None:
     """Put signatures, each a text with its signature, beside the image with this digest."""
     url = f"http://{shop}/v2/{repository}"
-    with httpx.Client(base_url=url, auth=auth, timeout=120, trust_env=False, verify=NO_TLS) as http:
+    with httpx.Client(
+        base_url=url,
+        auth=auth,
+        timeout=120,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as http:
         layers = [
-            {**_blob(http, text), "mediaType": SIMPLE, "annotations": {"dev.cosignproject.cosign/signature": said}}
+            {
+                **_blob(http, text),
+                "mediaType": SIMPLE,
+                "annotations": {"dev.cosignproject.cosign/signature": said},
+            }
             for text, said in made
         ]
         kind = "application/vnd.oci.image.manifest.v1+json"
         config = {**_blob(http, b"{}"), "mediaType": "application/vnd.oci.image.config.v1+json"}
-        manifest = {"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers}
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": kind,
+            "config": config,
+            "layers": layers,
+        }
         tag = digest.replace(":", "-") + ".sig"
-        http.put(f"/manifests/{tag}", json=manifest, headers={"content-type": kind}).raise_for_status()
+        http.put(
+            f"/manifests/{tag}", json=manifest, headers={"content-type": kind}
+        ).raise_for_status()
 
 
 def _blob(http: httpx.Client, content: bytes) -> dict[str, Any]:

@@ -58,7 +58,15 @@ def sshd(home: Path) -> Iterator[Sshd]:
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {home}/client "$@"\n')
     command.chmod(0o755)
-    line = [PROGRAM, "-D", "-e", "-f", str(home / "config"), "-o", f"ListenAddress=127.0.0.1:{port}"]
+    line = [
+        PROGRAM,
+        "-D",
+        "-e",
+        "-f",
+        str(home / "config"),
+        "-o",
+        f"ListenAddress=127.0.0.1:{port}",
+    ]
     process = started(line, home / "log", lambda: listens(port))
     try:
         yield Sshd(f"ssh://{getpass.getuser()}@127.0.0.1:{port}", command.parent, process)

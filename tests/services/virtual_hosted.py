@@ -37,7 +37,9 @@ class Store(BaseHTTPRequestHandler):
         elif not key:
             self.send(200, _listing(query.get("prefix", [""])[0]).encode())
         elif key in OBJECTS:
-            begin = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+            begin = int(
+                self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0]
+            )
             self.send(206 if begin else 200, OBJECTS[key][begin:])
         else:
             self.send(404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>")

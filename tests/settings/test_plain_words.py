@@ -27,12 +27,29 @@ class Inner(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["docker", "process"] = "docker"
-    count: int = Field(default=1, ge=1, le=9)
-    ratio: float = Field(default=0.5, gt=0, lt=1)
-    name: str = Field(default="abc", min_length=2, max_length=4, pattern="^[a-z]+$")
+    count: int = Field(
+        default=1,
+        ge=1,
+        le=9,
+    )
+    ratio: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+    )
+    name: str = Field(
+        default="abc",
+        min_length=2,
+        max_length=4,
+        pattern="^[a-z]+$",
+    )
     on: bool = False
     colour: Colour = Colour.RED
-    items: list[int] = Field(default=[1], min_length=1, max_length=2)
+    items: list[int] = Field(
+        default=[1],
+        min_length=1,
+        max_length=2,
+    )
     free: dict[str, Any] = {}
     at: datetime.datetime | None = None
     url: HttpUrl | None = None
@@ -47,7 +64,10 @@ class Needs(BaseModel):
 @pytest.mark.parametrize(
     ("inner", "said"),
     [
-        ({"kind": "dcoker"}, "kind: must be one of docker, process (got 'dcoker'); did you mean docker?"),
+        (
+            {"kind": "dcoker"},
+            "kind: must be one of docker, process (got 'dcoker'); did you mean docker?",
+        ),
         ({"kidn": 1}, "kidn: is not known here; known are at, colour, count, "),
         ({"count": "x"}, "count: must be a whole number (got 'x')"),
         ({"count": 0}, "count: must be at least 1 (got 0)"),
@@ -72,12 +92,16 @@ def test_each_kind_of_mistake_has_plain_words(inner: Any, said: str):
     missing, found = map(str, problems_of(caught.value.errors(), Needs))
     assert said in found and found.startswith("inner[0]")
     assert "nput should" not in found and "Value error" not in found
-    assert missing == "componentName: is missing; did you mean componentName instead of componentname?"
+    assert (
+        missing == "componentName: is missing; did you mean componentName instead of componentname?"
+    )
 
 
 def test_a_configuration_is_told_in_the_same_words(tmp_path: Path):
     file = tmp_path / "node.yml"
-    file.write_text("node: {id: A, institution: B}\nengine: {kind: dcoker, docker: {puull: never}}\nlimit: {}\n")
+    file.write_text(
+        "node: {id: A, institution: B}\nengine: {kind: dcoker, docker: {puull: never}}\nlimit: {}\n"
+    )
     with pytest.raises(Invalid) as caught:
         load(file)
     assert {(p.path, p.suggestion) for p in caught.value.problems} == {

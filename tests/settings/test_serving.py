@@ -39,10 +39,16 @@ def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
     return forks.run(arguments, env=os.environ | (env or {}))
 
 
-def refusal(configuration: Any, home: Path, env: dict[str, str] | None = None) -> str:
+def refusal(
+    configuration: Any,
+    home: Path,
+    env: dict[str, str] | None = None,
+) -> str:
     """Start a node that cannot start; return what it says."""
     file = home / "broken.yml"
-    file.write_text(configuration if isinstance(configuration, str) else yaml.safe_dump(configuration))
+    file.write_text(
+        configuration if isinstance(configuration, str) else yaml.safe_dump(configuration)
+    )
     ended = command("serve", "--config", str(file), env=env)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "Traceback" not in ended.stderr
@@ -111,16 +117,23 @@ def test_an_address_that_is_taken(tmp_path: Path):
         file.write_text(yaml.safe_dump(a_node(peer=address)))
         ended = command("serve", "--config", str(file))
     assert ended.returncode == 2 and "Traceback" not in ended.stderr and "Errno" not in ended.stderr
-    assert f"cannot listen on {address}" in ended.stderr and f"change listen in {file}" in ended.stderr
+    assert (
+        f"cannot listen on {address}" in ended.stderr and f"change listen in {file}" in ended.stderr
+    )
 
 
 def test_the_environment_goes_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "node.yml"
-    file.write_text(yaml.safe_dump(a_node() | {"engine": {"kind": "docker"}, "limits": {"body_bytes": 1000}}))
+    file.write_text(
+        yaml.safe_dump(a_node() | {"engine": {"kind": "docker"}, "limits": {"body_bytes": 1000}})
+    )
     monkeypatch.setenv("BFIA_GATEWAY__ENGINE__KIND", "process")
     monkeypatch.setenv("BFIA_GATEWAY__LIMITS__BODY_BYTES", "2000")
     with serving(Gateway(load(file))) as node:
-        assert ask(node, "operator", "GET", "/health/ready").json()["checks"]["engine"]["kind"] == "process"
+        assert (
+            ask(node, "operator", "GET", "/health/ready").json()["checks"]["engine"]["kind"]
+            == "process"
+        )
         create = f"{PLATFORM}/job/create_all"
         assert ask(node, "operator", "POST", create, content=b" " * 1500).status_code == 200
         assert ask(node, "operator", "POST", create, content=b" " * 2500).status_code == 413
@@ -132,7 +145,11 @@ OF_CONTAINERS = (f"{PLATFORM}/task/callback", f"{CHANNEL}/push", f"{CHANNEL}/pop
 OF_PEERS, OF_OPERATORS = f"{CONTROL}/job/create", f"{PLATFORM}/job/create_all"
 
 
-def serves(node: Gateway, listener: str, path: str) -> bool:
+def serves(
+    node: Gateway,
+    listener: str,
+    path: str,
+) -> bool:
     return ask(node, listener, "POST", path, json={}).status_code != 404
 
 
@@ -145,7 +162,14 @@ def test_three_listeners_each_with_its_own_paths(tmp_path: Path):
 
 def test_one_port_serves_peers_and_containers(tmp_path: Path):
     free = {"bind": "127.0.0.1:0"}
-    with running(tmp_path, listen={"peer": free, "operator": free, "container": None}) as node:
+    with running(
+        tmp_path,
+        listen={
+            "peer": free,
+            "operator": free,
+            "container": None,
+        },
+    ) as node:
         assert "container" not in node.addresses()
         assert all(serves(node, "peer", path) for path in (*OF_CONTAINERS, OF_PEERS))
         assert not serves(node, "peer", OF_OPERATORS)
@@ -155,7 +179,13 @@ def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path: Path):
     with Federation(tmp_path, [ME], {"kind": "process"}) as nodes:
         node = nodes[ME]
         path = f"{node.operator}/api/v1/events?follow=1"
-        with httpx.stream("GET", path, trust_env=False, verify=NO_TLS, timeout=120) as answer:
+        with httpx.stream(
+            "GET",
+            path,
+            trust_env=False,
+            verify=NO_TLS,
+            timeout=120,
+        ) as answer:
             lines = answer.iter_lines()
             assert next(lines) == "event: connected"
             node.stop()
@@ -166,7 +196,9 @@ def test_a_node_stops_cleanly_while_its_events_are_followed(tmp_path: Path):
 # ---------------------------------------------------------------- what is not there at the start
 
 
-def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+):
     engine = ContainerdEngine("n", "i")
     monkeypatch.setattr(engine, "network_id", lambda: "n1")
     with closing(bound("127.0.0.2:0")) as first:
@@ -179,7 +211,9 @@ def test_a_bridge_that_is_not_here_or_a_port_that_is_taken_is_named(monkeypatch:
                 assert refused.value.reason == reason
 
 
-def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(monkeypatch: pytest.MonkeyPatch):
+def test_isolation_that_cannot_be_checked_keeps_no_gateway_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+):
     def away() -> None:
         raise EngineDown("away")
 
@@ -194,7 +228,9 @@ def test_a_database_file_that_cannot_be_made_and_a_library_that_is_missing_are_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("")
-    settings: Any = SimpleNamespace(database=SimpleNamespace(url=f"sqlite:///{tmp_path}/file/node.db"))
+    settings: Any = SimpleNamespace(
+        database=SimpleNamespace(url=f"sqlite:///{tmp_path}/file/node.db")
+    )
     with pytest.raises(Invalid, match=r"database\.url: cannot be used: ") as refused:
         parts.only_process(settings)
     assert refused.value.reason == "DATABASE_UNUSABLE"
@@ -203,7 +239,9 @@ def test_a_database_file_that_cannot_be_made_and_a_library_that_is_missing_are_n
         parts._kubernetes(settings, settings, "i")
 
 
-def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_route_file_that_another_gateway_has_just_edited_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     routes: Any = SimpleNamespace(rival="the other", problems=())
     routes.reload = lambda: setattr(routes, "rival", "")

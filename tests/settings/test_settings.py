@@ -50,12 +50,28 @@ DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
     ("settings", "said"),
     [
         (
-            {"engine": {"kind": "docker", "docker": {"storage_source": {"bind": "/a", "volume": "b"}}}},
+            {
+                "engine": {
+                    "kind": "docker",
+                    "docker": {"storage_source": {"bind": "/a", "volume": "b"}},
+                }
+            },
             "exactly one of bind and volume",
         ),
-        ({"engine": {"kind": "process", "docker": {"signatures": [{"keys": ["k.pem"]}]}}}, "signatures"),
         (
-            {"listen": {"peer": {"bind": "127.0.0.1:0", "tls": TLS, "advertise": "http://h:1"}}},
+            {"engine": {"kind": "process", "docker": {"signatures": [{"keys": ["k.pem"]}]}}},
+            "signatures",
+        ),
+        (
+            {
+                "listen": {
+                    "peer": {
+                        "bind": "127.0.0.1:0",
+                        "tls": TLS,
+                        "advertise": "http://h:1",
+                    }
+                }
+            },
             "advertise must begin with https:// while tls is set",
         ),
         (
@@ -68,12 +84,23 @@ DOCKER, BIG = {"kind": "docker"}, {"base_url": "tcp://h:1"}
             "must all have the same username",
         ),
         ({"storages": {"file": HDFS}}, "file is the name of the folder that every node has"),
-        ({"storages": {"a": HDFS | {"url": "hdfs://h:99999999/a"}}}, "must read s3://host:port/bucket"),
-        ({"storages": {"a": HDFS | {"password": SECRET}}}, "hdfs takes url, username and datanodes only"),
+        (
+            {"storages": {"a": HDFS | {"url": "hdfs://h:99999999/a"}}},
+            "must read s3://host:port/bucket",
+        ),
+        (
+            {"storages": {"a": HDFS | {"password": SECRET}}},
+            "hdfs takes url, username and datanodes only",
+        ),
         (
             {
                 "storages": {
-                    "a": {"url": "s3://h:1/abc", "username": "x", "password": SECRET, "datanodes": ["h:1"]}
+                    "a": {
+                        "url": "s3://h:1/abc",
+                        "username": "x",
+                        "password": SECRET,
+                        "datanodes": ["h:1"],
+                    }
                 }
             },
             "s3 has no datanodes",
@@ -89,14 +116,22 @@ def test_settings_that_do_not_fit_each_other_are_refused(settings: dict[str, Any
 
 
 def test_an_event_is_chosen_by_its_name():
-    hook = {"url": "http://h/x", "secret": SECRET, "events": ["stopped"]}
+    hook = {
+        "url": "http://h/x",
+        "secret": SECRET,
+        "events": ["stopped"],
+    }
     assert loaded(events={"webhooks": [hook]}).events.webhooks[0].events == ["stopped"]
 
 
 def test_revocation_lists_without_authorities_are_refused(tmp_path: Path):
     lists = tmp_path / "revoked.pem"
     lists.touch()
-    tls = PeerTls(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem", revoked=lists)
+    tls = PeerTls(
+        certificate=tmp_path / "c.pem",
+        key=tmp_path / "k.pem",
+        revoked=lists,
+    )
     (found,) = [one for one in problems(tls, datetime.now(UTC)) if one.path.endswith("revoked")]
     assert found.rule == "needs client_ca, whose authorities sign revocation lists"
 
@@ -136,7 +171,9 @@ def test_an_address_of_no_database_is_refused_with_its_path(url: str):
 )
 def test_a_password_that_is_not_percent_encoded_is_refused_unseen(password: str):
     said = refusal(database={"url": f"mysql+pymysql://gw:{password}@127.0.0.1:21393/gw"})
-    assert said.startswith("database.url: must have its user and password percent-encoded: write %40 for @")
+    assert said.startswith(
+        "database.url: must have its user and password percent-encoded: write %40 for @"
+    )
     assert said.endswith("(got 'mysql+pymysql://***@127.0.0.1:21393/gw')")
     encoded = f"mysql+pymysql://gw:{quote(password, safe='')}@127.0.0.1:21393/gw"
     assert loaded(database={"url": encoded}).database.url == encoded
@@ -156,7 +193,8 @@ def test_addresses_that_worked_go_on_working(url: str):
 
 
 @pytest.mark.parametrize(
-    "url", ["mysql+pymysql://gw:hexadec/gw", "mysql://gw:hex\uff20adec@host/gw", "gw:hexadec@host/gw"]
+    "url",
+    ["mysql+pymysql://gw:hexadec/gw", "mysql://gw:hex\uff20adec@host/gw", "gw:hexadec@host/gw"],
 )
 def test_an_address_with_parts_missing_shows_no_password(url: str):
     said = refusal(database={"url": url})
@@ -169,19 +207,31 @@ def test_a_wrong_section_does_not_show_its_secret():
         {"database": f"mysql+pymysql://me:{SECRET}@host/db"},
         {"database": {"uri": f"x://a:{SECRET}@b"}},
         {"auth": {"mode": "onn", "token": SECRET}},
-        {"auth": {"mode": "on", "token": SECRET[:15], "more": SECRET}},
+        {
+            "auth": {
+                "mode": "on",
+                "token": SECRET[:15],
+                "more": SECRET,
+            }
+        },
     ):
         assert SECRET not in refusal(**section)
 
 
 @given(st.text(alphabet="ab:/@?#%", max_size=12))
 def test_no_password_is_ever_shown(around: str):
-    assert SECRET not in without_password(f"mysql+pymysql://{around}{SECRET}{around}@host/db?password={SECRET}")
+    assert SECRET not in without_password(
+        f"mysql+pymysql://{around}{SECRET}{around}@host/db?password={SECRET}"
+    )
 
 
-@pytest.mark.parametrize(("name", "path"), [("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"), ("DATABASE", "database")])
+@pytest.mark.parametrize(
+    ("name", "path"), [("AUTHTOKEN", "BFIA_GATEWAY__AUTHTOKEN"), ("DATABASE", "database")]
+)
 def test_a_variable_that_is_misspelt_or_no_section_is_refused_without_its_value(
-    monkeypatch: pytest.MonkeyPatch, name: str, path: str
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    path: str,
 ):
     monkeypatch.setenv(f"BFIA_GATEWAY__{name}", f"mysql+pymysql://me:{SECRET}@host/db")
     said = refusal()
@@ -201,7 +251,11 @@ def test_the_example_token_is_refused():
 
 def test_paths_lie_beside_the_file_unless_told_otherwise(tmp_path: Path):
     file = tmp_path / "node.yml"
-    tls = {"ca": "keys/ca.pem", "cert": "/etc/cert.pem", "key": "key.pem"}
+    tls = {
+        "ca": "keys/ca.pem",
+        "cert": "/etc/cert.pem",
+        "key": "key.pem",
+    }
     docker = {"base_url": "tcp://h:1", "tls": tls}
     text: dict[str, Any] = {"node": {"id": "JG1"}, "engine": {"kind": "docker", "docker": docker}}
     file.write_text(yaml.safe_dump(text))
@@ -225,9 +279,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.mark.parametrize("form", ["sqlite+pysqlite:///{}/gateway.db", "sqlite:///{}-link/gateway.db"])
+@pytest.mark.parametrize(
+    "form", ["sqlite+pysqlite:///{}/gateway.db", "sqlite:///{}-link/gateway.db"]
+)
 def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
-    gateway: Gateway, tmp_path: Path, form: str
+    gateway: Gateway,
+    tmp_path: Path,
+    form: str,
 ):
     home = Path(gateway.settings.database.url.partition("///")[2]).parent
     if "link" in form:
@@ -248,7 +306,11 @@ def test_a_second_gateway_on_the_same_file_is_refused_however_it_is_named(
         ("sqlite:///{home}/text.db/gateway.db", ""),
     ],
 )
-def test_a_database_that_cannot_be_used_is_refused_with_its_cause(tmp_path: Path, url: str, cause: str):
+def test_a_database_that_cannot_be_used_is_refused_with_its_cause(
+    tmp_path: Path,
+    url: str,
+    cause: str,
+):
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
     with pytest.raises((Invalid, DatabaseAway)) as caught:
         opened(url.format(home=tmp_path))
@@ -274,16 +336,36 @@ def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
         opened(url)
 
 
-GOOD_HOSTS = ["127.0.0.1:7382", "127.9.9.9", "localhost", "localhost:1", "LOCALHOST:7382", "[::1]:7382"]
-BAD_HOSTS = ["evil.example:7382", "10.0.0.1", "127.0.0.1.evil.example", "localhost.evil.example", "["]
+GOOD_HOSTS = [
+    "127.0.0.1:7382",
+    "127.9.9.9",
+    "localhost",
+    "localhost:1",
+    "LOCALHOST:7382",
+    "[::1]:7382",
+]
+BAD_HOSTS = [
+    "evil.example:7382",
+    "10.0.0.1",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "[",
+]
 
 
 def test_requests_from_pages_of_other_sites_are_refused(gateway: Gateway):
-    def status(host: str | None = None, origin: str | None = None, listener: str = "operator") -> int:
+    def status(
+        host: str | None = None,
+        origin: str | None = None,
+        listener: str = "operator",
+    ) -> int:
         headers = {k: v for k, v in (("host", host), ("origin", origin)) if v is not None}
         answer = ask(gateway, listener, "GET", "/docs", headers=headers)
         if answer.status_code == 403:
-            assert answer.json()["code"] == 403 and answer.json()["data"].keys() == {"reason", "next_step"}
+            assert answer.json()["code"] == 403 and answer.json()["data"].keys() == {
+                "reason",
+                "next_step",
+            }
             assert answer.json()["data"]["reason"] == "FOREIGN_ORIGIN"
         return answer.status_code
 
@@ -291,7 +373,13 @@ def test_requests_from_pages_of_other_sites_are_refused(gateway: Gateway):
     assert {host: status(host) for host in GOOD_HOSTS} == dict.fromkeys(GOOD_HOSTS, 200)
     assert {host: status(host) for host in BAD_HOSTS} == dict.fromkeys(BAD_HOSTS, 403)
     good = [f"http://{host}" for host in GOOD_HOSTS]
-    bad = ["null", "", "127.0.0.1", *(f"https://{host}" for host in BAD_HOSTS), "https://127.0.0.1@evil.example"]
+    bad = [
+        "null",
+        "",
+        "127.0.0.1",
+        *(f"https://{host}" for host in BAD_HOSTS),
+        "https://127.0.0.1@evil.example",
+    ]
     assert {origin: status(None, origin) for origin in good} == dict.fromkeys(good, 200)
     assert {origin: status(None, origin) for origin in bad} == dict.fromkeys(bad, 403)
     assert status("evil.example", listener="peer") == 200, "other listeners are for other machines"
@@ -303,7 +391,9 @@ def test_an_engine_that_is_none_of_ours_is_refused_by_name():
         assert said.startswith("engine.kind: ") and name in said
 
 
-ADVERTISED = {"listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "http://10.0.0.5:7381"}}}
+ADVERTISED = {
+    "listen": {"container": {"bind": "0.0.0.0:7381", "advertise": "http://10.0.0.5:7381"}}
+}
 K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
 
 
@@ -314,9 +404,15 @@ K8S: Any = {"kind": "kubernetes", "kubernetes": {}}
         ({"daemons": [BIG]}, "is not known here; known are"),
         ({"pull": "missing"}, "needs at least one of registries"),
         ({"base_url": "tcp://h:1", "tls": {"ca": "ca.pem", "cert": "c.pem"}}, "belong together"),
-        ({"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}}, "the whole machine"),
+        (
+            {"allow": {"v": {"mounts": [{"source": "/var/run/docker.sock", "target": "/s"}]}}},
+            "the whole machine",
+        ),
         ({"allow": {"v": {"mounts": [{"source": "a/../b", "target": "/s"}]}}}, "absolute path"),
-        ({"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}}, "gateway's own"),
+        (
+            {"allow": {"v": {"mounts": [{"source": "/a", "target": "/bfia/storage"}]}}},
+            "gateway's own",
+        ),
         ({"allow": {"v": {"privileged": True}}}, "privileged"),
     ],
 )
@@ -342,18 +438,34 @@ def test_what_makes_no_sense_for_containers_is_refused(docker: dict[str, Any], s
         (DOCKER, {"k": K8S | {"base_url": "tcp://h:1"}}, "are not for kind kubernetes"),
         (DOCKER, {"k": {"kind": "swarm"}}, "kind swarm needs base_url"),
         ({"kind": "process"}, {"big": BIG}, "engines need engine.kind docker"),
-        ({"kind": "swarm", "swarm": {"storage_source": {"volume": "v"}}}, {}, "of a Swarm share no volumes"),
+        (
+            {"kind": "swarm", "swarm": {"storage_source": {"volume": "v"}}},
+            {},
+            "of a Swarm share no volumes",
+        ),
         ({"kind": "swarm", "swarm": {"constraints": ["gpu"]}}, {}, "engine.swarm.constraints[0]"),
         ({"kind": "kubernetes", "kubernetes": {"gpu": "gpu"}}, {}, "engine.kubernetes.gpu"),
     ],
 )
-def test_further_engines_that_make_no_sense_are_refused(engine: Any, engines: Any, said: str) -> None:
-    assert said in refusal(engine=engine, engines=engines, **ADVERTISED)
+def test_further_engines_that_make_no_sense_are_refused(
+    engine: Any,
+    engines: Any,
+    said: str,
+) -> None:
+    assert said in refusal(
+        engine=engine,
+        engines=engines,
+        **ADVERTISED,
+    )
 
 
 def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device() -> None:
     more = {"far": {"base_url": "tcp://h:1"}, "farm": {"kind": "swarm", "base_url": "tcp://h:2"}}
-    docker = loaded(engine={"kind": "docker"}, engines=more, **ADVERTISED)
+    docker = loaded(
+        engine={"kind": "docker"},
+        engines=more,
+        **ADVERTISED,
+    )
     assert engines_by_place(docker) == {
         "": "",
         "far": "far",
@@ -364,17 +476,38 @@ def test_a_provider_reaches_a_swarm_by_its_name_its_manager_or_the_device() -> N
     }
     assert apart(docker) == Apart(frozenset({"farm"}), frozenset({"farm"}))
     shared = {"storage_source": {"bind": "/mnt/storage"}}
-    swarm = loaded(engine={"kind": "swarm", "swarm": shared}, engines=more, **ADVERTISED)
+    swarm = loaded(
+        engine={"kind": "swarm", "swarm": shared},
+        engines=more,
+        **ADVERTISED,
+    )
     assert engines_by_place(swarm)["swarm"] == "" and engines_by_place(swarm)["tcp://h:2"] == "farm"
     assert apart(swarm) == Apart(frozenset({"farm"}), frozenset({"", "farm"}))
 
 
 def test_a_provider_reaches_a_cluster_by_its_name_or_the_device() -> None:
-    docker = loaded(engine={"kind": "docker"}, engines={"k": K8S, "l": K8S}, **ADVERTISED)
-    assert engines_by_place(docker) == {"": "", "k": "k", "l": "l", "k8s": "k"}
+    docker = loaded(
+        engine={"kind": "docker"},
+        engines={"k": K8S, "l": K8S},
+        **ADVERTISED,
+    )
+    assert engines_by_place(docker) == {
+        "": "",
+        "k": "k",
+        "l": "l",
+        "k8s": "k",
+    }
     assert apart(docker) == Apart(frozenset({"k", "l"}), frozenset({"k", "l"}))
-    cluster = loaded(engine={"kind": "kubernetes"}, engines={"l": K8S}, **ADVERTISED)
-    assert engines_by_place(cluster) == {"": "", "l": "l", "k8s": ""} and apart(cluster).storage == {"", "l"}
+    cluster = loaded(
+        engine={"kind": "kubernetes"},
+        engines={"l": K8S},
+        **ADVERTISED,
+    )
+    assert engines_by_place(cluster) == {
+        "": "",
+        "l": "l",
+        "k8s": "",
+    } and apart(cluster).storage == {"", "l"}
 
 
 def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
@@ -398,16 +531,22 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     assert told["limits.pids"] == ("environment", "BFIA_GATEWAY__LIMITS")
     assert told["limits.cpu"] == told["approval.mode"] == ("default", "")
     shown = call("settings", "--file", "--config", str(file), "--changed")
-    assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
+    assert (
+        shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
+    )
     assert SECRET not in shown.stdout
     older = [{key: of for key, of in entry.items() if key != "changed"} for entry in found.values()]
     monkeypatch.setattr("gateway.config.loader.effective", lambda _: older)
     shown = call("settings", "--file", "--config", str(file), "--changed")
-    assert shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
+    assert (
+        shown.exit_code == 0 and "node.yml:2" in shown.stdout and "limits.cpu" not in shown.stdout
+    )
     monkeypatch.undo()
     call("init", "--engine", "process", "--node", ME, "-o", str(tmp_path / "new/node.yml"))
     new = {e["path"]: e for e in effective(load(tmp_path / "new/node.yml"))}
-    assert {path for path, e in new.items() if e["origin"] != "default"} == new.keys()  # `init` writes all of them
+    assert {
+        path for path, e in new.items() if e["origin"] != "default"
+    } == new.keys()  # `init` writes all of them
     changed = {"node.id", "engine.kind", "route_table.file", "data.grants"}
     assert {path for path, e in new.items() if e["changed"]} == {
         *changed,
@@ -416,7 +555,9 @@ def test_every_value_says_where_it_comes_from_and_no_secret_is_shown(
     }
 
 
-def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it_is_named(tmp_path: Path):
+def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it_is_named(
+    tmp_path: Path,
+):
     file = tmp_path / "node.yml"
     node: dict[str, Any] = {"node": {"id": ME}, "engine": {"kind": "docker"}}
     old = deepcopy(node)
@@ -443,7 +584,9 @@ def test_a_file_that_an_earlier_version_wrote_is_read_and_what_was_changed_in_it
 def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
     """Else what was added at the top of a file that `init` wrote would have no effect, without a word."""
     file = tmp_path / "node.yml"
-    file.write_text("approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: 'off'}\n")
+    file.write_text(
+        "approval: {mode: person}\nnode: {id: A}\nengine: {kind: process}\napproval: {mode: 'off'}\n"
+    )
     with pytest.raises(Invalid) as caught:
         load(file)
     [problem] = caught.value.problems
@@ -457,17 +600,26 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path):
         (b"node: {id: " + b"1" * 6000 + b"}", "must be YAML: Exceeds the limit"),
         (b"a: '" + b"[" * 600 + b"'", "a: is not known here"),
         (b"a: &a [*a]", "a: is not known here"),
-        (b"node:\n\tid: x", "must be YAML: line 2 column 1: found character that cannot start any token"),
+        (
+            b"node:\n\tid: x",
+            "must be YAML: line 2 column 1: found character that cannot start any token",
+        ),
         (b"\xff\xfen\x00", "must be text in UTF-8 (got 'byte 0')"),
         (b"- a", "must be a YAML mapping (name: value)"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: bytes, says: str):
+def test_a_file_that_cannot_be_read_is_told_in_a_line(
+    tmp_path: Path,
+    text: bytes,
+    says: str,
+):
     file = tmp_path / "node.yml"
     file.write_bytes(text)
     with pytest.raises(Invalid) as caught:
         load(file)
-    assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(caught.value)
+    assert [str(p) for p in caught.value.problems if says in str(p)] and "\n" not in str(
+        caught.value
+    )
     file.unlink()
     with pytest.raises(Invalid, match="cannot be read"):
         load(file)
@@ -489,7 +641,10 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: byte
     ],
 )
 def test_where_the_other_gateways_of_a_node_reach_one(
-    peer: dict[str, str], database: str, here: str, seen: str
+    peer: dict[str, str],
+    database: str,
+    here: str,
+    seen: str,
 ) -> None:
     """On all addresses is nowhere: a message that was handed on there stayed where it was."""
     made = loaded(listen={"peer": {"bind": "0.0.0.0:7380", **peer}}, database={"url": database})

@@ -10,9 +10,13 @@ from gateway.store.store import Store
 from tests.contracts.databases import a_store, careless_database
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)]
+)
 def migrated(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    worker_id: str,
 ) -> Iterator[str]:
     with ExitStack() as stack:
         if request.param == "mariadb":
@@ -32,7 +36,13 @@ def stores(migrated: str) -> Iterator[tuple[Store, Store]]:
             for table in schema.metadata.sorted_tables:
                 if table is not schema.resource_pool:
                     connection.execute(table.delete())
-            connection.execute(schema.resource_pool.update().values(ignored=0, repaired=0, expired=0))
+            connection.execute(
+                schema.resource_pool.update().values(
+                    ignored=0,
+                    repaired=0,
+                    expired=0,
+                )
+            )
         yield one, other
 
 

@@ -29,9 +29,17 @@ def resources(store: Store, freed: list[list[str]] | None = None) -> Resources:
     return Resources(lambda: MEANS, store, lambda: at(0), ([] if freed is None else freed).append)
 
 
-def a_job_that_needs(cpu: float, number: int, priority: int = 0):
+def a_job_that_needs(
+    cpu: float,
+    number: int,
+    priority: int = 0,
+):
     spec = a_spec(job_id=f"job-{number}", job_params={"common": {"priority": priority}})
-    return a_local_job(spec=spec, status=JobStatus.READY, pool=Pool(Amounts.of(cpu, GIB), 1))
+    return a_local_job(
+        spec=spec,
+        status=JobStatus.READY,
+        pool=Pool(Amounts.of(cpu, GIB), 1),
+    )
 
 
 def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
@@ -52,7 +60,13 @@ def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
             except Refused as error:
                 assert error.reason == "RESOURCES_BUSY"
             view = mine.view()
-            seen.append((view["remaining"]["cpu"], view["held"]["cpu"], sum(h["cpu"] for h in view["holders"])))
+            seen.append(
+                (
+                    view["remaining"]["cpu"],
+                    view["held"]["cpu"],
+                    sum(h["cpu"] for h in view["holders"]),
+                )
+            )
             if random.random() < 0.3:
                 mine.give_back(job.id)
                 given_back.append(job.id)
@@ -73,7 +87,11 @@ def test_two_gateways_race_for_the_last_cores(stores: tuple[Store, Store]):
 def test_the_next_in_line_is_notified_when_resources_are_free(store: Store):
     freed: list[list[str]] = []
     mine = resources(store, freed)
-    first, low, high = a_job_that_needs(8, 1), a_job_that_needs(8, 2), a_job_that_needs(8, 3, priority=7)
+    first, low, high = (
+        a_job_that_needs(8, 1),
+        a_job_that_needs(8, 2),
+        a_job_that_needs(8, 3, priority=7),
+    )
     for job in (first, low, high):
         store.local_jobs.add(job, "flow")
     mine.hold(first)
@@ -95,7 +113,9 @@ def test_a_job_with_an_unreadable_record_releases_its_reservations(store: Store)
     mine.hold(job)
     with store.write() as connection:
         t = schema.local_job
-        connection.execute(t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1))
+        connection.execute(
+            t.update().values(state='{"status": "NOWHERE"}', version=t.c.version + 1)
+        )
     mine.release(job.id)
     assert mine.view()["remaining"]["cpu"] == 8
 
@@ -112,42 +132,70 @@ def test_a_job_that_has_ended_reserves_nothing(store: Store):
 FAR = "ssh://far"
 
 
-def capacities(store: Store, engine: MemoryEngine, first_look: float = 60.0) -> EngineCapacities:
+def capacities(
+    store: Store,
+    engine: MemoryEngine,
+    first_look: float = 60.0,
+) -> EngineCapacities:
     context = NodeContext("n1", store, lambda: at(0))
     return EngineCapacities(context, {FAR: engine}, a_configuration(), first_look=first_look)
 
 
 def a_configuration(**resources: float) -> Settings:
-    return Settings.model_validate({"node": {"id": "n1"}, "engine": {"kind": "process"}, "resources": resources})
+    return Settings.model_validate(
+        {
+            "node": {"id": "n1"},
+            "engine": {"kind": "process"},
+            "resources": resources,
+        }
+    )
 
 
 def resources_of(store: Store, found: EngineCapacities) -> Resources:
-    return Resources(lambda: replace(MEANS, further=found.by_engine()), store, lambda: at(0), lambda jobs: None)
+    return Resources(
+        lambda: replace(MEANS, further=found.by_engine()), store, lambda: at(0), lambda jobs: None
+    )
 
 
 def an_engine(cores: float, *, down: bool = False) -> MemoryEngine:
-    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(cores, 16 * GIB))
+    engine = MemoryEngine(
+        node="n1",
+        installation="i",
+        images={},
+        capacity=Capacity(cores, 16 * GIB),
+    )
     engine.world.down = down
     return engine
 
 
-def a_far_job(far: float, number: int, main: float = 0):
+def a_far_job(
+    far: float,
+    number: int,
+    main: float = 0,
+):
     local = a_job_that_needs(main, number)
     return replace(local, pool=Pool(Amounts.of(main), 1, {FAR: Amounts.of(far)}))
 
 
-def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(stores: tuple[Store, Store]):
+def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(
+    stores: tuple[Store, Store],
+):
     store, other = stores
     first, second = (resources_of(one, capacities(one, an_engine(16))) for one in stores)
     one, two = a_far_job(10, 1, main=2), a_far_job(10, 2)
     for job in (one, two):
         store.local_jobs.add(job, "flow")
     first.hold(one)
-    with pytest.raises(Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"):
+    with pytest.raises(
+        Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 6, held by job job-1"
+    ):
         second.hold(two)  # another gateway on the same database
     smaller = resources_of(other, capacities(other, an_engine(12)))
     shown = smaller.view()
-    assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [(2, 6), (10, 2)]
+    assert [(e["held"]["cpu"], e["remaining"]["cpu"]) for e in shown["engines"]] == [
+        (2, 6),
+        (10, 2),
+    ]
     assert shown["holders"][0]["engines"][FAR]["cpu"] == 10
     for gateway in (first, smaller, second):  # it is returned once, whoever says so
         gateway.release(one.id)
@@ -164,7 +212,10 @@ def test_reservations_of_a_further_engine_survive_a_restart_with_other_totals(st
 
 def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store: Store):
     engine = MemoryEngine(
-        node="n1", installation="i", images={}, capacity=Capacity(16, 16 * GIB, others=Capacity(8, GIB))
+        node="n1",
+        installation="i",
+        images={},
+        capacity=Capacity(16, 16 * GIB, others=Capacity(8, GIB)),
     )
     found = capacities(store, engine)
     mine, told = resources_of(store, found), list[str]()
@@ -172,7 +223,9 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store:
     found._changed = lambda: told.append("changed")
     job = a_far_job(10, 1)
     store.local_jobs.add(job, "flow")
-    with pytest.raises(Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 8, others use cpu 4"):
+    with pytest.raises(
+        Refused, match=f"needs cpu 10 at engine {FAR} on node n1, free cpu 8, others use cpu 4"
+    ):
         mine.hold(job)
     shown = mine.view()["engines"][1]
     assert (shown["total"]["cpu"], shown["others"]["cpu"], shown["remaining"]["cpu"]) == (12, 4, 8)
@@ -183,7 +236,9 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store:
 
 
 def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):
-    assert capacities(store, an_engine(16, down=True)).by_engine()[FAR].total is None  # nobody has ever seen it
+    assert (
+        capacities(store, an_engine(16, down=True)).by_engine()[FAR].total is None
+    )  # nobody has ever seen it
     capacities(store, an_engine(16)).by_engine()
     capacities(store, an_engine(14)).by_engine()
     engine = an_engine(4, down=True)
@@ -191,7 +246,9 @@ def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):
     job = a_far_job(10, 1)
     store.local_jobs.add(job, "flow")
     mine = resources_of(store, found)
-    with pytest.raises(Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"):
+    with pytest.raises(
+        Refused, match=f"ENGINE_DOWN: engine {FAR} of node n1 has not answered since 2026"
+    ):
         mine.hold(job)
     none = a_far_job(0, 2)
     store.local_jobs.add(none, "flow")
@@ -211,7 +268,9 @@ def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):
 def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store: Store):
     def cores(engine: MemoryEngine, owner: str) -> float:
         context = NodeContext("n1", store, lambda: at(0), owner)
-        found = EngineCapacities(context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0)
+        found = EngineCapacities(
+            context, {"": engine}, a_configuration(cpu=20, cpu_overcommit=2), first_look=60.0
+        )
         return found().total.cpu / 1000
 
     assert cores(an_engine(24), "first") == 40
@@ -222,14 +281,22 @@ def test_the_main_engine_while_down_has_the_capacity_this_gateway_last_saw(store
 def test_gpus_are_held_whoever_counts_them_and_claims_from_before_they_were_counted_hold_none(
     stores: tuple[Store, Store],
 ):
-    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(8, GIB, 3))
+    engine = MemoryEngine(
+        node="n1",
+        installation="i",
+        images={},
+        capacity=Capacity(8, GIB, 3),
+    )
     first, second = (resources_of(one, capacities(one, engine)) for one in stores)
-    jobs = [replace(a_far_job(0, n), pool=Pool(Amounts(), 1, {FAR: Amounts.of(gpu=2)})) for n in (1, 2)]
+    jobs = [
+        replace(a_far_job(0, n), pool=Pool(Amounts(), 1, {FAR: Amounts.of(gpu=2)})) for n in (1, 2)
+    ]
     for job in jobs:
         stores[0].local_jobs.add(job, "flow")
     first.hold(jobs[0])
     with pytest.raises(
-        Refused, match=f"needs gpu 2 at engine {FAR} on node n1, free gpu 1, held by job job-1 .gpu 2"
+        Refused,
+        match=f"needs gpu 2 at engine {FAR} on node n1, free gpu 1, held by job job-1 .gpu 2",
     ):
         second.hold(jobs[1])
     engine.world.down = True
@@ -251,7 +318,12 @@ class Hanging(MemoryEngine):
 
 
 def test_no_request_waits_long_for_an_engine_that_hangs(store: Store):
-    engine = Hanging(node="n1", installation="i", images={}, capacity=Capacity(4, GIB))
+    engine = Hanging(
+        node="n1",
+        installation="i",
+        images={},
+        capacity=Capacity(4, GIB),
+    )
     engine.let_go = threading.Event()
     found, told = capacities(store, engine, 0.0), threading.Event()
     found._changed = told.set
@@ -267,14 +339,20 @@ def test_what_an_ended_job_still_holds_is_released_within_a_minute_logged_and_co
     job = a_job_that_needs(3, 1)
     store.local_jobs.add(job, "flow")
     found.hold(job)
-    over = {"status": JobStatus.FINISHED, "ended_at": at(0), "closed": True}
+    over = {
+        "status": JobStatus.FINISHED,
+        "ended_at": at(0),
+        "closed": True,
+    }
     store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
     for look in range(4):
         now[0] = look * EVERY + 0.1
         found.reconcile()
         if not found.view()["held"]["cpu"]:
             break
-    assert 20 < now[0] <= 60 - EVERY, "it may return it by itself first, and a look may have been just before"
+    assert 20 < now[0] <= 60 - EVERY, (
+        "it may return it by itself first, and a look may have been just before"
+    )
     found.reconcile()
     assert found.view()["returned_by_reconciler"] == 1
     events = [e.event for e in store.timeline(job.id)]

@@ -66,14 +66,23 @@ def datasets(request: pytest.FixtureRequest, store: Store) -> DatasetRepository:
     return MemoryDatasets() if request.param == "memory" else SqlDatasets(store)
 
 
-def a_dataset(namespace: str = "ns", name: str = "t", **changes: Any) -> Dataset:
+def a_dataset(
+    namespace: str = "ns",
+    name: str = "t",
+    **changes: Any,
+) -> Dataset:
     values: dict[str, Any] = {
         "namespace": namespace,
         "name": name,
         "columns": ("id", "y", "x0"),
         "count": 3,
         "partitions": 1,
-        "meta": {"delimiter": ",", "match_id_name": "id", "label_name": "y", "余": [1, None, {"a": 0.5}]},
+        "meta": {
+            "delimiter": ",",
+            "match_id_name": "id",
+            "label_name": "y",
+            "余": [1, None, {"a": 0.5}],
+        },
         "checksum": "0" * 64,
         "size": 17,
         "created_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
@@ -100,7 +109,9 @@ def test_one_of_several_concurrent_uploads_of_a_name_is_recorded(datasets: Datas
     first = datasets.get("ns", "race")
     assert sum(won) == 1 and first in tries
     assert not datasets.replace(a_dataset(name="race", size=99), tries[0])
-    assert datasets.replace(first, a_dataset(name="race", size=7)) and not datasets.replace(first, tries[0])
+    assert datasets.replace(first, a_dataset(name="race", size=7)) and not datasets.replace(
+        first, tries[0]
+    )
     kept = datasets.get("ns", "race")
     assert kept is not None and kept.size == 7
     datasets.delete("ns", "race")
@@ -109,21 +120,38 @@ def test_one_of_several_concurrent_uploads_of_a_name_is_recorded(datasets: Datas
 # ---------------------------------------------------------------- providers
 
 
-def a_revision(provider: Provider, number: int = 1, action: Action = Action.UPDATED, at: int = 0) -> Revision:
-    return Revision(provider.key, number, AT + timedelta(seconds=at), "ann", action, "why 文", provider)
+def a_revision(
+    provider: Provider,
+    number: int = 1,
+    action: Action = Action.UPDATED,
+    at: int = 0,
+) -> Revision:
+    return Revision(
+        provider.key, number, AT + timedelta(seconds=at), "ann", action, "why 文", provider
+    )
 
 
 def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers: Repository):
     first = provider_from_request(example("register_unionpay.json"))
-    first = replace(first, retired=True, digests={"unionpay:2.0.0": "sha256:1"}, images={"HeteroLR": "lr:1"})
+    first = replace(
+        first,
+        retired=True,
+        digests={"unionpay:2.0.0": "sha256:1"},
+        images={"HeteroLR": "lr:1"},
+    )
     assert providers.get(first.key) is None and providers.newest(first.key) == 0
     providers.write(a_revision(first, at=3))
     assert providers.get(first.key) == first
-    old, new = a_provider(), a_provider(a_description("Other"), metadata={"image": "acme:1.0.1", "注": "文"})
+    old, new = (
+        a_provider(),
+        a_provider(a_description("Other"), metadata={"image": "acme:1.0.1", "注": "文"}),
+    )
     every = [a_revision(p, i + 1, at=i) for i, p in enumerate((old, new, new))]
     for revision in every:
         providers.write(revision)
-    assert providers.get(new.key) == new and [p.key for p in providers.list()] == sorted([new.key, first.key])
+    assert providers.get(new.key) == new and [p.key for p in providers.list()] == sorted(
+        [new.key, first.key]
+    )
     assert list(providers.history(new.key)) == every[::-1]
     assert list(providers.history(new.key, before=3, limit=1)) == [every[1]]
     with pytest.raises(Stale):
@@ -131,7 +159,11 @@ def test_revisions_are_kept_in_order_and_the_newest_is_in_force(providers: Repos
     providers.write(a_revision(new, 4, Action.DELETED))
     assert providers.get(new.key) is None and providers.list() == [first]
     providers.write(a_revision(new, providers.newest(new.key) + 1))
-    assert [r.action for r in providers.history(new.key)] == ["updated", "deleted", *["updated"] * 3]
+    assert [r.action for r in providers.history(new.key)] == [
+        "updated",
+        "deleted",
+        *["updated"] * 3,
+    ]
 
 
 def test_the_revision_in_force_at_a_moment_is_found(providers: Repository):
@@ -168,7 +200,9 @@ def test_a_name_has_one_owner_until_it_is_given(providers: Repository):
 
 def test_concurrent_registrations_each_get_a_revision(providers: Repository):
     registry = Registry(providers)
-    said = at_once(6, lambda i: registry.register(a_provider(metadata={"image": f"acme:{i}"})).created)
+    said = at_once(
+        6, lambda i: registry.register(a_provider(metadata={"image": f"acme:{i}"})).created
+    )
     assert sorted(said, key=str) == [False] * 5 + [True], said
     history = providers.history("acme:1.0.0@docker")
     assert [r.number for r in history] == [6, 5, 4, 3, 2, 1]
@@ -178,7 +212,9 @@ def test_concurrent_registrations_each_get_a_revision(providers: Repository):
 # ---------------------------------------------------------------- datasets
 
 
-def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once(datasets: DatasetRepository):
+def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once(
+    datasets: DatasetRepository,
+):
     dataset, newer = a_dataset(), a_dataset(count=4, disabled=True)
     assert datasets.get("ns", "t") is None
     datasets.put(dataset)
@@ -187,8 +223,15 @@ def test_datasets_are_put_replaced_listed_and_deleted_whole_also_by_many_at_once
     alike = [a_dataset(name=name) for name in ("T", "ţ", "т")]  # the storage tells them apart
     for other in alike:
         datasets.put(other)
-    assert [d.name for d in datasets.list()] == sorted(["t", "T", "ţ", "т"]) and datasets.get("ns", "t") == newer
-    assert [datasets.delete("ns", one.name) for one in (*alike, alike[0])] == [True, True, True, False]
+    assert [d.name for d in datasets.list()] == sorted(["t", "T", "ţ", "т"]) and datasets.get(
+        "ns", "t"
+    ) == newer
+    assert [datasets.delete("ns", one.name) for one in (*alike, alike[0])] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert datasets.list() == [newer]
     said = at_once(6, lambda i: datasets.put(a_dataset(count=i)))
     assert said == [None] * 6
@@ -244,11 +287,23 @@ def test_a_grant_takes_the_place_of_the_earlier_one_and_names_are_exact(store: S
 def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
     takes_part = queries._takes_part
-    monkeypatch.setattr(queries, "_takes_part", lambda spec, node: read.append(spec) or takes_part(spec, node))
+    monkeypatch.setattr(
+        queries, "_takes_part", lambda spec, node: read.append(spec) or takes_part(spec, node)
+    )
     for i in range(5):
-        spec = a_spec("a", {"guest": ("n1",), "host": ("n2" if i % 2 else "n3",)}, job_id=f"job-{i}")
+        spec = a_spec(
+            "a", {"guest": ("n1",), "host": ("n2" if i % 2 else "n3",)}, job_id=f"job-{i}"
+        )
         if i % 2:
-            store.jobs.add(replace(a_job(), tasks={}, spec=spec, created_at=at(i)), spec.flow_id)
+            store.jobs.add(
+                replace(
+                    a_job(),
+                    tasks={},
+                    spec=spec,
+                    created_at=at(i),
+                ),
+                spec.flow_id,
+            )
         store.local_jobs.add(replace(a_local_job(), spec=spec, created_at=at(i)), spec.flow_id)
     found, after = [], None
     while found == [] or after is not None:
@@ -267,7 +322,15 @@ def test_pages_of_both_sides_are_one_list_also_of_jobs_of_one_moment(store: Stor
     for i in range(12):
         spec, moment = a_spec("a", job_id=f"job-{i:02}"), at(i // 3)
         if i % 4 < 2:
-            store.jobs.add(replace(a_job(), tasks={}, spec=spec, created_at=moment), spec.flow_id)
+            store.jobs.add(
+                replace(
+                    a_job(),
+                    tasks={},
+                    spec=spec,
+                    created_at=moment,
+                ),
+                spec.flow_id,
+            )
         if i % 4:
             store.local_jobs.add(replace(a_local_job(), spec=spec, created_at=moment), spec.flow_id)
         there.append(spec.job_id)
@@ -282,8 +345,15 @@ def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store: Store)
     job = a_job("a; b: a", JobStatus.RUNNING, a=TaskStatus.SUCCESS, b=TaskStatus.RUNNING)
     store.jobs.add(replace(job, user="li.na"), job.spec.flow_id)
     spec = a_spec("a", job_id="job-over")
-    over = replace(a_local_job(status=JobStatus.FINISHED), spec=spec, created_at=at(9), ended_at=at(12))
-    store.local_jobs.add(replace(over, ending=Ending(Outcome.SUCCEEDED, at(12)), progress=50), spec.flow_id)
+    over = replace(
+        a_local_job(status=JobStatus.FINISHED),
+        spec=spec,
+        created_at=at(9),
+        ended_at=at(12),
+    )
+    store.local_jobs.add(
+        replace(over, ending=Ending(Outcome.SUCCEEDED, at(12)), progress=50), spec.flow_id
+    )
     listed = [(e.job_id, e.user, e.ended_at, e.progress) for e in page(store, Wanted(), 10).entries]
     assert listed == [("job-over", "", at(12), 100), (job.id, "li.na", None, 50)]
 
@@ -292,7 +362,9 @@ def test_the_audit_is_found_by_what_was_done_and_how_it_went(store: Store):
     audit = SqlAudit(store)
     audit.add(at(0), "ann" * 100, "POST /x%y", 200, 404, {"half": "\ud83d"})
     audit.add(at(1), "ann", "POST /xzy", 200, None, {})
-    assert [(e.at, e.who, e.detail) for e in audit.list(action="x%")] == [(at(0), "ann" * 85, {"half": "?"})]
+    assert [(e.at, e.who, e.detail) for e in audit.list(action="x%")] == [
+        (at(0), "ann" * 85, {"half": "?"})
+    ]
     assert [e.at for e in audit.list(refused=True)] == [at(0)]
     assert [e.at for e in audit.list(refused=False)] == [at(1)]
     assert [e.at for e in audit.list(since=at(1), until=at(2))] == [at(1)]
@@ -300,11 +372,15 @@ def test_the_audit_is_found_by_what_was_done_and_how_it_went(store: Store):
 
 def test_ids_of_audits_are_exact(store: Store):
     audits = SqlJobAudits(store)
-    assert [audits.add("n", one, f"job-{i}") for i, one in enumerate("aA名á")] == [f"job-{i}" for i in range(4)]
+    assert [audits.add("n", one, f"job-{i}") for i, one in enumerate("aA名á")] == [
+        f"job-{i}" for i in range(4)
+    ]
     assert audits.add("n", "A", "job-9") == "job-1"
 
 
-def test_one_of_several_concurrent_requests_with_one_signature_is_accepted(stores: tuple[Store, Store]):
+def test_one_of_several_concurrent_requests_with_one_signature_is_accepted(
+    stores: tuple[Store, Store],
+):
     used = [SqlUsedSignatures(store, lambda: AT) for store in stores]
     found = at_once(8, lambda i: used[i % 2].first("s", str(i), 120))
     assert len(set(found)) == 1
@@ -370,7 +446,10 @@ def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
 
 
 def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
-    with pytest.raises(DatabaseAway, match="every connection to the database is in use"), database._named():
+    with (
+        pytest.raises(DatabaseAway, match="every connection to the database is in use"),
+        database._named(),
+    ):
         raise sa.exc.TimeoutError("QueuePool limit")
 
 
@@ -392,20 +471,30 @@ def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(on_a_serv
         return replace(job, warnings=("余" * (most // 3),))
 
     job = a_job(spec=a_spec("a"))
-    large = replace(job.spec, job_id="job-large", job_params={"common": {"blob": '"' * (most // 2)}})
+    large = replace(
+        job.spec, job_id="job-large", job_params={"common": {"blob": '"' * (most // 2)}}
+    )
     assert store.jobs.add(job, "")
     with pytest.raises(TooLarge, match=f"max_allowed_packet of the database is {most}"):
         store.jobs.add(replace(job, spec=large), "")
     with pytest.raises(TooLarge):
         while_away(lambda: store.jobs.update(job.id, grown))
     assert (tried, connections) == ([job.id], []) and store.jobs.find("job-large") is None
-    assert store.jobs.update(job.id, lambda job: replace(job, warnings=("w" * (most // 2),))).warnings
+    assert store.jobs.update(
+        job.id, lambda job: replace(job, warnings=("w" * (most // 2),))
+    ).warnings
 
 
-def test_a_log_that_cannot_be_written_takes_nothing_back(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_a_log_that_cannot_be_written_takes_nothing_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(timeline.log, "info", raising(OSError(28, "No space left on device")))
-    job = replace(a_job(spec=a_spec("a", job_id="job-quiet")).noted(at(1), "job PENDING"), nodes={}, tasks={})
-    assert store.jobs.add(job, "") and [e.event for e in store.timeline("job-quiet")] == ["job PENDING"]
+    job = replace(
+        a_job(spec=a_spec("a", job_id="job-quiet")).noted(at(1), "job PENDING"), nodes={}, tasks={}
+    )
+    assert store.jobs.add(job, "") and [e.event for e in store.timeline("job-quiet")] == [
+        "job PENDING"
+    ]
     assert queries.drop_job(store, "job-nowhere", at(2), "ann", {}) is False
 
 
@@ -418,13 +507,34 @@ def test_a_database_with_a_clock_of_its_own_is_asked_for_the_time(store: Store):
 
 # ---------------------------------------------------------------- models
 
-FLOW = Dag((DagNode("trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)),))
+FLOW = Dag(
+    (
+        DagNode(
+            "trees", ComponentRef("vendor", "1.0.0", "Thing"), (), (DagOutput("model", "model0"),)
+        ),
+    )
+)
 
 
-def trained(store: Store, job_id: str = "job-1", outcome: Outcome = Outcome.SUCCEEDED) -> None:
+def trained(
+    store: Store,
+    job_id: str = "job-1",
+    outcome: Outcome = Outcome.SUCCEEDED,
+) -> None:
     """Play the last write of a training here."""
-    run = a_run("trees", RunStatus.SUCCESS, to_seal=("model",), output_keys={"model0": "model"}, seal=OK)
-    run = replace(run, run_id=f"run-{job_id}", name=f"bfia-{job_id}", task_id=f"task_{job_id}")
+    run = a_run(
+        "trees",
+        RunStatus.SUCCESS,
+        to_seal=("model",),
+        output_keys={"model0": "model"},
+        seal=OK,
+    )
+    run = replace(
+        run,
+        run_id=f"run-{job_id}",
+        name=f"bfia-{job_id}",
+        task_id=f"task_{job_id}",
+    )
     run = replace(run, outputs={"model": Address("ns", f"{job_id}-模型")})
     run = replace(run, files=(FileSum("data_0", 3, "aa", "model"),))
     spec = a_spec(FLOW, job_id=job_id, flow_id="流程 1")
@@ -438,7 +548,11 @@ def test_the_write_that_ends_a_training_stores_its_model_once(store: Store):
     trained(store, "job-2", Outcome.FAILED)
     models = SqlModels(store)
     (kept,) = models.all()
-    assert (kept.model.model_id, kept.model.version, kept.model.party.label) == ("流程 1", "job-1", "guest.0")
+    assert (kept.model.model_id, kept.model.version, kept.model.party.label) == (
+        "流程 1",
+        "job-1",
+        "guest.0",
+    )
     assert kept.deployed_at is None and kept.granted == ()
     assert kept.model.parts[0].files == (FileSum("data_0", 3, "aa"),)
     assert models.addresses() == {Address("ns", "job-1-模型"): "version job-1 of model 流程 1"}

@@ -54,10 +54,14 @@ def described(engine: sa.Engine) -> dict[str, Any]:
             continue
         options = look.get_table_options(table)
         found[table] = {
-            "columns": [(c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(table)],
+            "columns": [
+                (c["name"], str(c["type"]), c["nullable"]) for c in look.get_columns(table)
+            ],
             "key": look.get_pk_constraint(table)["constrained_columns"],
             "unique": sorted(str(u["column_names"]) for u in look.get_unique_constraints(table)),
-            "indexes": sorted((str(i["name"]), str(i["column_names"])) for i in look.get_indexes(table)),
+            "indexes": sorted(
+                (str(i["name"]), str(i["column_names"])) for i in look.get_indexes(table)
+            ),
             "text": [options.get("mariadb_default charset"), options.get("mariadb_collate")],
         }
     return found
@@ -74,9 +78,13 @@ def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(
     assert f"schema 0015_exact_audits -> {newest_revision()}" in caplog.messages
     migrated = described(old)
     assert migrated.keys() > before.keys()
-    with old.begin() as connection:  # killed before any revision was noted, and MariaDB keeps what was done
+    with (
+        old.begin() as connection
+    ):  # killed before any revision was noted, and MariaDB keeps what was done
         connection.exec_driver_sql("update alembic_version set version_num = '0015_exact_audits'")
-        connection.exec_driver_sql("drop index application_due" + (" on application" if mariadb else ""))
+        connection.exec_driver_sql(
+            "drop index application_due" + (" on application" if mariadb else "")
+        )
     migrate(old)
     assert described(old) == migrated
     with old.begin() as connection:
@@ -112,7 +120,9 @@ def test_another_revision_is_refused(database_url: str):
     engine = connect(database_url)
     with engine.begin() as connection:
         connection.exec_driver_sql("update alembic_version set version_num = '0010_job_audit'")
-    with pytest.raises(Invalid, match="its schema is 0010_job_audit; this version opens 0015_exact_audits, "):
+    with pytest.raises(
+        Invalid, match="its schema is 0010_job_audit; this version opens 0015_exact_audits, "
+    ):
         opened(database_url)
     engine.dispose()
 
@@ -120,7 +130,9 @@ def test_another_revision_is_refused(database_url: str):
 def test_no_stored_field_changed_its_name():
     """To rename a field of a stored value give it its old name as ``field(metadata={"stored": "old"})``."""
     then = set((RECORDED / "fields.txt").read_text().split())
-    now = {path for kind in (Job, LocalJob, PartyModel, Dataset) for path in paths(kind, kind.__name__)}
+    now = {
+        path for kind in (Job, LocalJob, PartyModel, Dataset) for path in paths(kind, kind.__name__)
+    }
     assert then <= now
 
 
@@ -142,4 +154,6 @@ def dataclasses_in(annotation: Any) -> Iterator[type]:
 def test_a_revision_spells_its_own_types():
     """Else a change of the schema would change what old revisions make."""
     versions = list(Path(versions_of.__file__).parent.glob("0*.py"))
-    assert len(versions) > 5 and not [one.name for one in versions if "from gateway" in one.read_text()]
+    assert len(versions) > 5 and not [
+        one.name for one in versions if "from gateway" in one.read_text()
+    ]

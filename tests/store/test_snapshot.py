@@ -21,9 +21,18 @@ def lines(store: Store) -> int:
 
 def test_rows_written_during_a_copy_are_not_in_it(stores: tuple[Store, Store], tmp_path):
     ours, other = stores
-    row = {"at": AT, "action": "test", "status": 200, "code": None, "detail": {}, "hash": ""}
+    row = {
+        "at": AT,
+        "action": "test",
+        "status": 200,
+        "code": None,
+        "detail": {},
+        "hash": "",
+    }
     with ours.write() as connection:  # more than one statement of a copy inserts
-        connection.execute(schema.audit.insert(), [row | {"who": f"ann {number} 'ü'"} for number in range(1200)])
+        connection.execute(
+            schema.audit.insert(), [row | {"who": f"ann {number} 'ü'"} for number in range(1200)]
+        )
     with snapshot(ours) as tables:
         copied = []
         for name, rows in tables:

@@ -59,7 +59,15 @@ def a_job(job_id: str = "job-1") -> Job:
         for name in ("a", "b")
     }
     spec = replace(SPEC, job_id=job_id)
-    return Job(spec, JobStatus.PENDING, NOW, nodes, tasks, ending=Ending(Outcome.FAILED, NOW), digest="d" * 64)
+    return Job(
+        spec,
+        JobStatus.PENDING,
+        NOW,
+        nodes,
+        tasks,
+        ending=Ending(Outcome.FAILED, NOW),
+        digest="d" * 64,
+    )
 
 
 def a_local_job() -> LocalJob:
@@ -97,7 +105,9 @@ def test_gateways_that_start_at_the_same_time_are_one_installation(stores: tuple
     assert len(set(at_once(6, lambda i: stores[i % 2].installation()))) == 1
 
 
-def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Store], read: list[str]):
+def test_a_change_builds_on_what_another_process_wrote(
+    stores: tuple[Store, Store], read: list[str]
+):
     store, other = stores
     store.jobs.add(a_job(), "flow")
 
@@ -115,7 +125,10 @@ def test_a_change_builds_on_what_another_process_wrote(stores: tuple[Store, Stor
     for i in range(2):
         other.jobs.update("job-1", further(f"theirs {i}"))
         store.jobs.update("job-1", further(f"mine {i}"))
-        assert other.jobs.update("job-1", last_said_by(f"mine {i}")).warnings[-2:] == (f"theirs {i}", f"mine {i}")
+        assert other.jobs.update("job-1", last_said_by(f"mine {i}")).warnings[-2:] == (
+            f"theirs {i}",
+            f"mine {i}",
+        )
     with pytest.raises(ValueError, match="not theirs"):
         other.jobs.update("job-1", last_said_by("theirs 1"))
     assert len(read) == 1  # the job itself is the same
@@ -180,7 +193,11 @@ def test_a_stored_record_leaves_out_defaults_and_nothing_else():
 def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store: Store):
     store.jobs.add(a_job().noted(NOW, "first", "me", text="值"), "flow")
     store.jobs.update("job-1", lambda job: job.noted(NOW, "second").noted(NOW, "third"))
-    assert [(e.event, e.by) for e in store.timeline("job-1")] == [("first", "me"), ("second", ""), ("third", "")]
+    assert [(e.event, e.by) for e in store.timeline("job-1")] == [
+        ("first", "me"),
+        ("second", ""),
+        ("third", ""),
+    ]
     assert store.timeline("job-1")[0].detail == {"text": "值"}
     assert store.timeline("job-1")[0].at == NOW
     store.jobs.update("job-1", lambda job: job.noted(NOW - timedelta(seconds=1), "written late"))
@@ -190,7 +207,12 @@ def test_notes_become_the_timeline_in_order_and_are_not_kept_in_the_record(store
 
 def test_jobs_are_listed_by_flow_and_state_and_when_they_are_due(store: Store):
     for i, status in enumerate((JobStatus.PENDING, JobStatus.FINISHED, JobStatus.PENDING)):
-        job = replace(a_job(f"job-{i}"), status=status, ending=None, created_at=NOW + timedelta(seconds=i))
+        job = replace(
+            a_job(f"job-{i}"),
+            status=status,
+            ending=None,
+            created_at=NOW + timedelta(seconds=i),
+        )
         store.jobs.add(job, "flow" if i else "other")
     store.local_jobs.add(a_local_job(), "flow")
     assert list(queries.statuses(store, "flow")) == queries.newest(store, 2) == ["job-2", "job-1"]
@@ -213,7 +235,11 @@ def test_tasks_and_runs_are_found_by_id(store: Store):
     assert store.job_of_task("other") is None
     for node in ("S", "other"):
         store.add_submission("job-9", "f", node, NOW)
-    assert (store.scheduler_of("job-9"), queries.submitted(store, "f"), queries.submitted(store, "g")) == (
+    assert (
+        store.scheduler_of("job-9"),
+        queries.submitted(store, "f"),
+        queries.submitted(store, "g"),
+    ) == (
         "S",
         [("job-9", "S")],
         [],
@@ -225,7 +251,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts of jobs that were read."""
     texts: list[str] = []
 
-    def heard(kind: type, text: str, **elsewhere: Any) -> Any:
+    def heard(
+        kind: type,
+        text: str,
+        **elsewhere: Any,
+    ) -> Any:
         texts.extend([text] if kind is JobSpec else [])
         return loads(kind, text, **elsewhere)
 
@@ -233,11 +263,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(store: Store, read: list[str]):
+def test_whether_a_node_has_a_running_job_is_found_without_reading_other_jobs(
+    store: Store, read: list[str]
+):
     parties = (Party("guest", 0, "A"), Party("host", 0, 'B"1\\余'))
     for i in range(3):
         job = a_job(f"job-{i}")
-        store.jobs.add(replace(job, spec=replace(job.spec, parties=parties if i == 1 else SPEC.parties)), "flow")
+        store.jobs.add(
+            replace(job, spec=replace(job.spec, parties=parties if i == 1 else SPEC.parties)),
+            "flow",
+        )
     assert store.in_use(parties[1].node) and len(read) == 1
     assert not store.in_use("") and not store.in_use("A1") and len(read) == 1
 
@@ -258,7 +293,9 @@ def test_a_look_for_a_job_that_is_not_there_leaves_the_others_in_memory(tmp_path
     store.close()
 
 
-def test_a_job_that_is_deleted_while_it_is_written_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_that_is_deleted_while_it_is_written_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Where no other process writes the database, no record is read again."""
     put = records.Cache.put
 

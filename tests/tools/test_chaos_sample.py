@@ -11,7 +11,9 @@ from tools.chaos.trials import Result
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.mariadb,
-    pytest.mark.skipif(os.geteuid() != 0, reason="chaos mounts a disk and starts a database: it needs root"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="chaos mounts a disk and starts a database: it needs root"
+    ),
 ]
 SEED = int(os.environ.get("BFIA_CHAOS_SEED", "1"))
 
@@ -23,7 +25,11 @@ def test_no_fault_breaks_a_rule():
 @pytest.mark.s3
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    "engine", [pytest.param("k8s", marks=pytest.mark.kubernetes), pytest.param("swarm", marks=pytest.mark.swarm)]
+    "engine",
+    [
+        pytest.param("k8s", marks=pytest.mark.kubernetes),
+        pytest.param("swarm", marks=pytest.mark.swarm),
+    ],
 )
 def test_no_fault_breaks_a_rule_in_a_cluster(engine: str):
     results = run(SEED, engine=engine, brief=True)

@@ -25,7 +25,9 @@ def expressions() -> list[str]:
     rules = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"][0]["rules"]
     assert all(set(rule["annotations"]) == {"summary", "do"} for rule in rules)
     panels = json.loads((FILES / "grafana.json").read_text())["panels"]
-    return [rule["expr"] for rule in rules] + [t["expr"] for panel in panels for t in panel["targets"]]
+    return [rule["expr"] for rule in rules] + [
+        t["expr"] for panel in panels for t in panel["targets"]
+    ]
 
 
 def test_every_figure_and_label_exists(figures: str):
@@ -35,7 +37,9 @@ def test_every_figure_and_label_exists(figures: str):
         for name in named:
             assert re.sub("_(total|bucket)$", "", name) in figures, name
         labels = {
-            label for found in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for label in found.split(", ")
+            label
+            for found in re.findall(r"(?:by|on) \(([^)]*)\)", expression)
+            for label in found.split(", ")
         }
         labels |= set(re.findall(r"[{,]([a-z]+)=", expression))
         for label in labels - _LABELS_OF_PROMETHEUS:

@@ -23,7 +23,10 @@ def measure(monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
 
 
 def test_a_node_and_its_storage_are_measured(
-    node: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: Gateway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     url = node.addresses()["operator"]
     measure(monkeypatch, "--url", url)

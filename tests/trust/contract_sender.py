@@ -31,13 +31,24 @@ class Sender:
     files: Files | None = None
     """of a certificate that the same authority has signed"""
 
-    def ask(self, node: Gateway, method: str, path: str, body: dict[str, Any], source: str) -> dict[str, Any]:
+    def ask(
+        self,
+        node: Gateway,
+        method: str,
+        path: str,
+        body: dict[str, Any],
+        source: str,
+    ) -> dict[str, Any]:
         """Send a request in the name of a node; return the answer."""
         content = json.dumps(body).encode() if method == "POST" else b""
         query = {} if method == "POST" else body
         asked = str(httpx.QueryParams(query))
         target = node.settings.node.id
-        sent = {"content-type": "application/json", "x-source-node-id": source, "x-target-node-id": target}
+        sent = {
+            "content-type": "application/json",
+            "x-source-node-id": source,
+            "x-target-node-id": target,
+        }
         if self.pair is not None:
             signable = Signable(method, path, asked, digest(content), source, target)
             sent |= headers(signable, sign(self.pair, signable, str(uuid4()), int(time.time())))
@@ -49,7 +60,14 @@ class Sender:
             verify.load_cert_chain(self.files.certificate, self.files.key)
         url = f"{node.addresses()['peer']}{path}"
         answer = httpx.request(
-            method, url, params=query, content=content, headers=sent, verify=verify, trust_env=False, timeout=60
+            method,
+            url,
+            params=query,
+            content=content,
+            headers=sent,
+            verify=verify,
+            trust_env=False,
+            timeout=60,
         )
         answered: dict[str, Any] = answer.json()
         return answered

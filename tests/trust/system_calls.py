@@ -22,7 +22,9 @@ def system_call(number, *arguments):
 
 def socket_call_of_32_bits(family):
     """Make a socket as old 32-bit programs do: the arguments are in memory, out of a profile's sight."""
-    page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40, prot=7)  # below 4 GiB
+    page = mmap.mmap(
+        -1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40, prot=7
+    )  # below 4 GiB
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     page[2048:2060] = struct.pack("<III", family, socket.SOCK_STREAM, 0)
     code = b"\x53\xb8" + struct.pack("<I", 102) + b"\xbb" + struct.pack("<I", 1)
@@ -33,7 +35,9 @@ def socket_call_of_32_bits(family):
 
 CALLS = {
     "AF_VSOCK": lambda: system_call(SOCKET, AF_VSOCK, socket.SOCK_STREAM, 0),
-    "AF_VSOCK, in the lower half": lambda: system_call(SOCKET, 1 << 32 | AF_VSOCK, socket.SOCK_STREAM, 0),
+    "AF_VSOCK, in the lower half": lambda: system_call(
+        SOCKET, 1 << 32 | AF_VSOCK, socket.SOCK_STREAM, 0
+    ),
     "AF_VSOCK, by 32 bits": lambda: socket_call_of_32_bits(AF_VSOCK),
     "AF_ALG": lambda: system_call(SOCKET, AF_ALG, socket.SOCK_SEQPACKET, 0),
     "io_uring": lambda: system_call(IO_URING_SETUP, 4, ctypes.addressof(PARAMETERS_OF_A_RING)),

@@ -30,7 +30,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Lines:
         audit = SqlAudit(store)
         for number in range(9):
             audit.add(
-                at(number), f"ann {number} 值", "PUT /x", 200, None, {"before": None, "after": [number, 0.5]}
+                at(number),
+                f"ann {number} 值",
+                "PUT /x",
+                200,
+                None,
+                {"before": None, "after": [number, 0.5]},
             )
             if number == 4:
                 audit.sign(ME, OWN, at(5))
@@ -57,7 +62,13 @@ def rehashed(lines: Lines, pair: KeyPair | None = None) -> Lines:
 
 def test_a_log_as_it_was_written_is_good(log: Lines):
     found = verify_log(log, [OWN.public])
-    assert (found.problems, found.lines, found.head, found.after_head, found.key) == ([], 11, 11, 0, OWN.id)
+    assert (found.problems, found.lines, found.head, found.after_head, found.key) == (
+        [],
+        11,
+        11,
+        0,
+        OWN.id,
+    )
     assert problems(rehashed(log)) == []
 
 
@@ -65,7 +76,9 @@ def test_a_changed_a_missing_and_an_added_line_is_named(log: Lines):
     for place, line in enumerate(log):
         number, before, after = place + 1, log[:place], log[place + 1 :]
         for key in line.keys() - {"id", "hash"}:
-            found = problems([*before, {**line, key: {"other": 1} if key == "detail" else "other"}, *after])
+            found = problems(
+                [*before, {**line, key: {"other": 1} if key == "detail" else "other"}, *after]
+            )
             assert any(f"line {number} was changed" in text for text in found), (number, key)
         with_hash = {**line, "who": "mallory"}
         with_hash["hash"] = hash_of(with_hash, log[place - 1]["hash"] if place else "")
@@ -81,15 +94,31 @@ def test_a_changed_a_missing_and_an_added_line_is_named(log: Lines):
 
 
 def test_lines_in_another_order_are_named(log: Lines):
-    assert any("line 3 comes after line 4" in text for text in problems([*log[:2], log[3], log[2], *log[4:]]))
+    assert any(
+        "line 3 comes after line 4" in text
+        for text in problems([*log[:2], log[3], log[2], *log[4:]])
+    )
     swapped = [*log[:2], {**log[3], "id": 3}, {**log[2], "id": 4}, *log[4:]]
-    assert [text[:18] for text in problems(swapped)][:2] == ["line 3 was changed", "line 4 was changed"]
+    assert [text[:18] for text in problems(swapped)][:2] == [
+        "line 3 was changed",
+        "line 4 was changed",
+    ]
 
 
 @pytest.mark.parametrize("at_line", [2, 6, 8])
 def test_hashes_that_are_computed_anew_do_not_fit_the_signed_heads(log: Lines, at_line: int):
     place = at_line - 1
-    changed = rehashed([*log[:place], {**log[place], "who": "mallory", "action": "PUT /x"}, *log[at_line:]])
+    changed = rehashed(
+        [
+            *log[:place],
+            {
+                **log[place],
+                "who": "mallory",
+                "action": "PUT /x",
+            },
+            *log[at_line:],
+        ]
+    )
     removed = rehashed([*log[:place], *log[at_line:]])
     added = rehashed([*log[:place], log[0], *log[place:]])
     for lines in (changed, removed, added):
@@ -139,7 +168,9 @@ def test_a_log_that_was_cut_off_at_its_end_is_named(tmp_path: Path, left: int):
         with store.write() as connection:
             connection.execute(schema.audit.delete().where(schema.audit.c.id > left))
         (found, *_) = verify_log(audit.lines(), [OWN.public], kept.read()).problems
-        assert found.startswith(f"lines {left + 1} to 11 are missing at the end: the node signed the last one at")
+        assert found.startswith(
+            f"lines {left + 1} to 11 are missing at the end: the node signed the last one at"
+        )
         longer = SqlAudit(store)
         for number in range(20):
             longer.add(at(number), "ann", "PUT /x", 200, None, {})
@@ -170,7 +201,9 @@ def test_several_gateways_write_one_chain(database_url: str):
         def write() -> None:
             for _ in range(5):
                 number = next(turns)
-                logs[number % 2].add(at(number), "ann", "PUT /x", 200, None, {"half": "\ud83d", "number": number})
+                logs[number % 2].add(
+                    at(number), "ann", "PUT /x", 200, None, {"half": "\ud83d", "number": number}
+                )
 
         assert at_once(8, write) == []
         logs[0].sign(ME, OWN, at(40))
@@ -180,7 +213,12 @@ def test_several_gateways_write_one_chain(database_url: str):
 
 def test_lines_from_before_the_chain_stay_and_are_counted(tmp_path: Path):
     with a_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
-        old = {"who": "ann", "action": "PUT /x", "status": 200, "detail": {}}
+        old = {
+            "who": "ann",
+            "action": "PUT /x",
+            "status": 200,
+            "detail": {},
+        }
         with store.write() as connection:
             connection.execute(schema.audit.insert(), [{**old, "at": at(n)} for n in range(3)])
         audit = SqlAudit(store)
@@ -204,7 +242,11 @@ def test_a_nodes_log_is_exported_signed_and_verified_by_command(tmp_path: Path):
     assert "no line is a signed head" in call("audit", "verify", *here).stdout
     exported.write_text(call("audit", "export", *here).stdout)
     assert len(exported.read_text().splitlines()) == 4
-    for command in (("identity", "rotate"), ("identity", "rotate", "--finish"), ("audit", "verify")):
+    for command in (
+        ("identity", "rotate"),
+        ("identity", "rotate", "--finish"),
+        ("audit", "verify"),
+    ):
         done = call(*command, *here)
         assert done.exit_code == 0, done.stdout
     pem.write_text(call("identity", "export", *here).stdout)
@@ -218,7 +260,10 @@ def test_a_nodes_log_is_exported_signed_and_verified_by_command(tmp_path: Path):
         "line 2 is missing": schema.audit.delete(),
     }
     for words, statement in tamper.items():
-        with a_store(f"sqlite:///{tmp_path / 'var/gateway.db'}") as store, store.write() as connection:
+        with (
+            a_store(f"sqlite:///{tmp_path / 'var/gateway.db'}") as store,
+            store.write() as connection,
+        ):
             connection.execute(statement.where(second))
         done = call("audit", "verify", *here)
         assert done.exit_code == 1 and words in done.stdout
@@ -241,6 +286,9 @@ def test_a_running_node_chains_what_it_is_asked_and_signs_what_it_finds(tmp_path
         signed = {"params": {"action": HEAD}}
         wait_for(lambda: ask(node, "operator", "GET", "/api/v1/audit", **signed).json()["audit"])
         for _ in range(2):
-            assert ask(node, "operator", "POST", "/api/v1/gc", json={"dry_run": True}).status_code == 200
+            assert (
+                ask(node, "operator", "POST", "/api/v1/gc", json={"dry_run": True}).status_code
+                == 200
+            )
         found = verify_log(node.audit.lines(), [pair.public])
         assert (found.problems, found.lines, found.after_head) == ([], 4, 2)

@@ -41,14 +41,29 @@ class Site:
     revoked: str
     clients: dict[str, httpx.Client] = field(default_factory=dict)
 
-    def post(self, who: str, path: str, headers: dict[str, str], **body: Any) -> dict[str, Any]:
+    def post(
+        self,
+        who: str,
+        path: str,
+        headers: dict[str, str],
+        **body: Any,
+    ) -> dict[str, Any]:
         """Send a request with the certificate of ``who``."""
         if who not in self.clients:
             context = ssl.create_default_context(cafile=self.authority.file)
             context.load_cert_chain(self.own[who].certificate, self.own[who].key)
             url = self.node.addresses()["peer"].replace("http://", "https://")
-            self.clients[who] = httpx.Client(base_url=url, verify=context, trust_env=False, timeout=60)
-        return self.clients[who].post(path, headers=headers, **(body or {"json": {"task_id": "t"}})).json()
+            self.clients[who] = httpx.Client(
+                base_url=url,
+                verify=context,
+                trust_env=False,
+                timeout=60,
+            )
+        return (
+            self.clients[who]
+            .post(path, headers=headers, **(body or {"json": {"task_id": "t"}}))
+            .json()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +87,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     (home / "routes.yml").write_text(yaml.safe_dump(routes))
     listen = {name: {"bind": "127.0.0.1:0"} for name in ("peer", "container", "operator")}
-    tls = {"certificate": own[ME].certificate, "key": own[ME].key, "client_ca": authority.file, "revoked": revoked}
+    tls = {
+        "certificate": own[ME].certificate,
+        "key": own[ME].key,
+        "client_ca": authority.file,
+        "revoked": revoked,
+    }
     with running(home, listen=listen | {"peer": listen["peer"] | {"tls": tls}}) as node:
         yield (site := Site(node, authority, own, revoked))
         for client in site.clients.values():
             client.close()
 
 
-def by_grpc(site: Site, who: str, path: str, message: bytes, headers: dict[str, str]) -> str:
+def by_grpc(
+    site: Site,
+    who: str,
+    path: str,
+    message: bytes,
+    headers: dict[str, str],
+) -> str:
     """Send a message with the certificate of ``who``, if any; return the code, or the status of a refusal."""
     files = site.own.get(who)
-    shown = (Path(files.key).read_bytes(), Path(files.certificate).read_bytes()) if files else (None, None)
+    shown = (
+        (Path(files.key).read_bytes(), Path(files.certificate).read_bytes())
+        if files
+        else (None, None)
+    )
     trusted = grpc.ssl_channel_credentials(Path(site.authority.file).read_bytes(), *shown)
     metadata = list(headers.items())
     with grpc.secure_channel(site.node.addresses()["peer"].partition("://")[2], trusted) as channel:
@@ -97,14 +127,20 @@ def by_grpc(site: Site, who: str, path: str, message: bytes, headers: dict[str, 
     return str(TransportOutbound.FromString(answer).code)
 
 
-MESSAGE = Inbound(payload=PushInbound(topic="t", payload=b"hi").SerializeToString()).SerializeToString()
+MESSAGE = Inbound(
+    payload=PushInbound(topic="t", payload=b"hi").SerializeToString()
+).SerializeToString()
 TAKES, STREAMS, PARTS = (f"/{calls.SERVICE}/{name}" for name in ("invoke", "transport", "part"))
 DENIED = ("E0000000403", "PERMISSION_DENIED")
 
 
 def test_by_grpc_a_message_is_taken_only_from_the_node_of_the_certificate(site: Site):
     """Attack: who has a certificate of another node, or none, sends by gRPC in a partner's name."""
-    about = {"x-ptp-session-id": "session_g", "x-ptp-source-node-id": PEER, "x-ptp-target-node-id": ME}
+    about = {
+        "x-ptp-session-id": "session_g",
+        "x-ptp-source-node-id": PEER,
+        "x-ptp-target-node-id": ME,
+    }
     for path in (TAKES, STREAMS, PARTS):
         for who in (OTHER, "nameless"):
             assert by_grpc(site, who, path, MESSAGE, about) in DENIED
@@ -146,25 +182,41 @@ def reason(said: dict[str, Any]) -> str:
     ],
 )
 def test_a_certificate_speaks_only_for_the_node_it_is_bound_to(
-    site: Site, who: str, claimed: str | None, taken: bool
+    site: Site,
+    who: str,
+    claimed: str | None,
+    taken: bool,
 ):
     said = site.post(who, POLL, {"x-source-node-id": claimed} if claimed else {})
     assert reason(said) == ("TASK_UNKNOWN" if taken else "CERTIFICATE_MISMATCH")
 
 
 def test_a_message_is_taken_only_from_the_node_of_the_certificate(site: Site):
-    about = {"x-ptp-version": "1", "x-ptp-session-id": "session_s", "x-ptp-topic": "t", "x-ptp-target-node-id": ME}
+    about = {
+        "x-ptp-version": "1",
+        "x-ptp-session-id": "session_s",
+        "x-ptp-topic": "t",
+        "x-ptp-target-node-id": ME,
+    }
     for name in ("x-ptp-source-node-id", "x_ptp_source_node_id", "x-ptp-from-node-id"):
         for path in (INVOKE, INVOKE.replace("invoke", "part")):
             assert site.post(OTHER, path, about | {name: PEER}, json={})["code"] == "E0000000403"
-        assert site.post(PEER, INVOKE, about | {name: PEER}, json={"payload": "aGk="})["code"] == "E0000000000"
+        assert (
+            site.post(PEER, INVOKE, about | {name: PEER}, json={"payload": "aGk="})["code"]
+            == "E0000000000"
+        )
     body = {"metadata": about | {"x-ptp-source-node-id": PEER}, "payload": ""}
     for headers in ({}, {"x-source-node-id": OTHER}):  # which do not let the body name another
         assert site.post(OTHER, INVOKE, headers, json=body)["code"] == "E0000000403"
 
 
 def test_only_another_gateway_of_this_node_passes_on_what_others_sent(site: Site):
-    about = {"x-ptp-version": "1", "x-ptp-session-id": "session_h", "x-ptp-topic": "t", "x-handed-on": "1"}
+    about = {
+        "x-ptp-version": "1",
+        "x-ptp-session-id": "session_h",
+        "x-ptp-topic": "t",
+        "x-handed-on": "1",
+    }
     about |= {"x-ptp-source-node-id": PEER, "x-ptp-target-node-id": ME}
     assert site.post(OTHER, INVOKE, about, json={})["code"] == "E0000000403"
     assert site.post(ME, INVOKE, about, json={"payload": "aGk="})["code"] == "E0000000000"
@@ -172,7 +224,9 @@ def test_only_another_gateway_of_this_node_passes_on_what_others_sent(site: Site
     assert site.post(ME, INVOKE, about, json={})["code"] == "E0000000403"
 
 
-def test_a_revoked_certificate_is_denied_within_two_seconds(site: Site, caplog: pytest.LogCaptureFixture):
+def test_a_revoked_certificate_is_denied_within_two_seconds(
+    site: Site, caplog: pytest.LogCaptureFixture
+):
     def polled() -> str:
         return reason(site.post("stolen", POLL, {"x-source-node-id": PEER}))
 
@@ -181,7 +235,9 @@ def test_a_revoked_certificate_is_denied_within_two_seconds(site: Site, caplog: 
     os.utime(site.revoked)
     wait_for(lambda: polled() == "CERTIFICATE_REVOKED")
     assert reason(site.post(PEER, POLL, {"x-source-node-id": PEER})) == "TASK_UNKNOWN"
-    Path(site.revoked).write_text("-----BEGIN X509 CRL-----\nhalf")  # the last good list stays in force
+    Path(site.revoked).write_text(
+        "-----BEGIN X509 CRL-----\nhalf"
+    )  # the last good list stays in force
     wait_for(lambda: polled() and "revocation list not accepted" in caplog.text)
     assert polled() == "CERTIFICATE_REVOKED"
 

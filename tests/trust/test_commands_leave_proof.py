@@ -39,9 +39,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def asks(world: World, path: str, body: Any, sender: str = THIRD) -> dict[str, Any]:
+def asks(
+    world: World,
+    path: str,
+    body: Any,
+    sender: str = THIRD,
+) -> dict[str, Any]:
     headers = {"x-source-node-id": sender}
-    said: dict[str, Any] = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers=headers).json()
+    said: dict[str, Any] = ask(
+        world.me, "peer", "POST", CONTROL + path, json=body, headers=headers
+    ).json()
     return said
 
 
@@ -50,12 +57,18 @@ def audit(world: World, who: str) -> list[Any]:
     return list(found.json()["audit"])
 
 
-def noted(world: World, who: str, asked: dict[str, str]) -> Any:
+def noted(
+    world: World,
+    who: str,
+    asked: dict[str, str],
+) -> Any:
     """Return the refusal of a request about these ids, which is written after the response."""
 
     def found() -> Any:
         entries = audit(world, who)
-        return next((e for e in entries if asked.items() <= e["detail"].get("asked", {}).items()), None)
+        return next(
+            (e for e in entries if asked.items() <= e["detail"].get("asked", {}).items()), None
+        )
 
     return wait_for(found, 10, 0.05)
 
@@ -73,13 +86,26 @@ def test_a_command_names_node_and_address_in_the_timeline(world: World):
     for path, body in (
         ("/job/create", a_job("job-proof")),
         ("/job/start", {"job_id": "job-proof"}),
-        ("/task/start", {"job_id": "job-proof", "task_id": "t-proof", "task_name": "a"}),
+        (
+            "/task/start",
+            {
+                "job_id": "job-proof",
+                "task_id": "t-proof",
+                "task_name": "a",
+            },
+        ),
         ("/job/stop", {"job_id": "job-proof", "task_name": "a"}),
         ("/job/stop", {"job_id": "job-proof"}),
     ):
         assert asks(world, path, body)["code"] == 0
     found = lines(world, "job-proof")
-    for event in ("job READY here", "job RUNNING here", "task accepted", "task stop asked", "job FINISHED here"):
+    for event in (
+        "job READY here",
+        "job RUNNING here",
+        "task accepted",
+        "task stop asked",
+        "job FINISHED here",
+    ):
         assert (found[event].by, found[event].detail["origin"]) == (THIRD, HERE), event
     assert all("origin" not in e.detail for e in found.values() if e.by != THIRD)
 
@@ -105,7 +131,10 @@ def test_a_signed_command_names_the_key(world: World):
     ],
 )
 def test_a_refused_job_is_in_the_audit_with_its_reason(
-    world: World, job_id: str, changes: dict[str, Any], reason: str
+    world: World,
+    job_id: str,
+    changes: dict[str, Any],
+    reason: str,
 ):
     body = a_job(job_id, **changes)
     if reason == "NOT_A_PARTY":
@@ -113,37 +142,72 @@ def test_a_refused_job_is_in_the_audit_with_its_reason(
     assert asks(world, "/job/create", body)["data"]["reason"] == reason
     entry = noted(world, f"node {THIRD}", {"job_id": job_id})
     assert (entry["action"], entry["detail"]["reason"]) == (f"POST {CONTROL}/job/create", reason)
-    assert entry["detail"]["from"] == "127.0.0.1" and entry["detail"]["message"] and entry["code"] >= 400
+    assert (
+        entry["detail"]["from"] == "127.0.0.1"
+        and entry["detail"]["message"]
+        and entry["code"] >= 400
+    )
 
 
 def test_a_flood_of_unknown_nodes_hides_no_refusal_of_a_partner(world: World):
     for number in range(2 * MOST):
         asks(world, "/job/create", a_job("job-flood"), sender=f"JG{number:016}")
     assert asks(world, "/job/stop", {"job_id": "job-hidden"})["data"]["reason"] == "JOB_UNKNOWN"
-    assert noted(world, f"node {THIRD}", {"job_id": "job-hidden"})["detail"]["reason"] == "JOB_UNKNOWN"
+    assert (
+        noted(world, f"node {THIRD}", {"job_id": "job-hidden"})["detail"]["reason"] == "JOB_UNKNOWN"
+    )
 
 
 @pytest.mark.parametrize("proof", ["key", "fingerprint"])
 def test_neither_claims_in_its_name_nor_another_partner_hide_a_refusal_of_a_partner(proof: str):
     written: list[tuple[str, str]] = []
 
-    def add(_: Any, who: str, action: str, *more: Any) -> None:
+    def add(
+        _: Any,
+        who: str,
+        action: str,
+        *more: Any,
+    ) -> None:
         written.append((who, action))
 
     def counts(_: str = "") -> Refusals:
         return Refusals(add, lambda: datetime.now(UTC))
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         origin().node = scope["sender"]
         setattr(origin(), proof, scope["proof"])
         scope["state"] = {"refused": NotAllowed("no")}
 
     partners = Partners(lambda node: True, lru_cache(counts), counts())
-    noting = noting_origin(noting_refusals(app, counts(), lambda scope: "", CapacityLimiter(1), partners))
+    noting = noting_origin(
+        noting_refusals(app, counts(), lambda scope: "", CapacityLimiter(1), partners)
+    )
 
-    async def asks(sender: str, path: str, proven: str) -> None:
-        about = {"sender": sender, "proof": proven, "path": path, "method": "POST", "headers": []}
-        await noting({"type": "http", "client": ("192.0.2.7", 5), **about}, None, None)  # type: ignore[arg-type]
+    async def asks(
+        sender: str,
+        path: str,
+        proven: str,
+    ) -> None:
+        about = {
+            "sender": sender,
+            "proof": proven,
+            "path": path,
+            "method": "POST",
+            "headers": [],
+        }
+        await noting(
+            {
+                "type": "http",
+                "client": ("192.0.2.7", 5),
+                **about,
+            },
+            None,
+            None,
+        )  # type: ignore[arg-type]
 
     async def attack() -> None:
         for number in range(2 * MOST):
@@ -161,7 +225,11 @@ def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path: Path):
     pem = Path(files.certificate).read_text()
     details: list[dict[str, str]] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         details.append(origin().detail())
 
     async def nothing() -> Message:
@@ -171,13 +239,24 @@ def test_a_certificate_is_named_by_subject_and_fingerprint(tmp_path: Path):
         return None
 
     def request(**scope: Any) -> dict[str, str]:
-        at: Scope = {"type": "http", "client": ("192.0.2.7", 5), "headers": [(b"x-client-cert", b"me")], **scope}
+        at: Scope = {
+            "type": "http",
+            "client": ("192.0.2.7", 5),
+            "headers": [(b"x-client-cert", b"me")],
+            **scope,
+        }
         asyncio.run(noting_origin(app)(at, nothing, silent))
         return details.pop()
 
     shown = {"tls": {"client_cert_chain": [pem]}}
     digest = x509.load_pem_x509_certificate(pem.encode()).fingerprint(SHA256()).hex()
     found = request(extensions=shown)
-    assert found == {"from": "192.0.2.7", "certificate": "CN=partner", "sha256": digest}
-    assert request(extensions={"tls": {"client_cert_chain": []}}) == request() == {"from": "192.0.2.7"}
+    assert found == {
+        "from": "192.0.2.7",
+        "certificate": "CN=partner",
+        "sha256": digest,
+    }
+    assert (
+        request(extensions={"tls": {"client_cert_chain": []}}) == request() == {"from": "192.0.2.7"}
+    )
     assert origin().detail() == {}

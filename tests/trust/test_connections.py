@@ -83,7 +83,12 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def opened(stack: ExitStack, port: int, count: int, sent: bytes = b"") -> list[socket.socket]:
+def opened(
+    stack: ExitStack,
+    port: int,
+    count: int,
+    sent: bytes = b"",
+) -> list[socket.socket]:
     """Return so many connections, each with the beginning of a request where one is given."""
     found = []
     for _ in range(count):
@@ -104,7 +109,11 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def status(port: int, path: str, source: tuple[str, int] | None = None) -> int:
+def status(
+    port: int,
+    path: str,
+    source: tuple[str, int] | None = None,
+) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=source)
     try:
         connection.request("GET", path)
@@ -133,7 +142,9 @@ def test_idle_connections_keep_neither_operators_nor_peers_out(node: Node) -> No
 
 def test_a_node_raises_its_limit_of_descriptors(node: Node) -> None:
     limits = Path(f"/proc/{node.addresses['pid']}/limits").read_text()
-    soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+    soft, hard = next(
+        line for line in limits.splitlines() if line.startswith("Max open files")
+    ).split()[3:5]
     assert soft == hard == "4096"
 
 
@@ -146,11 +157,15 @@ def answered(stack: ExitStack, port: int) -> socket.socket | None:
     return None
 
 
-def test_an_idle_connection_is_closed_though_it_sends_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed_though_it_sends_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client_connection, "HEAD_SECONDS", 1.0)
     with listening(HELLO) as port, ExitStack() as stack:
         silent, half = opened(stack, port, 1) + opened(stack, port, 1, HEAD)
-        busy = wait_for(lambda: answered(stack, port), about="a request comes before its connection is closed")
+        busy = wait_for(
+            lambda: answered(stack, port), about="a request comes before its connection is closed"
+        )
 
         def closed() -> bool:
             with suppress(ConnectionError):
@@ -168,7 +183,11 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
     with listening(HELLO, Tls(mine.certificate, mine.key)) as port, ExitStack() as stack:
         silent = opened(stack, port, 600)
         client = http.client.HTTPSConnection(
-            "127.0.0.1", port, timeout=60, context=trusted, source_address=ELSEWHERE
+            "127.0.0.1",
+            port,
+            timeout=60,
+            context=trusted,
+            source_address=ELSEWHERE,
         )
         client.request("GET", "/")
         assert client.getresponse().status == 200
@@ -177,10 +196,14 @@ def test_connections_without_a_handshake_do_not_keep_others_out(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "line", [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000], ids=["many headers", "one endless header"]
+    "line",
+    [b"x-a: " + b"a" * 1000 + b"\r\n", b"a" * 1000],
+    ids=["many headers", "one endless header"],
 )
 def test_a_head_without_end_is_refused(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "HEAD_SECONDS", 3600.0)  # for its size, not for the time that it takes
+    monkeypatch.setattr(
+        client_connection, "HEAD_SECONDS", 3600.0
+    )  # for its size, not for the time that it takes
     with (
         listening(HELLO) as port,
         socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
@@ -197,7 +220,10 @@ def test_a_head_without_end_is_refused(line: bytes, monkeypatch: pytest.MonkeyPa
     ids=["many headers", "a long request line"],
 )
 def test_the_refusal_of_a_large_head_says_why(begin: bytes, piece: bytes) -> None:
-    with listening(HELLO) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with (
+        listening(HELLO) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as connection,
+    ):
         connection.sendall(begin)
         for _ in range(67):
             connection.sendall(piece)
@@ -208,11 +234,16 @@ def test_the_refusal_of_a_large_head_says_why(begin: bytes, piece: bytes) -> Non
 def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(body, "BODY_SECONDS", 0.5)
     with running(tmp_path) as gateway:
-        for listener, path in (("container", "/v1/platform/schedule/task/callback"), ("operator", CREATE_ALL)):
+        for listener, path in (
+            ("container", "/v1/platform/schedule/task/callback"),
+            ("operator", CREATE_ALL),
+        ):
             with socket.create_connection(
                 ("127.0.0.1", port_of(gateway.addresses()[listener])), timeout=30
             ) as slow:
-                slow.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{".encode())
+                slow.sendall(
+                    f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{".encode()
+                )
                 answer = b""
                 while b"must arrive within" not in answer:
                     part = slow.recv(65536)
@@ -223,13 +254,21 @@ def test_a_body_that_never_ends_is_answered(tmp_path: Path, monkeypatch: pytest.
 # ---------------------------------------------------------------- the certificate that a client shows
 
 
-async def extensions(scope: Scope, receive: Receive, send: Send) -> None:
+async def extensions(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
     await JSONResponse(scope.get("extensions"))(scope, receive, send)
 
 
 def asked(url: str, trusted: ssl.SSLContext) -> list[Any]:
     """Return the extensions of two requests on one connection."""
-    with httpx.Client(verify=trusted, trust_env=False, timeout=60) as client:
+    with httpx.Client(
+        verify=trusted,
+        trust_env=False,
+        timeout=60,
+    ) as client:
         return [json.loads(client.get(url).content) for _ in range(2)]
 
 
@@ -250,16 +289,24 @@ def test_each_request_carries_the_certificate_of_its_connection(tmp_path: Path) 
     ):
         asked(f"https://127.0.0.1:{port}/", trusted)
     with listening(extensions, Tls(mine.certificate, mine.key)) as port:
-        found = asked(f"https://127.0.0.1:{port}/", ssl.create_default_context(cafile=authority.file))
+        found = asked(
+            f"https://127.0.0.1:{port}/", ssl.create_default_context(cafile=authority.file)
+        )
     assert found == [{"tls": {"client_cert_chain": []}}] * 2
 
 
-def test_an_idle_client_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_client_does_not_hold_up_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
-    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "error", lambda text, *_: said.append(text))
+    monkeypatch.setattr(
+        logging.getLogger("uvicorn.error"), "error", lambda text, *_: said.append(text)
+    )
     mine = Authority(tmp_path).sign("node")
     with listening(extensions, Tls(mine.certificate, mine.key)) as port:
-        client = http.client.HTTPSConnection("127.0.0.1", port, context=ssl._create_unverified_context())
+        client = http.client.HTTPSConnection(
+            "127.0.0.1", port, context=ssl._create_unverified_context()
+        )
         client.request("GET", "/")
         assert client.getresponse().read()
     client.close()
@@ -295,14 +342,20 @@ WHOLE = b"".join(Source().pieces())
 
 
 def sending(source: Callable[[], Source]) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         await Body(source().pieces(), 200, {"content-length": str(SIZE)})(scope, receive, send)
 
     return app
 
 
 @pytest.mark.parametrize("by_tls", [False, True])
-def test_bodies_arrive_whole_one_after_the_other_on_a_connection(tmp_path: Path, by_tls: bool) -> None:
+def test_bodies_arrive_whole_one_after_the_other_on_a_connection(
+    tmp_path: Path, by_tls: bool
+) -> None:
     authority = Authority(tmp_path)
     mine, trusted = authority.sign("node"), ssl.create_default_context(cafile=authority.file)
     with listening(sending(Source), Tls(mine.certificate, mine.key) if by_tls else None) as port:
@@ -330,7 +383,9 @@ def test_clients_that_read_nothing_hold_no_thread() -> None:
 
 
 @pytest.mark.parametrize("farewell", ["close", "reset"])
-def test_what_is_read_for_a_client_that_leaves_is_closed(farewell: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_read_for_a_client_that_leaves_is_closed(
+    farewell: str, caplog: pytest.LogCaptureFixture
+) -> None:
     source = Source()
     with listening(sending(lambda: source)) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
@@ -342,7 +397,9 @@ def test_what_is_read_for_a_client_that_leaves_is_closed(farewell: str, caplog: 
     assert "Exception" not in caplog.text
 
 
-def test_a_source_that_fails_ends_the_connection_before_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_that_fails_ends_the_connection_before_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     source = Source(fails=True)
     with (
         listening(sending(lambda: source)) as port,
@@ -381,7 +438,10 @@ WHOLE_REQUEST = HEAD + b"connection: close\r\n\r\n"
 
 def said(port: int, request: bytes) -> bytes:
     """Return all that a listener answers before it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client, client.makefile("rb") as answer:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as client,
+        client.makefile("rb") as answer,
+    ):
         client.sendall(request)
         return answer.read()
 
@@ -399,7 +459,11 @@ def test_a_socket_that_comes_while_serving_is_served_and_later_closed() -> None:
 def test_files_of_tls_that_are_gone_end_the_start(tmp_path: Path) -> None:
     gone = Tls(str(tmp_path / "no.pem"), str(tmp_path / "no.key"), None)
     with closing(bound("127.0.0.1:0")) as sock, pytest.raises(OSError):
-        asyncio.run(serve({"peer": HELLO}, {"peer": [sock]}, lambda: None, asyncio.Event(), tls={"peer": gone}))
+        asyncio.run(
+            serve(
+                {"peer": HELLO}, {"peer": [sock]}, lambda: None, asyncio.Event(), tls={"peer": gone}
+            )
+        )
 
 
 @pytest.mark.parametrize("error", [GrpcMissing(), OSError("no such socket")])
@@ -418,7 +482,9 @@ def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error: Except
 def test_the_limit_is_logged_however_many_addresses_fail_at_tls() -> None:
     async def news() -> list[bool]:
         known: Any = SimpleNamespace(_logged={})
-        return [server._Server._is_news(known, address) for address in (*map(str, range(65)), "", "")]
+        return [
+            server._Server._is_news(known, address) for address in (*map(str, range(65)), "", "")
+        ]
 
     assert asyncio.run(news()) == [True] * 64 + [False, True, False]
 
@@ -426,9 +492,13 @@ def test_the_limit_is_logged_however_many_addresses_fail_at_tls() -> None:
 def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
     ours, theirs = socket.socketpair()
     sizes = [3, 2, 1, 0]
-    transport = SimpleNamespace(get_write_buffer_size=lambda: sizes.pop(0), get_extra_info=lambda _: ours)
+    transport = SimpleNamespace(
+        get_write_buffer_size=lambda: sizes.pop(0), get_extra_info=lambda _: ours
+    )
     connection: Any = SimpleNamespace(
-        cycle=SimpleNamespace(response_started=True), transport=transport, lost=asyncio.Event()
+        cycle=SimpleNamespace(response_started=True),
+        transport=transport,
+        lost=asyncio.Event(),
     )
     asyncio.run(client_connection.Connection._written(connection, (piece for piece in [b"body"])))
     assert sizes == [] and theirs.recv(10) == b"body"
@@ -442,7 +512,9 @@ def test_a_long_answer_is_written_in_turns_while_its_client_is_there(
 ) -> None:
     times = count()  # by them, a turn is over after one piece
     turn = streamed_bodies._TURN * 0.75
-    monkeypatch.setattr(streamed_bodies, "time", SimpleNamespace(monotonic=lambda: next(times) * turn))
+    monkeypatch.setattr(
+        streamed_bodies, "time", SimpleNamespace(monotonic=lambda: next(times) * turn)
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pieces = (piece for piece in (b"a", b"b", b"c"))

@@ -39,7 +39,11 @@ class WithResolver(OwnDocker):
         self.configured.write_text("nameserver 127.0.0.1\n")
         self._resolver: socket.socket
         opened = threading.Event()
-        thread = threading.Thread(target=self._listen, args=(opened,), daemon=True)
+        thread = threading.Thread(
+            target=self._listen,
+            args=(opened,),
+            daemon=True,
+        )
         thread.start()
         assert opened.wait(30)
 
@@ -61,7 +65,9 @@ class WithResolver(OwnDocker):
             while True:
                 question, sender = self._resolver.recvfrom(4096)
                 self.heard.append(question)
-                self._resolver.sendto(question[:2] + b"\x81\x83" + question[4:], sender)  # there is no such name
+                self._resolver.sendto(
+                    question[:2] + b"\x81\x83" + question[4:], sender
+                )  # there is no such name
 
 
 @pytest.fixture
@@ -97,7 +103,10 @@ def test_no_question_of_a_container_reaches_the_hosts_resolver(own: WithResolver
         assert answers == {there.name: address, SECRET: "no answer"}
         assert not [question for question in own.heard if label(SECRET) in question]
         client.containers.run(  # the way is there for any other container
-            BASE, ["python3", "-c", ASKS.format(name="other.attacker.example")], network="bfia-dns", remove=True
+            BASE,
+            ["python3", "-c", ASKS.format(name="other.attacker.example")],
+            network="bfia-dns",
+            remove=True,
         )
     assert [question for question in own.heard if b"other" in question]
     engine.remove(there.name)

@@ -49,7 +49,14 @@ class Attacked(ContainerdEngine):
         return super().image_facts(self.image)
 
     def launch(self, spec: LaunchSpec) -> None:
-        super().launch(replace(spec, image=self.image, digest="", command=("python3", "-c", self.program)))
+        super().launch(
+            replace(
+                spec,
+                image=self.image,
+                digest="",
+                command=("python3", "-c", self.program),
+            )
+        )
 
 
 @pytest.mark.docker
@@ -64,10 +71,18 @@ def test_a_container_that_fills_a_disk_ends_by_what_it_may_take(
         return Attacked(settings.node.id, installation, DockerOptions(network=name))
 
     usual = parts.run_timing  # it is while a run is probed that its disk is looked at
-    monkeypatch.setattr(parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1))
+    monkeypatch.setattr(
+        parts, "run_timing", lambda settings: replace(usual(settings), probe_every=0.1)
+    )
     monkeypatch.setattr(workspace, "_PAUSE", 0)
     pace, resources = parts.Pace(disk_check=0.1, files=1000), {"disk_gib": 0.05}
-    with running(tmp_path, make_engine=make, pace=pace, engine={"kind": "docker"}, resources=resources) as node:
+    with running(
+        tmp_path,
+        make_engine=make,
+        pace=pace,
+        engine={"kind": "docker"},
+        resources=resources,
+    ) as node:
         engine = node.engine
         assert isinstance(engine, Attacked)
         for engine.program, disk, told in (
@@ -86,11 +101,16 @@ def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
     harness: DockerHarness, tmp_path: Path
 ) -> None:
     engine = harness.engine()
-    for program, size, made in ((WRITES.format(size=5 * MIB), 5 * MIB, 2), (MAKES_FILES.format(files=50), 0, 51)):
+    for program, size, made in (
+        (WRITES.format(size=5 * MIB), 5 * MIB, 2),
+        (MAKES_FILES.format(files=50), 0, 51),
+    ):
         spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
         said(engine, spec.name, b"done")
         found = engine.written(spec.name, 1000)
-        assert found.size == size and made <= found.files < made + 10, "the engine makes some itself"
+        assert found.size == size and made <= found.files < made + 10, (
+            "the engine makes some itself"
+        )
         assert engine.written(spec.name, 1).files > 1
         engine.remove(spec.name)
         assert engine.written(spec.name, 10) == Written()
@@ -101,7 +121,9 @@ def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
     try:
         engine: ProcessEngine = harness.engine()
         program = "dd if=/dev/zero of=big bs=1M count=3 2>/dev/null; touch a b c; ulimit -n; ulimit -Hn; sleep 600"
-        spec = launched(harness, engine, exits(0), command=("sh", "-c", program), limits=Limits(pids=None))
+        spec = launched(
+            harness, engine, exits(0), command=("sh", "-c", program), limits=Limits(pids=None)
+        )
         said(engine, spec.name, b"\n")
         found = engine.written(spec.name, 100)
         assert found.files == 4 and 3 * MIB <= found.size < 4 * MIB

@@ -18,7 +18,16 @@ from tests.certificates import Authority
 from tests.cli import asking, call, written
 from tests.e2e.nodes import free_ports
 from tests.inprocess import ME, PEER, STRANGER, serving
-from tests.trust.agreeing import INTERCONN, applied, becomes, contract, person, state, two_nodes, waiting
+from tests.trust.agreeing import (
+    INTERCONN,
+    applied,
+    becomes,
+    contract,
+    person,
+    state,
+    two_nodes,
+    waiting,
+)
 from tests.trust.contract_sender import APPLY, Sender, a_key
 
 CONFIRM = f"{INTERCONN}/node/contract/confirm"
@@ -27,7 +36,11 @@ APPROVED = {"status": "APPROVED", "auth_type": "ED25519"}
 
 def card(node: Gateway, key: str = "") -> dict[str, Any]:
     """Return what everybody can read of a node, as the body of an application in its name."""
-    return {**node.card.public(), **node.card.credentials(), **({"auth_credential": key} if key else {})}
+    return {
+        **node.card.public(),
+        **node.card.credentials(),
+        **({"auth_credential": key} if key else {}),
+    }
 
 
 @dataclass
@@ -53,12 +66,20 @@ def made_by_init(home: Path, with_tls: Collection[str]) -> Iterator[Pair]:
         for listener, port in zip(("peer", "container", "operator"), free_ports(3), strict=True):
             settings["listen"][listener]["bind"] = f"127.0.0.1:{port}"
         if node in with_tls:
-            own = {"certificate": files[node].certificate, "key": files[node].key, "client_ca": authority.file}
+            own = {
+                "certificate": files[node].certificate,
+                "key": files[node].key,
+                "client_ca": authority.file,
+            }
             settings["listen"]["peer"]["tls"] = own
         config.write_text(yaml.safe_dump(settings))
         nodes.append(Gateway(load(config)))
     tls = {
-        node: {"ca": authority.file, "certificate": files[node].certificate, "key": files[node].key}
+        node: {
+            "ca": authority.file,
+            "certificate": files[node].certificate,
+            "key": files[node].key,
+        }
         for node in (ME, PEER)
     }
     with serving(nodes[0]), serving(nodes[1]):
@@ -68,8 +89,12 @@ def made_by_init(home: Path, with_tls: Collection[str]) -> Iterator[Pair]:
 REFUSED = {"SIGNATURE_REFUSED", "CERTIFICATE_MISMATCH"}
 
 
-@pytest.mark.parametrize("with_tls", [(), (ME,), (ME, PEER)], ids=["http", "client_ca here", "client_ca at both"])
-def test_a_stranger_neither_learns_a_contracts_id_nor_answers_it(tmp_path: Path, with_tls: tuple[str, ...]):
+@pytest.mark.parametrize(
+    "with_tls", [(), (ME,), (ME, PEER)], ids=["http", "client_ca here", "client_ca at both"]
+)
+def test_a_stranger_neither_learns_a_contracts_id_nor_answers_it(
+    tmp_path: Path, with_tls: tuple[str, ...]
+):
     with made_by_init(tmp_path, with_tls) as pair:
         me, peer, stranger = pair.me, pair.peer, pair.stranger
         url = peer.addresses()["peer"]
@@ -89,30 +114,60 @@ def test_a_stranger_neither_learns_a_contracts_id_nor_answers_it(tmp_path: Path,
         assert stranger.pair is not None
         for sender in (stranger, Sender(None, stranger.files)):
             for key in (stranger.pair.public, peer.card.credentials()["auth_credential"]):
-                body = {**APPROVED, "contract_id": mine["id"], "auth_credential": key}
+                body = {
+                    **APPROVED,
+                    "contract_id": mine["id"],
+                    "auth_credential": key,
+                }
                 assert sender.ask(me, "POST", CONFIRM, body, PEER)["data"]["reason"] in REFUSED
             for verb, more in (("confirm", {"status": "REJECTED"}), ("terminate", {})):
                 said = sender.ask(
-                    me, "POST", f"{INTERCONN}/node/contract/{verb}", {"contract_id": mine["id"], **more}, PEER
+                    me,
+                    "POST",
+                    f"{INTERCONN}/node/contract/{verb}",
+                    {"contract_id": mine["id"], **more},
+                    PEER,
                 )
                 assert said["data"]["reason"] in REFUSED
-            said = sender.ask(peer, "GET", f"{INTERCONN}/node/contract/query", {"contract_id": mine["id"]}, ME)
+            said = sender.ask(
+                peer, "GET", f"{INTERCONN}/node/contract/query", {"contract_id": mine["id"]}, ME
+            )
             assert said["data"]["reason"] in REFUSED
             said = sender.ask(
-                peer, "POST", f"{INTERCONN}/node/contract/terminate", {"contract_id": mine["id"]}, ME
+                peer,
+                "POST",
+                f"{INTERCONN}/node/contract/terminate",
+                {"contract_id": mine["id"]},
+                ME,
             )
             assert said["data"]["reason"] in REFUSED
         assert state(me, mine["number"]) == "APPLIED"
         assert PEER not in me.routes.table.routes or not me.routes.table.routes[PEER].keys
         if ME in with_tls:
-            person(peer, "PUT", f"/routes/{ME}", {"route": {"url": me.addresses()["peer"], **pair.tls[PEER]}})
+            person(
+                peer,
+                "PUT",
+                f"/routes/{ME}",
+                {"route": {"url": me.addresses()["peer"], **pair.tls[PEER]}},
+            )
         person(peer, "POST", f"/applications/{theirs}/approve", {"reason": "compared by telephone"})
         becomes(me, mine["number"], "APPROVED")
         route = me.routes.table.routes[PEER]
-        assert route.keys == (peer.card.credentials()["auth_credential"],) and route.signed == "required"
+        assert (
+            route.keys == (peer.card.credentials()["auth_credential"],)
+            and route.signed == "required"
+        )
         for body in (
-            {**APPROVED, "contract_id": mine["id"], "auth_credential": stranger.pair.public},
-            {**APPROVED, "contract_id": mine["id"], "auth_credential": route.keys[0]},
+            {
+                **APPROVED,
+                "contract_id": mine["id"],
+                "auth_credential": stranger.pair.public,
+            },
+            {
+                **APPROVED,
+                "contract_id": mine["id"],
+                "auth_credential": route.keys[0],
+            },
         ):
             assert stranger.ask(me, "POST", CONFIRM, body, PEER)["data"]["reason"] in REFUSED
         assert shown_key(me, mine["number"]) == key_pin(public_key(route.keys[0]))
@@ -144,7 +199,9 @@ def test_an_application_counts_as_the_same_only_by_its_own_key(nodes: tuple[Gate
     me, peer = nodes
     assert me.card.key() is not None
     own = Sender(me.card.key())
-    first, again = (own.ask(peer, "POST", APPLY, {**card(me), "node_id": ME}, ME)["data"] for _ in range(2))
+    first, again = (
+        own.ask(peer, "POST", APPLY, {**card(me), "node_id": ME}, ME)["data"] for _ in range(2)
+    )
     assert first == again
     unsigned = Sender(None).ask(peer, "POST", APPLY, {**card(me), "node_id": ME}, ME)["data"]
     assert unsigned["contract_id"] != first["contract_id"]
@@ -156,11 +213,17 @@ def test_an_application_counts_as_the_same_only_by_its_own_key(nodes: tuple[Gate
 
 def test_an_unsigned_application_is_approved_by_saying_so_only(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
-    body = {**card(me), "node_id": ME, "address": "http://192.0.2.66"}  # the true key, and an address of another
+    body = {
+        **card(me),
+        "node_id": ME,
+        "address": "http://192.0.2.66",
+    }  # the true key, and an address of another
     assert Sender(None).ask(peer, "POST", APPLY, body, ME)["code"] == 0
     number = waiting(peer)
     refused = person(peer, "POST", f"/applications/{number}/approve", {}, 409)
-    assert refused["data"]["reason"] == "APPLICATION_NOT_SIGNED" and "--signing off" in refused["msg"]
+    assert (
+        refused["data"]["reason"] == "APPLICATION_NOT_SIGNED" and "--signing off" in refused["msg"]
+    )
     assert state(peer, number) == "APPLIED" and ME not in peer.routes.table.routes
     done = asking("partner", peer, "approve", str(number), "--signing", "off")
     assert done.exit_code == 0, done.stderr
@@ -178,10 +241,18 @@ def test_an_unsigned_application_is_approved_by_saying_so_only(nodes: tuple[Gate
     ],
 )
 def test_a_contract_is_applied_for_with_a_compared_key(
-    nodes: tuple[Gateway, Gateway], more: dict[str, str], path: str, text: str
+    nodes: tuple[Gateway, Gateway],
+    more: dict[str, str],
+    path: str,
+    text: str,
 ):
     me, peer = nodes
-    body = {"kind": "contract", "partner": PEER, "url": peer.addresses()["peer"], **more}
+    body = {
+        "kind": "contract",
+        "partner": PEER,
+        "url": peer.addresses()["peer"],
+        **more,
+    }
     refused = person(me, "POST", "/applications", body, 400)
     [problem] = refused["data"]["problems"]
     assert problem["path"] == path and text in problem["rule"]
@@ -201,7 +272,12 @@ def test_a_route_with_keys_decides_who_answers(nodes: tuple[Gateway, Gateway]):
     assert true is not None
     route = {"url": peer.addresses()["peer"], "keys": other.public}
     person(me, "PUT", f"/routes/{PEER}", {"route": route})
-    body = {"kind": "contract", "partner": PEER, "url": route["url"], "key": true.id}
+    body = {
+        "kind": "contract",
+        "partner": PEER,
+        "url": route["url"],
+        "key": true.id,
+    }
     refused = person(me, "POST", "/applications", body, 400)
     assert "must be in the route" in refused["data"]["problems"][0]["rule"]
     mine = applied(me, "contract", peer, key="")
@@ -223,10 +299,19 @@ def test_a_key_that_was_revoked_meanwhile_answers_nothing(nodes: tuple[Gateway, 
     me, peer = nodes
     true = peer.card.key()
     assert true is not None
-    person(me, "PUT", f"/routes/{PEER}", {"route": {"url": peer.addresses()["peer"], "keys": true.public}})
+    person(
+        me,
+        "PUT",
+        f"/routes/{PEER}",
+        {"route": {"url": peer.addresses()["peer"], "keys": true.public}},
+    )
     mine = applied(me, "contract", peer)
     person(me, "PUT", f"/routes/{PEER}", {"route": {"url": peer.addresses()["peer"]}})
-    body = {**APPROVED, "contract_id": me.kept_applications.get(mine).id, "auth_credential": true.public}
+    body = {
+        **APPROVED,
+        "contract_id": me.kept_applications.get(mine).id,
+        "auth_credential": true.public,
+    }
     refused = Sender(true).ask(me, "POST", CONFIRM, body, PEER)
     assert refused["data"]["reason"] == "APPLICATION_STATE"
     assert state(me, mine) == "APPLIED" and not me.routes.table.routes[PEER].keys
@@ -236,7 +321,11 @@ def test_a_product_that_does_not_sign_agrees_where_a_person_says_so(nodes: tuple
     me, peer = nodes
     applied(me, "contract", peer, key="", signing="off")
     mine = int(person(me, "GET", "/applications")["applications"][-1]["number"])
-    body = {**APPROVED, "contract_id": me.kept_applications.get(mine).id, "auth_credential": a_key().public}
+    body = {
+        **APPROVED,
+        "contract_id": me.kept_applications.get(mine).id,
+        "auth_credential": a_key().public,
+    }
     assert Sender(None).ask(me, "POST", CONFIRM, body, PEER)["code"] == 0
     route = me.routes.table.routes[PEER]
     assert (route.signing, route.keys) == ("off", ())  # a key that nobody compared is not kept
@@ -261,7 +350,13 @@ def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes: tuple[Gate
     me, peer = nodes
     receive, kept = peer.applications.receive_contract, peer.kept_applications
     new = applications.applications.applied(
-        applications.Kind.CONTRACT, "", "JG1", applications.Side.THEIRS, "JG1", card(me), peer.clock()
+        applications.Kind.CONTRACT,
+        "",
+        "JG1",
+        applications.Side.THEIRS,
+        "JG1",
+        card(me),
+        peer.clock(),
     )
     for number in range(applications.MOST_WAITING):
         receive(new, f"192.0.2.{number % 20}")
@@ -289,5 +384,9 @@ def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes: tuple[Gate
         ("", "", True),
     ],
 )
-def test_addresses_of_one_network_count_together(one: str, other: str, same: bool):
+def test_addresses_of_one_network_count_together(
+    one: str,
+    other: str,
+    same: bool,
+):
     assert (applications.network_of(one) == applications.network_of(other)) is same

@@ -29,7 +29,17 @@ from tests.certificates import Authority
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, PEER, STRANGER, ask
 from tests.routes.test_certificates import EC_P256, SM2, VERSION_2, VERSION_3
-from tests.trust.agreeing import applied, becomes, contract, person, requested, route, state, two_nodes, waiting
+from tests.trust.agreeing import (
+    applied,
+    becomes,
+    contract,
+    person,
+    requested,
+    route,
+    state,
+    two_nodes,
+    waiting,
+)
 from tests.trust.contract_sender import APPLY, Sender
 
 Nodes = tuple[Gateway, Gateway]
@@ -86,14 +96,20 @@ def test_a_rejected_application_is_rejected_at_both_nodes_and_may_be_repeated(no
 def test_an_answer_that_was_lost_is_found_by_a_query(nodes: Nodes, monkeypatch: pytest.MonkeyPatch):
     me, peer = nodes
     mine = applied(me, "contract", peer)
-    monkeypatch.setattr(peer.management, "deliver", lambda _: None)  # taken on the way, and never delivered
+    monkeypatch.setattr(
+        peer.management, "deliver", lambda _: None
+    )  # taken on the way, and never delivered
     person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
     assert state(me, mine) == "APPLIED"
     assert person(me, "POST", f"/applications/{mine}/refresh")["status"] == "APPROVED"
     assert me.routes.table.routes[PEER].keys == (peer.card.credentials()["auth_credential"],)
     meant = "/audit?action=合作方变更申请&limit=1"
-    found = ask(me, "operator", "GET", f"/api/v1{meant}", headers={"accept-language": "zh-CN"}).json()["audit"]
-    assert [(one["who"], one["detail"]["after"]["application"]) for one in found] == [(f"node {PEER}", mine)]
+    found = ask(
+        me, "operator", "GET", f"/api/v1{meant}", headers={"accept-language": "zh-CN"}
+    ).json()["audit"]
+    assert [(one["who"], one["detail"]["after"]["application"]) for one in found] == [
+        (f"node {PEER}", mine)
+    ]
 
 
 def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
@@ -101,9 +117,13 @@ def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
     mine = applied(me, "contract", peer)
     theirs = waiting(peer)
     reached = me.addresses()["peer"]
-    peer.kept_applications.change(theirs, lambda one: applications.replace(one, url="http://127.0.0.1:9"))
+    peer.kept_applications.change(
+        theirs, lambda one: applications.replace(one, url="http://127.0.0.1:9")
+    )
     person(peer, "POST", f"/applications/{theirs}/approve", {})
-    wait_for(lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"])
+    wait_for(
+        lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"]
+    )
     assert state(me, mine) == "APPLIED"
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": reached}})
     assert person(peer, "POST", f"/applications/{theirs}/refresh")["notice"] == ""
@@ -119,12 +139,16 @@ def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes:
         for node, number, other in zip((me, peer), numbers, (PEER, ME), strict=True):
             assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
             past = datetime.now(UTC) - timedelta(seconds=1)
-            node.kept_applications.change(number, lambda one, at=past: applications.replace(one, expires_at=at))
+            node.kept_applications.change(
+                number, lambda one, at=past: applications.replace(one, expires_at=at)
+            )
             becomes(node, number, "TERMINATED")
             assert node.routes.table.routes[other].enabled is enabled
     for node in (me, peer):
         [found] = person(node, "GET", "/audit?who=gateway&action=route changed")["audit"]
-        assert [(one["before"], one["after"]) for one in found["detail"]["changes"]] == [(True, False)]
+        assert [(one["before"], one["after"]) for one in found["detail"]["changes"]] == [
+            (True, False)
+        ]
 
 
 def test_a_contract_leaves_the_next_key_of_a_rotation_in_the_route(nodes: Nodes):
@@ -157,14 +181,20 @@ def test_an_application_in_a_partners_name_does_not_replace_its_route(nodes: Nod
         assert said["code"] == 0
         refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
         text = f"the route of {ME} has {values[0]}; the application has {values[1]}; anybody can apply in its name"
-        assert text in refused["msg"] and "而申请为" in translate(refused["msg"].partition(": ")[2], "zh")
+        assert text in refused["msg"] and "而申请为" in translate(
+            refused["msg"].partition(": ")[2], "zh"
+        )
         assert peer.routes.table.routes[ME] == before
 
 
 def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     me, peer = nodes
     mine, _ = contract(me, peer)
-    about = {**credentials(me), "contract_id": me.kept_applications.get(mine).id, "address": "http://127.0.0.1:8"}
+    about = {
+        **credentials(me),
+        "contract_id": me.kept_applications.get(mine).id,
+        "address": "http://127.0.0.1:8",
+    }
     assert requested(peer, "POST", "/node/update", about)["data"]["reason"] == "SIGNATURE_REFUSED"
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"signing": "accepted"}})
     me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
@@ -175,16 +205,31 @@ def test_a_partner_changes_its_address_by_a_signed_update_only(nodes: Nodes):
     audited = person(peer, "GET", f"/audit?who=node {ME}&action=changed&limit=2")["audit"]
     by = {"from": "127.0.0.1", "key": key_pin(public_key(entry.keys[0]))}
     assert all(one["detail"].items() >= by.items() for one in audited)
-    changes = [{"node": ME, "field": "url", "before": me.addresses()["peer"], "after": entry.url}]
+    changes = [
+        {
+            "node": ME,
+            "field": "url",
+            "before": me.addresses()["peer"],
+            "after": entry.url,
+        }
+    ]
     assert {one["action"]: one["detail"].get("changes") for one in audited} == {
         "route changed by a contract": changes,
         "application changed by a partner": None,
     }
 
 
-def update(me: Gateway, number: int, **changes: Any) -> str:
+def update(
+    me: Gateway,
+    number: int,
+    **changes: Any,
+) -> str:
     """Have a partner send a signed update; return why it is refused, empty where it is not."""
-    about = {**credentials(me), "contract_id": me.kept_applications.get(number).id, **changes}
+    about = {
+        **credentials(me),
+        "contract_id": me.kept_applications.get(number).id,
+        **changes,
+    }
     try:
         me.protocol.peer(PEER).ask("/v1/interconn/node/update", about)
     except GatewayError as error:
@@ -195,16 +240,33 @@ def update(me: Gateway, number: int, **changes: Any) -> str:
 def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Path):
     with two_nodes(tmp_path) as (me, peer):
         mine, _ = contract(me, peer)
-        spec = a_spec(roles={"guest": (ME,), "host": (PEER,)})  # under way: its node's requests are served
-        now = datetime.now(UTC)  # after a longer silence `PEER` would ask, and learn that `ME` has no such job
-        peer.store.local_jobs.add(a_local_job(spec=spec, node=PEER, created_at=now), "flow")
-        person(peer, "PATCH", f"/routes/{ME}", {"route": {"enabled": False, "components": "bank/*"}})
+        spec = a_spec(
+            roles={"guest": (ME,), "host": (PEER,)}
+        )  # under way: its node's requests are served
+        now = datetime.now(
+            UTC
+        )  # after a longer silence `PEER` would ask, and learn that `ME` has no such job
+        peer.store.local_jobs.add(
+            a_local_job(
+                spec=spec,
+                node=PEER,
+                created_at=now,
+            ),
+            "flow",
+        )
+        person(
+            peer, "PATCH", f"/routes/{ME}", {"route": {"enabled": False, "components": "bank/*"}}
+        )
         before = peer.routes.table.routes[ME]
         assert update(me, mine) == "NOT_AUTHORISED" and peer.routes.table.routes[ME] == before
         person(peer, "DELETE", f"/routes/{ME}", {})
         assert update(me, mine) == "NOT_AUTHORISED" and ME not in peer.routes.table.routes
         person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": False}})
-        body = {"contract_id": me.kept_applications.get(mine).id, "status": "APPROVED", **peer.card.credentials()}
+        body = {
+            "contract_id": me.kept_applications.get(mine).id,
+            "status": "APPROVED",
+            **peer.card.credentials(),
+        }
         requested(me, "POST", "/node/contract/confirm", body, PEER)  # the answer, once more
         assert not me.routes.table.routes[PEER].enabled
         person(me, "PATCH", f"/routes/{PEER}", {"route": {"enabled": True}})
@@ -213,7 +275,9 @@ def test_a_partner_that_is_locked_out_does_not_let_itself_in_again(tmp_path: Pat
         person(me, "DELETE", f"/routes/{PEER}", {})
         person(peer, "POST", f"/applications/{waiting(peer)}/approve", {})
         refused = person(me, "POST", f"/applications/{pending}/refresh", status=409)["msg"]
-        assert "disabled here after" in refused and "已被停用" in translate(refused.partition(": ")[2], "zh")
+        assert "disabled here after" in refused and "已被停用" in translate(
+            refused.partition(": ")[2], "zh"
+        )
         assert state(me, pending) == "APPLIED" and PEER not in me.routes.table.routes
 
 
@@ -246,18 +310,31 @@ def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
     assert state(me, pending) == "APPLIED" and not me.routes.table.knows(PEER)
 
 
-def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(nodes: Nodes):
+def test_a_partner_has_this_node_call_neither_itself_nor_what_only_this_machine_reaches(
+    nodes: Nodes,
+):
     me, peer = nodes
     mine, _ = contract(me, peer)
     person(peer, "PATCH", f"/routes/{ME}", {"route": {"url": "https://192.0.2.7:7380"}})
     before = peer.routes.table.routes[ME]
-    hosts = ["127.0.0.1", "127.1", "2130706433", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"]
+    hosts = [
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "localhost",
+        "0.0.0.0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+    ]
     hosts += ["169.254.169.254", "[fe80::1]"]
     with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.7", 1))
         hosts.append(probe.getsockname()[0])
     odd = ["http://192.0.2.7/v1/platform", "http://192.0.2.7?x", "http://a@192.0.2.7"]
-    for address in (*(f"http://{host}:{peer.sockets['operator'][0].getsockname()[1]}" for host in hosts), *odd):
+    for address in (
+        *(f"http://{host}:{peer.sockets['operator'][0].getsockname()[1]}" for host in hosts),
+        *odd,
+    ):
         assert update(me, mine, address=address) == "INVALID", address
     assert peer.routes.table.routes[ME] == before
     assert update(me, mine, address="https://192.0.2.8:7380") == ""
@@ -290,12 +367,21 @@ def test_a_partner_does_not_take_the_key_of_another(nodes: Nodes):
     me, peer = nodes
     mine, _ = contract(me, peer)
     theirs = KeyPair(Ed25519PrivateKey.generate())
-    person(peer, "PUT", f"/routes/{STRANGER}", {"route": {"url": "https://192.0.2.9", "keys": theirs.public}})
+    person(
+        peer,
+        "PUT",
+        f"/routes/{STRANGER}",
+        {"route": {"url": "https://192.0.2.9", "keys": theirs.public}},
+    )
     assert update(me, mine, auth_credential=theirs.public) == "KEY_OF_ANOTHER"
-    said = Sender(theirs).ask(peer, "POST", APPLY, credentials(me) | {"auth_credential": theirs.public}, ME)
+    said = Sender(theirs).ask(
+        peer, "POST", APPLY, credentials(me) | {"auth_credential": theirs.public}, ME
+    )
     assert said["code"] == 0
     refused = person(peer, "POST", f"/applications/{waiting(peer)}/approve", {}, 409)
-    assert f"in the route of {STRANGER}" in refused["msg"] and "密钥" in translate(refused["msg"], "zh")
+    assert f"in the route of {STRANGER}" in refused["msg"] and "密钥" in translate(
+        refused["msg"], "zh"
+    )
 
 
 def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
@@ -322,7 +408,9 @@ def test_a_node_outside_a_contract_learns_nothing_of_it(nodes: Nodes):
     assert state(me, mine) == "APPLIED" and not me.routes.table.routes
 
 
-def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes: Nodes, tmp_path: Path):
+def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(
+    nodes: Nodes, tmp_path: Path
+):
     _, peer = nodes
     body = {
         **credentials(peer),
@@ -342,24 +430,51 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(nodes
     }
     der = ssl.PEM_cert_to_DER_cert(Path(Authority(tmp_path).sign("x").certificate).read_text())
     for was, now in ((EC_P256, SM2), (VERSION_3, VERSION_2)):  # of a kind that cannot be used
-        unusable = {"node_id": ME, "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1))}
+        unusable = {
+            "node_id": ME,
+            "auth_credential": ssl.DER_cert_to_PEM_cert(der.replace(was, now, 1)),
+        }
         said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | unusable, "")
         assert [p["path"] for p in said["data"]["problems"]] == ["auth_credential"]
     for odd in ("soon", 1e300):
-        said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"expired_time": odd}, "")
+        said = requested(
+            peer, "POST", "/node/contract/apply", credentials(peer) | {"expired_time": odd}, ""
+        )
         assert "expired_time" in {p["path"] for p in said["data"]["problems"]}
-    said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": "-x"}, "")
+    said = requested(
+        peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": "-x"}, ""
+    )
     assert [p["path"] for p in said["data"]["problems"]] == ["node_id"]
-    said = requested(peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": STRANGER}, ME)
-    assert [(p["path"], p["rule"]) for p in said["data"]["problems"]] == [("node_id", f"is not the sender, {ME}")]
+    said = requested(
+        peer, "POST", "/node/contract/apply", credentials(peer) | {"node_id": STRANGER}, ME
+    )
+    assert [(p["path"], p["rule"]) for p in said["data"]["problems"]] == [
+        ("node_id", f"is not the sender, {ME}")
+    ]
     assert requested(peer, "GET", "/node/health", {}, "")["data"] == {"status": "ok"}
     own = requested(peer, "POST", "/node/contract/apply", credentials(peer), "")
     assert own["data"]["reason"] == "OWN_NODE_ID"
     assert person(peer, "GET", "/applications")["applications"] == []
     past = {"expires_at": "2020-01-01T00:00:00Z"}
-    wrong = person(peer, "POST", "/applications", {"kind": "contract", "partner": PEER, "url": "x", **past}, 400)
+    wrong = person(
+        peer,
+        "POST",
+        "/applications",
+        {
+            "kind": "contract",
+            "partner": PEER,
+            "url": "x",
+            **past,
+        },
+        400,
+    )
     assert {p["path"] for p in wrong["data"]["problems"]} >= {"partner", "url", "expires_at"}
-    unknown = {"kind": "contract", "partner": ME, "url": "http://127.0.0.1:9", "fields": {"address": "ftp://x"}}
+    unknown = {
+        "kind": "contract",
+        "partner": ME,
+        "url": "http://127.0.0.1:9",
+        "fields": {"address": "ftp://x"},
+    }
     assert person(peer, "POST", "/applications", unknown, 400)["data"]["problems"]
 
 
@@ -368,14 +483,23 @@ def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
         reasons = []
         for number in range(applications.MOST_OF_ADDRESS + 1):
             body, sender = {**credentials(me), "node_id": f"JG{number}"}, f"JG{number}"
-            first, second = (Sender(me.card.key()).ask(peer, "POST", APPLY, body, sender) for _ in range(2))
+            first, second = (
+                Sender(me.card.key()).ask(peer, "POST", APPLY, body, sender) for _ in range(2)
+            )
             assert first["data"] == second["data"]
             reasons.append(first["data"].get("reason"))
         assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
         body["name"] = "x" * 70_000
-        assert requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"] == "TOO_LARGE"
-        asked = [requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)]
-    assert asked[0]["system"] == "bfia-gateway" and any(one.get("reason") == "PARTNER_QUOTA" for one in asked)
+        assert (
+            requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"]
+            == "TOO_LARGE"
+        )
+        asked = [
+            requested(peer, "GET", "/node/query", {"node_id": PEER}, "")["data"] for _ in range(100)
+        ]
+    assert asked[0]["system"] == "bfia-gateway" and any(
+        one.get("reason") == "PARTNER_QUOTA" for one in asked
+    )
 
 
 def test_a_partner_without_the_layer_says_so_and_nothing_is_kept(nodes: Nodes):
@@ -397,7 +521,16 @@ def test_a_partner_that_answers_with_nothing_that_counts_is_named():
     card = Card(ME, "bank", lambda: "http://here", lambda: None)
     client = ManagementClient(card, lambda *_: peer, lambda _: None)
     new = domain.applied(
-        Kind.CONTRACT, "c1", PEER, Side.MINE, PEER, {}, datetime.now(UTC), None, None, "http://there"
+        Kind.CONTRACT,
+        "c1",
+        PEER,
+        Side.MINE,
+        PEER,
+        {},
+        datetime.now(UTC),
+        None,
+        None,
+        "http://there",
     )
     for call in (client.apply, client.apply, client.query):
         with pytest.raises(Refused) as refused:

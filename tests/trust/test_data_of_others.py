@@ -40,7 +40,14 @@ def earlier(world: World) -> JobSpec:
     """A job that `PEER` scheduled with `ME`, over, which left an output at `ME`."""
     spec = a_spec("a", ROLES, job_id=f"job-earlier-{next(_numbers)}", scheduler=PEER)
     name = f"run-{spec.job_id}"
-    run = a_run("a", party=spec.parties[1], run_id=name, name=name, task_id=name, launch=OK)
+    run = a_run(
+        "a",
+        party=spec.parties[1],
+        run_id=name,
+        name=name,
+        task_id=name,
+        launch=OK,
+    )
     local = replace(a_local_job(run, status=JobStatus.FINISHED, closed=True), spec=spec, node=ME)
     assert world.me.store.local_jobs.add(local, spec.flow_id)
     place = world.me.storage.root / output(spec).namespace / output(spec).name
@@ -57,7 +64,12 @@ def reading(spec: JobSpec, **changes: Any) -> JobSpec:
     """Return a further job that names an output of the earlier one as its data."""
     where = {"dataset_id": f"{output(spec).namespace}#{output(spec).name}"}
     params = {"host": {"0": {"a": where}}}
-    return replace(spec, job_id=f"job-reading-{next(_numbers)}", task_params=params, **changes)
+    return replace(
+        spec,
+        job_id=f"job-reading-{next(_numbers)}",
+        task_params=params,
+        **changes,
+    )
 
 
 def reason(world: World, spec: JobSpec) -> str:
@@ -82,7 +94,9 @@ def reason(world: World, spec: JobSpec) -> str:
     ],
 )
 def test_an_output_is_opened_by_its_id_to_no_job_without_a_grant(
-    world: World, earlier: JobSpec, changes: dict[str, Any]
+    world: World,
+    earlier: JobSpec,
+    changes: dict[str, Any],
 ):
     if changes.get("old_job_id") == "earlier":
         changes = changes | {"old_job_id": earlier.job_id}
@@ -102,7 +116,18 @@ def test_metadata_of_an_output_does_not_make_it_an_upload(world: World, earlier:
 
 def test_an_output_is_free_for_a_job_without_other_nodes(world: World, earlier: JobSpec):
     own = a_spec("a", {"guest": (ME,), "host": (ME,)})
-    assert reason(world, replace(reading(earlier), parties=own.parties, scheduler=ME, initiator=ME)) == ""
+    assert (
+        reason(
+            world,
+            replace(
+                reading(earlier),
+                parties=own.parties,
+                scheduler=ME,
+                initiator=ME,
+            ),
+        )
+        == ""
+    )
 
 
 # ---------------------------------------------------------------- an output where a table was uploaded
@@ -114,10 +139,20 @@ def test_an_output_is_free_for_a_job_without_other_nodes(world: World, earlier: 
     ids=["output", "checkpoint"],
 )
 def test_a_task_whose_outputs_would_lie_where_data_is_does_not_start(
-    world: World, tmp_path: Path, job_params: dict[str, Any], table: str, task_id: str
+    world: World,
+    tmp_path: Path,
+    job_params: dict[str, Any],
+    table: str,
+    task_id: str,
 ):
     """The container would get the table to read and to write, and deleting the job would delete it."""
-    job = a_spec("a", ROLES, job_id=f"bank-{table}", scheduler=PEER, job_params=job_params)
+    job = a_spec(
+        "a",
+        ROLES,
+        job_id=f"bank-{table}",
+        scheduler=PEER,
+        job_params=job_params,
+    )
     place = world.me.storage.path(Address(f"{job.job_id}-host-0", table))
     place.mkdir(parents=True)
     (place / "data_0").write_text("id,x\na,1\n")
@@ -146,7 +181,9 @@ def test_new_parameters_open_no_data_that_was_taken_back(tmp_path: Path):
         participant.start_job(spec.job_id, PEER)
         offered = Amendment("one", of_host("taken"), PEER, "", datetime.now(UTC))
         for number in range(12):  # which the scheduling node never records
-            participant.offer_parameters(spec.job_id, replace(offered, id=f"never-{number}"), [], PEER)
+            participant.offer_parameters(
+                spec.job_id, replace(offered, id=f"never-{number}"), [], PEER
+            )
         assert len(world.local(spec.job_id).offered) < 12
         participant.offer_parameters(spec.job_id, offered, [], PEER)
         assert world.me.sharing.users(taken) == [spec.job_id]
@@ -183,14 +220,26 @@ def test_no_job_has_the_id_of_another_jobs_task(world: World, tmp_path: Path):
 
 UNFITTING: dict[str, dict[str, Any]] = {
     "2.0.0": {"storageEngine": ["s3"]},
-    "3.0.0": {"inputData": [{"name": "in", "category": "dataset", "dataFormat": ["parquet"]}]},
+    "3.0.0": {
+        "inputData": [
+            {
+                "name": "in",
+                "category": "dataset",
+                "dataFormat": ["parquet"],
+            }
+        ]
+    },
 }
 """versions of the component that work with no table of the node: for its storage, or for its format"""
-UNKNOWN, THERE, OTHERS, EXPIRED, DISABLED = (f"space#{n}" for n in ("none", "there", "others", "ended", "off"))
+UNKNOWN, THERE, OTHERS, EXPIRED, DISABLED = (
+    f"space#{n}" for n in ("none", "there", "others", "ended", "off")
+)
 
 
 @pytest.fixture(scope="module", params=["listed", "open"])
-def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def oracle(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     """`ME` has datasets: one that nobody was granted, one of `THIRD`, one that `PEER` had, one out of use."""
     home = tmp_path_factory.mktemp("nodes")
     storage = {"url": f"file://{home / 'storage'}", "stand_in": "none"}
@@ -198,7 +247,9 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for version, description in UNFITTING.items():
             provider = registration() | {"version": version}
             thing = provider["components_description"]["Thing"]
-            provider["components_description"] = {"Thing": thing | {"version": version} | description}
+            provider["components_description"] = {
+                "Thing": thing | {"version": version} | description
+            }
             world.me.registry.register(provider_from_request(provider))
         for name in ("others", "ended", "off", *(["there"] if request.param == "listed" else [])):
             uploaded(world.me, "space", name)
@@ -212,15 +263,27 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield world
 
 
-def asked(world: World, command: str, dataset: str, version: str = "1.0.0") -> dict[str, Any]:
+def asked(
+    world: World,
+    command: str,
+    dataset: str,
+    version: str = "1.0.0",
+) -> dict[str, Any]:
     """Return what `ME` answers to a job of `PEER` that names a dataset; without the name itself."""
-    task = DagNode("a", ComponentRef("vendor", version, "Thing"), (), (DagOutput("dataset", "out"),))
+    task = DagNode(
+        "a", ComponentRef("vendor", version, "Thing"), (), (DagOutput("dataset", "out"),)
+    )
     spec: JobSpec = a_spec(Dag((task,)), ROLES)
     params = {"host": {"0": {"a": {"dataset_id": dataset}}}}
     body = create_body(spec, PROFILES["spec"]) | {"job_id": f"job-oracle-{next(_numbers)}"}
     body["config"]["task_params"] = params
     answer = ask(
-        world.me, "peer", "POST", f"{INTERCONN}/job/{command}", json=body, headers={"x-source-node-id": PEER}
+        world.me,
+        "peer",
+        "POST",
+        f"{INTERCONN}/job/{command}",
+        json=body,
+        headers={"x-source-node-id": PEER},
     )
     return dict(json.loads(answer.text.replace(dataset, "(asked)")))
 
@@ -229,7 +292,10 @@ def asked(world: World, command: str, dataset: str, version: str = "1.0.0") -> d
 @pytest.mark.parametrize("dataset", [THERE, OTHERS, EXPIRED, DISABLED])
 @pytest.mark.parametrize("version", ["1.0.0", *UNFITTING])
 def test_one_that_is_not_granted_is_answered_as_one_that_is_not_there(
-    oracle: World, command: str, dataset: str, version: str
+    oracle: World,
+    command: str,
+    dataset: str,
+    version: str,
 ):
     told = asked(oracle, command, UNKNOWN, version)
     assert "NOT_AUTHORISED" in str(told)

@@ -17,7 +17,10 @@ TABLE = "bank#credit"
 def a_partners_job(world: World) -> JobSpec:
     """Run a job of `PEER` that reads a table of `ME`, to its end."""
     spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=f"job-{uuid4().hex}")
-    tables = {"guest": {"0": {"a": {"dataset_id": ""}}}, "host": {"0": {"a": {"dataset_id": TABLE}}}}
+    tables = {
+        "guest": {"0": {"a": {"dataset_id": ""}}},
+        "host": {"0": {"a": {"dataset_id": TABLE}}},
+    }
     spec = replace(spec, task_params=tables)
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
@@ -26,7 +29,11 @@ def a_partners_job(world: World) -> JobSpec:
     return spec
 
 
-def delete(world: World, node: Any, spec: JobSpec) -> None:
+def delete(
+    world: World,
+    node: Any,
+    spec: JobSpec,
+) -> None:
     answer = ask(node, "operator", "DELETE", f"/api/v1/jobs/{spec.job_id}")
     assert answer.status_code == 200, answer.text
 
@@ -46,14 +53,27 @@ def test_what_a_partner_used_stays_on_record_whoever_deletes_its_job(tmp_path: P
             assert after[kept] == before[kept], kept
         (run,) = after["runs"]
         assert ask(world.me, "operator", "GET", run["log"]).status_code == 200
-        assert [line.event for line in world.me.store.timeline(spec.job_id)] == [*lines, "deleted by a partner"]
+        assert [line.event for line in world.me.store.timeline(spec.job_id)] == [
+            *lines,
+            "deleted by a partner",
+        ]
         query = {"action": spec.job_id, "who": f"node {PEER}"}
         entries = ask(world.me, "operator", "GET", "/api/v1/audit", params=query).json()["audit"]
-        use = {"task": "a", "party": "host.0", "component": "vendor/Thing", "version": "1.0.0", "tables": [TABLE]}
+        use = {
+            "task": "a",
+            "party": "host.0",
+            "component": "vendor/Thing",
+            "version": "1.0.0",
+            "tables": [TABLE],
+        }
         (used,) = [use for entry in entries for use in entry["detail"].get("used", ())]
         assert used.items() >= (use | {"attempts": 1}).items() and used["at"]
 
         delete(world, world.me, spec)
         assert world.me.store.local_jobs.find(spec.job_id) is None
         (line,) = world.me.store.timeline(spec.job_id)
-        assert (line.event, line.detail["initiator"], line.detail["used"]) == ("job deleted", PEER, [used])
+        assert (line.event, line.detail["initiator"], line.detail["used"]) == (
+            "job deleted",
+            PEER,
+            [used],
+        )

@@ -27,7 +27,10 @@ SIGNATURES = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="secre
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     app = {"app_id": "2", "app_token": "between us"}
     sites = {SIGNS: {"expects": {"app_id": "1", "app_token": "secret"}}, PEER: {"expects": app}}
-    mine, theirs = {"enabled": True, "sites": sites}, {"enabled": True, "sites": {ME: {"sends": app}}}
+    mine, theirs = (
+        {"enabled": True, "sites": sites},
+        {"enabled": True, "sites": {ME: {"sends": app}}},
+    )
     with fate_world(tmp_path_factory.mktemp("nodes"), fate=mine, peer={"fate": theirs}) as world:
         yield world
 
@@ -37,8 +40,16 @@ def flow(world: World) -> Flow:
     return Flow(world)
 
 
-def sent(world: World, path: str, body: Any, method: str = "POST", **headers: str) -> dict[str, Any]:
-    found = ask(world.me, "peer", method, path, json=body, headers={"x-source-node-id": SIGNS} | headers)
+def sent(
+    world: World,
+    path: str,
+    body: Any,
+    method: str = "POST",
+    **headers: str,
+) -> dict[str, Any]:
+    found = ask(
+        world.me, "peer", method, path, json=body, headers={"x-source-node-id": SIGNS} | headers
+    )
     said: dict[str, Any] = found.json()
     return said
 
@@ -51,8 +62,13 @@ def test_a_job_in_the_sites_name_is_refused_on_the_standards_paths(world: World)
     body = create_body(a_job_of(SIGNS, "job-unsigned"), PROFILES["spec"])
     for spelling in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
         for path in ("/job/create", "/job/create_all", "/job/plan"):
-            found = ask(world.me, "peer", "POST", CONTROL + path, json=body, headers={spelling: SIGNS}).json()
-            assert (found["code"], found["data"]["reason"]) == (403, "SIGNATURE_MISSING"), (spelling, path)
+            found = ask(
+                world.me, "peer", "POST", CONTROL + path, json=body, headers={spelling: SIGNS}
+            ).json()
+            assert (found["code"], found["data"]["reason"]) == (403, "SIGNATURE_MISSING"), (
+                spelling,
+                path,
+            )
     assert world.me.store.local_jobs.find("job-unsigned") is None
     assert world.me.store.jobs.find("job-unsigned") is None
 
@@ -89,8 +105,13 @@ def test_a_job_of_the_site_is_not_commanded_by_the_standards_paths(world: World,
     assert flow.code("/partner/job/create", body, **SIGNATURES.sign(ME, SIGNS)) == 0
     for path in ("/job/start", "/job/stop", "/job/delete", "/job/resource/apply"):
         assert sent(world, CONTROL + path, {"job_id": job})["data"]["reason"] == "SIGNATURE_MISSING"
-    wrong = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="guessed"))}).sign(ME, SIGNS)
-    assert sent(world, f"{CONTROL}/job/stop", {"job_id": job}, **wrong)["data"]["reason"] == "SIGNATURE_WRONG"
+    wrong = Signatures({ME: FateSite(sends=FateApp(app_id="1", app_token="guessed"))}).sign(
+        ME, SIGNS
+    )
+    assert (
+        sent(world, f"{CONTROL}/job/stop", {"job_id": job}, **wrong)["data"]["reason"]
+        == "SIGNATURE_WRONG"
+    )
     assert world.local(job).status is JobStatus.READY
     right = SIGNATURES.sign(ME, "")
     assert sent(world, f"{CONTROL}/job/start", {"job_id": job}, **right)["code"] == 0
@@ -100,20 +121,36 @@ def test_a_job_of_the_site_is_not_commanded_by_the_standards_paths(world: World,
 
 
 @pytest.mark.parametrize("named", [{}, {"x-source-node-id": ME}, {"x_source_node_id": ME}])
-def test_this_nodes_own_id_opens_nothing(world: World, flow: Flow, named: dict[str, str]):
+def test_this_nodes_own_id_opens_nothing(
+    world: World,
+    flow: Flow,
+    named: dict[str, str],
+):
     body = dag(ME, initiator_party_id=ME)
     body["dag"]["parties"] = [{"role": "guest", "party_id": [ME]}]
     said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": ME} | named)
     denied = "OWN_NODE_ID" if named else "NOT_AUTHORISED"
     assert said["data"]["reason"] == denied
-    said = flow.post("/partner/job/create", {**body, **party("202411220101020000902", role="guest")}, **named)
+    said = flow.post(
+        "/partner/job/create", {**body, **party("202411220101020000902", role="guest")}, **named
+    )
     assert said["data"]["reason"] == denied
     assert world.me.store.local_jobs.find("202411220101020000902") is None
 
 
 def test_a_route_to_this_node_itself_does_not_let_its_own_id_speak(world: World, flow: Flow):
     """Gateways that share a database have one, for the files of the connections between them."""
-    world.me.routes.edit(Change(ME, {"host": "127.0.0.1", "port": 9, "profile": "fate-partner"}), "ann")
+    world.me.routes.edit(
+        Change(
+            ME,
+            {
+                "host": "127.0.0.1",
+                "port": 9,
+                "profile": "fate-partner",
+            },
+        ),
+        "ann",
+    )
     body = dag(ME, initiator_party_id=ME)
     body["dag"]["parties"] = [{"role": "guest", "party_id": [ME]}]
     said = flow.post("/scheduler/job/create", body, **{"initiator-party-id": ME})
@@ -130,7 +167,11 @@ def test_only_the_scheduling_node_named_in_a_job_may_create_it(world: World, flo
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_the_site_brings_messages_to_its_own_jobs_only(world: World, flow: Flow, inside: bool):
+def test_the_site_brings_messages_to_its_own_jobs_only(
+    world: World,
+    flow: Flow,
+    inside: bool,
+):
     """Its transport signs nothing."""
     own, other = f"20241122010102000091{inside:d}", f"20241122010102000092{inside:d}"
     for site, job in ((SIGNS, own), (FATE, other)):
@@ -138,16 +179,26 @@ def test_the_site_brings_messages_to_its_own_jobs_only(world: World, flow: Flow,
         assert flow.code("/partner/job/create", body, **SIGNATURES.sign(ME, SIGNS)) == 0
     codes = {}
     for job in (own, other, "unknown"):
-        said = {"x-ptp-source-node-id": SIGNS, "x-ptp-session-id": session_id(job), "x-ptp-target-node-id": ME}
+        said = {
+            "x-ptp-source-node-id": SIGNS,
+            "x-ptp-session-id": session_id(job),
+            "x-ptp-target-node-id": ME,
+        }
         if inside:
             message = {"metadata": said, "payload": "eyJwYXlsb2FkIjogImFHaz0ifQ=="}
             found = ask(world.me, "peer", "POST", "/v1/interconn/chan/invoke", json=message)
         else:
             headers = said | {"x-ptp-version": "1", "x-ptp-topic": "t"}
             body = {"payload": "aGk="}
-            found = ask(world.me, "peer", "POST", "/v1/interconn/chan/invoke", json=body, headers=headers)
+            found = ask(
+                world.me, "peer", "POST", "/v1/interconn/chan/invoke", json=body, headers=headers
+            )
         codes[job] = found.json()["code"]
-    assert codes == {own: "E0000000000", other: "E0000000614", "unknown": "E0000000614"}
+    assert codes == {
+        own: "E0000000000",
+        other: "E0000000614",
+        "unknown": "E0000000614",
+    }
 
 
 def test_between_two_gateways_the_standards_requests_are_signed_as_well(world: World):

@@ -21,7 +21,18 @@ def mode(path: Path) -> int:
 
 def test_init_writes_for_its_user_alone_also_over_files_that_were_open(tmp_path: Path):
     for more in ([], ["--force"]):
-        done = forks.run(["init", "--node", "JG1", "--engine", "process", "-o", str(tmp_path / "node.yml"), *more])
+        done = forks.run(
+            [
+                "init",
+                "--node",
+                "JG1",
+                "--engine",
+                "process",
+                "-o",
+                str(tmp_path / "node.yml"),
+                *more,
+            ]
+        )
         assert done.returncode == 0, done.stderr
         assert [mode(tmp_path / name) for name in ("node.yml", "routes.yml")] == [0o600, 0o600]
         for name in ("node.yml", "routes.yml"):

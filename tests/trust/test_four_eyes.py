@@ -30,7 +30,12 @@ def node(tmp_path: Path) -> Iterator[tuple[Gateway, dict[str, str]]]:
     tokens = {"operator": OWN}
 
     make = MemoryEngine.making({IMAGE: Script()})
-    with running(tmp_path, make_engine=make, auth={"mode": "on", "token": OWN}, approval=approval) as gateway:
+    with running(
+        tmp_path,
+        make_engine=make,
+        auth={"mode": "on", "token": OWN},
+        approval=approval,
+    ) as gateway:
         gateway.registry.register(provider_from_request(registration()))
         for name in ("ann", "bob", LI, RENAMED, ANOTHER):
             tokens[name] = token_of(gateway, Role.ADMIN, name)
@@ -45,7 +50,11 @@ def noted(gateway: Gateway, who: str) -> bool:
 def test_the_submitter_of_a_job_may_reject_but_not_approve_it(node: tuple[Gateway, dict[str, str]]):
     gateway, tokens = node
 
-    def call(who: str, path: str, body: Any = None) -> dict[str, Any]:
+    def call(
+        who: str,
+        path: str,
+        body: Any = None,
+    ) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {tokens[who]}"}
         return dict(ask(gateway, "operator", "POST", path, json=body, headers=headers).json())
 

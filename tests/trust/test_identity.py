@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_public_key,
+)
 from structlog.testing import capture_logs
 
 from gateway.errors import Invalid
@@ -33,11 +38,15 @@ def test_a_signature_is_valid_for_its_key_and_content_only(algorithm: str):
     assert not verifies(public_key(pair.public), signature[:-1], b"this")
 
 
-@pytest.mark.parametrize("key", [rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP384R1())])
+@pytest.mark.parametrize(
+    "key", [rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP384R1())]
+)
 def test_a_weak_key_or_one_of_another_kind_signs_nothing(tmp_path: Path, key: Any):
     ring = Keyring(tmp_path)
     ring.make("ed25519")
-    ring.files["signing"].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    ring.files["signing"].write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
     with pytest.raises(Invalid, match="must be a private key"):
         _ = ring.signing
 
@@ -66,7 +75,9 @@ def test_what_root_makes_belongs_to_the_owner_of_the_state_folder(tmp_path: Path
     ring.make("ed25519")
     folder, file = ring.folder.stat().st_ino, ring.files["signing"].stat().st_ino
     assert given == [(folder, owner), (file, owner)]
-    ring.files["next"].write_bytes(ring.files["signing"].read_bytes())  # as an admin puts it there, as root
+    ring.files["next"].write_bytes(
+        ring.files["signing"].read_bytes()
+    )  # as an admin puts it there, as root
     put = ring.files["next"].stat().st_ino
     assert ring.switch() and given[2:] == [(put, owner)]
     outside = tmp_path / "outside"
@@ -125,7 +136,9 @@ def test_both_keys_are_exported_during_a_rotation_and_the_old_one_signs_until_it
     (old,) = run(config, "show")
     ring = Keyring(config.parent / "var")
     assert call("identity", "rotate", "--finish", "--config", str(config)).exit_code == 1
-    steps = call("identity", "rotate", "--algorithm", "ecdsa-p256-sha256", "--config", str(config)).stdout
+    steps = call(
+        "identity", "rotate", "--algorithm", "ecdsa-p256-sha256", "--config", str(config)
+    ).stdout
     assert [key["use"] for key in run(config, "show")] == ["signing", "next"]
     assert steps.splitlines()[1:] == [
         "next: have partners add what bfia-gateway identity export prints to their routes",
@@ -135,10 +148,18 @@ def test_both_keys_are_exported_during_a_rotation_and_the_old_one_signs_until_it
     assert ring.signing is not None and ring.signing.id == old["id"]
     _, new = run(config, "export")
     printed = call("identity", "export", "--config", str(config)).stdout
-    pems = [part + "-----END PUBLIC KEY-----" for part in printed.split("-----END PUBLIC KEY-----")[:-1]]
-    assert [key_pin(load_pem_public_key(pem.strip().encode())) for pem in pems] == [old["id"], new["id"]]
+    pems = [
+        part + "-----END PUBLIC KEY-----" for part in printed.split("-----END PUBLIC KEY-----")[:-1]
+    ]
+    assert [key_pin(load_pem_public_key(pem.strip().encode())) for pem in pems] == [
+        old["id"],
+        new["id"],
+    ]
     finished = call("identity", "rotate", "--finish", "--config", str(config)).stdout.splitlines()
-    assert finished == [f"{new['id']} signs", "next: have partners remove the old key from their routes"]
+    assert finished == [
+        f"{new['id']} signs",
+        "next: have partners remove the old key from their routes",
+    ]
     (left,) = run(config, "show")
     assert left == new | {"use": "signing"}
     assert ring.signing is not None and ring.signing.id == new["id"]

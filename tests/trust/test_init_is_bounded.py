@@ -33,7 +33,9 @@ def launched(tmp_path: Path, **settings: Any) -> list[Limits]:
 
 
 @pytest.mark.parametrize("engine", ["process", "docker"])
-def test_a_new_configuration_leaves_the_machine_some_memory_and_disk(tmp_path: Path, engine: str) -> None:
+def test_a_new_configuration_leaves_the_machine_some_memory_and_disk(
+    tmp_path: Path, engine: str
+) -> None:
     file = tmp_path / "node.yml"
     CliRunner().invoke(app, ["init", "--engine", engine, "-o", str(file)], catch_exceptions=False)
     settings = load(file, {})
@@ -42,7 +44,9 @@ def test_a_new_configuration_leaves_the_machine_some_memory_and_disk(tmp_path: P
     assert 0 < settings.resources.memory_gib * GIB < this_machine().memory
     assert 0 < settings.resources.disk_gib * GIB < shutil.disk_usage(tmp_path).total
     bounded = launched(
-        tmp_path / "node", limits=settings.limits.model_dump(), resources=settings.resources.model_dump()
+        tmp_path / "node",
+        limits=settings.limits.model_dump(),
+        resources=settings.resources.model_dump(),
     )
     most = settings.resources.memory_gib * GIB * SHARE
     for limits in bounded:
@@ -57,16 +61,33 @@ def test_without_any_setting_a_container_is_bounded_by_the_machine(tmp_path: Pat
 
 
 def test_what_a_job_asks_for_raises_the_bound(tmp_path: Path) -> None:
-    engine = MemoryEngine(node="n1", installation="i", images={}, capacity=Capacity(4, 8 * GIB))
+    engine = MemoryEngine(
+        node="n1",
+        installation="i",
+        images={},
+        capacity=Capacity(4, 8 * GIB),
+    )
     with a_store(f"sqlite:///{tmp_path}/test.db") as store:
         context = NodeContext("n1", store, lambda: at(0))
         settings = settings_of(tmp_path, resources={"disk_gib": 1})
         ceilings = EngineCapacities(context, {"": engine}, settings).ceilings
         open_, asked = (
-            {"cpu": None, "memory": None, "disk": None},
-            {"cpu": 3.5, "memory": 8 * GIB, "disk": 2 * GIB},
+            {
+                "cpu": None,
+                "memory": None,
+                "disk": None,
+            },
+            {
+                "cpu": 3.5,
+                "memory": 8 * GIB,
+                "disk": 2 * GIB,
+            },
         )
-        assert ceilings(a_run(limits=open_)) == {"cpu": 4, "memory": 6 * GIB, "disk": 0.75 * GIB}
+        assert ceilings(a_run(limits=open_)) == {
+            "cpu": 4,
+            "memory": 6 * GIB,
+            "disk": 0.75 * GIB,
+        }
         assert ceilings(a_run(limits=asked)) == asked
         for kind, amount in asked.items():
             assert ceilings(a_run(limits=open_ | {kind: amount}))[kind] == amount

@@ -42,7 +42,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with two_nodes(home) as world:
         for gateway in (world.me, world.peer):
             provider = provider_from_request(registration())
-            gateway.registry.register(replace(provider, digests={IMAGE: gateway.engine.image_digest(IMAGE)}))
+            gateway.registry.register(
+                replace(provider, digests={IMAGE: gateway.engine.image_digest(IMAGE)})
+            )
         trust(world.me, world.peer)
         trust(world.peer, world.me)
         yield world
@@ -52,9 +54,17 @@ def public(gateway: Gateway) -> str:
     return Keyring(gateway.settings.state_dir).pairs["signing"].public
 
 
-def trust(gateway: Gateway, other: Gateway, **entry: Any) -> None:
+def trust(
+    gateway: Gateway,
+    other: Gateway,
+    **entry: Any,
+) -> None:
     """Write the route to the other node."""
-    entry = {"url": other.addresses()["peer"], "keys": public(other), "bundles": "required"} | entry
+    entry = {
+        "url": other.addresses()["peer"],
+        "keys": public(other),
+        "bundles": "required",
+    } | entry
     entry = {key: value for key, value in entry.items() if value is not None}
     route(gateway, {other.settings.node.id: entry, THIRD: {"host": "127.0.0.1", "port": 9}})
 
@@ -62,16 +72,28 @@ def trust(gateway: Gateway, other: Gateway, **entry: Any) -> None:
 def a_job(**changes: Any) -> JobSpec:
     params = {"common": {"a": {"depth": 3}}, "host": {"0": {"a": {"rate": 0.5}}}}
     roles = {"guest": (ME,), "host": (PEER,)}
-    return a_spec("a", roles, job_id=f"job-{uuid4().hex}", task_params=params, **changes)
+    return a_spec(
+        "a",
+        roles,
+        job_id=f"job-{uuid4().hex}",
+        task_params=params,
+        **changes,
+    )
 
 
-def with_bundle(world: World, spec: JobSpec, content: Mapping[str, Any] | None = None) -> JobSpec:
+def with_bundle(
+    world: World,
+    spec: JobSpec,
+    content: Mapping[str, Any] | None = None,
+) -> JobSpec:
     """Return a job as `PEER` gets it; ``content``: with another statement than is true."""
     spec = spec.for_node(PEER)
     bundle = world.me.bundles.of(spec, [PEER])[PEER]
     if content is not None:
         found = opened(bundle, KIND, [public(world.me)])[0]
-        bundle = signed(Keyring(world.me.settings.state_dir).pairs["signing"], KIND, found | content)
+        bundle = signed(
+            Keyring(world.me.settings.state_dir).pairs["signing"], KIND, found | content
+        )
     return replace(spec, bundles={PEER: json.loads(json.dumps(bundle))})
 
 
@@ -90,8 +112,14 @@ def findings(document: Mapping[str, Any]) -> dict[str, bool | None]:
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile: Any):
-    for job_params in ({}, {"common": {"sync_type": "callback"}, "host": {"0|1|7": {"a": 1}, "1": {"b": 2}}}):
-        task_params = {"host": {"0|1": {"a": {"x": 1.0}}, "1": {"a": {"y": "é"}}}, "guest": {"0": {}}}
+    for job_params in (
+        {},
+        {"common": {"sync_type": "callback"}, "host": {"0|1|7": {"a": 1}, "1": {"b": 2}}},
+    ):
+        task_params = {
+            "host": {"0|1": {"a": {"x": 1.0}}, "1": {"a": {"y": "é"}}},
+            "guest": {"0": {}},
+        }
         roles = {"guest": (ME,), "host": (PEER, THIRD)}
         spec = a_spec("a b:a", roles, job_params=job_params, task_params=task_params)
         for node in spec.nodes:
@@ -103,7 +131,9 @@ def test_the_signed_parts_of_a_job_do_not_depend_on_its_spelling(profile: Any):
 def test_a_node_learns_no_entries_of_another_one(world: World):
     spec = a_job()
     bundles = world.me.bundles.of(spec, spec.nodes)
-    stated = {node: opened(bundles[node], KIND, [public(world.me)])[0]["parts"] for node in spec.nodes}
+    stated = {
+        node: opened(bundles[node], KIND, [public(world.me)])[0]["parts"] for node in spec.nodes
+    }
     assert set(stated[PEER]) == {"flow", "parties", "common", "host.0"}
     assert {name for name in stated[ME] if stated[ME][name] == stated[PEER].get(name)} == {
         "flow",
@@ -120,16 +150,33 @@ def test_no_changed_byte_of_a_bundle_is_accepted(world: World):
     bundle = sent.bundles[PEER]
     accepted = world.peer.bundles.accepted
     assert accepted(sent, ME) is not None
-    payload, signature = (b64decode(bundle[k] if k else bundle["signatures"][0]["sig"]) for k in ("payload", ""))
-    changed: list[Any] = [None, [], {}, {**bundle, "more": 1}, {**bundle, "payloadType": KIND + "x"}]
+    payload, signature = (
+        b64decode(bundle[k] if k else bundle["signatures"][0]["sig"]) for k in ("payload", "")
+    )
+    changed: list[Any] = [
+        None,
+        [],
+        {},
+        {**bundle, "more": 1},
+        {**bundle, "payloadType": KIND + "x"},
+    ]
     changed += [{**bundle, "signatures": []}, {**bundle, "signatures": [*bundle["signatures"]] * 2}]
     for key, content in (("payload", payload), ("sig", signature)):
-        flipped = (content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(len(content)))
+        flipped = (
+            content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+            for at in range(len(content))
+        )
         texts = [b64encode(one).decode() for one in flipped]
         texts.append(b64encode(content).decode() + "\n")  # which another decoder reads alike
         for text in texts:
             proof = {**bundle["signatures"][0], **({"sig": text} if key == "sig" else {})}
-            changed.append({**bundle, **({"payload": text} if key == "payload" else {}), "signatures": [proof]})
+            changed.append(
+                {
+                    **bundle,
+                    **({"payload": text} if key == "payload" else {}),
+                    "signatures": [proof],
+                }
+            )
     for one in changed:
         refused = reason(lambda one=one: accepted(replace(sent, bundles={PEER: one}), ME))
         assert refused in ("BUNDLE_WRONG", "BUNDLE_MISSING" if one is None else ""), one
@@ -138,19 +185,29 @@ def test_no_changed_byte_of_a_bundle_is_accepted(world: World):
 CHANGES: dict[str, Callable[[JobSpec], JobSpec]] = {
     "flow": lambda spec: replace(spec, flow_id="another"),
     "flow of tasks": lambda spec: replace(spec, dag=a_spec("b").dag),
-    "parties": lambda spec: replace(spec, parties=(*spec.parties, replace(spec.parties[0], index=1))),
+    "parties": lambda spec: replace(
+        spec, parties=(*spec.parties, replace(spec.parties[0], index=1))
+    ),
     "parties of init": lambda spec: replace(spec, initiator_role="host"),
     "parties of old": lambda spec: replace(spec, old_job_id="job-0"),
-    "common": lambda spec: replace(spec, task_params={**spec.task_params, "common": {"a": {"depth": 4}}}),
+    "common": lambda spec: replace(
+        spec, task_params={**spec.task_params, "common": {"a": {"depth": 4}}}
+    ),
     "common of job": lambda spec: replace(spec, job_params={"common": {"timeout": 9}}),
-    "host.0": lambda spec: replace(spec, task_params={**spec.task_params, "host": {"0": {"a": {"rate": 0.6}}}}),
-    "host.0 of job": lambda spec: replace(spec, job_params={"host": {"0": {"resources": {"cpu": 9}}}}),
+    "host.0": lambda spec: replace(
+        spec, task_params={**spec.task_params, "host": {"0": {"a": {"rate": 0.6}}}}
+    ),
+    "host.0 of job": lambda spec: replace(
+        spec, job_params={"host": {"0": {"resources": {"cpu": 9}}}}
+    ),
     "job_id": lambda spec: replace(spec, job_id="job-another"),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_job_that_is_not_the_signed_one_is_refused_with_the_part_that_differs(world: World, name: str):
+def test_a_job_that_is_not_the_signed_one_is_refused_with_the_part_that_differs(
+    world: World, name: str
+):
     sent = CHANGES[name](with_bundle(world, a_job()))
     with pytest.raises(NotAllowed, match=f"not what {ME} signed: .*{name.split()[0]}") as refused:
         world.peer.bundles.accepted(sent, ME)
@@ -179,19 +236,32 @@ def test_a_bundle_for_another_node_or_time_or_by_a_signer_outside_the_job_is_ref
         ({"signer": THIRD}, "BUNDLE_WRONG"),
         ({"signer": None}, "BUNDLE_WRONG"),
     ):
-        assert reason(lambda content=content: accepted(with_bundle(world, spec, content), ME)) == why, content
+        assert (
+            reason(lambda content=content: accepted(with_bundle(world, spec, content), ME)) == why
+        ), content
     strangers = signed(
-        STRANGERS, KIND, opened(world.me.bundles.of(spec, [PEER])[PEER], KIND, [public(world.me)])[0]
+        STRANGERS,
+        KIND,
+        opened(world.me.bundles.of(spec, [PEER])[PEER], KIND, [public(world.me)])[0],
     )
-    assert reason(lambda: accepted(replace(spec, bundles={PEER: strangers}), ME)) == "BUNDLE_KEY_UNKNOWN"
+    assert (
+        reason(lambda: accepted(replace(spec, bundles={PEER: strangers}), ME))
+        == "BUNDLE_KEY_UNKNOWN"
+    )
     head = signed(
-        Keyring(world.me.settings.state_dir).pairs["signing"], "application/json", {"job_id": spec.job_id}
+        Keyring(world.me.settings.state_dir).pairs["signing"],
+        "application/json",
+        {"job_id": spec.job_id},
     )
     assert reason(lambda: accepted(replace(spec, bundles={PEER: head}), ME)) == "BUNDLE_WRONG"
 
 
 @pytest.mark.parametrize("why", ["BUNDLE_MISSING", "BUNDLE_WRONG", "BUNDLE_KEY_UNKNOWN"])
-def test_a_refused_job_is_not_stored_and_the_audit_says_why(world: World, why: str, monkeypatch: Any):
+def test_a_refused_job_is_not_stored_and_the_audit_says_why(
+    world: World,
+    why: str,
+    monkeypatch: Any,
+):
     spec, of = a_job(), world.me.bundles.of
     attacks = {
         "BUNDLE_MISSING": lambda *_: {},
@@ -203,12 +273,18 @@ def test_a_refused_job_is_not_stored_and_the_audit_says_why(world: World, why: s
         world.me.coordinator.submit_job(spec, ME)
     assert refused.value.reason == why
     assert world.peer.store.local_jobs.find(spec.job_id) is None
-    entries = ask(world.peer, "operator", "GET", "/api/v1/audit", params={"who": f"node {ME}"}).json()["audit"]
+    entries = ask(
+        world.peer, "operator", "GET", "/api/v1/audit", params={"who": f"node {ME}"}
+    ).json()["audit"]
     assert why in [entry["detail"].get("reason") for entry in entries]
 
 
 @pytest.mark.parametrize("why", ["BUNDLE_KEY_UNKNOWN", "BUNDLE_WRONG", "BUNDLE_EXPIRED"])
-def test_a_job_is_checked_again_before_it_starts(world: World, why: str, monkeypatch: Any):
+def test_a_job_is_checked_again_before_it_starts(
+    world: World,
+    why: str,
+    monkeypatch: Any,
+):
     peer, spec = world.peer, with_bundle(world, a_job())
     peer.participant.create_job(spec, ME)
     match why:
@@ -219,17 +295,26 @@ def test_a_job_is_checked_again_before_it_starts(world: World, why: str, monkeyp
             text = sa.func.replace(t.c.spec, '"rate":0.5', '"rate":0.6')
             with peer.store.write() as connection:
                 mine = t.update().where(t.c.job_id == spec.job_id)
-                assert connection.execute(mine.values(spec=text, version=t.c.version + 1)).rowcount == 1
-            peer.store.local_jobs._cache.drop(spec.job_id)  # as after a restart, when all is read again
+                assert (
+                    connection.execute(mine.values(spec=text, version=t.c.version + 1)).rowcount
+                    == 1
+                )
+            peer.store.local_jobs._cache.drop(
+                spec.job_id
+            )  # as after a restart, when all is read again
         case _:
             later = datetime.now(UTC) + timedelta(days=VALID_DAYS + 1)
             monkeypatch.setattr(peer.bundles, "_clock", lambda: later)
     start = peer.participant.start_job
     assert reason(lambda: start(spec.job_id, ME)) == why
-    assert reason(lambda: peer.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", ME)) == why
+    assert (
+        reason(lambda: peer.participant.start_task(spec.job_id, f"t-{spec.job_id}", "a", ME)) == why
+    )
     trust(peer, world.me)
     assert "start not allowed" in [line.event for line in peer.store.timeline(spec.job_id)]
-    entries = ask(peer, "operator", "GET", "/api/v1/audit", params={"action": spec.job_id}).json()["audit"]
+    entries = ask(peer, "operator", "GET", "/api/v1/audit", params={"action": spec.job_id}).json()[
+        "audit"
+    ]
     assert {entry["detail"]["reason"] for entry in entries} == {why}
     monkeypatch.undo()
     if why != "BUNDLE_WRONG":
@@ -259,7 +344,9 @@ def delete(gateway: Gateway, job_id: str) -> bool:
 
 def test_the_initiators_signature_goes_through_another_node_that_schedules(world: World):
     spec = a_job(scheduler=PEER)
-    spec = replace(spec, dag=replace(spec.dag, nodes=tuple(_any_version(node) for node in spec.dag.nodes)))
+    spec = replace(
+        spec, dag=replace(spec.dag, nodes=tuple(_any_version(node) for node in spec.dag.nodes))
+    )
     world.me.coordinator.submit(spec)
     for gateway in (world.me, world.peer):
         agreement = gateway.store.local_jobs.get(spec.job_id).agreement
@@ -270,7 +357,10 @@ def test_the_initiators_signature_goes_through_another_node_that_schedules(world
     changed = {"common": {"a": {"depth": 4}}}
     create = world.me.participant.create_job
     assert reason(lambda: create(mine, PEER)) == "BUNDLE_WRONG"
-    assert reason(lambda: create(replace(as_sent.for_node(ME), task_params=changed), PEER)) == "BUNDLE_WRONG"
+    assert (
+        reason(lambda: create(replace(as_sent.for_node(ME), task_params=changed), PEER))
+        == "BUNDLE_WRONG"
+    )
     assert reason(lambda: create(replace(mine, bundles={}), PEER)) == "BUNDLE_MISSING"
     theirs = world.peer.bundles.of(replace(mine, bundles={}), [ME])
     trust(world.me, world.peer, bundles="accepted")
@@ -287,14 +377,34 @@ def _any_version(node: Any) -> Any:
     return replace(node, component=replace(node.component, version="*"))
 
 
-def test_a_partner_without_keys_gets_no_bundle_and_needs_none(world: World, tmp_path: Path, monkeypatch: Any):
-    bundles = Bundles(ME, world.me.registry, Keyring(tmp_path), world.me.peer_table.entry, world.me.clock)
+def test_a_partner_without_keys_gets_no_bundle_and_needs_none(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: Any,
+):
+    bundles = Bundles(
+        ME, world.me.registry, Keyring(tmp_path), world.me.peer_table.entry, world.me.clock
+    )
     assert bundles.of(a_job(), [PEER]) == {} and bundles.accepted(a_job(), ME) is None
     asked: list[Any] = []
     of = world.me.bundles.of
-    monkeypatch.setattr(world.me.protocol, "bundles", lambda *given: asked.append(given) or of(*given))
-    trust(world.me, world.peer, keys=None, signing="accepted", bundles="accepted")
-    trust(world.peer, world.me, keys=None, signing="accepted", bundles="accepted")
+    monkeypatch.setattr(
+        world.me.protocol, "bundles", lambda *given: asked.append(given) or of(*given)
+    )
+    trust(
+        world.me,
+        world.peer,
+        keys=None,
+        signing="accepted",
+        bundles="accepted",
+    )
+    trust(
+        world.peer,
+        world.me,
+        keys=None,
+        signing="accepted",
+        bundles="accepted",
+    )
     spec = a_job()
     world.me.coordinator.submit_job(spec, ME)
     assert asked == [] and world.peer.store.local_jobs.get(spec.job_id).agreement is None
@@ -319,10 +429,21 @@ def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world: Wor
     for gateway, label in ((world.me, "guest.0"), (world.peer, "host.0")):
         found = ask(gateway, "operator", "GET", f"/api/v1/jobs/{spec.job_id}/bundle").json()
         assert found == json.loads(json.dumps(document(gateway.store.local_jobs.get(spec.job_id))))
-        names = ("signature", "job_id", "node", "flow", "parties", "common", label, f"{label} of a, attempt 1")
+        names = (
+            "signature",
+            "job_id",
+            "node",
+            "flow",
+            "parties",
+            "common",
+            label,
+            f"{label} of a, attempt 1",
+        )
         assert findings(found) == dict.fromkeys(names, True)
     archive, config = tmp_path / "job.zip", tmp_path / "none.yml"
-    archive.write_bytes(ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}/archive").content)
+    archive.write_bytes(
+        ask(world.peer, "operator", "GET", f"/api/v1/jobs/{spec.job_id}/archive").content
+    )
     done = call("job", "verify", str(archive), "--config", str(config))
     assert done.exit_code == 0 and ME in done.stdout and "DIFFERS" not in done.stdout
     url = world.peer.addresses()["operator"]
@@ -331,7 +452,11 @@ def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world: Wor
 
     digest = found["runs"][0]["digest"]
     ran = {**found["runs"][0], "digest": "sha256:other"}
-    approved_here = {**found, "runs": [ran], "images": {ran["component"]: "sha256:other"}}
+    approved_here = {
+        **found,
+        "runs": [ran],
+        "images": {ran["component"]: "sha256:other"},
+    }
     masked = {**found, "parts": {**found["parts"], "host.0": {"password": "***"}}}
     changed = {**found, "parts": {**found["parts"], "host.0": {}}}
     others = world.me.bundles.of(a_job(), [PEER])[PEER]
@@ -356,7 +481,11 @@ def test_job_verify_shows_where_what_ran_differs_from_what_was_signed(world: Wor
         (b"{}", f"{FILE} of"),
     ],
 )
-def test_an_archive_that_expands_or_says_nothing_is_refused(tmp_path: Path, content: bytes, says: str):
+def test_an_archive_that_expands_or_says_nothing_is_refused(
+    tmp_path: Path,
+    content: bytes,
+    says: str,
+):
     archive = tmp_path / "job.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr(FILE, content)
@@ -367,6 +496,11 @@ def test_an_archive_that_expands_or_says_nothing_is_refused(tmp_path: Path, cont
 def test_an_image_that_is_another_one_at_the_initiator_is_a_warning(world: World):
     spec = a_job()
     ref = str(spec.dag.nodes[0].component)
-    world.peer.participant.create_job(with_bundle(world, spec, {"images": {ref: "sha256:other"}}), ME)
+    world.peer.participant.create_job(
+        with_bundle(world, spec, {"images": {ref: "sha256:other"}}), ME
+    )
     warnings = world.peer.store.local_jobs.get(spec.job_id).warnings
-    assert any(text.startswith(f"{ref}: its image here is ") and "is sha256:other" in text for text in warnings)
+    assert any(
+        text.startswith(f"{ref}: its image here is ") and "is sha256:other" in text
+        for text in warnings
+    )

@@ -42,14 +42,25 @@ for root in sys.argv[1:]:
 """
 
 
-def filled(piece: bytes, size: int, begin: bytes = b"[", end: bytes = b"{}]") -> bytes:
+def filled(
+    piece: bytes,
+    size: int,
+    begin: bytes = b"[",
+    end: bytes = b"{}]",
+) -> bytes:
     return begin + piece * ((size - len(begin) - len(end)) // len(piece)) + end
 
 
 def memory(*roots: Path) -> list[int]:
     """Return by how many bytes a process grows that reads report and metadata of each."""
     command = [sys.executable, "-c", _MEASURED, *map(str, roots)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return [int(line) for line in done.stdout.splitlines()]
 
 
@@ -59,10 +70,14 @@ REPORTS: dict[str, Callable[[], bytes]] = {
     "one object of many keys": lambda: (
         b"{" + b",".join(b'"%06x":1' % n for n in range(LARGEST_JSON // 11 - 1)) + b"}"
     ),
-    "each object has a key of its own": lambda: b"[" + b",".join(b'{"%d":1}' % n for n in range(10_000)) + b"]",
+    "each object has a key of its own": lambda: (
+        b"[" + b",".join(b'{"%d":1}' % n for n in range(10_000)) + b"]"
+    ),
     "many tables whose objects have keys of their own": lambda: (
         b"{"
-        + b",".join(b'"%d":[%b]' % (t, b",".join(b'{"%d":1}' % n for n in range(1_900))) for t in range(100))
+        + b",".join(
+            b'"%d":[%b]' % (t, b",".join(b'{"%d":1}' % n for n in range(1_900))) for t in range(100)
+        )
         + b"}"
     ),
     "a row of many cells": lambda: b"1," * (LARGEST_JSON // 2 - 1) + b"1\n",
@@ -79,7 +94,9 @@ def test_a_report_and_metadata_cost_little_memory_whatever_is_in_them(tmp_path: 
         written(tmp_path / kind, content)
     for size in (LARGEST_JSON, 64 * MIB):
         storage = written(tmp_path / f"metadata {size}", b"{}")
-        (storage.path(PLACE) / "metadata").write_bytes(filled(b'{"a":1},', size, b'{"column_info":[', b"{}]}"))
+        (storage.path(PLACE) / "metadata").write_bytes(
+            filled(b'{"a":1},', size, b'{"column_info":[', b"{}]}")
+        )
     roots = sorted(tmp_path.iterdir())
     grown = dict(zip([root.name for root in roots], memory(*roots), strict=True))
     assert len(grown) == len(REPORTS) + 2 and max(grown.values()) < MOST, grown

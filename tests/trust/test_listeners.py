@@ -42,7 +42,11 @@ def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(node: Gateway):
     """In every spelling; `test_init_and_strictest` tries every path."""
     body = {**examples.A_JOB, "job_id": examples.JOB}
     for headers in SPELLINGS:
-        for path in (f"{SCHEDULE}/job/create_all", f"{SCHEDULE}/job/stop", "/v1/interconn/job/audit/apply"):
+        for path in (
+            f"{SCHEDULE}/job/create_all",
+            f"{SCHEDULE}/job/stop",
+            "/v1/interconn/job/audit/apply",
+        ):
             said = ask(node, "peer", "POST", path, headers=headers, json=body).json()
             assert (said["code"], said["data"]["reason"]) == (403, "OWN_NODE_ID"), headers
     assert ask(node, "operator", "GET", "/api/v1/jobs").json()["jobs"] == []
@@ -50,14 +54,32 @@ def test_no_command_is_taken_from_a_peer_that_claims_the_own_id(node: Gateway):
 
 @pytest.mark.parametrize("path", ["invoke", "part"])
 @pytest.mark.parametrize("more", [{}, {"x-handed-on": "1"}], ids=["direct", "handed on"])
-def test_a_message_that_claims_the_own_id_is_not_taken(node: Gateway, more: dict[str, str], path: str):
-    about = {"x-ptp-version": "1", "x-ptp-session-id": "session_job-1", "x-ptp-topic": "t"}
+def test_a_message_that_claims_the_own_id_is_not_taken(
+    node: Gateway,
+    more: dict[str, str],
+    path: str,
+):
+    about = {
+        "x-ptp-version": "1",
+        "x-ptp-session-id": "session_job-1",
+        "x-ptp-topic": "t",
+    }
     about |= {"x-ptp-target-node-id": ME, "content-type": "application/json"} | more
-    for name in ("x-ptp-source-node-id", "x-ptp-from-node-id", "x_ptp_source_node_id", "x-source-node-id"):
+    for name in (
+        "x-ptp-source-node-id",
+        "x-ptp-from-node-id",
+        "x_ptp_source_node_id",
+        "x-source-node-id",
+    ):
         headers = about | {name: ME}
-        said = ask(node, "peer", "POST", f"/v1/interconn/chan/{path}", headers=headers, json={}).json()
+        said = ask(
+            node, "peer", "POST", f"/v1/interconn/chan/{path}", headers=headers, json={}
+        ).json()
         assert said["code"] == "E0000000403" and "own id" in said["message"], name
-    body = {"metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME}, "payload": ""}
+    body = {
+        "metadata": {"x-ptp-session-id": "session_job-1", "x-ptp-source-node-id": ME},
+        "payload": "",
+    }
     said = ask(node, "peer", "POST", "/v1/interconn/chan/invoke", json=body).json()
     assert said["code"] == "E0000000403" and "own id" in said["message"]
 
@@ -65,8 +87,13 @@ def test_a_message_that_claims_the_own_id_is_not_taken(node: Gateway, more: dict
 def test_the_body_of_an_unknown_sender_is_not_read(node: Gateway):
     for headers in ({}, {"x-source-node-id": "JG0000000000000404"}):
         for path in ("job/create", "task/callback"):
-            said = ask(node, "peer", "POST", f"{SCHEDULE}/{path}", headers=headers, content=b"{not json").json()
-            assert (said["code"], said["data"]["reason"]) == (403, "NOT_AUTHORISED")  # and not INVALID
+            said = ask(
+                node, "peer", "POST", f"{SCHEDULE}/{path}", headers=headers, content=b"{not json"
+            ).json()
+            assert (said["code"], said["data"]["reason"]) == (
+                403,
+                "NOT_AUTHORISED",
+            )  # and not INVALID
 
 
 # ---------------------------------------------------------------- whose end two readers see in different places
@@ -93,7 +120,10 @@ AMBIGUOUS = {
     "a control character in the name": (b"transfer-encoding\0: chunked", EMPTY),
     "a carriage return alone": (b"x-a: b\rtransfer-encoding: chunked", EMPTY),
     "a coding in quotes": (b'transfer-encoding: "chunked"', EMPTY),
-    "two codings in two headers": (b"transfer-encoding: chunked\r\ntransfer-encoding: identity", EMPTY),
+    "two codings in two headers": (
+        b"transfer-encoding: chunked\r\ntransfer-encoding: identity",
+        EMPTY,
+    ),
     "no name before the colon": (b": chunked", EMPTY),
     "no colon": (b"transfer-encoding chunked", EMPTY),
     "lengths in a list": (b"content-length: 2, 5", b"{}"),
@@ -103,13 +133,20 @@ AMBIGUOUS = {
     "a chunk in hexadecimal notation": (b"transfer-encoding: chunked", b"0x2\r\n{}\r\n0\r\n\r\n"),
     "a blank after a chunk's size": (b"transfer-encoding: chunked", b"2 \r\n{}\r\n0\r\n\r\n"),
     "a line feed in a chunk's extension": (b"transfer-encoding: chunked", b"2;a\n{}\r\n0\r\n\r\n"),
-    "two carriage returns after a chunk's size": (b"transfer-encoding: chunked", b"2\r\r\n{}\r\n0\r\n\r\n"),
+    "two carriage returns after a chunk's size": (
+        b"transfer-encoding: chunked",
+        b"2\r\r\n{}\r\n0\r\n\r\n",
+    ),
     "a chunk longer than its size": (b"transfer-encoding: chunked", b"2\r\n{}XX0\r\n\r\n"),
     "a chunk without a line's end": (b"transfer-encoding: chunked", b"2\r\n{}0\r\n\r\n"),
 }
 
 
-def answers(node: Gateway, listener: str, request: bytes) -> bytes:
+def answers(
+    node: Gateway,
+    listener: str,
+    request: bytes,
+) -> bytes:
     """Return all that a listener answers before it closes the connection."""
     with socket.create_connection(("127.0.0.1", port_of(node, listener)), timeout=30) as connection:
         connection.sendall(request)
@@ -144,18 +181,28 @@ UPGRADES = {
 JSON_KIND = b"content-type: application/json\r\n"
 FRAMES = {
     "a length": (b"content-length: %d\r\n\r\n" % len(HIDDEN), HIDDEN),
-    "chunks": (b"transfer-encoding: chunked\r\n\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)),
+    "chunks": (
+        b"transfer-encoding: chunked\r\n\r\n",
+        b"%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN),
+    ),
 }
 
 
 @pytest.mark.parametrize("listener", ["peer", "container", "operator"])
 @pytest.mark.parametrize("upgrade", UPGRADES)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_request_that_asks_for_an_upgrade_keeps_its_body(node: Gateway, listener: str, upgrade: str, frame: str):
+def test_a_request_that_asks_for_an_upgrade_keeps_its_body(
+    node: Gateway,
+    listener: str,
+    upgrade: str,
+    frame: str,
+):
     end_of_head, body = FRAMES[frame]
     plain = HELLO + JSON_KIND + end_of_head + body
     expected = answers(node, listener, plain + HIDDEN)
-    received = answers(node, listener, HELLO + JSON_KIND + UPGRADES[upgrade] + end_of_head + body + HIDDEN)
+    received = answers(
+        node, listener, HELLO + JSON_KIND + UPGRADES[upgrade] + end_of_head + body + HIDDEN
+    )
     assert statuses(received.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")) == statuses(expected)
     assert len(statuses(expected)) == 2
 
@@ -178,7 +225,9 @@ def test_a_body_that_comes_after_its_head_is_no_request(node: Gateway):
 def test_nobody_gets_a_tunnel(node: Gateway):
     for listener in ("peer", "container", "operator"):
         for target in (b"127.0.0.1:22", b"/"):
-            received = answers(node, listener, b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN)
+            received = answers(
+                node, listener, b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n" + HIDDEN
+            )
             assert received.startswith(b"HTTP/1.1 400 ") and len(statuses(received)) == 1
 
 
@@ -194,16 +243,24 @@ def test_a_trailer_names_no_sender(node: Gateway):
 
 PAGES = {
     "another site": {"origin": "https://evil.example"},
-    "a name that was made to lead here": {"host": "evil.example:7380", "origin": "http://evil.example:7380"},
+    "a name that was made to lead here": {
+        "host": "evil.example:7380",
+        "origin": "http://evil.example:7380",
+    },
     "a page that keeps its origin to itself": {"origin": "null"},
     "a picture, which tells no origin": {"sec-fetch-site": "cross-site"},
 }
 
 
 @pytest.mark.parametrize(
-    ("listener", "path"), [("peer", f"{SCHEDULE}/job/start"), ("container", "/v1/interconn/chan/pop")]
+    ("listener", "path"),
+    [("peer", f"{SCHEDULE}/job/start"), ("container", "/v1/interconn/chan/pop")],
 )
-def test_a_page_reaches_neither_peers_nor_containers_listener(node: Gateway, listener: str, path: str):
+def test_a_page_reaches_neither_peers_nor_containers_listener(
+    node: Gateway,
+    listener: str,
+    path: str,
+):
     for page, headers in PAGES.items():
         for method, asked in (("POST", path), ("GET", "/openapi.json"), ("OPTIONS", path)):
             answer = ask(node, listener, method, asked, headers=headers)
@@ -214,9 +271,16 @@ def test_a_page_reaches_neither_peers_nor_containers_listener(node: Gateway, lis
 
 
 def test_nor_one_port_that_serves_both(tmp_path: Path):
-    listen = {"peer": {"bind": "127.0.0.1:0"}, "container": None, "operator": {"bind": "127.0.0.1:0"}}
+    listen = {
+        "peer": {"bind": "127.0.0.1:0"},
+        "container": None,
+        "operator": {"bind": "127.0.0.1:0"},
+    }
     with running(tmp_path, listen=listen) as node:
-        assert ask(node, "peer", "GET", "/openapi.json", headers=PAGES["another site"]).status_code == 403
+        assert (
+            ask(node, "peer", "GET", "/openapi.json", headers=PAGES["another site"]).status_code
+            == 403
+        )
 
 
 # ---------------------------------------------------------------- the log that all this is written to
@@ -231,7 +295,12 @@ for form in ("text", "json"):
 
 
 def test_what_others_send_ends_no_line_of_the_log_and_steers_no_terminal():
-    said = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True).stderr
+    said = subprocess.run(
+        [sys.executable, "-c", LOGS],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
     text, as_json = said.splitlines()
     assert as_json.startswith("{") and not text.startswith("{")
     assert said.count("approved") == 2 and "\x1b" not in said

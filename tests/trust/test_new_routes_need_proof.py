@@ -78,7 +78,10 @@ def test_a_table_in_the_form_of_host_and_port_loads_as_before(tmp_path: Path):
     ],
 )
 def test_a_site_of_fate_signs_or_the_route_says_that_it_does_not(
-    tmp_path: Path, sites: dict[str, Any], entry: dict[str, str], status: int
+    tmp_path: Path,
+    sites: dict[str, Any],
+    entry: dict[str, str],
+    status: int,
 ):
     with running(tmp_path, fate={"enabled": True, "sites": sites}) as me:
         body = {"route": {**ADDRESS, **entry}}

@@ -26,7 +26,12 @@ def reason(answer: Any) -> tuple[int, str]:
     return said["code"], (said.get("data") or {}).get("reason", "")
 
 
-def sent(node: Gateway, path: str, body: Any, sender: str) -> tuple[int, str]:
+def sent(
+    node: Gateway,
+    path: str,
+    body: Any,
+    sender: str,
+) -> tuple[int, str]:
     headers = {"x-source-node-id": sender}
     return reason(ask(node, "peer", "POST", INTERCONN + path, json=body, headers=headers))
 
@@ -53,9 +58,18 @@ def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path
     with two_nodes(tmp_path, me={"limits": {"partner_requests_per_minute": 5}}) as world:
         asked = [sent(world.me, "/job/status_all", {"job_id": "job-none"}, PEER) for _ in range(7)]
         assert asked[:5] == [(404, "JOB_UNKNOWN")] * 5 and asked[5:] == [(429, "PARTNER_QUOTA")] * 2
-        assert sent(world.me, "/job/status_all", {"job_id": "job-none"}, THIRD) == (404, "JOB_UNKNOWN")
-        channel = {"x-ptp-source-node-id": PEER, "x-ptp-session-id": "s", "x-ptp-target-node-id": ME}
-        answer = ask(world.me, "peer", "POST", "/v1/interconn/chan/invoke", headers=channel, content=b"x")
+        assert sent(world.me, "/job/status_all", {"job_id": "job-none"}, THIRD) == (
+            404,
+            "JOB_UNKNOWN",
+        )
+        channel = {
+            "x-ptp-source-node-id": PEER,
+            "x-ptp-session-id": "s",
+            "x-ptp-target-node-id": ME,
+        }
+        answer = ask(
+            world.me, "peer", "POST", "/v1/interconn/chan/invoke", headers=channel, content=b"x"
+        )
         assert answer.status_code == 429
 
 
@@ -70,7 +84,10 @@ def a_job(world: World, scheduler: str) -> JobSpec:
 def test_a_partners_job_does_not_run_here_for_ever(tmp_path: Path):
     with two_nodes(tmp_path, me={"limits": {"partner_job_seconds": 0.1}}) as world:
         spec = a_job(world, PEER)  # its containers never end by themselves
-        assert world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.STOPPED
+        assert (
+            world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome
+            is Outcome.STOPPED
+        )
         (local,) = world.closed(spec.job_id)
         assert local.ending is not None and local.ending.failure is not None
         assert (local.ending.failure.reason, local.ending.failure.node) == ("TIMEOUT", ME)
@@ -81,7 +98,9 @@ def test_a_partners_job_does_not_run_here_for_ever(tmp_path: Path):
         assert world.wait_status(own.job_id, JobStatus.FINISHED).outcome is Outcome.SUCCEEDED
 
 
-@pytest.mark.parametrize(("scheduler", "initiator"), [("n1", "n1"), ("n2", "n1"), ("n1", "n2"), ("n2", "n2")])
+@pytest.mark.parametrize(
+    ("scheduler", "initiator"), [("n1", "n1"), ("n2", "n1"), ("n1", "n2"), ("n2", "n2")]
+)
 def test_the_time_of_a_job_is_bounded_unless_it_is_ours(scheduler: str, initiator: str):
     spec = replace(a_spec("a"), scheduler=scheduler, initiator=initiator)
     local = replace(a_local_job(a_run("a", created_at=at(0))), spec=spec, node="n1")
@@ -121,10 +140,18 @@ def test_a_partner_that_has_too_many_jobs_under_way_is_refused_and_no_other(tmp_
             assert sent(world.me, "/job/stop", {"job_id": f"job-{PEER}-{number}"}, PEER)[0] == 0
 
         def submitted(job_id: str) -> tuple[int, str]:
-            spec = a_spec("a", {"guest": (PEER,), "host": (ME,)}, job_id=job_id, scheduler=ME, initiator=PEER)
+            spec = a_spec(
+                "a",
+                {"guest": (PEER,), "host": (ME,)},
+                job_id=job_id,
+                scheduler=ME,
+                initiator=PEER,
+            )
             return sent(world.me, "/job/create_all", create_body(spec, PROFILES["spec"]), PEER)
 
         assert [submitted(f"job-{n}")[0] for n in range(2)] == [0, 0]
-        assert submitted("job-2") == (429, "PARTNER_QUOTA"), "what it has submitted here counts as well"
+        assert submitted("job-2") == (429, "PARTNER_QUOTA"), (
+            "what it has submitted here counts as well"
+        )
         for number in range(2):
             world.me.coordinator.stop_job(f"job-{number}", "", PEER)

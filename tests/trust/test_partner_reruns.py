@@ -49,7 +49,16 @@ def rerun(world: World, spec: JobSpec) -> str:
 
 
 def a_rule(decide: Verdict, **patterns: str) -> dict[str, Any]:
-    return {"mode": "rules", "rules": [{"source": PEER, "decide": str(decide), **patterns}]}
+    return {
+        "mode": "rules",
+        "rules": [
+            {
+                "source": PEER,
+                "decide": str(decide),
+                **patterns,
+            }
+        ],
+    }
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,10 @@ def a_rule(decide: Verdict, **patterns: str) -> dict[str, Any]:
     ids=["rule", "rule for a table", "components", "permit", "bundle"],
 )
 def test_what_refuses_a_partners_job_refuses_its_rerun_of_ours(
-    tmp_path: Path, settings: Mapping[str, Any], entry: Mapping[str, Any], reason: str
+    tmp_path: Path,
+    settings: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    reason: str,
 ):
     """Attack: it sends the id of our job and data of its own; nothing was asked, and we signed the bundle."""
     for node in (ME, PEER):

@@ -40,10 +40,14 @@ def nodes(tmp_path: Path) -> Iterator[list[tuple[Path, Gateway]]]:
         yield [me, peer]
 
 
-def test_two_invitations_make_two_partners_that_sign(nodes: list[tuple[Path, Gateway]], tmp_path: Path):
+def test_two_invitations_make_two_partners_that_sign(
+    nodes: list[tuple[Path, Gateway]], tmp_path: Path
+):
     invitations = []
     for config, gateway in nodes:
-        made = call("partner", "invite", "--address", gateway.addresses()["peer"], "--config", str(config))
+        made = call(
+            "partner", "invite", "--address", gateway.addresses()["peer"], "--config", str(config)
+        )
         assert made.exit_code == 0, made.stderr
         invitations.append(tmp_path / f"{gateway.settings.node.id}.json")
         invitations[-1].write_text(made.stdout)
@@ -60,15 +64,26 @@ def test_two_invitations_make_two_partners_that_sign(nodes: list[tuple[Path, Gat
     assert shown[0] == shown[1] and len(shown[0].split()) == 6
     for (_, gateway), other in zip(nodes, (PEER, ME), strict=True):
         assert gateway.routes.table.routes[other].signed == "required"
-        assert {s.name: s.result for s in gateway.protocol.try_route(other)}["way back"] is Result.OK
+        assert {s.name: s.result for s in gateway.protocol.try_route(other)}[
+            "way back"
+        ] is Result.OK
         path, body = "/v1/interconn/schedule/task/poll", {"task_id": "t", "role": "guest"}
-        said = ask(gateway, "peer", "POST", path, json=body, headers={"x-source-node-id": other}).json()
+        said = ask(
+            gateway, "peer", "POST", path, json=body, headers={"x-source-node-id": other}
+        ).json()
         assert said["data"]["reason"] == "SIGNATURE_REFUSED"
 
 
 def test_a_replaced_key_or_address_changes_the_words_to_compare(tmp_path: Path):
     keys = [[Keyring(tmp_path / name).make("ed25519").public] for name in "abc"]
-    mine, theirs, thief = ({"node": "A", "address": "https://a", "keys": key} for key in keys)
+    mine, theirs, thief = (
+        {
+            "node": "A",
+            "address": "https://a",
+            "keys": key,
+        }
+        for key in keys
+    )
     theirs, thief = theirs | {"node": "B"}, thief | {"node": "B"}
     assert six_words(mine, theirs) == six_words(theirs, mine) != six_words(mine, thief)
     assert six_words(mine, theirs | {"address": "https://thief"}) != six_words(mine, theirs)
@@ -78,18 +93,42 @@ def test_a_route_that_is_there_is_replaced_only_on_demand(tmp_path: Path):
     ring = Keyring(tmp_path / "partner")
     old, new, file = ring.make("ed25519"), ring.make("ed25519"), tmp_path / "theirs.json"
     with new_node(tmp_path / "me", ME) as (config, gateway):
-        words = ["partner", "accept", str(file), "--address", "https://me", "--yes", "--config", str(config)]
+        words = [
+            "partner",
+            "accept",
+            str(file),
+            "--address",
+            "https://me",
+            "--yes",
+            "--config",
+            str(config),
+        ]
         for address, pair in (("https://before", old), ("https://after", new)):
-            file.write_text(json.dumps({"node": PEER, "address": address, "keys": [pair.public]}))
+            file.write_text(
+                json.dumps(
+                    {
+                        "node": PEER,
+                        "address": address,
+                        "keys": [pair.public],
+                    }
+                )
+            )
             done = call(*words)
             assert gateway.routes.table.routes[PEER].url == "https://before"
-        assert done.exit_code == 1 and f"https://before, keys: {old.id}; to replace that" in done.stderr
+        assert (
+            done.exit_code == 1
+            and f"https://before, keys: {old.id}; to replace that" in done.stderr
+        )
         disabled = {"route": {"enabled": False}}
-        assert ask(gateway, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled).status_code == 200
+        assert (
+            ask(gateway, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=disabled).status_code
+            == 200
+        )
         done = call(*words, "--replace", "--ca", Authority(tmp_path / "tls").file)
         assert (
             done.exit_code == 0
-            and f"replaces the route of {PEER}: https://before, disabled, keys: {old.id}" in done.stderr
+            and f"replaces the route of {PEER}: https://before, disabled, keys: {old.id}"
+            in done.stderr
         )
         route = gateway.routes.table.routes[PEER]
         assert (route.url, route.keys, route.enabled) == ("https://after", (new.public,), True)
@@ -109,15 +148,38 @@ def test_what_is_not_an_invitation_is_refused(tmp_path: Path, text: str):
     config, file = tmp_path / "node.yml", tmp_path / "invitation.json"
     call("init", "--node", ME, "--engine", "process", "-o", str(config))
     file.write_text(text)
-    refused = call("partner", "accept", str(file), "--address", "https://me", "--config", str(config))
+    refused = call(
+        "partner", "accept", str(file), "--address", "https://me", "--config", str(config)
+    )
     assert refused.exit_code == 2 and "--address" not in refused.stderr
-    file.write_text(json.dumps({"node": PEER, "address": "https://peer", "keys": ["key"]}))
+    file.write_text(
+        json.dumps(
+            {
+                "node": PEER,
+                "address": "https://peer",
+                "keys": ["key"],
+            }
+        )
+    )
     refused = call("partner", "accept", str(file), "--config", str(config))
     assert refused.exit_code == 2 and "give --address" in refused.stderr
     assert call("partner", "invite", "--config", str(config)).exit_code == 2
-    file.write_text(json.dumps({"node": ME, "address": "https://me", "keys": ["key"]}))
-    own = call("partner", "accept", str(file), "--address", "https://me", "--config", str(config)).stderr
-    assert own == f"{file} is this node's own invitation: send it to the partner, and accept the partner's\n"
+    file.write_text(
+        json.dumps(
+            {
+                "node": ME,
+                "address": "https://me",
+                "keys": ["key"],
+            }
+        )
+    )
+    own = call(
+        "partner", "accept", str(file), "--address", "https://me", "--config", str(config)
+    ).stderr
+    assert (
+        own
+        == f"{file} is this node's own invitation: send it to the partner, and accept the partner's\n"
+    )
     assert "是本节点自己的邀请：请发给合作方，并接受合作方的邀请" in translate(own, "zh")
     bare = call("partner", "invite", "--address", "127.0.0.1:7380", "--config", str(config))
     assert bare.exit_code == 2 and "must begin with https:// or http://" in bare.stderr

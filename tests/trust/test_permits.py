@@ -75,7 +75,11 @@ def permitted(world: World, **more: Any) -> tuple[int, int]:
     return mine, theirs
 
 
-def ended(world: World, mine: int, theirs: int) -> None:
+def ended(
+    world: World,
+    mine: int,
+    theirs: int,
+) -> None:
     person(world.me, "POST", f"/applications/{theirs}/terminate", {})
     becomes(world.peer, mine, "TERMINATED")
 
@@ -92,12 +96,21 @@ def test_a_partner_sees_what_is_published_for_it_and_never_rows(world: World):
     known = world.me.applications.contract_with(PEER).id
     found = world.peer.protocol.peer(ME)
     query = {"contract_id": known, "dataset_id": DATASET}
-    assert found.ask("/v1/interconn/dataset/pub/query", {}, "GET", query=query)["label_columns"] == ""
+    assert (
+        found.ask("/v1/interconn/dataset/pub/query", {}, "GET", query=query)["label_columns"] == ""
+    )
     person(world.me, "DELETE", PUBLISHED)
     assert person(world.peer, "GET", f"/partners/{ME}/datasets")["records"] == []
     for dataset in (DATASET, "bank#none"):
-        body = {"kind": "dataset", "partner": ME, "subject": dataset}
-        assert person(world.peer, "POST", "/applications", body, 404)["data"]["reason"] == "DATASET_NOT_PUBLISHED"
+        body = {
+            "kind": "dataset",
+            "partner": ME,
+            "subject": dataset,
+        }
+        assert (
+            person(world.peer, "POST", "/applications", body, 404)["data"]["reason"]
+            == "DATASET_NOT_PUBLISHED"
+        )
     person(world.me, "PUT", PUBLISHED, {})
     assert person(world.peer, "GET", f"/partners/{ME}/datasets")["total"] == 1
 
@@ -108,12 +121,19 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
     assert created(world, a_job()) == "PERMIT_MISSING"
     mine, theirs = permitted(world)
     kept = world.me.kept_applications
-    wait_for(lambda: not kept.get(theirs).token, 10, 0.02, "the owner forgets the permit once it is delivered")
+    wait_for(
+        lambda: not kept.get(theirs).token,
+        10,
+        0.02,
+        "the owner forgets the permit once it is delivered",
+    )
     assert kept.get(theirs).digest
     spec = a_job()
     world.peer.coordinator.submit_job(spec, PEER)
     world.end_all(spec)
-    assert world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
+    assert (
+        world.wait_status(spec.job_id, JobStatus.FINISHED, world.peer).outcome is Outcome.SUCCEEDED
+    )
     assert world.me.kept_applications.get(theirs).jobs == 1
     spec = a_job()
     assert created(world, spec) == ""
@@ -126,7 +146,12 @@ def test_a_job_needs_the_permit_and_runs_with_it(world: World):
 def test_a_permit_ends_by_count_and_a_repeated_creation_counts_once(world: World):
     mine, theirs = permitted(world, jobs=2)
     first = a_job()
-    assert [created(world, spec) for spec in (first, first, a_job(), a_job())] == ["", "", "", "PERMIT_USED_UP"]
+    assert [created(world, spec) for spec in (first, first, a_job(), a_job())] == [
+        "",
+        "",
+        "",
+        "PERMIT_USED_UP",
+    ]
     world.peer.peers.participant(ME, "bfia").start_job(first.job_id, PEER)
     ended(world, mine, theirs)
 
@@ -135,9 +160,14 @@ def test_of_jobs_that_are_created_together_no_more_than_allowed_use_a_permit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     mine, theirs = permitted(world, jobs=2)
-    monkeypatch.setattr(world.me.kept_applications, "use", lambda *_, **__: False)  # another was faster
+    monkeypatch.setattr(
+        world.me.kept_applications, "use", lambda *_, **__: False
+    )  # another was faster
     spec = a_job()
-    assert created(world, spec) == "PERMIT_USED_UP" and world.me.store.local_jobs.find(spec.job_id) is None
+    assert (
+        created(world, spec) == "PERMIT_USED_UP"
+        and world.me.store.local_jobs.find(spec.job_id) is None
+    )
     ended(world, mine, theirs)
 
 
@@ -157,7 +187,9 @@ def test_a_permit_ends_by_time(world: World):
     mine, theirs = permitted(world, expires_at=(datetime.now(UTC) + timedelta(days=1)).isoformat())
     assert created(world, a_job()) == ""
     for node, number in ((world.me, theirs), (world.peer, mine)):
-        node.kept_applications.change(number, lambda one: replace(one, expires_at=datetime.now(UTC)))
+        node.kept_applications.change(
+            number, lambda one: replace(one, expires_at=datetime.now(UTC))
+        )
         becomes(node, number, "TERMINATED")
     assert created(world, a_job()) in ("NOT_AUTHORISED", "PERMIT_MISSING")
 
@@ -184,7 +216,9 @@ def test_a_request_without_a_contract_learns_nothing(world: World):
         ("/component/list", {"contract_id": known}),
         ("/dataset/audit/query", {"audit_id": audit}),
     ):
-        assert requested(world.me, "GET", path, query, STRANGER)["data"]["reason"] == "NOT_AUTHORISED"
+        assert (
+            requested(world.me, "GET", path, query, STRANGER)["data"]["reason"] == "NOT_AUTHORISED"
+        )
         assert requested(world.me, "GET", path, query, ME)["data"]["reason"] == "OWN_NODE_ID"
         assert requested(world.me, "GET", path, query, "")["data"]["reason"] == "NOT_AUTHORISED"
     for path, query in (
@@ -192,7 +226,9 @@ def test_a_request_without_a_contract_learns_nothing(world: World):
         ("/dataset/audit/query", {"audit_id": audit}),
     ):
         said = requested(world.me, "GET", path, query, THIRD)["data"]["reason"]
-        nowhere = requested(world.me, "GET", path, dict.fromkeys(query, "none"), THIRD)["data"]["reason"]
+        nowhere = requested(world.me, "GET", path, dict.fromkeys(query, "none"), THIRD)["data"][
+            "reason"
+        ]
         assert said == nowhere and said in ("CONTRACT_UNKNOWN", "APPLICATION_UNKNOWN")
     ended(world, mine, theirs)
 
@@ -214,16 +250,28 @@ def test_what_a_level_asks_for(tmp_path: Path, level: str):
 
 # ---------------------------------------------------------------- audits of projects, flows and models
 
-PROJECT = {"name": "scoring", "type": "HETERO_FL", "datasets": [{"dataset_id": "shop#orders"}]}
+PROJECT = {
+    "name": "scoring",
+    "type": "HETERO_FL",
+    "datasets": [{"dataset_id": "shop#orders"}],
+}
 FIELDS: dict[Kind, dict[str, Any]] = {
     Kind.PROJECT: PROJECT,
     Kind.FLOW: {"name": "评分", "dag": {"components": []}},
     Kind.MODEL: {"apply_project_id": "project-1"},
 }
-SUBJECTS = {Kind.PROJECT: "project-1", Kind.FLOW: "flow-1", Kind.MODEL: "流程 1"}
+SUBJECTS = {
+    Kind.PROJECT: "project-1",
+    Kind.FLOW: "flow-1",
+    Kind.MODEL: "流程 1",
+}
 
 
-def apply(world: World, kind: Kind, **more: Any) -> tuple[int, int]:
+def apply(
+    world: World,
+    kind: Kind,
+    **more: Any,
+) -> tuple[int, int]:
     """Apply for something of `ME`; return the numbers at both."""
     mine = applied(world.peer, str(kind), world.me, SUBJECTS[kind], fields=FIELDS[kind] | more)
     return mine, waiting(world.me)
@@ -236,7 +284,10 @@ def granted(world: World) -> tuple[str, ...]:
 @pytest.mark.parametrize("kind", FIELDS)
 def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: World, kind: Kind):
     mine, theirs = apply(world, kind)
-    assert person(world.me, "GET", f"/applications/{theirs}")["request"].items() >= FIELDS[kind].items()
+    assert (
+        person(world.me, "GET", f"/applications/{theirs}")["request"].items()
+        >= FIELDS[kind].items()
+    )
     person(world.me, "POST", f"/applications/{theirs}/approve", {})
     becomes(world.peer, mine, "APPROVED")
     kept = world.peer.kept_applications.get(mine)
@@ -249,11 +300,15 @@ def test_an_approval_is_valid_with_a_permit_until_either_node_ends_it(world: Wor
     person(world.me, "POST", f"/applications/{theirs}/reject", {"reason": "not this year"})
     becomes(world.peer, mine, "REJECTED")
     audit = {"audit_id": world.peer.kept_applications.get(mine).id}
-    asked = world.peer.protocol.peer(ME).ask(f"/v1/interconn/{kind}/audit/query", {}, "GET", query=audit)
+    asked = world.peer.protocol.peer(ME).ask(
+        f"/v1/interconn/{kind}/audit/query", {}, "GET", query=audit
+    )
     assert asked["status"] == "REJECTED"
 
 
-def test_what_is_approved_while_the_partner_ends_it_ends_too(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_approved_while_the_partner_ends_it_ends_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
     mine, theirs = apply(world, Kind.MODEL)
     kept = world.me.kept_applications
     find = kept.find
@@ -295,10 +350,16 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
     found = peer.ask("/v1/interconn/project/query", {}, "GET", query=query)
     assert (found["nodes"], found["datasets"]) == ([PEER, ME], {PEER: ["shop#orders"]})
     with pytest.raises(GatewayError, match="no project of that id"):
-        peer.ask("/v1/interconn/project/query", {}, "GET", query=query | {"project_id": "project-2"})
+        peer.ask(
+            "/v1/interconn/project/query", {}, "GET", query=query | {"project_id": "project-2"}
+        )
     listed = person(world.peer, "GET", f"/partners/{ME}/components")["records"]
     assert {one["code"] for one in listed} >= {"vendor/Thing", "vendor/Judge"}
-    query = {"contract_id": known, "code": "vendor/Thing", "version": "1.0.0"}
+    query = {
+        "contract_id": known,
+        "code": "vendor/Thing",
+        "version": "1.0.0",
+    }
     found = peer.ask("/v1/interconn/component/query", {}, "GET", query=query)
     assert (found["status"], found["outputs"][0]["name"]) == ("ENABLED", "out")
     with pytest.raises(NotFound, match="no component of that code and version"):
@@ -312,7 +373,12 @@ def test_a_project_and_the_components_are_seen_by_their_partner_only(world: Worl
 def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
     mine, theirs = apply(world, Kind.FLOW)
     audit = world.me.kept_applications.get(theirs).id
-    senders = {STRANGER: "NOT_AUTHORISED", "": "NOT_AUTHORISED", ME: "OWN_NODE_ID", THIRD: "APPLICATION_UNKNOWN"}
+    senders = {
+        STRANGER: "NOT_AUTHORISED",
+        "": "NOT_AUTHORISED",
+        ME: "OWN_NODE_ID",
+        THIRD: "APPLICATION_UNKNOWN",
+    }
     for kind in AUDITED:
         for method, word, body in (
             ("POST", "confirm", {"audit_id": audit, "status": "APPROVED"}),
@@ -322,7 +388,12 @@ def test_only_the_two_nodes_can_change_or_see_an_application(world: World):
             for sender, reason in senders.items():
                 said = requested(world.me, method, f"/{kind}/audit/{word}", body, sender)
                 assert said["data"]["reason"] == reason, (kind, word, sender)
-        body = {"audit_id": "x", "contract_id": "x", AUDITED[kind].subject: "x", **FIELDS.get(kind, {})}
+        body = {
+            "audit_id": "x",
+            "contract_id": "x",
+            AUDITED[kind].subject: "x",
+            **FIELDS.get(kind, {}),
+        }
         said = requested(world.me, "POST", f"/{kind}/audit/apply", body, THIRD)
         assert said["data"]["reason"] in ("CONTRACT_UNKNOWN", "NO_CONTRACT")
     wrong = world.peer.protocol.peer(ME)

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap.node import Gateway
-from gateway.domain.applications import APPLIED, APPROVED, REJECTED, TERMINATED, Application, Kind, Side
+from gateway.domain.applications import (
+    APPLIED,
+    APPROVED,
+    REJECTED,
+    TERMINATED,
+    Application,
+    Kind,
+    Side,
+)
 from gateway.domain.approval import AuditStatus
 from gateway.errors import Invalid
 from tests.builders import a_spec
@@ -31,8 +39,15 @@ def node(gateway: Gateway) -> Iterator[Gateway]:
         gateway.kept_applications.drop(left.number)
 
 
-def a_project(node: Gateway, partner: str, side: Side, status: AuditStatus) -> None:
-    new = Application(Kind.PROJECT, f"audit-{partner}-{side}", partner, side, PROJECT, {}, node.clock(), status)
+def a_project(
+    node: Gateway,
+    partner: str,
+    side: Side,
+    status: AuditStatus,
+) -> None:
+    new = Application(
+        Kind.PROJECT, f"audit-{partner}-{side}", partner, side, PROJECT, {}, node.clock(), status
+    )
     assert node.kept_applications.add(new)
 
 
@@ -49,7 +64,11 @@ def refused(node: Gateway) -> str:
 
 @pytest.mark.parametrize("side", Side)
 @pytest.mark.parametrize("status", [APPLIED, REJECTED, TERMINATED])
-def test_a_project_that_is_not_agreed_expands_to_nobody(node: Gateway, side: Side, status: AuditStatus):
+def test_a_project_that_is_not_agreed_expands_to_nobody(
+    node: Gateway,
+    side: Side,
+    status: AuditStatus,
+):
     a_project(node, STRANGER, side, status)
     assert refused(node) == "PROJECT_UNKNOWN"
     a_project(node, PEER, Side.MINE, APPROVED)

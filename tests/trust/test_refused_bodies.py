@@ -45,7 +45,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def envelope(source: str) -> bytes:
-    names = {"source-node-id": source, "target-node-id": ME, "session-id": "s", "topic": "t", "uri": "/no"}
+    names = {
+        "source-node-id": source,
+        "target-node-id": ME,
+        "session-id": "s",
+        "topic": "t",
+        "uri": "/no",
+    }
     metadata = {f"x-ptp-{name}": value for name, value in names.items()}
     return json.dumps({"metadata": metadata, "payload": "A" * SIZE}).encode()
 
@@ -62,7 +68,10 @@ def envelope(source: str) -> bytes:
     ids=["unknown peer", "known peer", "brackets", "control of unknown", "long id"],
 )
 def test_nothing_is_held_after_a_refusal(
-    node: Node, path: str, headers: dict[str, str], made: Callable[[], bytes]
+    node: Node,
+    path: str,
+    headers: dict[str, str],
+    made: Callable[[], bytes],
 ) -> None:
     body = made()
     host = node.peer.removeprefix("http://")
@@ -74,14 +83,21 @@ def test_nothing_is_held_after_a_refusal(
             connection.request("POST", path, body, headers)
             answer = json.loads(connection.getresponse().read())
             assert answer["code"] not in (0, "E0000000000"), answer
-        wait_for(lambda: resident(node) - before < 100 * MIB, about="nothing of four bodies is held")
+        wait_for(
+            lambda: resident(node) - before < 100 * MIB, about="nothing of four bodies is held"
+        )
     finally:
         for connection in connections:
             connection.close()
 
 
 CLAIMS = dict.fromkeys(("x-ptp-source-node-id", "x-source-node-id"), PEER)
-ABOUT = {"x-ptp-version": "1", "x-ptp-session-id": "s", "x-ptp-topic": "t", "x-ptp-target-node-id": ME}
+ABOUT = {
+    "x-ptp-version": "1",
+    "x-ptp-session-id": "s",
+    "x-ptp-topic": "t",
+    "x-ptp-target-node-id": ME,
+}
 OF_ANYBODY = {
     "a stranger's envelope": {},
     "a partner's name": ABOUT | CLAIMS,
@@ -102,7 +118,11 @@ def test_few_large_messages_of_unproven_senders_are_in_memory_together(node: Nod
             connection.request("POST", INVOKE, body, JSON | headers)
             refusals.append(json.loads(connection.getresponse().read())["code"])
 
-    senders = [threading.Thread(target=send, args=(headers,)) for headers in OF_ANYBODY.values() for _ in range(3)]
+    senders = [
+        threading.Thread(target=send, args=(headers,))
+        for headers in OF_ANYBODY.values()
+        for _ in range(3)
+    ]
     for sender in senders:
         sender.start()
     while any(sender.is_alive() for sender in senders):
@@ -131,7 +151,11 @@ def test_few_bodies_are_in_memory_together() -> None:
 
     async def send(sender: int, number: int) -> None:
         transport = httpx.ASGITransport(app, client=(f"10.0.0.{sender}", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client:
+        async with httpx.AsyncClient(
+            transport=transport,
+            base_url="http://test",
+            timeout=None,
+        ) as client:
             answers.append((await client.post("/", content=body(sender, number))).json())
 
     async def main() -> None:
@@ -141,7 +165,10 @@ def test_few_bodies_are_in_memory_together() -> None:
                     group.start_soon(send, sender, number)
                 await anyio.wait_all_tasks_blocked()
                 whole = Counter(of for (of, _), size in came.items() if size == 4 * LARGE)
-                assert whole.total() == min((sender + 1) * OF_ONE, OF_ALL) and max(whole.values()) == OF_ONE
+                assert (
+                    whole.total() == min((sender + 1) * OF_ONE, OF_ALL)
+                    and max(whole.values()) == OF_ONE
+                )
             assert sum(came.values()) <= OF_ALL * 4 * LARGE + OF_ALL * len(each) * 3 * LARGE // 2
             end.set()
 
@@ -149,7 +176,9 @@ def test_few_bodies_are_in_memory_together() -> None:
     assert answers == [4 * LARGE] * OF_ALL * len(each)
 
 
-def test_a_large_body_without_a_place_is_refused_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_without_a_place_is_refused_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     router, end, reached = APIRouter(route_class=JsonRoute), anyio.Event(), list[int]()
 
     @router.post("/")
@@ -161,13 +190,19 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(monkeypatch: pyte
 
     async def last() -> AsyncIterator[bytes]:
         yield b" "
-        monkeypatch.setattr("adapter.body.BODY_SECONDS", 0.01)  # to get its place: it has arrived that far
+        monkeypatch.setattr(
+            "adapter.body.BODY_SECONDS", 0.01
+        )  # to get its place: it has arrived that far
         yield b" " * 2 * LARGE
 
     async def main() -> None:
         transport = httpx.ASGITransport(app)
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as client,
+            httpx.AsyncClient(
+                transport=transport,
+                base_url="http://test",
+                timeout=None,
+            ) as client,
             anyio.create_task_group() as group,
         ):
             for _ in range(OF_ONE):
@@ -185,9 +220,19 @@ def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> No
     """Else all partners behind one proxy would share the places of one address."""
     verifier: Any = SimpleNamespace(check_headers=lambda *_: None, check=lambda *_: "key")
     entry: Any = SimpleNamespace(signed="required", keys=())
-    headers = {"x-source-node-id": PEER, "x-auth-sign": "input=a, signature=b", "content-length": "100000"}
+    headers = {
+        "x-source-node-id": PEER,
+        "x-auth-sign": "input=a, signature=b",
+        "content-length": "100000",
+    }
     path = "/v1/interconn/schedule/job/create"
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+    }
     senders = list[str]()
 
     async def receive() -> Message:

@@ -11,7 +11,13 @@ import pytest
 from gateway.errors import Invalid
 from gateway.store.source import Source
 
-GREETING = b"\x0a5.5.5-10.11.0-MariaDB\0" + b"\1\0\0\0" + b"a" * 8 + b"\0" + b"\xff\xf7\x21\2\0\xff\x81\x15"
+GREETING = (
+    b"\x0a5.5.5-10.11.0-MariaDB\0"
+    + b"\1\0\0\0"
+    + b"a" * 8
+    + b"\0"
+    + b"\xff\xf7\x21\2\0\xff\x81\x15"
+)
 GREETING += bytes(10) + b"b" * 12 + b"\0mysql_native_password\0"
 OK = b"\0\0\0\2\0\0\0"
 
@@ -34,9 +40,16 @@ class Rogue:
             self._send(client, 2, OK)
             while asked := client.recv(65536):
                 self.got += asked
-                self._send(client, 1, OK if asked[5:8] == b"SET" else b"\xfb" + str(self._wanted).encode())
+                self._send(
+                    client, 1, OK if asked[5:8] == b"SET" else b"\xfb" + str(self._wanted).encode()
+                )
 
-    def _send(self, client: socket.socket, number: int, packet: bytes) -> None:
+    def _send(
+        self,
+        client: socket.socket,
+        number: int,
+        packet: bytes,
+    ) -> None:
         client.sendall(len(packet).to_bytes(3, "little") + bytes([number]) + packet)
 
     def close(self) -> None:

@@ -41,7 +41,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-def request(node: Gateway, verb: str, headers: dict[str, str], listener: str = "container", **body: Any) -> Any:
+def request(
+    node: Gateway,
+    verb: str,
+    headers: dict[str, str],
+    listener: str = "container",
+    **body: Any,
+) -> Any:
     sent = {"topic": "t"} | (
         {"payload": base64.b64encode(b"secret").decode()} if verb in ("push", "invoke") else {}
     )
@@ -49,7 +55,13 @@ def request(node: Gateway, verb: str, headers: dict[str, str], listener: str = "
     return ask(node, listener, "POST", CHAN + verb, json=sent | body, headers=headers).json()
 
 
-def code(node: Gateway, verb: str, headers: dict[str, str], listener: str = "container", **body: Any) -> str:
+def code(
+    node: Gateway,
+    verb: str,
+    headers: dict[str, str],
+    listener: str = "container",
+    **body: Any,
+) -> str:
     return str(request(node, verb, headers, listener, **body)["code"])
 
 
@@ -84,13 +96,23 @@ def test_no_request_without_a_valid_token_is_taken(site: Site):
     own = containers(site.node, "job-anonymous", HERE)["guest.0"]
     run = site.node.store.local_jobs.get("job-anonymous").runs[0]
     before = site.node.broker.sessions()
-    for token in (None, "x", run.token, run.run_id, own["x-ptp-token"][:-1], site.node.run_tokens.issue("x")):
+    for token in (
+        None,
+        "x",
+        run.token,
+        run.run_id,
+        own["x-ptp-token"][:-1],
+        site.node.run_tokens.issue("x"),
+    ):
         headers = {k: v for k, v in own.items() if k != "x-ptp-token"}
         headers |= {} if token is None else {"x-ptp-token": token}
         for verb in ("push", "pop", "peek", "release"):
             answer = request(site.node, verb, headers)
             assert answer["code"] == DENIED
-            assert answer["message"].startswith("RUN_TOKEN_REQUIRED") and "config.token" in answer["message"]
+            assert (
+                answer["message"].startswith("RUN_TOKEN_REQUIRED")
+                and "config.token" in answer["message"]
+            )
     assert site.node.broker.sessions() == before
 
 
@@ -98,7 +120,10 @@ def test_a_token_opens_nothing_once_its_container_is_gone(site: Site):
     site.node.coordinator.submit(a_spec(roles=HERE, job_id="job-over"))
     runs = {label: site.run("job-over", label) for label in ("guest.0", "host.0")}
     guest, host = (
-        {"x-ptp-session-id": "session_job-over", "x-ptp-token": site.node.run_tokens.issue(run.token)}
+        {
+            "x-ptp-session-id": "session_job-over",
+            "x-ptp-token": site.node.run_tokens.issue(run.token),
+        }
         for run in runs.values()
     )
     assert code(site.node, "push", guest) == OK
@@ -126,7 +151,11 @@ def test_a_container_that_sends_no_token_is_recognised_by_its_address(site: Site
 
 def test_what_came_before_the_job_from_a_node_outside_it_is_not_read(site: Site):
     for peer in (SPEC, KUSCIA):
-        headers = {"x-ptp-version": "1", "x-ptp-source-node-id": peer, "x-ptp-session-id": "session_job-foretold"}
+        headers = {
+            "x-ptp-version": "1",
+            "x-ptp-source-node-id": peer,
+            "x-ptp-session-id": "session_job-foretold",
+        }
         assert code(site.node, "invoke", headers, "peer") == OK
     own = containers(site.node, "job-foretold", {"guest": (ME,), "host": (SPEC,)})["guest.0"]
     answers = [request(site.node, "peek", own) for _ in range(2)]
@@ -138,11 +167,17 @@ def test_invented_sessions_leave_places_for_peers(site: Site):
     """A peer may push before the job has started here, so that unknown sessions are taken, but few."""
     own = containers(site.node, "job-inventive", HERE)["guest.0"]
     before = site.node.broker.sessions()
-    assert {code(site.node, "push", own | {"x-ptp-session-id": f"session_{n}"}) for n in range(70)} == {DENIED}
+    assert {
+        code(site.node, "push", own | {"x-ptp-session-id": f"session_{n}"}) for n in range(70)
+    } == {DENIED}
     assert site.node.broker.sessions() == before
 
     def invoke(peer: str, session: str) -> str:
-        headers = {"x-ptp-version": "1", "x-ptp-source-node-id": peer, "x-ptp-session-id": session}
+        headers = {
+            "x-ptp-version": "1",
+            "x-ptp-source-node-id": peer,
+            "x-ptp-session-id": session,
+        }
         return code(site.node, "invoke", headers, "peer")
 
     found = [invoke(KUSCIA, f"session_invented-{n}") for n in range(70)]
@@ -154,7 +189,11 @@ def test_invented_sessions_leave_places_for_peers(site: Site):
 def one_port(tmp_path: Path) -> Iterator[Gateway]:
     (tmp_path / "routes.yml").write_text(yaml.safe_dump({SPEC: {"host": "127.0.0.1", "port": 9}}))
     any_port = {"bind": "127.0.0.1:0"}
-    listen = {"peer": any_port, "container": None, "operator": any_port}
+    listen = {
+        "peer": any_port,
+        "container": None,
+        "operator": any_port,
+    }
     with running(tmp_path, make_engine=MemoryEngine.making({}), listen=listen) as node:
         yield node
 
@@ -168,16 +207,28 @@ def test_with_one_port_for_all_a_peer_is_not_taken_for_a_container(one_port: Gat
     anonymous = {"x-ptp-session-id": "session_job-one-port", "x-ptp-source-node-id": SPEC}
     for verb in ("pop", "peek", "release", "push"):
         assert code(one_port, verb, anonymous, "peer") == DENIED
-    said = {"task_id": run.task_id, "role": "guest", "status": "FAILED"}
-    answer = ask(one_port, "peer", "POST", CALLBACK, json=said, headers={"x-source-node-id": SPEC}).json()
+    said = {
+        "task_id": run.task_id,
+        "role": "guest",
+        "status": "FAILED",
+    }
+    answer = ask(
+        one_port, "peer", "POST", CALLBACK, json=said, headers={"x-source-node-id": SPEC}
+    ).json()
     assert (answer["code"], answer["data"]["reason"]) == (403, "RUN_TOKEN_REQUIRED")
     assert code(one_port, "peek", own["host.0"], "peer") == OK
     secret = one_port.run_tokens.issue(run.run_id)
     assert ask(one_port, "peer", "POST", f"{CALLBACK}?run={secret}", json=said).json()["code"] == 0
-    invoke = {"x-ptp-version": "1", "x-ptp-source-node-id": SPEC, "x-ptp-session-id": "session_job-later"}
+    invoke = {
+        "x-ptp-version": "1",
+        "x-ptp-source-node-id": SPEC,
+        "x-ptp-session-id": "session_job-later",
+    }
     assert code(one_port, "invoke", invoke, "peer") == OK
     to_others = invoke | {"x-ptp-session-id": "session_job-one-port"}
-    assert code(one_port, "invoke", to_others, "peer") != OK  # of a job in which that node has no part
+    assert (
+        code(one_port, "invoke", to_others, "peer") != OK
+    )  # of a job in which that node has no part
     own_id = {"x-ptp-source-node-id": ME, "x-node-id": ME}  # as a container may say it
     assert code(one_port, "push", own["guest.0"] | own_id, "peer") == OK
 
@@ -193,7 +244,9 @@ def test_a_copy_of_the_database_opens_nothing(site: Site):
     for found in sorted(set(re.findall(r"[0-9a-f]{32,}", copy))):
         headers = {"x-ptp-session-id": "session_job-copied", "x-ptp-token": found}
         assert code(site.node, "peek", headers) == DENIED
-        answer = ask(site.node, "container", "POST", f"{CALLBACK}?run={found}", json={"status": "FAILED"}).json()
+        answer = ask(
+            site.node, "container", "POST", f"{CALLBACK}?run={found}", json={"status": "FAILED"}
+        ).json()
         assert answer["data"]["reason"] == "RUN_UNKNOWN"
     headers = {"x-ptp-session-id": own["config.session_id"], "x-ptp-token": own["config.token"]}
     assert code(site.node, "peek", headers) == OK
@@ -219,9 +272,18 @@ def run(site: Site) -> Run:
     return site.run(job_id, "guest.0")
 
 
-def report(site: Site, run: Run, token: str = "", **changes: str) -> str:
+def report(
+    site: Site,
+    run: Run,
+    token: str = "",
+    **changes: str,
+) -> str:
     """Report a success as a container; return the reason of the refusal, if it is refused."""
-    body = {"task_id": run.task_id, "role": "guest", "status": "SUCCESS"} | changes
+    body = {
+        "task_id": run.task_id,
+        "role": "guest",
+        "status": "SUCCESS",
+    } | changes
     params = {"run": token} if token else {}
     data = ask(site.node, "container", "POST", CALLBACK, json=body, params=params).json()["data"]
     return str(data.get("reason", ""))
@@ -230,10 +292,16 @@ def report(site: Site, run: Run, token: str = "", **changes: str) -> str:
 def reported(site: Site, run: Run) -> TaskStatus | None:
     job_id = site.node.store.job_of_run(run.run_id)
     assert job_id is not None
-    return next(r for r in site.node.store.local_jobs.get(job_id).runs if r.run_id == run.run_id).reported
+    return next(
+        r for r in site.node.store.local_jobs.get(job_id).runs if r.run_id == run.run_id
+    ).reported
 
 
-def located(site: Site, run: Run, address: str) -> None:
+def located(
+    site: Site,
+    run: Run,
+    address: str,
+) -> None:
     assert isinstance(site.node.engine, MemoryEngine)
     site.node.engine.addresses[run.name] = address
 
@@ -254,7 +322,16 @@ def test_an_image_that_rebuilds_the_url_is_recognised_by_its_address(site: Site,
 
 
 def test_the_runs_token_is_enough(site: Site, run: Run):
-    assert report(site, run, token=site.node.run_tokens.issue(run.run_id), task_id="", role="") == ""
+    assert (
+        report(
+            site,
+            run,
+            token=site.node.run_tokens.issue(run.run_id),
+            task_id="",
+            role="",
+        )
+        == ""
+    )
     assert reported(site, run) is TaskStatus.SUCCESS
 
 
@@ -265,11 +342,19 @@ def test_a_node_reports_for_itself_only(site: Site, sender: str):
     spec = a_job_with("JG0100000000000002")
     site.node.coordinator.submit(spec)
     task = wait_for(lambda: next(iter(site.node.store.jobs.get(spec.job_id).tasks.values())), 10)
-    body: dict[str, Any] = {"task_id": task.task_id, "role": "host", "status": "FAILED"}
+    body: dict[str, Any] = {
+        "task_id": task.task_id,
+        "role": "host",
+        "status": "FAILED",
+    }
     headers = {"x-source-node-id": sender} if sender else {}
     said = ask(site.node, "peer", "POST", PEERS, json=body, headers=headers).json()
     after = site.node.store.jobs.get(spec.job_id).tasks["a"]
-    assert all(status is not TaskStatus.FAILED for part in after.nodes.values() for status in part.roles.values())
+    assert all(
+        status is not TaskStatus.FAILED
+        for part in after.nodes.values()
+        for status in part.roles.values()
+    )
     if sender != ME:  # which plays the guest, so that news of the host has no effect
         outside = sender in (SPEC, KUSCIA)
         assert said["data"]["reason"] == ("TASK_UNKNOWN" if outside else "NOT_AUTHORISED")

@@ -37,13 +37,20 @@ class Between(Recorder):
         self.attack: Callable[[Passing], Passing] = self.forward
 
     def pass_on(
-        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+        self,
+        to: str,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
     ) -> tuple[int, dict[str, str], bytes]:
         said = self.attack(Passing(dict(headers), raw, method, path))
         return said.status, said.headers, said.body
 
     def forward(self, asked: Passing) -> Passing:
-        status, headers, body = super().pass_on(PEER, asked.method, asked.path, asked.body, asked.headers)
+        status, headers, body = super().pass_on(
+            PEER, asked.method, asked.path, asked.body, asked.headers
+        )
         return Passing(headers, body, status=status)
 
 
@@ -55,7 +62,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Ga
     with running(home / ME) as me, running(home / PEER, PEER) as peer, Between() as between:
         between.ways[PEER] = peer.sockets["peer"][0].getsockname()[1]
         route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
-        route(me, {PEER: {"host": "127.0.0.1", "port": between.port, "keys": keys[PEER]}})
+        route(
+            me,
+            {
+                PEER: {
+                    "host": "127.0.0.1",
+                    "port": between.port,
+                    "keys": keys[PEER],
+                }
+            },
+        )
         yield me, peer, between
 
 
@@ -88,9 +104,14 @@ def test_what_the_partner_answers_counts(nodes: tuple[Gateway, Gateway, Between]
 def forged(between: Between, asked: Passing) -> Passing:
     """Answer with a signature by a key of one's own."""
     body = b'{"code": 0, "msg": "success", "data": {}}'
-    answer = Answer(200, digest(body), Signable(asked.method, asked.path, "", digest(asked.body), ME, PEER))
+    answer = Answer(
+        200, digest(body), Signable(asked.method, asked.path, "", digest(asked.body), ME, PEER)
+    )
     value = sign(
-        KeyPair(MAKERS["ed25519"]()), answer, asked.headers["x-nonce"], int(asked.headers["x-timestamp"]) // 1000
+        KeyPair(MAKERS["ed25519"]()),
+        answer,
+        asked.headers["x-nonce"],
+        int(asked.headers["x-timestamp"]) // 1000,
     )
     return Passing(headers(answer, value), body, status=200)
 
@@ -107,8 +128,14 @@ Attack = Callable[[Between, Passing], Passing]
 NOT_ITS_OWN = "not proven to be its own"
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "another body": (lambda between, asked: with_body(between.forward(asked)), NOT_ITS_OWN),
-    "another status": (lambda between, asked: replace(between.forward(asked), status=201), NOT_ITS_OWN),
-    "another signature": (lambda between, asked: with_signature(between.forward(asked)), NOT_ITS_OWN),
+    "another status": (
+        lambda between, asked: replace(between.forward(asked), status=201),
+        NOT_ITS_OWN,
+    ),
+    "another signature": (
+        lambda between, asked: with_signature(between.forward(asked)),
+        NOT_ITS_OWN,
+    ),
     "no signature": (
         lambda *_: Passing({}, b'{"code": 0, "msg": "all is well"}', status=200),
         "^[^;]* says, unproven: all is well",
@@ -122,7 +149,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
 
 
 @pytest.mark.parametrize(("attack", "why"), ATTACKS.values(), ids=ATTACKS)
-def test_a_changed_answer_is_none(nodes: tuple[Gateway, Gateway, Between], attack: Attack, why: str):
+def test_a_changed_answer_is_none(
+    nodes: tuple[Gateway, Gateway, Between],
+    attack: Attack,
+    why: str,
+):
     me, _, between = nodes
     between.attack = lambda asked: attack(between, asked)
     refused(me, why)
@@ -142,7 +173,9 @@ def test_the_answer_to_another_request_is_none(nodes: tuple[Gateway, Gateway, Be
     refused(me, "it is the answer to another request")
 
 
-def test_a_request_that_was_taken_cannot_be_shown_as_refused(nodes: tuple[Gateway, Gateway, Between]):
+def test_a_request_that_was_taken_cannot_be_shown_as_refused(
+    nodes: tuple[Gateway, Gateway, Between],
+):
     me, _, between = nodes
 
     def again(asked: Passing) -> Passing:
@@ -153,13 +186,17 @@ def test_a_request_that_was_taken_cannot_be_shown_as_refused(nodes: tuple[Gatewa
     assert "x-auth-sign is not accepted" in refused(me, "no signature").message
 
 
-def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(nodes: tuple[Gateway, Gateway, Between]):
+def test_where_signatures_are_accepted_only_a_wrong_one_is_refused(
+    nodes: tuple[Gateway, Gateway, Between],
+):
     me, _, between = nodes
     before = me.routes.table.routes[PEER]
     entry = {"url": f"http://127.0.0.1:{between.port}", "keys": ", ".join(before.keys)}
     route(me, {PEER: entry | {"signing": "accepted"}})
     try:
-        between.attack = lambda asked: Passing({}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200)
+        between.attack = lambda asked: Passing(
+            {}, b'{"code": 0, "data": {"status": "RUNNING"}}', status=200
+        )
         poll(me)
         between.attack = lambda asked: replace(between.forward(asked), status=201)
         refused(me, "not one of this message")
@@ -179,7 +216,9 @@ def test_the_rfcs_own_headers_travel_both_ways(nodes: tuple[Gateway, Gateway, Be
     with pytest.raises(NotFound):
         poll(me)
     for one in seen:
-        params, signature = (one.headers[n].removeprefix("bfia=") for n in ("signature-input", "signature"))
+        params, signature = (
+            one.headers[n].removeprefix("bfia=") for n in ("signature-input", "signature")
+        )
         assert one.headers["x-auth-sign"] == f"input={params}, signature={signature}"
         assert one.headers["content-digest"] == digest(one.body)
 
@@ -190,10 +229,26 @@ async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
     asked = Signable("POST", "/v1/interconn/schedule/task/poll", "", digest(b""), PEER, ME)
     nonce = "0123456789abcdef"
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(
+        scope: Any,
+        receive: Any,
+        send: Any,
+    ) -> None:
         scope["state"][requests._ANSWERED] = True
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [],
+            }
+        )
+        await send(
+            {
+                "type": "http.response.body",
+                "body": b"one ",
+                "more_body": True,
+            }
+        )
         await send({"type": "http.response.body", "body": b"two"})
 
     async def send(message: Any) -> None:
@@ -202,8 +257,17 @@ async def test_an_answer_that_goes_out_in_pieces_is_signed_as_a_whole():
     made = headers(asked, sign(pair, asked, nonce, 1))
     named = [(b"x-source-node-id", PEER.encode()), (b"x-target-node-id", ME.encode())]
     raw = [*named, *((name.lower().encode(), value.encode()) for name, value in made.items())]
-    scope = {"type": "http", "method": "POST", "path": asked.path, "raw_path": asked.path.encode()}
-    scope |= {"query_string": b"", "headers": raw, "state": {}}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": asked.path,
+        "raw_path": asked.path.encode(),
+    }
+    scope |= {
+        "query_string": b"",
+        "headers": raw,
+        "state": {},
+    }
     signing = requests.signing_answers(app, lambda: pair, lambda _: None, CapacityLimiter(1))
     await signing(scope, None, send)  # type: ignore[arg-type]
     start, body = sent

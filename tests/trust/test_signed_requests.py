@@ -55,18 +55,28 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, G
     """Give a node that is attacked, with its partner."""
     home = tmp_path_factory.mktemp("nodes")
     keys = {node: Keyring(home / node / "state").make("ed25519").public for node in (ME, PEER)}
-    over: dict[str, Any] = {"limits": {"partner_requests_per_minute": 100_000}, "fate": {"enabled": True}}
+    over: dict[str, Any] = {
+        "limits": {"partner_requests_per_minute": 100_000},
+        "fate": {"enabled": True},
+    }
     with running(home / ME, **over) as me, running(home / PEER, PEER, **over) as peer:
         route(peer, {ME: {"url": me.addresses()["peer"], "keys": keys[ME]}})
         nowhere = {"url": "http://127.0.0.1:9"}
         route(
             me,
             {
-                PEER: {"url": peer.addresses()["peer"], "keys": f"{keys[PEER]}, {PAIRS[PEER].public}"},
+                PEER: {
+                    "url": peer.addresses()["peer"],
+                    "keys": f"{keys[PEER]}, {PAIRS[PEER].public}",
+                },
                 OTHER: {**nowhere, "keys": PAIRS[OTHER].public},
                 CLOSED: {**nowhere, "enabled": False},
                 BEHIND: {"via": CLOSED, "keys": PAIRS[BEHIND].public},
-                OPEN: {**nowhere, "keys": PAIRS[OPEN].public, "signing": "accepted"},
+                OPEN: {
+                    **nowhere,
+                    "keys": PAIRS[OPEN].public,
+                    "signing": "accepted",
+                },
             },
         )
         yield me, peer
@@ -80,15 +90,24 @@ class Sent:
     path: str = POLL
     query: str = ""
     body: bytes = b'{"task_id": "t", "role": "guest"}'
-    headers: tuple[tuple[str, str], ...] = field(default=(("x-source-node-id", PEER), ("x-target-node-id", ME)))
+    headers: tuple[tuple[str, str], ...] = field(
+        default=(("x-source-node-id", PEER), ("x-target-node-id", ME))
+    )
 
-    def signed(self, pair: KeyPair, created: int | None = None, target: str = ME) -> "Sent":
+    def signed(
+        self,
+        pair: KeyPair,
+        created: int | None = None,
+        target: str = ME,
+    ) -> "Sent":
         named = dict(self.headers)
         hashed = digest(self.body)
         source = named["x-source-node-id"]
         signable = Signable(self.method, self.path, self.query, hashed, source, target)
         value = sign(pair, signable, uuid4().hex, int(time.time()) if created is None else created)
-        return replace(self, headers=(*self.headers, ("content-digest", hashed), ("x-auth-sign", value)))
+        return replace(
+            self, headers=(*self.headers, ("content-digest", hashed), ("x-auth-sign", value))
+        )
 
     def to(self, node: Gateway) -> dict[str, Any]:
         path = self.path + (f"?{self.query}" if self.query else "")
@@ -113,7 +132,9 @@ def noted(node: Gateway, words: str) -> bool:
 
 def test_the_vectors_of_the_rfc_and_the_sample_of_the_sm2_standard_hold():
     for vector in VECTORS["rfc9421"]:
-        base = signature_base([(f'"{name}"', value) for name, value in vector["components"]], vector["params"])
+        base = signature_base(
+            [(f'"{name}"', value) for name, value in vector["components"]], vector["params"]
+        )
         key, signature = public_key(vector["public_key"]), b64decode(vector["signature"])
         assert verifies(key, signature, base), vector["section"]
         assert not verifies(key, signature, base.replace(b"POST", b"GET").replace(b"200", b"201"))
@@ -129,14 +150,18 @@ def test_a_signature_of_a_compressed_body_is_of_what_was_sent(nodes: tuple[Gatew
     encoding = ("content-encoding", "gzip")
     compressed = Sent(body=gzip.compress(Sent.body), headers=(*Sent().headers, encoding))
     assert compressed.signed(PAIRS[PEER]).to(me) == plain.to(me)
-    as_if_plain = replace(plain, body=compressed.body, headers=(*Sent().signed(PAIRS[PEER]).headers, encoding))
+    as_if_plain = replace(
+        plain, body=compressed.body, headers=(*Sent().signed(PAIRS[PEER]).headers, encoding)
+    )
     assert reason(as_if_plain.to(me)) == "SIGNATURE_REFUSED"
 
 
 OURS = [*((VECTORS["key"], one) for one in VECTORS["requests"]), *[tuple(VECTORS["sm2"].values())]]
 
 
-@pytest.mark.parametrize(("key", "vector"), OURS, ids=("POST", "GET", "SM2, signed by the openssl command"))
+@pytest.mark.parametrize(
+    ("key", "vector"), OURS, ids=("POST", "GET", "SM2, signed by the openssl command")
+)
 def test_our_own_vectors_hold(key: dict[str, str], vector: dict[str, Any]):
     named = {name: vector[name] for name in ("method", "path", "query", "source", "target")}
     signable = Signable(digest=digest(vector["body"].encode()), **named)
@@ -145,7 +170,9 @@ def test_our_own_vectors_hold(key: dict[str, str], vector: dict[str, Any]):
         lambda: datetime.fromtimestamp(vector["created"], UTC),
         lambda signature, request, seconds: request,
     )
-    found = verifier.check(signable, vector["body"].encode(), vector["x_auth_sign"], [key["public_key"]])
+    found = verifier.check(
+        signable, vector["body"].encode(), vector["x_auth_sign"], [key["public_key"]]
+    )
     assert found == key["keyid"]
 
 
@@ -159,7 +186,9 @@ def test_two_gateways_sign_with_each_kind_of_key_and_through_a_rotation(
     new = ring.make(algorithm).public
     for keys, change in ((f"{before}, {new}", ring.switch), (new, lambda: None)):
         edited = {"route": {"keys": f"{keys}, {others}"}}
-        assert ask(me, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=edited).status_code == 200
+        assert (
+            ask(me, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=edited).status_code == 200
+        )
         for _ in range(2):
             with pytest.raises(NotFound):
                 peer.protocol.participant(ME).poll_task("t", "guest", PEER)
@@ -175,33 +204,56 @@ def test_two_gateways_sign_with_each_kind_of_key_and_through_a_rotation(
 # ---------------------------------------------------------------- attacks
 
 
-def test_an_unsigned_request_is_refused_in_every_spelling_of_its_sender(nodes: tuple[Gateway, Gateway]):
+def test_an_unsigned_request_is_refused_in_every_spelling_of_its_sender(
+    nodes: tuple[Gateway, Gateway],
+):
     me, _ = nodes
     target = ("x-target-node-id", ME)
     for name in ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id"):
-        for path in (POLL, f"{CONTROL}/job/create", f"{CONTROL}/node/hello", "/v1/%69nterconn/schedule/task/poll"):
+        for path in (
+            POLL,
+            f"{CONTROL}/job/create",
+            f"{CONTROL}/node/hello",
+            "/v1/%69nterconn/schedule/task/poll",
+        ):
             said = Sent(path=path, headers=((name, PEER), target)).to(me)
             assert reason(said) in ("SIGNATURE_REFUSED", "INVALID"), path
-    assert reason(Sent(headers=(("x-source-node-id", BEHIND), target)).to(me)) == "SIGNATURE_REFUSED"
+    assert (
+        reason(Sent(headers=(("x-source-node-id", BEHIND), target)).to(me)) == "SIGNATURE_REFUSED"
+    )
     fates = Sent(path="/v2/partner/job/start", body=b'{"job_id": "j"}')
     assert fates.to(me)["data"]["reason"] == "SIGNATURE_REFUSED"
     assert wait_for(lambda: noted(me, "SIGNATURE_MISSING"))
-    assert reason(replace(Sent(), body=b"{").to(me)) == "SIGNATURE_REFUSED"  # its body is not even parsed
+    assert (
+        reason(replace(Sent(), body=b"{").to(me)) == "SIGNATURE_REFUSED"
+    )  # its body is not even parsed
     assert reason(replace(Sent(), body=b"{").signed(PAIRS[PEER]).to(me)) == "INVALID"
 
 
-TEXT = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=-", min_size=1, max_size=1)
+TEXT = st.text(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=-", min_size=1, max_size=1
+)
 HEADERS = ("x-source-node-id", "x-target-node-id", "content-digest", "x-auth-sign")
 
 
 @st.composite
 def changes(draw: st.DrawFn) -> Any:
     """Draw what turns a signed request into another one."""
-    kind = draw(st.sampled_from(("body", "header", "auth", "drop", "twice", "method", "path", "query", "other")))
+    kind = draw(
+        st.sampled_from(
+            ("body", "header", "auth", "drop", "twice", "method", "path", "query", "other")
+        )
+    )
     name, at, text = draw(st.sampled_from(HEADERS)), draw(st.integers(0, 600)), draw(TEXT)
 
-    def put(sent: Sent, name: str, change: Any) -> Sent:
-        return replace(sent, headers=tuple((n, change(v) if n == name else v) for n, v in sent.headers))
+    def put(
+        sent: Sent,
+        name: str,
+        change: Any,
+    ) -> Sent:
+        return replace(
+            sent, headers=tuple((n, change(v) if n == name else v) for n, v in sent.headers)
+        )
 
     def one(value: str) -> str:
         place = at % len(value)
@@ -215,34 +267,50 @@ def changes(draw: st.DrawFn) -> Any:
         case "auth":
             return lambda sent: put(sent, "x-auth-sign", one)
         case "drop":
-            return lambda sent: replace(sent, headers=tuple(h for h in sent.headers if h[0] != name))
+            return lambda sent: replace(
+                sent, headers=tuple(h for h in sent.headers if h[0] != name)
+            )
         case "twice":
-            return lambda sent: replace(sent, headers=(*sent.headers, (name, dict(sent.headers)[name])))
+            return lambda sent: replace(
+                sent, headers=(*sent.headers, (name, dict(sent.headers)[name]))
+            )
         case "method":
             return lambda sent: replace(sent, method="PUT")
         case "path":
-            return lambda sent: replace(sent, path=sent.path.replace("task/poll", "task/poll".replace("p", "%70")))
+            return lambda sent: replace(
+                sent, path=sent.path.replace("task/poll", "task/poll".replace("p", "%70"))
+            )
         case "query":
             return lambda sent: replace(sent, query=f"{sent.query}{text}")
     return lambda sent: put(sent, "x-source-node-id", lambda _: OTHER)
 
 
 @given(change=changes())
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+)
 def test_no_changed_request_is_accepted(nodes: tuple[Gateway, Gateway], change: Any):
     me, _ = nodes
     sent = Sent().signed(PAIRS[PEER])
     changed = change(sent)
     if changed != sent:
         said = changed.to(me)
-        assert reason(said) in ("SIGNATURE_REFUSED", "NOT_AUTHORISED", "INVALID", "RELAY_NOT_ALLOWED") or (
-            said["code"] in (404, 405)
-        )
+        assert reason(said) in (
+            "SIGNATURE_REFUSED",
+            "NOT_AUTHORISED",
+            "INVALID",
+            "RELAY_NOT_ALLOWED",
+        ) or (said["code"] in (404, 405))
     assert reason(sent.to(me)) == "TASK_UNKNOWN"  # what was refused does not use it up
     assert reason(sent.to(me)) == "SIGNATURE_REFUSED"
 
 
-def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(nodes: tuple[Gateway, Gateway]):
+def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
+    nodes: tuple[Gateway, Gateway],
+):
     me, _ = nodes
     sent = Sent().signed(PAIRS[PEER])
     with ThreadPoolExecutor(8) as pool:
@@ -257,9 +325,13 @@ def test_a_repeated_request_is_refused_by_every_gateway_of_the_node_at_any_time(
     assert refused.value.reason == "SIGNATURE_USED"
 
 
-def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(nodes: tuple[Gateway, Gateway]):
+def test_a_refused_signature_is_explained_to_operators_and_not_to_the_sender(
+    nodes: tuple[Gateway, Gateway],
+):
     me, _ = nodes
-    plain = Sent(path=f"{CONTROL}/job/stop")  # what is refused again within a minute is counted, by path
+    plain = Sent(
+        path=f"{CONTROL}/job/stop"
+    )  # what is refused again within a minute is counted, by path
     now, others = int(time.time()), plain.signed(PAIRS[OTHER])
     source, target, hashed, value = others.headers
     under_my_id = ("x-auth-sign", value[1].replace(PAIRS[OTHER].id, PAIRS[PEER].id))
@@ -282,8 +354,13 @@ def test_forged_requests_do_not_crowd_out_the_refusals_of_the_partner_itself(tmp
     with running(tmp_path) as me:
         route(me, {PEER: {"url": "http://127.0.0.1:9", "keys": PAIRS[PEER].public}})
         paths = ask(me, "peer", "GET", "/openapi.json").json()["paths"]
-        forged = [path for path, ways in paths.items() if path.startswith(CONTROL) and "post" in ways]
-        for path in [*forged, *(f"/v1/%69nterconn{path.removeprefix('/v1/interconn')}" for path in forged)]:
+        forged = [
+            path for path, ways in paths.items() if path.startswith(CONTROL) and "post" in ways
+        ]
+        for path in [
+            *forged,
+            *(f"/v1/%69nterconn{path.removeprefix('/v1/interconn')}" for path in forged),
+        ]:
             assert reason(Sent(path=path).to(me)) == "SIGNATURE_REFUSED"
         assert len(forged) > MOST
         assert reason(Sent().signed(PAIRS[PEER]).to(me)) == "TASK_UNKNOWN"
@@ -299,7 +376,14 @@ def test_a_blank_before_its_id_does_not_free_a_removed_partner_of_its_signature(
         route(me, {OTHER: nowhere})
         for named in (PEER.encode(), b"\xa0" + PEER.encode(), PEER.encode() + b"\x85"):
             headers = {"x-source-node-id": named, "x-target-node-id": ME}
-            said = ask(me, "peer", "POST", f"{CONTROL}/job/stop", json={"job_id": "job-former"}, headers=headers)
+            said = ask(
+                me,
+                "peer",
+                "POST",
+                f"{CONTROL}/job/stop",
+                json={"job_id": "job-former"},
+                headers=headers,
+            )
             assert reason(said.json()) == "SIGNATURE_REFUSED"
 
 
@@ -310,7 +394,9 @@ def test_a_key_is_revoked_by_an_edit_of_the_route(nodes: tuple[Gateway, Gateway]
     left = ", ".join(key for key in before if key != PAIRS[PEER].public)
     for keys, said in ((left, "SIGNATURE_REFUSED"), (", ".join(before), "TASK_UNKNOWN")):
         edited = {"route": {"keys": keys}}
-        assert ask(me, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=edited).status_code == 200
+        assert (
+            ask(me, "operator", "PATCH", f"/api/v1/routes/{PEER}", json=edited).status_code == 200
+        )
         assert reason(Sent().signed(PAIRS[PEER]).to(me)) == said
 
 

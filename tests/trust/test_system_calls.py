@@ -39,7 +39,10 @@ def test_a_daemon_takes_the_printed_profile_as_its_default(own: OwnDocker) -> No
     own.start("--seccomp-profile", str(file))
     own.load(BASE)
     with contextlib.closing(docker.DockerClient(own.url)) as client:
-        assert client.containers.run(BASE, TRIES_ALL.command, network_mode="none", remove=True) == b"done\n"
+        assert (
+            client.containers.run(BASE, TRIES_ALL.command, network_mode="none", remove=True)
+            == b"done\n"
+        )
         assert not seccomp.is_replaceable(client.info()["SecurityOptions"])
 
 
@@ -62,14 +65,25 @@ def test_only_a_daemons_own_profile_is_replaced(options: list[str], replaced: bo
 def test_no_call_is_allowed_twice_or_without_a_name() -> None:
     rules = seccomp.docker_profile()["syscalls"]
     plain = [
-        name for rule in rules if not {"args", "includes", "errnoRet"} & rule.keys() for name in rule["names"]
+        name
+        for rule in rules
+        if not {"args", "includes", "errnoRet"} & rule.keys()
+        for name in rule["names"]
     ]
     assert len(plain) == len(set(plain)) > 300
-    assert not {"socketcall", "io_uring_setup", "io_uring_enter", "io_uring_register", "unshare"} & set(plain)
+    assert not {
+        "socketcall",
+        "io_uring_setup",
+        "io_uring_enter",
+        "io_uring_register",
+        "unshare",
+    } & set(plain)
 
 
 def test_the_profile_of_a_cluster_needs_no_capabilities_to_be_read() -> None:
     """Container runtimes know no conditions: what depends on a capability in Docker is left out."""
     profile = seccomp.cluster_profile()
-    assert all(rule.keys() <= {"names", "action", "args", "errnoRet"} for rule in profile["syscalls"])
+    assert all(
+        rule.keys() <= {"names", "action", "args", "errnoRet"} for rule in profile["syscalls"]
+    )
     assert not [rule for rule in profile["syscalls"] if {"mount", "bpf"} & set(rule["names"])]

@@ -32,7 +32,16 @@ from tools.bench.floor import IMAGE, Floor, build
 from tools.bench.signing import signing
 from tools.bench.soak import HEADS, soak
 from tools.bench.training import trainings
-from tools.bench.upload import bare_read, bare_write, fetch, peak_growth, resident, send, timed, write_table
+from tools.bench.upload import (
+    bare_read,
+    bare_write,
+    fetch,
+    peak_growth,
+    resident,
+    send,
+    timed,
+    write_table,
+)
 
 A, B = "JG0100001100000010", "JG0100002200000020"
 _TOGETHER = 50
@@ -46,16 +55,27 @@ SHOWN: dict[str, list[list[Any]]] = {}
 """the rows of each table that was printed, by the name of its part"""
 
 
-def part(name: str, title: str, heads: Sequence[str]) -> Callable[[Callable[[argparse.Namespace], Rows]], None]:
+def part(
+    name: str,
+    title: str,
+    heads: Sequence[str],
+) -> Callable[[Callable[[argparse.Namespace], Rows]], None]:
     """Register what yields the rows of a part's table; its title may name what was asked for."""
 
     def register(measure: Callable[[argparse.Namespace], Rows]) -> None:
-        PARTS[name] = lambda asked: table(name, title.format_map(vars(asked)), heads, list(measure(asked)))
+        PARTS[name] = lambda asked: table(
+            name, title.format_map(vars(asked)), heads, list(measure(asked))
+        )
 
     return register
 
 
-def table(part: str, title: str, heads: Sequence[str], rows: list[list[Any]]) -> None:
+def table(
+    part: str,
+    title: str,
+    heads: Sequence[str],
+    rows: list[list[Any]],
+) -> None:
     if not rows:
         return  # it said why
     SHOWN[part] = rows
@@ -67,27 +87,64 @@ def table(part: str, title: str, heads: Sequence[str], rows: list[list[Any]]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="make bench ARGS=...")
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each makespan; the median is shown")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="repetitions of each makespan; the median is shown",
+    )
     parser.add_argument("--only", choices=list(PARTS), help="one part only")
-    parser.add_argument("--upload-gib", type=float, default=0.25, help="size of the uploaded table; try 5")
-    parser.add_argument("--tasks", type=int, default=200, help="independent tasks of the large job; try 1000")
+    parser.add_argument(
+        "--upload-gib",
+        type=float,
+        default=0.25,
+        help="size of the uploaded table; try 5",
+    )
+    parser.add_argument(
+        "--tasks",
+        type=int,
+        default=200,
+        help="independent tasks of the large job; try 1000",
+    )
     soaked = [1000, 5000, 10_000]
-    parser.add_argument("--soak", type=int, nargs="+", default=soaked, help="jobs in progress of that part")
-    parser.add_argument("--rows", type=int, default=100_000, help="of the part training, which takes long")
-    parser.add_argument("--readme", action="store_true", help="measure what both READMEs show and write it there")
+    parser.add_argument(
+        "--soak",
+        type=int,
+        nargs="+",
+        default=soaked,
+        help="jobs in progress of that part",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=100_000,
+        help="of the part training, which takes long",
+    )
+    parser.add_argument(
+        "--readme", action="store_true", help="measure what both READMEs show and write it there"
+    )
     asked = parser.parse_args()
-    print(f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
+    print(
+        f"Machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n"
+    )
     for name, measure in PARTS.items():
-        wanted = name in readme.NEEDED if asked.readme else name not in ("thousand", "soak", "training")
+        wanted = (
+            name in readme.NEEDED if asked.readme else name not in ("thousand", "soak", "training")
+        )
         if asked.only == name or (asked.only is None and wanted):
             measure(asked)
     if asked.readme:
         docker = subprocess.run(
-            ["docker", "version", "-f", "{{.Server.Version}}"], capture_output=True, text=True, check=True
+            ["docker", "version", "-f", "{{.Server.Version}}"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         version = ".".join(docker.stdout.strip().split(".")[:2])
         python = ".".join(platform.python_version_tuple()[:2])
-        machine = f"{os.cpu_count()} cores ({platform.machine()}, Python {python}, Docker {version})"
+        machine = (
+            f"{os.cpu_count()} cores ({platform.machine()}, Python {python}, Docker {version})"
+        )
         readme.write(ROOT, machine, SHOWN)
 
 
@@ -106,16 +163,29 @@ def two_nodes(
         linked(made)
         with made as federation:
             for node in federation.nodes.values():
-                node.register({**A_PROVIDER, "metadata": {**A_PROVIDER["metadata"], "image": IMAGE}})
+                node.register(
+                    {**A_PROVIDER, "metadata": {**A_PROVIDER["metadata"], "image": IMAGE}}
+                )
             yield federation[A], federation[B]
 
 
 def chain(tasks: int, mode: str = "poll") -> dict[str, Any]:
     """Return a job of so many tasks at two parties, each after the one before."""
-    component = {"componentName": "Echo", "provider": "example", "version": "1.0.0"}
+    component = {
+        "componentName": "Echo",
+        "provider": "example",
+        "version": "1.0.0",
+    }
     component |= {"output": [{"type": "dataset", "key": "d"}]}
     inputs = [[{"type": "dataset", "key": f"t{i - 1}.d"}] if i else [] for i in range(tasks)]
-    components = [{"name": f"t{i}", **component, "input": given} for i, given in enumerate(inputs)]
+    components = [
+        {
+            "name": f"t{i}",
+            **component,
+            "input": given,
+        }
+        for i, given in enumerate(inputs)
+    ]
     return {
         "flow_id": "bench",
         "dag": {"components": components, "version": "2.0"},
@@ -159,7 +229,14 @@ def makespan(asked: argparse.Namespace) -> Rows:
             poll, callback = (statistics.median(ours[m]) for m in ("poll", "callback"))
             bare, host = statistics.median(api), statistics.median(on_host)
             ratios = [f"{poll / bare:.2f}", f"{poll / host:.2f}"]
-            yield [tasks, f"{poll:.2f} s", f"{callback:.2f} s", f"{bare:.2f} s", f"{host:.2f} s", *ratios]
+            yield [
+                tasks,
+                f"{poll:.2f} s",
+                f"{callback:.2f} s",
+                f"{bare:.2f} s",
+                f"{host:.2f} s",
+                *ratios,
+            ]
     remove_networks()
 
 
@@ -183,7 +260,11 @@ def together(asked: argparse.Namespace) -> Rows:
     """
     build()
     ours: list[float] = []
-    bare: dict[int, list[float]] = {2: [], 4: [], 8: []}
+    bare: dict[int, list[float]] = {
+        2: [],
+        4: [],
+        8: [],
+    }
     with Floor() as floor, two_nodes({"kind": "docker"}) as (node, _):
         load.run(node, chain(1))  # warm: image known, network there
         for _ in range(asked.rounds + 1):
@@ -195,21 +276,34 @@ def together(asked: argparse.Namespace) -> Rows:
                 assert load.until_over(node, job_id)["outcome"] == "SUCCEEDED"
             ours.append(time.perf_counter() - began)
     remove_networks()
-    at_once, best = min(((n, statistics.median(times)) for n, times in bare.items()), key=lambda pair: pair[1])
+    at_once, best = min(
+        ((n, statistics.median(times)) for n, times in bare.items()), key=lambda pair: pair[1]
+    )
     jobs = ours[0], statistics.median(ours[1:])
-    shown = *(f"{one:.1f} s" for one in (*jobs, best)), at_once, *(f"{one / best:.2f}" for one in jobs)
+    shown = (
+        *(f"{one:.1f} s" for one in (*jobs, best)),
+        at_once,
+        *(f"{one / best:.2f}" for one in jobs),
+    )
     yield [_TOGETHER, *shown]
 
 
 def on_clusters(asked: argparse.Namespace) -> None:
-    missing = [name for kind in clusters.KINDS if (name := f"BFIA_TEST_{kind.upper()}") not in os.environ]
+    missing = [
+        name for kind in clusters.KINDS if (name := f"BFIA_TEST_{kind.upper()}") not in os.environ
+    ]
     if missing:
         print(f"Clusters are not measured: {' and '.join(missing)} not set\n")
         return
     build()
     for kind in clusters.KINDS:
         rows = list(clusters.rows(kind, A, chain(1), asked.tasks, asked.rounds))
-        table(kind, f"A job at one node against the same containers bare ({kind})", clusters.HEADS, rows)
+        table(
+            kind,
+            f"A job at one node against the same containers bare ({kind})",
+            clusters.HEADS,
+            rows,
+        )
 
 
 PARTS["clusters"] = on_clusters
@@ -222,8 +316,15 @@ PARTS["clusters"] = on_clusters
 )
 def create_all(asked: argparse.Namespace) -> Rows:
     body = json.dumps(chain(1)).encode()
-    with two_nodes({"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/true"]}}}}) as (node, _):
-        for clients, seconds, rest in ((1, 25.0, 0.7), (1, 3.0, 0.0), (8, 6.0, 0.0), (32, 10.0, 0.0)):
+    with two_nodes(
+        {"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/true"]}}}}
+    ) as (node, _):
+        for clients, seconds, rest in (
+            (1, 25.0, 0.7),
+            (1, 3.0, 0.0),
+            (8, 6.0, 0.0),
+            (32, 10.0, 0.0),
+        ):
             sent = requests.Sent(node.operator, load.CREATE, clients, body, seconds, rest)
             yield [
                 f"{clients}, each job after the last" if rest else clients,
@@ -240,7 +341,10 @@ def request_path(asked: argparse.Namespace) -> Rows:
     job["dag"]["components"][0]["output"] = []  # nothing runs that could write it
     body = json.dumps(job).encode()
     memory_node = [sys.executable, "-m", "tools.bench.memory_node"]
-    with two_nodes({"kind": "process"}, prefix=memory_node) as (node, other), TemporaryDirectory() as folder:
+    with (
+        two_nodes({"kind": "process"}, prefix=memory_node) as (node, other),
+        TemporaryDirectory() as folder,
+    ):
         first = load.at_once([node], job, 200, 8)[0]
         load.until_none_left((node, other), 120)
         assert load.until_over(node, first)["outcome"] == "SUCCEEDED"
@@ -254,7 +358,10 @@ def request_path(asked: argparse.Namespace) -> Rows:
         for clients in (1, 8, 32):
             over = partial(load.until_none_left, (node, other), 600)
             rate, median = requests.creates(node, body, over, asked.rounds, clients)
-            yield [f"create_all at two nodes, {clients} clients", f"{rate:.0f}/s, p50 {median * 1000:.0f} ms"]
+            yield [
+                f"create_all at two nodes, {clients} clients",
+                f"{rate:.0f}/s, p50 {median * 1000:.0f} ms",
+            ]
 
 
 def channel(asked: argparse.Namespace) -> None:
@@ -266,21 +373,36 @@ def channel(asked: argparse.Namespace) -> None:
             engine = {"kind": "process", "process": {"images": {IMAGE: {"command": staying}}}}
             limits = {"message_bytes": 2 << 30, "session_bytes": 16 << 30}
             linked = partial(ways.link, way, folder)
-            with ways.bare(way, folder) as floor, two_nodes(engine, linked=linked, limits=limits) as (one, other):
+            with (
+                ways.bare(way, folder) as floor,
+                two_nodes(engine, linked=linked, limits=limits) as (one, other),
+            ):
                 one.submit(chain(1))
                 files = [folder / party for party in ("guest.0", "host.0")]
-                wait_for(lambda files=files: all(map(Path.exists, files)), about="both containers are there")  # type: ignore[misc]
+                wait_for(
+                    lambda files=files: all(map(Path.exists, files)),
+                    about="both containers are there",
+                )  # type: ignore[misc]
                 writes, reads = (json.loads(file.read_text()) for file in files)
                 writes |= {"x-ptp-target-node-id": B, "content-type": "application/octet-stream"}
                 reads |= {"content-type": "application/octet-stream", "x-ptp-timeout": "120000"}
-                ours = ways.Ends(one.addresses["container"], other.addresses["container"], writes, reads)
+                ours = ways.Ends(
+                    one.addresses["container"], other.addresses["container"], writes, reads
+                )
                 _channel(way, ours, floor, asked.rounds, one, other)
 
 
 PARTS["channel"] = channel
 
 
-def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node, other: Node) -> None:
+def _channel(
+    way: str,
+    ours: ways.Ends,
+    floor: ways.Ends,
+    rounds: int,
+    one: Node,
+    other: Node,
+) -> None:
     """Print the figures of one way."""
     part = "" if way == "HTTP" else f" {way}"
     rows = []
@@ -291,15 +413,31 @@ def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node
         ("1 GiB", 1 << 30, 1),
     ):
         seconds, rest = ways.in_turn(ours, floor, size, times, rounds)
-        shown = [f"{seconds * 1000:.1f} ms", f"{size / seconds / 1e6:.1f} MB/s", f"{size / rest / 1e6:.1f} MB/s"]
+        shown = [
+            f"{seconds * 1000:.1f} ms",
+            f"{size / seconds / 1e6:.1f} MB/s",
+            f"{size / rest / 1e6:.1f} MB/s",
+        ]
         rows.append([label, *shown, f"{rest / seconds:.2f}"])
     heads = ["message", "median", "rate", "bare relay", "share of it"]
-    table(f"channel{part}", f"Channel by {way}: push at one node, pop at the other (bare payload)", heads, rows)
+    table(
+        f"channel{part}",
+        f"Channel by {way}: push at one node, pop at the other (bare payload)",
+        heads,
+        rows,
+    )
     rates = [[ways.pairs(ends, 1024, 100) for ends in (ours, floor)] for _ in range(rounds)]
     rate, rest = map(statistics.median, zip(*rates, strict=True))
-    (_, grown), more = peak_growth(one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 30, 1)))
+    (_, grown), more = peak_growth(
+        one, lambda: peak_growth(other, lambda: ways.pairs(ours, 1 << 30, 1))
+    )
     row = [f"{rate:.0f}/s", f"{rest:.0f}/s", f"{more / 2**20:.0f} MiB", f"{grown / 2**20:.0f} MiB"]
-    heads = ["1 KiB", "bare relay", "8 x 1 GiB: growth of the sending gateway", "and of the receiving one"]
+    heads = [
+        "1 KiB",
+        "bare relay",
+        "8 x 1 GiB: growth of the sending gateway",
+        "and of the receiving one",
+    ]
     table(f"pairs{part}", f"Channel by {way}: eight pairs together", heads, [row])
 
 
@@ -311,7 +449,13 @@ def _channel(way: str, ours: ways.Ends, floor: ways.Ends, rounds: int, one: Node
 def trained(asked: argparse.Namespace) -> Rows:
     with TemporaryDirectory() as home:
         for component, lasted, inside, messages in trainings(Path(home), asked.rows, 100):
-            yield [component, f"{lasted:.1f} s", messages, f"{inside:.2f} s", f"{inside / lasted:.1%}"]
+            yield [
+                component,
+                f"{lasted:.1f} s",
+                messages,
+                f"{inside:.2f} s",
+                f"{inside / lasted:.1%}",
+            ]
 
 
 @part("memory", "An idle node", ("resident memory",))
@@ -329,7 +473,12 @@ def upload(asked: argparse.Namespace) -> Rows:
         work = partial(node.upload, file, "bench", "table", partitions=4)
         seconds, grown = peak_growth(node, lambda: timed(work))
         rate = file.stat().st_size / seconds / 1e6
-        yield [f"{asked.upload_gib:g} GiB", f"{seconds:.1f} s", f"{rate:.0f} MB/s", f"{grown / 2**20:.0f} MB"]
+        yield [
+            f"{asked.upload_gib:g} GiB",
+            f"{seconds:.1f} s",
+            f"{rate:.0f} MB/s",
+            f"{grown / 2**20:.0f} MB",
+        ]
 
 
 @part(
@@ -346,15 +495,23 @@ def at_s3(asked: argparse.Namespace) -> Rows:
         key |= {"password": os.environ["BFIA_TEST_S3_SECRET"], "region": "default"}
         lake = {"url": f"s3://{url.netloc}/{place.name}", **key}
         engine = {"kind": "process"}
-        with Federation(Path(folder) / "n", [A], engine, fresh=True, storages={"lake": lake}) as nodes:
+        with Federation(
+            Path(folder) / "n", [A], engine, fresh=True, storages={"lake": lake}
+        ) as nodes:
             node, size = nodes[A], file.stat().st_size / 1e6
             for name, ours, bare in (
-                ("upload", partial(send, node, file, "bench"), partial(bare_write, place.operator, file)),
+                (
+                    "upload",
+                    partial(send, node, file, "bench"),
+                    partial(bare_write, place.operator, file),
+                ),
                 ("download", partial(fetch, node, "bench"), partial(bare_read, place.operator)),
             ):
                 found = []
                 for number in range(asked.rounds):
-                    seconds, grown = peak_growth(node, partial(timed, partial(ours, f"table{number}")))
+                    seconds, grown = peak_growth(
+                        node, partial(timed, partial(ours, f"table{number}"))
+                    )
                     found.append((seconds, timed(bare), grown))
                 seconds, floor = (statistics.median(one[at] for one in found) for at in (0, 1))
                 share = statistics.median(floor / seconds for seconds, floor, _ in found)
@@ -366,18 +523,35 @@ def at_s3(asked: argparse.Namespace) -> Rows:
 def by_process() -> dict[str, Any]:
     """Return a process engine whose containers report and exit."""
     noop = Path(__file__).with_name("noop.sh")
-    return {"kind": "process", "process": {"images": {IMAGE: {"command": ["/bin/bash", str(noop)]}}}}
+    return {
+        "kind": "process",
+        "process": {"images": {IMAGE: {"command": ["/bin/bash", str(noop)]}}},
+    }
 
 
 @part(
     "beside",
     "A small job beside a large one (process engine, all on the same cores)",
-    ("tasks of the large job", "chain of 3 alone", "beside the large job", "ratio", "the large job"),
+    (
+        "tasks of the large job",
+        "chain of 3 alone",
+        "beside the large job",
+        "ratio",
+        "the large job",
+    ),
 )
 def beside(asked: argparse.Namespace) -> Rows:
     with two_nodes(by_process()) as (node, _):
-        alone, together, large = load.beside(node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds)
-    yield [asked.tasks, f"{alone:.2f} s", f"{together:.2f} s", f"{together / alone:.1f}", f"{large:.0f} s"]
+        alone, together, large = load.beside(
+            node, chain(3), load.independent(chain(1), asked.tasks), asked.rounds
+        )
+    yield [
+        asked.tasks,
+        f"{alone:.2f} s",
+        f"{together:.2f} s",
+        f"{together / alone:.1f}",
+        f"{large:.0f} s",
+    ]
 
 
 @part(

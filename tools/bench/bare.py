@@ -19,7 +19,9 @@ def app(database: str) -> FastAPI:
     """Make a table with a job in it, and return what answers how that job is."""
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("CREATE TABLE job (job_id TEXT PRIMARY KEY, job_status TEXT, outcome TEXT)")
+        connection.execute(
+            "CREATE TABLE job (job_id TEXT PRIMARY KEY, job_status TEXT, outcome TEXT)"
+        )
         connection.execute("INSERT INTO job VALUES ('job-1', 'FINISHED', 'SUCCEEDED')")
     own = threading.local()
     made = FastAPI()
@@ -30,10 +32,19 @@ def app(database: str) -> FastAPI:
             own.connection = sqlite3.connect(database)
         query = "SELECT job_id, job_status, outcome FROM job WHERE job_id = ?"
         row = own.connection.execute(query, (job_id,)).fetchone()
-        return {"code": 0, "msg": "success", "data": dict(zip(_COLUMNS, row, strict=True))}
+        return {
+            "code": 0,
+            "msg": "success",
+            "data": dict(zip(_COLUMNS, row, strict=True)),
+        }
 
     return made
 
 
 if __name__ == "__main__":
-    uvicorn.run(app(sys.argv[1]), port=int(sys.argv[2]), log_level="warning", access_log=False)
+    uvicorn.run(
+        app(sys.argv[1]),
+        port=int(sys.argv[2]),
+        log_level="warning",
+        access_log=False,
+    )

@@ -28,7 +28,11 @@ _TOPICS = count()
 WAYS = ("HTTP", "gRPC", "mutual TLS")
 
 
-def link(way: str, home: Path, federation: Federation) -> None:
+def link(
+    way: str,
+    home: Path,
+    federation: Federation,
+) -> None:
     """Have two nodes that have not started speak to each other in one of these ways."""
     authority = Authority(home / "certificates")
     one, other = federation.nodes.values()
@@ -40,7 +44,15 @@ def link(way: str, home: Path, federation: Federation) -> None:
             own = authority.sign(node.id, "127.0.0.1", node.id)
             files = {"certificate": own.certificate, "key": own.key}
             node.settings["listen"]["peer"]["tls"] = {**files, "client_ca": authority.file}
-            node.route(**{peer.id: {"url": f"https://{at}", "ca": authority.file, **files}})
+            node.route(
+                **{
+                    peer.id: {
+                        "url": f"https://{at}",
+                        "ca": authority.file,
+                        **files,
+                    }
+                }
+            )
 
 
 class Ends(NamedTuple):
@@ -57,7 +69,11 @@ def bare(way: str, folder: Path) -> Iterator[Ends]:
     """Run the relay in two processes, between which messages go in one of these ways."""
     authority = Authority(folder / "certificates")
     own = authority.sign("bare", "127.0.0.1", "bare")
-    for file, name in ((own.certificate, "bare.pem"), (own.key, "bare.key"), (authority.file, "ca.pem")):
+    for file, name in (
+        (own.certificate, "bare.pem"),
+        (own.key, "bare.key"),
+        (authority.file, "ca.pem"),
+    ):
         shutil.copy(file, folder / name)
     first, second, inner = free_ports(3)
     line = [sys.executable, "-m", "tools.bench.relay"]
@@ -79,7 +95,12 @@ def bare(way: str, folder: Path) -> Iterator[Ends]:
 class Wire:
     """One kept connection, with next to no work for the client."""
 
-    def __init__(self, url: str, path: str, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        headers: Mapping[str, str],
+    ) -> None:
         address = urlsplit(url)
         self._sock = socket.create_connection((address.hostname, address.port), timeout=600)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,7 +108,12 @@ class Wire:
         self._head = f"POST /v1/interconn/chan/{path} HTTP/1.1\r\nhost: {address.netloc}\r\n{lines}"
         self._room = bytearray(PIECE)
 
-    def ask(self, topic: str, size: int, block: bytes = b"") -> int:
+    def ask(
+        self,
+        topic: str,
+        size: int,
+        block: bytes = b"",
+    ) -> int:
         """Send ``size`` bytes, the block over and over; return how many came back."""
         self._sock.sendall(
             f"{self._head}x-ptp-topic: {topic}\r\ncontent-length: {size}\r\n\r\n".encode()
@@ -121,7 +147,11 @@ class Wire:
         self._sock.close()
 
 
-def passes(ends: Ends, size: int, times: int) -> list[float]:
+def passes(
+    ends: Ends,
+    size: int,
+    times: int,
+) -> list[float]:
     """Return the seconds from the begin of each push until its message is read; the reader waits already."""
     block = os.urandom(min(size, PIECE))
     push, pop = Wire(ends.push, "push", ends.writes), Wire(ends.pop, "pop", ends.reads)
@@ -140,7 +170,12 @@ def passes(ends: Ends, size: int, times: int) -> list[float]:
     return seconds
 
 
-def pairs(ends: Ends, size: int, times: int, many: int = 8) -> float:
+def pairs(
+    ends: Ends,
+    size: int,
+    times: int,
+    many: int = 8,
+) -> float:
     """Return how many messages a second so many pairs pass."""
     began = time.perf_counter()
     with ThreadPoolExecutor(many) as pool:
@@ -148,7 +183,13 @@ def pairs(ends: Ends, size: int, times: int, many: int = 8) -> float:
     return many * times / (time.perf_counter() - began)
 
 
-def in_turn(ours: Ends, floor: Ends, size: int, times: int, rounds: int) -> tuple[float, float]:
+def in_turn(
+    ours: Ends,
+    floor: Ends,
+    size: int,
+    times: int,
+    rounds: int,
+) -> tuple[float, float]:
     """Return the medians of both over alternating rounds."""
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):

@@ -19,7 +19,13 @@ import docker
 from docker.types import ContainerSpec, RestartPolicy, ServiceMode, TaskTemplate
 from lightkube import Client, KubeConfig
 from lightkube.models.batch_v1 import JobSpec
-from lightkube.models.core_v1 import Container, EnvVar, PodSpec, PodTemplateSpec, ResourceRequirements
+from lightkube.models.core_v1 import (
+    Container,
+    EnvVar,
+    PodSpec,
+    PodTemplateSpec,
+    ResourceRequirements,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
@@ -44,7 +50,13 @@ _BARE = "bfia-bench"
 Run = Callable[[], None]
 
 
-def rows(kind: str, node_id: str, body: dict[str, Any], tasks: int, rounds: int) -> Iterator[list[Any]]:
+def rows(
+    kind: str,
+    node_id: str,
+    body: dict[str, Any],
+    tasks: int,
+    rounds: int,
+) -> Iterator[list[Any]]:
     """Yield a row for a job of one task at one node, and for one of so many independent tasks."""
     with ExitStack() as stack:
         stack.enter_context(the_last_of(kind))
@@ -67,11 +79,20 @@ def rows(kind: str, node_id: str, body: dict[str, Any], tasks: int, rounds: int)
         yield _row(tasks, whole, _together(bare, tasks, at_once), at_once)
 
 
-def _row(tasks: int, ours: float, bare: float, at_once: int) -> list[Any]:
+def _row(
+    tasks: int,
+    ours: float,
+    bare: float,
+    at_once: int,
+) -> list[Any]:
     return [tasks, f"{ours:.2f} s", f"{bare:.2f} s", at_once, f"{ours / bare:.2f}"]
 
 
-def _together(run: Run, count: int, at_once: int) -> float:
+def _together(
+    run: Run,
+    count: int,
+    at_once: int,
+) -> float:
     began = time.perf_counter()
     with ThreadPoolExecutor(at_once) as pool:
         for done in [pool.submit(run) for _ in range(count)]:
@@ -80,7 +101,11 @@ def _together(run: Run, count: int, at_once: int) -> float:
 
 
 @contextmanager
-def _node(kind: str, node_id: str, image: str) -> Iterator[Node]:
+def _node(
+    kind: str,
+    node_id: str,
+    image: str,
+) -> Iterator[Node]:
     engines: dict[str, dict[str, Any]] = {
         "kubernetes": {
             "kubernetes": {"kubeconfig": f"{os.environ.get('BFIA_TEST_KUBERNETES')}/gateway.conf"},
@@ -108,7 +133,11 @@ def _called_back(kind: str) -> Iterator[Mapping[str, str]]:
     thread.start()
     try:
         callback = "http://{}:{}/callback".format(*server.server_address)
-        yield {"system.callback": callback, "config.task_id": "t", "config.self_role": "guest.0"}
+        yield {
+            "system.callback": callback,
+            "config.task_id": "t",
+            "config.self_role": "guest.0",
+        }
     finally:
         server.shutdown()
         server.server_close()
@@ -120,16 +149,30 @@ def _kubernetes() -> Iterator[tuple[str, Run]]:
     """Give the image as the cluster has it, and what runs a bare Job of it."""
     image = pushed(IMAGE)
     config = KubeConfig.from_file(f"{os.environ['BFIA_TEST_KUBERNETES']}/admin.conf")
-    with _called_back("kubernetes") as given, Client(config, namespace="bfia", trust_env=False) as client:
+    with (
+        _called_back("kubernetes") as given,
+        Client(config, namespace="bfia", trust_env=False) as client,
+    ):
         environment = [EnvVar(name=name, value=value) for name, value in given.items()]
         resources = ResourceRequirements(requests={"cpu": "0", "memory": "0"})
-        container = Container(name="run", image=image, env=environment, resources=resources)
-        pod = PodSpec(containers=[container], restartPolicy="Never", automountServiceAccountToken=False)
+        container = Container(
+            name="run",
+            image=image,
+            env=environment,
+            resources=resources,
+        )
+        pod = PodSpec(
+            containers=[container],
+            restartPolicy="Never",
+            automountServiceAccountToken=False,
+        )
 
         def run() -> None:
             name = f"{_BARE}-{uuid.uuid4().hex[:12]}"
             template = PodTemplateSpec(metadata=ObjectMeta(labels={_BARE: name}), spec=pod)
-            client.create(Job(metadata=ObjectMeta(name=name), spec=JobSpec(template=template, backoffLimit=0)))
+            client.create(
+                Job(metadata=ObjectMeta(name=name), spec=JobSpec(template=template, backoffLimit=0))
+            )
             for _, seen in client.watch(Pod, labels={_BARE: name}):
                 assert seen.status is None or seen.status.phase != "Failed", seen.status
                 if seen.status is not None and seen.status.phase == "Succeeded":
@@ -144,13 +187,20 @@ def _swarm() -> Iterator[tuple[str, Run]]:
     """Give the image as each machine has it, and what runs a bare service of one task of it."""
     for number in (1, 2, 3):
         load_images(number, IMAGE)
-    with _called_back("swarm") as given, contextlib.closing(docker.APIClient(daemon(1), num_pools=32)) as api:
-        container = ContainerSpec(api.inspect_image(IMAGE)["Id"], env=[f"{k}={v}" for k, v in given.items()])
+    with (
+        _called_back("swarm") as given,
+        contextlib.closing(docker.APIClient(daemon(1), num_pools=32)) as api,
+    ):
+        container = ContainerSpec(
+            api.inspect_image(IMAGE)["Id"], env=[f"{k}={v}" for k, v in given.items()]
+        )
         template = TaskTemplate(container, restart_policy=RestartPolicy(condition="none"))
 
         def run() -> None:
             mode = ServiceMode("replicated", replicas=1)
-            made = api.create_service(template, name=f"{_BARE}-{uuid.uuid4().hex[:12]}", mode=mode)["ID"]
+            made = api.create_service(template, name=f"{_BARE}-{uuid.uuid4().hex[:12]}", mode=mode)[
+                "ID"
+            ]
             while True:
                 states = [task["Status"]["State"] for task in api.tasks(filters={"service": made})]
                 assert not {"failed", "rejected"} & {*states}, states

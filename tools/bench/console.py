@@ -15,14 +15,31 @@ from tests.plain import NO_TLS
 from tests.services.browser import chromium
 
 PAGES = ("jobs", "jobs/{job}", "submit", "approvals", "data", "providers", "partners", "node")
-HEADS = ["page", "requests to the API", "slowest", "all, one after the other", "first visit, gzipped"]
+HEADS = [
+    "page",
+    "requests to the API",
+    "slowest",
+    "all, one after the other",
+    "first visit, gzipped",
+]
 _FOLLOWS = "follow=1"
 """in the path of a stream, which ends with the page"""
 
 
-def visits(node: Node, job_id: str, rounds: int) -> Iterator[list[Any]]:
+def visits(
+    node: Node,
+    job_id: str,
+    rounds: int,
+) -> Iterator[list[Any]]:
     """Yield a row for each page."""
-    with chromium() as browser, httpx.Client(base_url=node.operator, verify=NO_TLS, trust_env=False) as client:
+    with (
+        chromium() as browser,
+        httpx.Client(
+            base_url=node.operator,
+            verify=NO_TLS,
+            trust_env=False,
+        ) as client,
+    ):
         for page in PAGES:
             paths = asked(browser, node.operator, page.format(job=job_id))
             size, times = 0, []
@@ -35,7 +52,11 @@ def visits(node: Node, job_id: str, rounds: int) -> Iterator[list[Any]]:
             yield [page.format(job="ID"), len(times), *shown, f"{size / 1000:.0f} kB"]
 
 
-def asked(browser: Browser, url: str, page: str) -> list[str]:
+def asked(
+    browser: Browser,
+    url: str,
+    page: str,
+) -> list[str]:
     """Return the paths that a first visit of a page asks for, until nothing further is asked for."""
     found: list[str] = []
 

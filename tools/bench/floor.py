@@ -27,7 +27,11 @@ def build() -> None:
         (Path(folder) / "Dockerfile").write_text(
             f'FROM {BASE}\nCOPY noop.py /noop.py\nENTRYPOINT ["python3", "-I", "-S", "/noop.py"]\n'
         )
-        docker.from_env().images.build(path=folder, tag=IMAGE, rm=True)
+        docker.from_env().images.build(
+            path=folder,
+            tag=IMAGE,
+            rm=True,
+        )
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -77,7 +81,12 @@ class Floor:
         """Return the seconds of tasks at two parties on the host's network, so many containers concurrently."""
         began = time.perf_counter()
         with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(partial(self._run, "host"), (e for i in range(tasks) for e in self._environments(i))))
+            list(
+                pool.map(
+                    partial(self._run, "host"),
+                    (e for i in range(tasks) for e in self._environments(i)),
+                )
+            )
         return time.perf_counter() - began
 
     def until_prepared(self) -> None:
@@ -93,7 +102,11 @@ class Floor:
         """Return the variables of the containers of a task, one for each party."""
         callback = f"http://{self._address}:{self._server.server_address[1]}/callback"
         return [
-            {"system.callback": callback, "config.task_id": f"t{task}", "config.self_role": f"{role}.{task}"}
+            {
+                "system.callback": callback,
+                "config.task_id": f"t{task}",
+                "config.self_role": f"{role}.{task}",
+            }
             for role in ("guest", "host")
         ]
 

@@ -23,9 +23,17 @@ def main() -> None:
 
     def engine(settings: Settings, installation: str) -> MemoryEngine:
         script = Script(code=None) if until else Script()
-        made = MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: script})
+        made = MemoryEngine(
+            node=settings.node.id,
+            installation=installation,
+            images={IMAGE: script},
+        )
         if until:
-            threading.Thread(target=_end, args=(made, until), daemon=True).start()
+            threading.Thread(
+                target=_end,
+                args=(made, until),
+                daemon=True,
+            ).start()
         return made
 
     run(config, "text", ready, engine)

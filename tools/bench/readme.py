@@ -9,25 +9,46 @@ Shown = Mapping[str, Sequence[Sequence[Any]]]
 """the rows of each table that was printed, by the name of its part"""
 
 BEGIN, END = "<!-- make bench ARGS=--readme writes what follows -->\n", "<!-- until here -->\n"
-NEEDED = ("makespan", "channel", "create", "memory", "upload", "thousand", "beside", "ended", "failover")
+NEEDED = (
+    "makespan",
+    "channel",
+    "create",
+    "memory",
+    "upload",
+    "thousand",
+    "beside",
+    "ended",
+    "failover",
+)
 
 
 class Missing(Exception):
     """A part was not measured, or a page has no place for the figures."""
 
 
-def write(root: Path, machine: str, shown: Shown) -> None:
+def write(
+    root: Path,
+    machine: str,
+    shown: Shown,
+) -> None:
     """Put the figures into the pages. Raises `Missing`; then no page is changed."""
     if lacking := [name for name in NEEDED if not shown.get(name)]:
         raise Missing(f"not measured: {', '.join(lacking)}")
     found = figures(shown) | {"machine": machine}
     pages = {root / name: text.format_map(found) for name, text in TEXTS.items()}
-    written = {page: between(page.read_text(encoding="utf-8"), text, page.name) for page, text in pages.items()}
+    written = {
+        page: between(page.read_text(encoding="utf-8"), text, page.name)
+        for page, text in pages.items()
+    }
     for page, text in written.items():
         page.write_text(text, encoding="utf-8")
 
 
-def between(page: str, text: str, name: str) -> str:
+def between(
+    page: str,
+    text: str,
+    name: str,
+) -> str:
     """Return the page with the text between its marks. Raises `Missing` where they are not there."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -40,20 +61,45 @@ def figures(shown: Shown) -> dict[str, str]:
     """Return each figure that the pages show, by the name that it has there."""
     found: dict[str, Any] = {}
     for tasks, poll, callback, bare, _, ratio, _ in shown["makespan"]:
-        found |= {f"poll{tasks}": poll, f"callback{tasks}": callback, f"bare{tasks}": bare, f"ratio{tasks}": ratio}
+        found |= {
+            f"poll{tasks}": poll,
+            f"callback{tasks}": callback,
+            f"bare{tasks}": bare,
+            f"ratio{tasks}": ratio,
+        }
     for size, median, rate, *_ in shown["channel"]:
         found |= {f"push {size}": median, f"rate {size}": rate}
     rested, single, _, many = shown["create"]
-    found |= {"rested": rested[2], "single": single[2], "single_rate": single[1]}
-    found |= {"many": many[2], "many_rate": many[1], "memory": shown["memory"][0][0]}
-    found |= dict(zip(("upload", "upload_time", "upload_rate", "grown"), shown["upload"][0], strict=True))
+    found |= {
+        "rested": rested[2],
+        "single": single[2],
+        "single_rate": single[1],
+    }
+    found |= {
+        "many": many[2],
+        "many_rate": many[1],
+        "memory": shown["memory"][0][0],
+    }
     found |= dict(
-        zip(("jobs", "succeeded", "twice", "jobs_rate", "p50", "p99"), shown["thousand"][0], strict=True)
+        zip(("upload", "upload_time", "upload_rate", "grown"), shown["upload"][0], strict=True)
     )
-    found |= dict(zip(("tasks", "alone", "together", "beside", "large"), shown["beside"][0], strict=True))
+    found |= dict(
+        zip(
+            ("jobs", "succeeded", "twice", "jobs_rate", "p50", "p99"),
+            shown["thousand"][0],
+            strict=True,
+        )
+    )
+    found |= dict(
+        zip(("tasks", "alone", "together", "beside", "large"), shown["beside"][0], strict=True)
+    )
     found |= dict(zip(("ended", "without", "with", "slower"), shown["ended"][0], strict=True))
-    found["failover"] = min((row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0]))
-    found["failover_worst"] = max((row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0]))
+    found["failover"] = min(
+        (row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0])
+    )
+    found["failover_worst"] = max(
+        (row[0] for row in shown["failover"]), key=lambda value: float(value.split()[0])
+    )
     return {name: str(value) for name, value in found.items()}
 
 

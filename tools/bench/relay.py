@@ -32,14 +32,28 @@ class _Topic:
 class Relay:
     """The application; ``onward`` is the port of the second, 0 for itself."""
 
-    def __init__(self, onward: int, way: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        onward: int,
+        way: str,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self._onward, self._way = onward, way
-        self._client = httpx.AsyncClient(trust_env=False, timeout=600, verify=tls or False)
+        self._client = httpx.AsyncClient(
+            trust_env=False,
+            timeout=600,
+            verify=tls or False,
+        )
         self._url = f"{'https' if tls else 'http'}://127.0.0.1:{onward}/push"
         self._topics: defaultdict[str, _Topic] = defaultdict(_Topic)
         self._call: Any = None
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(
+        self,
+        scope: Any,
+        receive: Any,
+        send: Any,
+    ) -> None:
         headers = dict(scope["headers"])
         name = headers[b"x-ptp-topic"].decode()
         if scope["path"].endswith("pop"):
@@ -49,16 +63,31 @@ class Relay:
             await self.take(name, headers[b"content-length"], _body(receive))
         elif self._way == "gRPC":
             if self._call is None:
-                self._call = grpc.aio.insecure_channel(f"127.0.0.1:{self._onward}", NO_LIMIT).unary_unary(METHOD)
-            await self._call(b"".join([piece async for piece in _body(receive)]), metadata=[("topic", name)])
+                self._call = grpc.aio.insecure_channel(
+                    f"127.0.0.1:{self._onward}", NO_LIMIT
+                ).unary_unary(METHOD)
+            await self._call(
+                b"".join([piece async for piece in _body(receive)]), metadata=[("topic", name)]
+            )
         else:
             sent = {"x-ptp-topic": name, "content-length": headers[b"content-length"].decode()}
             answer = await self._client.post(self._url, content=_body(receive), headers=sent)
             assert answer.status_code == 200
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"0")],
+            }
+        )
         await send({"type": "http.response.body"})
 
-    async def take(self, name: str, size: bytes, pieces: AsyncIterator[bytes]) -> None:
+    async def take(
+        self,
+        name: str,
+        size: bytes,
+        pieces: AsyncIterator[bytes],
+    ) -> None:
         """Hand a message to who waits for it."""
         topic = self._topics[name]
         topic.size.set_result(size)
@@ -68,12 +97,24 @@ class Relay:
     async def _pop(self, name: str, send: Any) -> None:
         topic = self._topics[name]
         size = await topic.size
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", size)]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", size)],
+            }
+        )
         left = int(size)
         while left:
             piece = await topic.pieces.get()
             left -= len(piece)
-            await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": piece,
+                    "more_body": left > 0,
+                }
+            )
         del self._topics[name]
 
     async def serve_grpc(self, port: int) -> None:
@@ -119,14 +160,37 @@ async def main() -> None:
         tls = ssl.create_default_context(cafile=files[2])
         tls.load_cert_chain(*files[:2])
     app = Relay(given.inner if given.first else 0, given.way, tls)
-    common = {"host": "127.0.0.1", "log_config": None, "access_log": False, "lifespan": "off", "loop": "uvloop"}
+    common = {
+        "host": "127.0.0.1",
+        "log_config": None,
+        "access_log": False,
+        "lifespan": "off",
+        "loop": "uvloop",
+    }
     serving = [uvicorn.Server(uvicorn.Config(app, port=given.port, **common)).serve()]
     if not given.first and given.way == "gRPC":
         serving.append(app.serve_grpc(given.inner))
     elif not given.first:
-        own = {"ssl_certfile": files[0], "ssl_keyfile": files[1], "ssl_ca_certs": files[2]} if tls else {}
+        own = (
+            {
+                "ssl_certfile": files[0],
+                "ssl_keyfile": files[1],
+                "ssl_ca_certs": files[2],
+            }
+            if tls
+            else {}
+        )
         own |= {"ssl_cert_reqs": ssl.CERT_REQUIRED} if tls else {}
-        serving.append(uvicorn.Server(uvicorn.Config(app, port=given.inner, **common, **own)).serve())
+        serving.append(
+            uvicorn.Server(
+                uvicorn.Config(
+                    app,
+                    port=given.inner,
+                    **common,
+                    **own,
+                )
+            ).serve()
+        )
     await asyncio.gather(*serving)
 
 

@@ -24,7 +24,13 @@ class Sent:
     """What some clients measured, each sending its next request once the one before was answered."""
 
     def __init__(
-        self, url: str, path: str, clients: int, body: bytes = b"", seconds: float = SECONDS, rest: float = 0.0
+        self,
+        url: str,
+        path: str,
+        clients: int,
+        body: bytes = b"",
+        seconds: float = SECONDS,
+        rest: float = 0.0,
     ) -> None:
         """``rest``: seconds before each request."""
         at = urlsplit(url)
@@ -93,7 +99,13 @@ def listens(port: int) -> bool:
         return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
-def reads(node: Node, job_id: str, folder: Path, rounds: int, clients: int = 8) -> tuple[float, float, float]:
+def reads(
+    node: Node,
+    job_id: str,
+    folder: Path,
+    rounds: int,
+    clients: int = 8,
+) -> tuple[float, float, float]:
     """Return the rates of the bare path, of `status_all` of a job, and of the list of jobs: medians of rounds."""
     with bare(folder) as floor:
         asked = [
@@ -106,7 +118,13 @@ def reads(node: Node, job_id: str, folder: Path, rounds: int, clients: int = 8) 
     return bare_rate, status, listed
 
 
-def creates(node: Node, body: bytes, over: Callable[[], None], rounds: int, clients: int) -> tuple[float, float]:
+def creates(
+    node: Node,
+    body: bytes,
+    over: Callable[[], None],
+    rounds: int,
+    clients: int,
+) -> tuple[float, float]:
     """Return the rate of `create_all` and its median seconds; ``over`` waits until a round's jobs have ended."""
     found = []
     for _ in range(rounds):
@@ -129,6 +147,12 @@ def starts(node: Node, rounds: int) -> list[tuple[str, float]]:
     for _ in range(rounds):
         for name, command in commands.items():
             began = time.perf_counter()
-            subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                command,
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=True,
+            )
             found[name].append(time.perf_counter() - began)
     return [(name, statistics.median(times)) for name, times in found.items()]

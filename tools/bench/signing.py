@@ -27,12 +27,16 @@ def signing() -> list[list[str]]:
             pair, times = KeyPair(make()), []
             for _ in range(_TIMES):
                 began = time.perf_counter()
-                request = Signable("POST", "/v1/interconn/schedule/task/poll", "", digest(_BODY), "A", "B")
+                request = Signable(
+                    "POST", "/v1/interconn/schedule/task/poll", "", digest(_BODY), "A", "B"
+                )
                 value = sign(pair, request, str(uuid4()), int(time.time()))
                 signed = time.perf_counter()
                 verifier.check(request, _BODY, value, [pair.public])
                 times.append((signed - began, time.perf_counter() - signed))
-            medians = (f"{statistics.median(part) * 1000:.2f} ms" for part in zip(*times, strict=True))
+            medians = (
+                f"{statistics.median(part) * 1000:.2f} ms" for part in zip(*times, strict=True)
+            )
             rows.append([algorithm, *medians])
         store.close()
     return rows

@@ -97,7 +97,11 @@ def _gateways(home: Path, end: Path) -> Iterator[tuple[list[Node], sa.Engine]]:
 def _ask(gateways: Sequence[Node], job_ids: Sequence[str]) -> list[float]:
     """Return how long each question for a job's state took, sorted."""
     times = []
-    with httpx.Client(trust_env=False, verify=NO_TLS, timeout=60) as client:
+    with httpx.Client(
+        trust_env=False,
+        verify=NO_TLS,
+        timeout=60,
+    ) as client:
         for number, job_id in enumerate(job_ids):
             url = gateways[number % len(gateways)].operator + STATUS
             began = time.perf_counter()
@@ -106,7 +110,12 @@ def _ask(gateways: Sequence[Node], job_ids: Sequence[str]) -> list[float]:
     return sorted(times)
 
 
-def _until(database: sa.Engine, table: str, status: str, wanted: int) -> None:
+def _until(
+    database: sa.Engine,
+    table: str,
+    status: str,
+    wanted: int,
+) -> None:
     query = sa.text(f"select count(*) from {table} where status = :status")
 
     def count() -> int:
@@ -125,7 +134,5 @@ def _status(database: sa.Engine) -> Mapping[str, int]:
 
 def _size(database: sa.Engine) -> int:
     with database.connect() as connection:
-        query = (
-            "select sum(data_length + index_length) from information_schema.tables where table_schema = database()"
-        )
+        query = "select sum(data_length + index_length) from information_schema.tables where table_schema = database()"
         return int(connection.execute(sa.text(query)).scalar() or 0)

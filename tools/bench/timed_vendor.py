@@ -18,7 +18,13 @@ calls: list[tuple[str, str, float, float]] = []
 call = channel.Caller.call
 
 
-def timed(self: Any, verb: str, headers: Mapping[str, str], body: Mapping[str, Any], waits: float = 0.0) -> Any:
+def timed(
+    self: Any,
+    verb: str,
+    headers: Mapping[str, str],
+    body: Mapping[str, Any],
+    waits: float = 0.0,
+) -> Any:
     began = time.time()
     try:
         return call(self, verb, headers, body, waits)
@@ -36,5 +42,7 @@ found = {
     "ended": time.time(),
     "calls": calls,
 }
-(folder / f"{environment['config.task_id']}.{environment['config.self_role']}").write_text(json.dumps(found))
+(folder / f"{environment['config.task_id']}.{environment['config.self_role']}").write_text(
+    json.dumps(found)
+)
 sys.exit(exit_code)

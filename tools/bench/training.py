@@ -13,12 +13,23 @@ from tests.e2e.nodes import VENDOR, VENDOR_COMMAND, Federation, example, process
 Row = tuple[str, float, float, int]
 
 
-def trainings(home: Path, rows: int, columns: int) -> Iterator[Row]:
+def trainings(
+    home: Path,
+    rows: int,
+    columns: int,
+) -> Iterator[Row]:
     """Yield component, seconds, seconds within the channel and messages of each task at three nodes."""
     home.joinpath("calls").mkdir()
-    line = [VENDOR_COMMAND[0], str(Path(__file__).with_name("timed_vendor.py")), str(home / "calls"), str(VENDOR)]
+    line = [
+        VENDOR_COMMAND[0],
+        str(Path(__file__).with_name("timed_vendor.py")),
+        str(home / "calls"),
+        str(VENDOR),
+    ]
     federation = Federation(
-        home / "nodes", [jobs.GUEST, jobs.HOST, jobs.ARBITER], process_engine("unionpay:2.0.0", command=line)
+        home / "nodes",
+        [jobs.GUEST, jobs.HOST, jobs.ARBITER],
+        process_engine("unionpay:2.0.0", command=line),
     )
     with federation:
         for node in federation.nodes.values():
@@ -37,11 +48,20 @@ def trainings(home: Path, rows: int, columns: int) -> Iterator[Row]:
         yield from measured(home / "calls")
 
 
-def made_up(file: Path, rows: int, columns: int, *, labelled: bool) -> None:
+def made_up(
+    file: Path,
+    rows: int,
+    columns: int,
+    *,
+    labelled: bool,
+) -> None:
     """Write a table of noise in which the first column tells the label."""
     chance = random.Random(columns + labelled)
     with file.open("w", encoding="utf-8") as table:
-        table.write(",".join(["id", *(["y"] if labelled else []), *(f"x{n}" for n in range(columns))]) + "\n")
+        table.write(
+            ",".join(["id", *(["y"] if labelled else []), *(f"x{n}" for n in range(columns))])
+            + "\n"
+        )
         for row in range(rows):
             values = [chance.gauss(0, 1) for _ in range(columns)]
             label = [str(int(values[0] + chance.gauss(0, 1) > 0))] if labelled else []

@@ -52,7 +52,10 @@ def peak_growth(node: Node, work: Callable[[], Any]) -> tuple[Any, int]:
 def resident(node: Node) -> int:
     """Return the bytes that the node's process holds in memory."""
     status = Path(f"/proc/{node.addresses['pid']}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) * 1024
+    return (
+        int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+        * 1024
+    )
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -61,7 +64,11 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def fetch(node: Node, namespace: str, name: str) -> None:
+def fetch(
+    node: Node,
+    namespace: str,
+    name: str,
+) -> None:
     """Download a table and throw it away, with next to no work for the client."""
     connection = _connection(node)
     connection.request("GET", f"/api/v1/datasets/{namespace}/{name}/download")
@@ -72,12 +79,24 @@ def fetch(node: Node, namespace: str, name: str) -> None:
     connection.close()
 
 
-def send(node: Node, file: Path, namespace: str, name: str) -> None:
+def send(
+    node: Node,
+    file: Path,
+    namespace: str,
+    name: str,
+) -> None:
     """Upload a table whose ids are in the column id, with next to no work for the client."""
-    fields = {"namespace": namespace, "name": name, "meta": '{"match_id_name": "id"}'}
-    mark = "-" * 24 + "b3d1f09c77a2e845"  # as long as that of curl: a short one takes longer to look for
+    fields = {
+        "namespace": namespace,
+        "name": name,
+        "meta": '{"match_id_name": "id"}',
+    }
+    mark = (
+        "-" * 24 + "b3d1f09c77a2e845"
+    )  # as long as that of curl: a short one takes longer to look for
     form = "".join(
-        f'--{mark}\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()
+        f'--{mark}\r\ncontent-disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'
+        for k, v in fields.items()
     )
     head = f'{form}--{mark}\r\ncontent-disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'.encode()
     end = f"\r\n--{mark}--\r\n".encode()

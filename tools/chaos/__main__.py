@@ -23,13 +23,26 @@ LEAST = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="make chaos SEED=... COUNT=...")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=0, help="0: each phase with each fault once")
     parser.add_argument(
-        "--seconds", type=float, default=0, help=f"after this begin none but the first {LEAST} trials; 0: no limit"
+        "--count",
+        type=int,
+        default=0,
+        help="0: each phase with each fault once",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0,
+        help=f"after this begin none but the first {LEAST} trials; 0: no limit",
     )
     parser.add_argument("--only", default="", help="faults or phases whose names hold this text")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
-    parser.add_argument("--gateways", choices=("1", "2", "both"), default="both", help="of the guest's node")
+    parser.add_argument(
+        "--gateways",
+        choices=("1", "2", "both"),
+        default="both",
+        help="of the guest's node",
+    )
     asked = parser.parse_args()
     results = []
     for engine in ("process", "docker") if asked.engine == "both" else (asked.engine,):
@@ -38,7 +51,11 @@ def main() -> None:
                 usable(*PROGRAMS)
             except OSError as error:
                 sys.exit(f"with Docker nothing is shown: {error}")
-        for paired in {"1": (False,), "2": (True,), "both": (False, True)}[asked.gateways]:
+        for paired in {
+            "1": (False,),
+            "2": (True,),
+            "both": (False, True),
+        }[asked.gateways]:
             results += run(asked.seed, asked.count, asked.seconds, asked.only, engine, paired)
     sys.exit(1 if any(result.broken for result in results) else 0)
 

@@ -35,7 +35,16 @@ from engines.kubernetes.jobs import RUN
 from tests import storages
 from tests.e2e.test_storages import settings_of
 from tests.services.cable import Cable, cable_to
-from tests.services.clusters import LAST, daemon, drained, kubectl, load, machine, runs_in, the_last_of
+from tests.services.clusters import (
+    LAST,
+    daemon,
+    drained,
+    kubectl,
+    load,
+    machine,
+    runs_in,
+    the_last_of,
+)
 from tools.chaos.containers import Containers, write_image
 
 FAULTS = {
@@ -114,7 +123,9 @@ class Cluster(Containers):
         with ExitStack() as stack:
             stack.enter_context(the_last_of(self.name))
             self._lake = stack.enter_context(storages.bucket())
-            thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+            thread = threading.Thread(
+                target=self._server.serve_forever, kwargs={"poll_interval": 0.05}
+            )
             thread.start()
             stack.callback(thread.join)
             stack.callback(self._server.server_close)
@@ -218,11 +229,18 @@ class Pods(Cluster):
 
     @property
     def faults(self) -> Mapping[str, Callable[[Random], None]]:
-        return {**super().faults, "API away": self._away, "evict": self._evict, "quota": self._full}
+        return {
+            **super().faults,
+            "API away": self._away,
+            "evict": self._evict,
+            "quota": self._full,
+        }
 
     def left(self) -> list[str]:
         """In a brief trial without pods that are about to go, for which old kubelets take half a minute."""
-        found = [(kind, self._client.list(kind, labels={RUN: exists()})) for kind in (Job, Pod, Secret)]
+        found = [
+            (kind, self._client.list(kind, labels={RUN: exists()})) for kind in (Job, Pod, Secret)
+        ]
         return [
             f"{kind.__name__} {one.metadata.name}"
             for kind, objects in found
@@ -249,7 +267,9 @@ class Pods(Cluster):
 
     def _made(self, stack: ExitStack) -> None:
         config = KubeConfig.from_file(self._home / "admin.conf")
-        self._client = stack.enter_context(Client(config, namespace=self._namespace, trust_env=False))
+        self._client = stack.enter_context(
+            Client(config, namespace=self._namespace, trust_env=False)
+        )
         kubectl("create", "namespace", self._namespace)
         stack.callback(kubectl, "delete", "namespace", self._namespace, "--wait=false")
         runs_in(self._namespace)
@@ -257,7 +277,9 @@ class Pods(Cluster):
         asked["spec"] = {"expirationSeconds": 86400}  # type: ignore[assignment]
         account = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/bfia-gateway/token"
         token = json.loads(kubectl("create", "--raw", account, "-f", "-", given=json.dumps(asked)))
-        self._known["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.cable.server_address[1]}"
+        self._known["clusters"][0]["cluster"]["server"] = (
+            f"https://127.0.0.1:{self.cable.server_address[1]}"
+        )
         self._known["users"][0]["user"] = {"token": token["status"]["token"]}
         self._file.write_text(yaml.safe_dump(self._known))
         self._build(self.image)
@@ -276,7 +298,11 @@ class Pods(Cluster):
             time.sleep(0.05)
         if pods:
             name = random.choice(pods).metadata.name
-            body = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+            body = {
+                "apiVersion": "policy/v1beta1",
+                "kind": "Eviction",
+                "metadata": {"name": name},
+            }
             path = f"/api/v1/namespaces/{self._namespace}/pods/{name}/eviction"
             with contextlib.suppress(AssertionError):  # it is gone already
                 kubectl("create", "--raw", path, "-f", "-", given=json.dumps(body))
@@ -290,7 +316,12 @@ class Pods(Cluster):
 
     @contextmanager
     def _image_is_gone(self) -> Iterator[None]:
-        tags = self._home / "images/docker/registry/v2/repositories" / self._repository / "_manifests/tags"
+        tags = (
+            self._home
+            / "images/docker/registry/v2/repositories"
+            / self._repository
+            / "_manifests/tags"
+        )
         away = tags.rename(tags.with_name("away"))
         try:
             yield
@@ -307,11 +338,18 @@ class Tasks(Cluster):
     def settings(self) -> dict[str, Any]:
         host, port = self.cable.server_address[:2]
         url = f"tcp://{host!s}:{port}"
-        return {"kind": "swarm", "swarm": {"base_url": url, "constraints": ["node.labels.machine!=1"]}}
+        return {
+            "kind": "swarm",
+            "swarm": {"base_url": url, "constraints": ["node.labels.machine!=1"]},
+        }
 
     @property
     def faults(self) -> Mapping[str, Callable[[Random], None]]:
-        return {**super().faults, "manager away": self._away, "drain": self._drain}
+        return {
+            **super().faults,
+            "manager away": self._away,
+            "drain": self._drain,
+        }
 
     def left(self) -> list[str]:
         """Return services and networks, and containers of machines that know nothing of their service."""
@@ -322,7 +360,11 @@ class Tasks(Cluster):
             found += manager.services.list(filters={"label": label})
             found += manager.networks.list(filters={"label": label})
             for client in self._clients:
-                found += client.containers.list(all=True, ignore_removed=True, filters={"label": label})
+                found += client.containers.list(
+                    all=True,
+                    ignore_removed=True,
+                    filters={"label": label},
+                )
         return [f"{type(one).__name__} {one.name}" for one in found]
 
     def kill_one(self, random: Random) -> None:
@@ -335,7 +377,9 @@ class Tasks(Cluster):
             found
             for client in self._clients
             for one in self.installations
-            for found in client.containers.list(ignore_removed=True, filters={"label": f"{INSTALLATION}={one}"})
+            for found in client.containers.list(
+                ignore_removed=True, filters={"label": f"{INSTALLATION}={one}"}
+            )
         ]
 
     def _managers(self) -> contextlib.AbstractContextManager[Cable]:
@@ -371,5 +415,10 @@ class Tasks(Cluster):
 
 
 def _docker(*words: str) -> None:
-    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["docker", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

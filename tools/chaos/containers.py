@@ -118,11 +118,19 @@ class DockerContainers(Containers):
         folder.mkdir()
         write_image(folder)
         with contextlib.closing(self._client()) as client:
-            client.images.build(path=str(folder), tag=IMAGE, rm=True)
+            client.images.build(
+                path=str(folder),
+                tag=IMAGE,
+                rm=True,
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
-        mount = {"source": str(self.register), "target": str(self.register), "read_only": False}
+        mount = {
+            "source": str(self.register),
+            "target": str(self.register),
+            "read_only": False,
+        }
         return {
             "kind": "docker",
             "docker": {"base_url": self.daemon.url, "allow": {"example": {"mounts": [mount]}}},
@@ -130,7 +138,11 @@ class DockerContainers(Containers):
 
     def left(self) -> list[str]:
         with contextlib.closing(self._client()) as client:
-            listed = client.containers.list(all=True, ignore_removed=True, filters={"label": NODE})
+            listed = client.containers.list(
+                all=True,
+                ignore_removed=True,
+                filters={"label": NODE},
+            )
             return [str(found.name) for found in listed]
 
     def kill_one(self, random: Random) -> None:

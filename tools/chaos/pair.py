@@ -14,7 +14,9 @@ from typing import Any
 
 from tests.e2e.nodes import Node
 
-FAULTS = tuple(f"{what} {which}" for what in ("kill", "freeze") for which in ("holder", "other", "both"))
+FAULTS = tuple(
+    f"{what} {which}" for what in ("kill", "freeze") for which in ("holder", "other", "both")
+)
 """the holder took the job in, and so its containers are its own"""
 
 LOST_AFTER = 8.0
@@ -39,10 +41,14 @@ class Pair(Node):
     @property
     def operator(self) -> str:
         able = [node.operator for node in self.gateways if node.operator not in self.silent]
-        return (able or [node.operator for node in self.gateways])[next(self._turn) % max(len(able), 1)]
+        return (able or [node.operator for node in self.gateways])[
+            next(self._turn) % max(len(able), 1)
+        ]
 
     def log(self) -> str:
-        return "\n".join(f"---- gateway {i}\n{node.log()[-6000:]}" for i, node in enumerate(self.gateways))
+        return "\n".join(
+            f"---- gateway {i}\n{node.log()[-6000:]}" for i, node in enumerate(self.gateways)
+        )
 
     def run_logs(self) -> str:
         return "\n".join(node.run_logs() for node in self.gateways)
@@ -58,7 +64,12 @@ def one_node(first: Node, second: Node) -> Pair:
     return Pair(first.id, first.home, first.settings, gateways=(first, second))
 
 
-def fault(pair: Pair, name: str, holder: Node, random: Random) -> Callable[[], None]:
+def fault(
+    pair: Pair,
+    name: str,
+    holder: Node,
+    random: Random,
+) -> Callable[[], None]:
     """Return what makes the fault, holds it for a while and takes it away again.
 
     Half of them last until others have given up who is silent.
@@ -66,7 +77,9 @@ def fault(pair: Pair, name: str, holder: Node, random: Random) -> Callable[[], N
     what, which = name.split()
     victims = [n for n in pair.gateways if which == "both" or (n is holder) == (which == "holder")]
     first, lasts = random.uniform(0.0, 0.3), random.uniform(*random.choice((_SHORT, _LONG)))
-    begin: Callable[[Node], object] = Node.kill if what == "kill" else partial(_send, signal.SIGSTOP)
+    begin: Callable[[Node], object] = (
+        Node.kill if what == "kill" else partial(_send, signal.SIGSTOP)
+    )
     end: Callable[[Node], object] = partial(_send, signal.SIGCONT)
     if what == "kill":
         end = partial(Node.start, wait=False)
@@ -90,7 +103,11 @@ def fault(pair: Pair, name: str, holder: Node, random: Random) -> Callable[[], N
     return spoil
 
 
-def may_end(name: str, phase: str, pair: Pair) -> dict[str, tuple[str, ...]]:
+def may_end(
+    name: str,
+    phase: str,
+    pair: Pair,
+) -> dict[str, tuple[str, ...]]:
     """Return how a job may end because of such a fault, and for which reasons; none named: for any."""
     ends: dict[str, tuple[str, ...]] = {"STOPPED": ()} if phase == "stopping" else {"SUCCEEDED": ()}
     if phase == "creating":

@@ -72,7 +72,12 @@ class Proxy:
     def port(self) -> int:
         return int(self._server.sockets[0].getsockname()[1])
 
-    def turn(self, fault: str, share: float = 1.0, seed: int = 0) -> None:
+    def turn(
+        self,
+        fault: str,
+        share: float = 1.0,
+        seed: int = 0,
+    ) -> None:
         """Begin a fault, or with an empty name end it."""
         self.weather = Weather(fault, share, Random(seed))
 
@@ -82,7 +87,9 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # one that was just accepted begins another
+        while tasks := asyncio.all_tasks() - {
+            asyncio.current_task()
+        }:  # one that was just accepted begins another
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,8 +97,12 @@ class Proxy:
             transport.abort()
         await asyncio.sleep(0)  # the loop closes them, and what has no writer yet
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Coroutine[Any, Any, None]:
-        self._transports.add(writer.transport)  # a task that is cancelled before it begins closes nothing
+    def _accepted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Coroutine[Any, Any, None]:
+        self._transports.add(
+            writer.transport
+        )  # a task that is cancelled before it begins closes nothing
         return self._kept(reader, writer)
 
     async def _kept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +114,9 @@ class Proxy:
             self._tasks.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
+        with contextlib.suppress(
+            OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError
+        ):
             while (request := await _message(reader)) is not None:
                 self.seen += 1
                 fault = self.weather.fault if self.weather.strikes() else ""

@@ -54,7 +54,11 @@ class Broken(AssertionError):
     """A rule that must hold after every trial does not."""
 
 
-def all_trials(seed: int, engine: str = "process", paired: bool = False) -> list[Trial]:
+def all_trials(
+    seed: int,
+    engine: str = "process",
+    paired: bool = False,
+) -> list[Trial]:
     """Return each phase with each fault that makes sense in it, in an order of the seed's own.
 
     ``paired``: the guest's node is two gateways.
@@ -65,19 +69,26 @@ def all_trials(seed: int, engine: str = "process", paired: bool = False) -> list
         faults = tuple(fault for fault in faults if fault != "disk full")
     faults = (*faults, *own)
     pairs = [
-        (p, f) for p in PHASES for f in faults if not (f == "kill container" and p in ("creating", "starting"))
+        (p, f)
+        for p in PHASES
+        for f in faults
+        if not (f == "kill container" and p in ("creating", "starting"))
     ]
     random = Random(seed)
     random.shuffle(pairs)
     if engine in clusters.FAULTS:  # a sample is of these
         pairs.sort(key=lambda one: one[1] not in own)
     retries = [random.choice((0, 1)) if engine in clusters.FAULTS else 0 for _ in pairs]
-    return [Trial(phase, fault, seed * 1000 + i, retries[i]) for i, (phase, fault) in enumerate(pairs)]
+    return [
+        Trial(phase, fault, seed * 1000 + i, retries[i]) for i, (phase, fault) in enumerate(pairs)
+    ]
 
 
 def sample(seed: int, engine: str) -> list[Trial]:
     """Return brief trials in a cluster, one of each fault that may meet it and one of a gateway that is killed."""
-    return [Trial(*one, seed * 1000 + i, brief=True) for i, one in enumerate(clusters.SAMPLE[engine])]
+    return [
+        Trial(*one, seed * 1000 + i, brief=True) for i, one in enumerate(clusters.SAMPLE[engine])
+    ]
 
 
 def play(world: World, trial: Trial) -> Result:
@@ -91,18 +102,26 @@ def play(world: World, trial: Trial) -> Result:
         job_id = _through(world, trial, flow)
         outcome, reason = _checked(world, trial, job_id)
     except (AssertionError, httpx.HTTPError, OSError) as error:
-        return Result(trial, outcome, reason, time.monotonic() - began, f"{type(error).__name__}: {error}")
+        return Result(
+            trial, outcome, reason, time.monotonic() - began, f"{type(error).__name__}: {error}"
+        )
     return Result(trial, outcome, reason, time.monotonic() - began)
 
 
 # ---------------------------------------------------------------- what happens
 
 
-def _through(world: World, trial: Trial, flow: str) -> str:
+def _through(
+    world: World,
+    trial: Trial,
+    flow: str,
+) -> str:
     """Bring a job into the phase, let the fault act and pass; return the job's id, empty where there is none."""
     random = Random(trial.seed)
     lasts = LASTS | ({"a": 600.0} if trial.phase == "stopping" else {})
-    body = job_of(world.containers.registers_at, lasts, {"b": "a"}, leaves=not world.containers.more)
+    body = job_of(
+        world.containers.registers_at, lasts, {"b": "a"}, leaves=not world.containers.more
+    )
     body = limited(body, auto_retries=trial.retries)
     body["flow_id"] = flow
     taker = world.guest
@@ -148,20 +167,30 @@ def _submitted(taker: Node, body: Any) -> str:
 
 def _found(world: World, flow: str) -> str:
     """Find the job of a flow, for whoever lost the answer of create_all."""
-    listed = _patiently(lambda: world.guest.get("/v1/platform/schedule/job/query_job_list", flow_id=flow))
+    listed = _patiently(
+        lambda: world.guest.get("/v1/platform/schedule/job/query_job_list", flow_id=flow)
+    )
     found = list(listed["data"]["job_list"])
     if len(found) > 1:
         raise Broken(f"one create_all made {len(found)} jobs")
     return found[0] if found else ""
 
 
-def _stop_asked(world: World, job_id: str, *, insist: bool = False) -> None:
+def _stop_asked(
+    world: World,
+    job_id: str,
+    *,
+    insist: bool = False,
+) -> None:
     if not insist:
         with contextlib.suppress(httpx.HTTPError, ValueError):
             world.guest.post(STOP, {"job_id": job_id})
         return
     wait_for(
-        lambda: _patiently(lambda: world.guest.post(STOP, {"job_id": job_id}))["code"] == 0, 60, 0.5, "the stop"
+        lambda: _patiently(lambda: world.guest.post(STOP, {"job_id": job_id}))["code"] == 0,
+        60,
+        0.5,
+        "the stop",
     )
 
 
@@ -177,7 +206,12 @@ def _patiently(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return dict(wait_for(answer, 60, 0.2, "the node answers"))
 
 
-def _faults(world: World, trial: Trial, random: Random, taker: Node) -> Callable[[], None]:
+def _faults(
+    world: World,
+    trial: Trial,
+    random: Random,
+    taker: Node,
+) -> Callable[[], None]:
     """Return what makes the fault, holds it for a while, and takes it away again."""
     fault = trial.fault
     if isinstance(world.guest, Pair) and fault in pair.FAULTS:
@@ -197,7 +231,11 @@ def _faults(world: World, trial: Trial, random: Random, taker: Node) -> Callable
                 one.turn("")
 
         return spoil
-    killed: dict[str, Any] = {"kill guest": world.guest, "kill host": world.host, "kill database": world.database}
+    killed: dict[str, Any] = {
+        "kill guest": world.guest,
+        "kill host": world.host,
+        "kill database": world.database,
+    }
     killed["kill dockerd"] = world.docker
     if fault in killed:
         return partial(_killed, killed[fault], random)
@@ -226,7 +264,11 @@ def _disk_filled(world: World, lasts: float) -> None:
 # ---------------------------------------------------------------- what must hold
 
 
-def _checked(world: World, trial: Trial, job_id: str) -> tuple[str, str]:
+def _checked(
+    world: World,
+    trial: Trial,
+    job_id: str,
+) -> tuple[str, str]:
     """Check every rule; return outcome and reason of the job."""
     outcome, reason = "none", ""
     if job_id:
@@ -251,7 +293,9 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
         job = _patiently(lambda: world.guest.get(f"/api/v1/jobs/{job_id}"))
         return job if job.get("status") in ENDED else None
 
-    job: dict[str, Any] = wait_for(over, 120, 0.2, f"the job has ended: {_shown(world.guest, job_id)}")
+    job: dict[str, Any] = wait_for(
+        over, 120, 0.2, f"the job has ended: {_shown(world.guest, job_id)}"
+    )
     outcome = str(job["outcome"])
     failure = job.get("failure") or {}
     reason = str(failure.get("reason", ""))
@@ -262,7 +306,11 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
         answer = world.host.get(f"/api/v1/jobs/{job_id}/timeline")
         if (answer.get("data") or {}).get("reason") == "JOB_UNKNOWN":
             return "never taken"
-        ends = [e for e in answer["timeline"] if e["event"] in ("job FINISHED here", "job REJECTED here")]
+        ends = [
+            e
+            for e in answer["timeline"]
+            if e["event"] in ("job FINISHED here", "job REJECTED here")
+        ]
         if ends:
             return str(ends[-1]["detail"].get("outcome"))
         taken = [e for e in answer["timeline"] if e["event"] == "job READY here"]
@@ -276,12 +324,19 @@ def _agreed(world: World, job_id: str) -> tuple[str, str]:
     return outcome, reason
 
 
-def _expected(world: World, trial: Trial, outcome: str, reason: str) -> None:
+def _expected(
+    world: World,
+    trial: Trial,
+    outcome: str,
+    reason: str,
+) -> None:
     """Compare the end with what the fault may do to a job."""
     if isinstance(world.guest, Pair) and trial.fault in pair.FAULTS:
         ends = pair.may_end(trial.fault, trial.phase, world.guest)
         if outcome not in ends or (ends[outcome] and reason not in ends[outcome]):
-            raise Broken(f"{outcome} because of {reason}, silent for {world.guest.away:.1f} s; expected {ends}")
+            raise Broken(
+                f"{outcome} because of {reason}, silent for {world.guest.away:.1f} s; expected {ends}"
+            )
         return
     brings = world.containers.reasons(trial.fault)
     broke = bool(brings) or trial.fault in (*ENDS_CONTAINERS, "disk full")

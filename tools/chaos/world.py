@@ -49,7 +49,12 @@ class Database:
 
     def __enter__(self) -> "Database":
         self._home.mkdir()
-        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self._home / 'data'}"]
+        install = [
+            "mariadb-install-db",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={self._home / 'data'}",
+        ]
         install += ["--auth-root-authentication-method=normal", "--skip-test-db"]
         subprocess.run(install, check=True, capture_output=True)
         self.start()
@@ -68,10 +73,20 @@ class Database:
             f"--pid-file={self._home / 'm.pid'}",
             "--skip-name-resolve",
         ]
-        command += ["--bind-address=127.0.0.1", f"--port={self.port}", "--innodb-buffer-pool-size=32M"]
+        command += [
+            "--bind-address=127.0.0.1",
+            f"--port={self.port}",
+            "--innodb-buffer-pool-size=32M",
+        ]
         path = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
         with (self._home / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=path)
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=path,
+            )
         wait_for(self._answers, 60, 0.1, "the database answers")
 
     def kill(self) -> None:
@@ -95,7 +110,9 @@ class Database:
         return pymysql.connect(unix_socket=str(self._home / "s.sock"), user="root")
 
     def _answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as knocking:  # the driver leaves its socket open where nobody is there
+        with socket.socket(
+            socket.AF_UNIX
+        ) as knocking:  # the driver leaves its socket open where nobody is there
             try:
                 knocking.connect(str(self._home / "s.sock"))
             except OSError:
@@ -110,7 +127,9 @@ class Database:
 def small_disk(folder: Path, megabytes: int = 32) -> Iterator[Path]:
     """Mount a file system of that size. Needs root."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True
+    )
     try:
         yield folder
     finally:
@@ -134,7 +153,10 @@ class World:
     @property
     def gateways(self) -> tuple[Node, ...]:
         """Return the guest's, then the host's."""
-        return (*(self.guest.gateways if isinstance(self.guest, pair.Pair) else (self.guest,)), self.host)
+        return (
+            *(self.guest.gateways if isinstance(self.guest, pair.Pair) else (self.guest,)),
+            self.host,
+        )
 
     @property
     def nodes(self) -> tuple[Node, Node]:
@@ -145,13 +167,21 @@ class World:
         return self.to_host, self.to_guest
 
 
-def within(engine: str, home: Path, work: Callable[[World], X], paired: bool = False) -> X:
+def within(
+    engine: str,
+    home: Path,
+    work: Callable[[World], X],
+    paired: bool = False,
+) -> X:
     """Build a world of that engine, do the work in it, and end it; ``paired``: the guest is two gateways."""
     if engine == "process":
         with _built(home, Processes(home / "register"), None, paired) as world:
             return work(world)
     if engine in CLUSTERS:
-        with CLUSTERS[engine](home / "register") as cluster, _built(home, cluster, None, paired) as world:
+        with (
+            CLUSTERS[engine](home / "register") as cluster,
+            _built(home, cluster, None, paired) as world,
+        ):
             return work(world)
     found: list[X] = []
     failed: list[BaseException] = []
@@ -168,7 +198,9 @@ def within(engine: str, home: Path, work: Callable[[World], X], paired: bool = F
             failed.append(error)
 
     with contextlib.closing(OwnDocker()) as daemon:
-        thread = threading.Thread(target=inside, args=(daemon,))  # it and what it starts are in the namespace
+        thread = threading.Thread(
+            target=inside, args=(daemon,)
+        )  # it and what it starts are in the namespace
         thread.start()
         thread.join()
     if failed:
@@ -177,19 +209,29 @@ def within(engine: str, home: Path, work: Callable[[World], X], paired: bool = F
 
 
 @contextmanager
-def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired: bool) -> Iterator[World]:
+def _built(
+    home: Path,
+    containers: Containers,
+    daemon: OwnDocker | None,
+    paired: bool,
+) -> Iterator[World]:
     """Start everything; end everything."""
     with ExitStack() as stack:
         database = stack.enter_context(Database(home / "db"))
         disk = stack.enter_context(small_disk(home / "disk"))
-        federation = Federation(home / "nodes", [jobs.GUEST, "second", jobs.HOST], containers.settings)
+        federation = Federation(
+            home / "nodes", [jobs.GUEST, "second", jobs.HOST], containers.settings
+        )
         first, second, host = federation.nodes.values()
         if not paired:
             del federation.nodes["second"]
         gateways = (first, second) if paired else (first,)
         to_host = stack.enter_context(Proxy("127.0.0.1", host.peer_port))
         to_guest = stack.enter_context(Proxy("127.0.0.1", *(node.peer_port for node in gateways)))
-        for nodes, other, proxy, name in ((gateways, host, to_host, "guest"), ((host,), first, to_guest, "host")):
+        for nodes, other, proxy, name in (
+            (gateways, host, to_host, "guest"),
+            ((host,), first, to_guest, "host"),
+        ):
             url = database.url(f"bfia_{name}")
             for node in nodes:
                 node.settings["node"] = {"id": nodes[0].id}
@@ -200,18 +242,31 @@ def _built(home: Path, containers: Containers, daemon: OwnDocker | None, paired:
                 node.settings["limits"] = {"storage_reserve_bytes": 1 << 20}
                 node.pace = {"lost_gateway": pair.LOST_AFTER}
                 node.settings["storage"] = {"url": f"file://{disk / nodes[0].id}"}
-            routes = {other.id: {"host": "127.0.0.1", "port": proxy.port, "deadline": 5}}
+            routes = {
+                other.id: {
+                    "host": "127.0.0.1",
+                    "port": proxy.port,
+                    "deadline": 5,
+                }
+            }
             (nodes[0].home / "routes.yml").write_text(yaml.safe_dump(routes))
-        del second.settings["route_table"]  # one gateway of a database has the file, all have its routes
+        del second.settings[
+            "route_table"
+        ]  # one gateway of a database has the file, all have its routes
         stack.callback(shutil.rmtree, home / "nodes", ignore_errors=True)
         stack.enter_context(federation)
-        containers.installations = tuple(database.installation(f"bfia_{name}") for name in ("guest", "host"))
+        containers.installations = tuple(
+            database.installation(f"bfia_{name}") for name in ("guest", "host")
+        )
         provider = copy.deepcopy(A_PROVIDER)
         provider["metadata"]["image"] = containers.image
         provider["components_description"]["Echo"]["storageEngine"] += ["s3"]
         for node in (first, host):
             node.register(provider)
         if paired:
-            wait_for(lambda: jobs.HOST in str(second.get("/api/v1/routes")), about="the second has the routes")
+            wait_for(
+                lambda: jobs.HOST in str(second.get("/api/v1/routes")),
+                about="the second has the routes",
+            )
         guest = pair.one_node(first, second) if paired else first
         yield World(guest, host, database, to_host, to_guest, disk, containers, daemon)

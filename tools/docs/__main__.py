@@ -8,7 +8,11 @@ from tools.docs import client_types, endpoints, reasons, settings
 
 PAGES: dict[str, Callable[[], str]] = {
     f"docs/{name}{ending}.md": partial(make, language)
-    for name, make in (("settings", settings.page), ("reasons", reasons.page), ("endpoints", endpoints.page))
+    for name, make in (
+        ("settings", settings.page),
+        ("reasons", reasons.page),
+        ("endpoints", endpoints.page),
+    )
     for language, ending in (("en", ""), ("zh", ".zh-CN"))
 } | {f"{client_types.CLIENT}/types.py": client_types.module}
 """file -> what it holds"""

@@ -40,8 +40,21 @@ _NAMES = {
 """schema -> class, where another name says more"""
 _LEAST = 6
 """fields of a class that another one extends: fewer are alike by chance"""
-_PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-_EMPTY = {"str": '""', "int": "0", "float": "0.0", "bool": "False", "Any": "None", "None": "None"}
+_PLAIN = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+}
+_EMPTY = {
+    "str": '""',
+    "int": "0",
+    "float": "0.0",
+    "bool": "False",
+    "Any": "None",
+    "None": "None",
+}
 """what a field is of which a node says nothing"""
 
 
@@ -59,7 +72,9 @@ def module() -> str:
             for other in map(name_of, _references(schema)):
                 add(other)
             brief = (one for one in wanted if _extends(schema, schemas[names[one]]))
-            if base := max(brief, key=lambda one: len(schemas[names[one]]["properties"]), default=""):
+            if base := max(
+                brief, key=lambda one: len(schemas[names[one]]["properties"]), default=""
+            ):
                 add(base)
             own = _without(schema, schemas[names[base]]) if base else schema
             classes[name] = "\n".join(_class(name, own, base or "Response"))
@@ -74,7 +89,11 @@ def used() -> set[str]:
     found = set()
     for file in sorted((_ROOT / CLIENT).glob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "types":
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "types"
+            ):
                 found.add(node.attr)
     return found
 
@@ -88,11 +107,17 @@ def _extends(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> bool:
 
 
 def _without(schema: Mapping[str, Any], brief: Mapping[str, Any]) -> dict[str, Any]:
-    left = {name: of for name, of in schema["properties"].items() if name not in brief["properties"]}
+    left = {
+        name: of for name, of in schema["properties"].items() if name not in brief["properties"]
+    }
     return {**schema, "properties": left}
 
 
-def _class(name: str, schema: Mapping[str, Any], base: str) -> Iterator[str]:
+def _class(
+    name: str,
+    schema: Mapping[str, Any],
+    base: str,
+) -> Iterator[str]:
     about = " ".join(str(schema.get("description", "")).replace("\\", "").split())
     if "enum" in schema:
         words = ", ".join(schema["enum"])
@@ -109,7 +134,9 @@ def _class(name: str, schema: Mapping[str, Any], base: str) -> Iterator[str]:
         if field in required:
             default = f" = Field({alias})" if alias else _empty(kind)
         else:
-            kind = kind if kind.endswith("None") or of.get("default") is not None else f"{kind} | None"
+            kind = (
+                kind if kind.endswith("None") or of.get("default") is not None else f"{kind} | None"
+            )
             default = f" = {_default(of.get('default'))}"
         yield f"    {own}: {kind}{default}"
         if text := of.get("description"):
@@ -127,7 +154,11 @@ def _empty(kind: str) -> str:
 
 def _default(value: Any) -> str:
     return (
-        f'"{value}"' if isinstance(value, str) else "Field(default_factory=list)" if value == [] else repr(value)
+        f'"{value}"'
+        if isinstance(value, str)
+        else "Field(default_factory=list)"
+        if value == []
+        else repr(value)
     )
 
 

@@ -40,7 +40,10 @@ served below `/v2/schedule`, too; `job/status_all`, `task/get_log_line` and `tas
 English: [endpoints.md](endpoints.md)。""",
 }
 _LISTENERS = {
-    "operator": {"en": "For this node's operators and platform", "zh": "管理端口：供本节点的平台与管理员使用"},
+    "operator": {
+        "en": "For this node's operators and platform",
+        "zh": "管理端口：供本节点的平台与管理员使用",
+    },
     "peer": {"en": "For other nodes", "zh": "节点间端口：供其他节点使用"},
     "container": {"en": "For this node's containers", "zh": "容器端口：供本节点的容器使用"},
 }
@@ -55,9 +58,12 @@ def page(language: str) -> str:
     parts = [_INTRO[language]]
     for listener, title in _LISTENERS.items():
         rows = [
-            (method, code(path), translated(summary, language) + query, _roles(method, path, language))[
-                : 4 if listener == "operator" else 3
-            ]
+            (
+                method,
+                code(path),
+                translated(summary, language) + query,
+                _roles(method, path, language),
+            )[: 4 if listener == "operator" else 3]
             for method, path, summary, query in paths(listener)
         ]
         columns = _COLUMNS[language][: 4 if listener == "operator" else 3]
@@ -76,13 +82,21 @@ def paths(listener: str) -> list[tuple[str, str, str, str]]:
     return sorted(found, key=lambda one: (one[1], one[0]))
 
 
-def _query(path: str, method: str, operation: Any) -> str:
+def _query(
+    path: str,
+    method: str,
+    operation: Any,
+) -> str:
     """Return the parameters of a path of the standard's that is read."""
     given = operation.get("parameters", ()) if path.startswith(SCHEDULE) and method == "get" else ()
     return f" ({', '.join(code(one['name']) for one in given)})" if given else ""
 
 
-def _roles(method: str, path: str, language: str) -> str:
+def _roles(
+    method: str,
+    path: str,
+    language: str,
+) -> str:
     roles = allowed(method, path)
     if path in _UNGUARDED:
         return _OPEN[language]
@@ -100,7 +114,11 @@ def described() -> dict[str, Any]:
             {
                 "node": {"id": "JG0100001100000010"},
                 "engine": {"kind": "process"},
-                "listen": {"peer": any_port, "container": any_port, "operator": any_port},
+                "listen": {
+                    "peer": any_port,
+                    "container": any_port,
+                    "operator": any_port,
+                },
                 "database": {"url": f"sqlite:///{home / 'gateway.db'}"},
                 "storage": {"url": f"file://{home / 'storage'}"},
                 "state_dir": str(home / "state"),

@@ -45,18 +45,31 @@ def page(language: str) -> str:
             for mark, each in _entries(field.annotation):
                 alone += _rows(f"{name}{mark}.", each, PydanticUndefined, language)
             continue
-        about = " ".join((section.__doc__ or "").split()) if section.__doc__ != BaseModel.__doc__ else ""
-        rows = list(_rows(f"{name}.", section, field.get_default(call_default_factory=True), language))
+        about = (
+            " ".join((section.__doc__ or "").split())
+            if section.__doc__ != BaseModel.__doc__
+            else ""
+        )
+        rows = list(
+            _rows(f"{name}.", section, field.get_default(call_default_factory=True), language)
+        )
         text = table(_COLUMNS[language], rows)
         parts.append("\n\n".join(filter(None, (f"## {name}", translated(about, language), text))))
     parts.append(f"## {_TOP[language]}\n\n{table(_COLUMNS[language], alone)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(at: str, section: type[BaseModel], made: Any, language: str) -> Iterator[tuple[str, ...]]:
+def _rows(
+    at: str,
+    section: type[BaseModel],
+    made: Any,
+    language: str,
+) -> Iterator[tuple[str, ...]]:
     for name, field in section.model_fields.items():
         default = (
-            getattr(made, name) if isinstance(made, BaseModel) else field.get_default(call_default_factory=True)
+            getattr(made, name)
+            if isinstance(made, BaseModel)
+            else field.get_default(call_default_factory=True)
         )
         inner = _section(field.annotation)
         if inner is not None and not (default is None and field.description):
@@ -69,7 +82,12 @@ def _rows(at: str, section: type[BaseModel], made: Any, language: str) -> Iterat
             yield from _rows(f"{at}{name}{mark}.", each, PydanticUndefined, language)
 
 
-def _row(path: str, field: FieldInfo, default: Any, language: str) -> tuple[str, ...]:
+def _row(
+    path: str,
+    field: FieldInfo,
+    default: Any,
+    language: str,
+) -> tuple[str, ...]:
     shown = _REQUIRED[language] if default is PydanticUndefined else code(_plain(default))
     about = translated(field.description or "", language).replace("<", "\\<")
     return code(path), _in_words(form(field.annotation), language), shown, about
@@ -102,7 +120,13 @@ def form(annotation: Any) -> str:
         return f"list of {form(inner[0])}"
     if origin is dict:
         return f"{form(inner[0])} -> {form(inner[1])}"
-    words = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
+    words = {
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+        Path: "path",
+    }
     return {**words, _NONE_TYPE: "null"}.get(annotation, "section")
 
 

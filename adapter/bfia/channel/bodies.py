@@ -37,13 +37,20 @@ AT_ONCE = {
 class Bodies:
     """The bodies of one transport's requests."""
 
-    def __init__(self, max_body: int, stall_for: float = 10.0, least_rate: float = 32 * 1024) -> None:
+    def __init__(
+        self,
+        max_body: int,
+        stall_for: float = 10.0,
+        least_rate: float = 32 * 1024,
+    ) -> None:
         """``max_body`` in bytes, ``stall_for`` in seconds, ``least_rate`` in bytes per second."""
         self._max_body = max_body
         self._stall_for = stall_for
         self._least_rate = least_rate
         self._large: dict[tuple[str, object], Semaphore] = {}
-        self._too_large = f"a body may have at most {max_body} bytes (limits.message_bytes): send it in parts"
+        self._too_large = (
+            f"a body may have at most {max_body} bytes (limits.message_bytes): send it in parts"
+        )
 
     def places(self, kind: str, of: object = None) -> Semaphore:
         """Return the places for large bodies of a kind."""
@@ -68,7 +75,9 @@ class Bodies:
         size, since = 0, anyio.current_time()
         timed = request.scope["http_version"] != GRPC  # which comes as a whole, and is timed before
         async with AsyncExitStack() as held, aclosing(request.stream()) as stream:
-            while (chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))) is not None:
+            while (
+                chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))
+            ) is not None:
                 if size <= LARGE < size + len(chunk):
                     asked = anyio.current_time()
                     for place in places:
@@ -78,7 +87,11 @@ class Bodies:
                 if size > self._max_body:
                     raise TooLarge(self._too_large)
                 chunks.append(chunk)
-                if timed and size > LARGE and any(place.statistics().tasks_waiting for place in places):
+                if (
+                    timed
+                    and size > LARGE
+                    and any(place.statistics().tasks_waiting for place in places)
+                ):
                     self._refuse_slow(size, anyio.current_time() - since)
             yield chunks
 
@@ -112,7 +125,9 @@ class Bodies:
         came, since = 0, anyio.current_time()
         timed = request.scope["http_version"] != GRPC
         async with aclosing(request.stream()) as stream:
-            while (chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))) is not None:
+            while (
+                chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))
+            ) is not None:
                 came += len(chunk)
                 if timed and any(place.statistics().tasks_waiting for place in places):
                     self._refuse_slow(came, anyio.current_time() - since)

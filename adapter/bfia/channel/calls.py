@@ -39,7 +39,9 @@ class GrpcMissing(GatewayError):
     code = 501
 
     def __init__(self) -> None:
-        super().__init__("a container or a peer's transport speaks gRPC: install bfia-gateway[grpc]")
+        super().__init__(
+            "a container or a peer's transport speaks gRPC: install bfia-gateway[grpc]"
+        )
 
 
 def by_grpc(url: str) -> bool:
@@ -50,7 +52,12 @@ def by_grpc(url: str) -> bool:
 class Calls:
     """The connection to one transport. Belongs to one event loop; close it there."""
 
-    def __init__(self, url: str, identity: Identity, verify: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        url: str,
+        identity: Identity,
+        verify: ssl.SSLContext,
+    ) -> None:
         """Raises `GrpcMissing`; OSError for files that cannot be read."""
         grpc = library()
         target, credentials, options = _towards(url, identity, verify)
@@ -61,7 +68,13 @@ class Calls:
             else grpc.aio.secure_channel(target, credentials, options)
         )
 
-    async def post(self, path: str, body: bytes, headers: list[tuple[bytes, bytes]], seconds: float) -> Answered:
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        headers: list[tuple[bytes, bytes]],
+        seconds: float,
+    ) -> Answered:
         """Call the method that a path of HTTP names. ``seconds``: how long the peer may take beside the transfer.
 
         Raises Invalid for a header that gRPC cannot bear, and OSError where there was no response.
@@ -114,7 +127,11 @@ def call_once(
 
 def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     """Return headers as gRPC takes them; a topic that it cannot bear stands in the message too. Raises Invalid."""
-    texts = [(name.decode(), value.decode("latin-1")) for name, value in headers if name.startswith(b"x-")]
+    texts = [
+        (name.decode(), value.decode("latin-1"))
+        for name, value in headers
+        if name.startswith(b"x-")
+    ]
     problems = [
         Problem(name, "must be printable ASCII where the peer's transport takes gRPC")
         for name, text in texts
@@ -139,7 +156,11 @@ def library() -> Any:
     return grpc
 
 
-def _towards(url: str, identity: Identity, verify: ssl.SSLContext) -> tuple[str, Any, list[tuple[str, Any]]]:
+def _towards(
+    url: str,
+    identity: Identity,
+    verify: ssl.SSLContext,
+) -> tuple[str, Any, list[tuple[str, Any]]]:
     """Return target, credentials (None without TLS) and options of a channel."""
     split = urlsplit(url)
     if split.scheme == "grpc":
@@ -147,16 +168,27 @@ def _towards(url: str, identity: Identity, verify: ssl.SSLContext) -> tuple[str,
     if identity.ca is not None:
         authorities = Path(identity.ca).read_bytes()
     else:
-        authorities = "".join(map(ssl.DER_cert_to_PEM_cert, verify.get_ca_certs(binary_form=True))).encode()
+        authorities = "".join(
+            map(ssl.DER_cert_to_PEM_cert, verify.get_ca_certs(binary_form=True))
+        ).encode()
     key = Path(identity.key).read_bytes() if identity.key else None
     chain = Path(identity.certificate).read_bytes() if identity.certificate else None
     name = [("grpc.ssl_target_name_override", identity.server_name)] if identity.server_name else []
-    return split.netloc, library().ssl_channel_credentials(authorities, key, chain), [*_OPTIONS, *name]
+    return (
+        split.netloc,
+        library().ssl_channel_credentials(authorities, key, chain),
+        [*_OPTIONS, *name],
+    )
 
 
 def _failed(status: Any, details: str | None) -> Answered:
     """Return the response that HTTP would have for a status of gRPC. Raises OSError where there was none."""
-    http = {"UNIMPLEMENTED": 404, "PERMISSION_DENIED": 403, "UNAUTHENTICATED": 401, "RESOURCE_EXHAUSTED": 413}
+    http = {
+        "UNIMPLEMENTED": 404,
+        "PERMISSION_DENIED": 403,
+        "UNAUTHENTICATED": 401,
+        "RESOURCE_EXHAUSTED": 413,
+    }
     if status.name in http:
         words = encode_answer(status.name, details or "")
         return Answered(http[status.name], Form.JSON.value, words)

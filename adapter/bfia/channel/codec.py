@@ -18,7 +18,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia.channel import forms
@@ -47,7 +54,9 @@ def _bytes(value: Any) -> bytes:
     try:
         if isinstance(value, str):
             return decode_base64(value)
-        if isinstance(value, list) and all(type(item) is int and -128 <= item <= 255 for item in value):
+        if isinstance(value, list) and all(
+            type(item) is int and -128 <= item <= 255 for item in value
+        ):
             return bytes(item & 0xFF for item in value)
     except ValueError:
         pass
@@ -74,16 +83,27 @@ def parse_timeout(value: Any) -> float | None:
 Bytes = Annotated[
     bytes,
     BeforeValidator(_bytes),
-    WithJsonSchema({"type": "string", "format": "byte", "description": "Base64"}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "byte",
+            "description": "Base64",
+        }
+    ),
 ]
 Topic = Annotated[str, Field(max_length=_LONGEST_TOPIC)]
-Metadata = Annotated[dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(without_nulls)]
+Metadata = Annotated[
+    dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(without_nulls)
+]
 Timeout = Annotated[
     float | None,
     BeforeValidator(parse_timeout),
     WithJsonSchema(
         {
-            "anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^[0-9]{1,9}$"}],
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": "^[0-9]{1,9}$"},
+            ],
             "description": "milliseconds; below 1000 it is seconds; 0 or absent: the default",
         }
     ),
@@ -94,13 +114,19 @@ class Envelope(BaseModel):
     """The outer message of the encapsulated mode."""
 
     payload: Bytes
-    metadata: Metadata = Field(default={}, description="sequence: a repeat with the same one is stored once")
+    metadata: Metadata = Field(
+        default={}, description="sequence: a repeat with the same one is stored once"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _either(cls, body: dict[str, Any]) -> dict[str, Any]:
         body = without_nulls(body)
-        return body if "payload" in body or "content" not in body else body | {"payload": body["content"]}
+        return (
+            body
+            if "payload" in body or "content" not in body
+            else body | {"payload": body["content"]}
+        )
 
 
 class Push(Envelope):
@@ -160,17 +186,28 @@ def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
 
 def decode_answer(body: bytes, content_type: str = "") -> Answer:
     """Read another transport's response in any of its spellings. Raises Invalid if it has no code."""
-    return _checked(Answer, forms.read_answer(body)) if "proto" in content_type.lower() else _read(Answer, body)
+    return (
+        _checked(Answer, forms.read_answer(body))
+        if "proto" in content_type.lower()
+        else _read(Answer, body)
+    )
 
 
-def _apart(model: type[E], kind: Any, pieces: list[bytes], form: Form) -> tuple[E, Payload]:
+def _apart(
+    model: type[E],
+    kind: Any,
+    pieces: list[bytes],
+    form: Form,
+) -> tuple[E, Payload]:
     """Read a message without its payload, which is not copied where it is long. Raises Invalid."""
     body, json_ = Pieces(pieces), form is Form.JSON
     if len(body) > _LONG:
         try:
             if (cut := _cut_json(body) if json_ else forms.cut(body, kind)) is not None:
                 fields, begin, end = cut
-                return _checked(model, fields | {"payload": b""}), Payload(body, begin, end, base64=json_)
+                return _checked(model, fields | {"payload": b""}), Payload(
+                    body, begin, end, base64=json_
+                )
         except (ValueError, Invalid):
             pass  # what is wrong, if anything is, is said of the whole
     whole = b"".join(pieces)
@@ -207,9 +244,7 @@ def _read(model: type[M], body: bytes) -> M:
 def _object(body: bytes) -> dict[str, Any]:
     fields = body.count(b":") + body.count(b"[") + body.count(b"{")
     if fields > forms.MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
-        rule = (
-            f"must not hold more than {forms.MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
-        )
+        rule = f"must not hold more than {forms.MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
         raise Invalid([Problem("body", rule)])
     value = read_json(body)
     if not isinstance(value, dict):
@@ -224,17 +259,33 @@ def _checked(model: type[M], value: dict[str, Any]) -> M:
         raise Invalid(problems_of(error.errors(include_input=False), model)) from None
 
 
-def encode_answer(code: str, message: str, form: Form = Form.JSON) -> bytes:
+def encode_answer(
+    code: str,
+    message: str,
+    form: Form = Form.JSON,
+) -> bytes:
     """Return a response without content."""
     return b"".join(filter(None, frame(code, message, 0, {}, form)))
 
 
-def frame(code: str, message: str, size: int, metadata: Mapping[str, str], form: Form) -> list[bytes | None]:
+def frame(
+    code: str,
+    message: str,
+    size: int,
+    metadata: Mapping[str, str],
+    form: Form,
+) -> list[bytes | None]:
     """Return the pieces of a response in order; None stands for the content, which JSON has in Base64."""
     if form is not Form.JSON:
         return [forms.write_answer(form, code, message, size, metadata), None]
     pieces: list[bytes | None] = [
-        json.dumps({"code": code, "message": message, "metadata": dict(metadata)}).encode("ascii")[:-1]
+        json.dumps(
+            {
+                "code": code,
+                "message": message,
+                "metadata": dict(metadata),
+            }
+        ).encode("ascii")[:-1]
     ]
     return [*pieces, b', "content": "', None, b'", "payload": "', None, b'"}']
 
@@ -300,12 +351,16 @@ class Ptp:
         return path in ("", PUSH, _GRPC_PUSH)
 
 
-def read_ptp(headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None) -> Ptp:
+def read_ptp(
+    headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None
+) -> Ptp:
     """Read raw headers, and ``metadata`` for those that are absent.
 
     Raises Invalid for a missing session id, values that are too long, and headers with several values.
     """
-    inside = _named((name, value.strip()) for name, value in metadata.items())[0] if metadata else {}
+    inside = (
+        _named((name, value.strip()) for name, value in metadata.items())[0] if metadata else {}
+    )
     outside, ambiguous = _values(headers)
     found = {**inside, **outside}
     problems = [
@@ -351,14 +406,23 @@ class Part(NamedTuple):
         return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
 
 
-def read_part(headers: Mapping[str, str], pieces: Iterable[bytes], part_bytes: int) -> Part:
+def read_part(
+    headers: Mapping[str, str],
+    pieces: Iterable[bytes],
+    part_bytes: int,
+) -> Part:
     """Read the header of a part; all but the last one have ``part_bytes``. Raises Invalid."""
     found = _PART_VALUE.fullmatch(headers.get(_PART, ""))
     part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else Part(0, 0, 0)
     length, checksum = measured(pieces)
     if part.offset % part_bytes or not 0 < length == min(part_bytes, part.size - part.offset):
         raise Invalid(
-            [Problem(_PART, f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one")]
+            [
+                Problem(
+                    _PART,
+                    f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one",
+                )
+            ]
         )
     if checksum != part.checksum:
         raise Invalid([Problem("body", f"must have the checksum that {_PART} says")])
@@ -366,7 +430,13 @@ def read_part(headers: Mapping[str, str], pieces: Iterable[bytes], part_bytes: i
 
 
 def invoke_headers(
-    ptp: Ptp, *, node: str, institution: str, message_id: str, token: str, encapsulated: bool
+    ptp: Ptp,
+    *,
+    node: str,
+    institution: str,
+    message_id: str,
+    token: str,
+    encapsulated: bool,
 ) -> dict[str, str]:
     """Return the headers of an invoke. In an encapsulated one the source is also there under its former names.
 
@@ -395,7 +465,11 @@ def invoke_headers(
 
 
 def rewritten(
-    pieces: list[bytes], ptp: Ptp, form: Form, profile: Profile, grpc: bool
+    pieces: list[bytes],
+    ptp: Ptp,
+    form: Form,
+    profile: Profile,
+    grpc: bool,
 ) -> tuple[list[bytes], Ptp, Form]:
     """Return a push as a peer's transport takes it, by gRPC in protobuf. Raises Invalid."""
     if grpc and form is not Form.PROTOBUF:
@@ -407,13 +481,21 @@ def rewritten(
         return pieces, ptp, form
     if profile.bare_payloads and form is not Form.RAW:
         push, payload = read_push(pieces, form)
-        return list(payload.last()), replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic), Form.RAW
+        return (
+            list(payload.last()),
+            replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic),
+            Form.RAW,
+        )
     if profile.encapsulates and form is Form.RAW:
         return _in_json({"topic": ptp.topic}, pieces), ptp, Form.JSON
     return pieces, ptp, form
 
 
-def encode_envelope(pieces: list[bytes], metadata: Mapping[str, str], form: Form) -> list[bytes]:
+def encode_envelope(
+    pieces: list[bytes],
+    metadata: Mapping[str, str],
+    form: Form,
+) -> list[bytes]:
     """Return the outer message of the encapsulated mode."""
     if form is not Form.JSON:
         return [forms.begin(Inbound(metadata=dict(metadata)), sum(map(len, pieces))), *pieces]
@@ -426,7 +508,12 @@ def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
     return [head, *encoded(body.between(0, len(body), last=True)), b'"}']
 
 
-def wait_seconds(header: str, body: float | None, query: str | None, default: float) -> float:
+def wait_seconds(
+    header: str,
+    body: float | None,
+    query: str | None,
+    default: float,
+) -> float:
     """Return how long a pop waits, in seconds; the first that is given and not 0 counts. Raises Invalid.
 
     Header and body are milliseconds, but a value below 1000 is taken as seconds; the query is in seconds.
@@ -442,7 +529,9 @@ def wait_seconds(header: str, body: float | None, query: str | None, default: fl
             problem = Problem(name, "must be a number that is not negative", str(value)[:80])
             raise Invalid([problem]) from None
         if number:
-            return number / 1000 if milliseconds and number >= 1000 and number < math.inf else number
+            return (
+                number / 1000 if milliseconds and number >= 1000 and number < math.inf else number
+            )
     return default
 
 

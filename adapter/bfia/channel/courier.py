@@ -36,7 +36,9 @@ class Courier:
 
     def __init__(self) -> None:
         self._wires: Clients[Identity, Wires] = Clients(lambda _, verify: Wires(verify))
-        self._calls: Clients[tuple[str, Identity], Calls] = Clients(lambda key, verify: Calls(*key, verify))
+        self._calls: Clients[tuple[str, Identity], Calls] = Clients(
+            lambda key, verify: Calls(*key, verify)
+        )
         self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
 
     async def invoke(
@@ -83,9 +85,14 @@ class Courier:
                 status, kind, content = await calls.post(path, body[0], headers, route.deadline)
             else:
                 wires, url = self._wires.get(route.identity, route.identity), route.url + path
-                status, kind, content = await wires.post(url, body, headers, route.deadline, route.server_name)
+                status, kind, content = await wires.post(
+                    url, body, headers, route.deadline, route.server_name
+                )
         except BadAddress as error:
-            return Answer(code=BAD_ADDRESS, message=f"the route's address {route.url!r} cannot be used: {error}")
+            return Answer(
+                code=BAD_ADDRESS,
+                message=f"the route's address {route.url!r} cannot be used: {error}",
+            )
         except OSError as error:
             raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
@@ -110,7 +117,11 @@ class Courier:
 
 def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0),
+        limits=httpx.Limits(
+            max_connections=256,
+            max_keepalive_connections=64,
+            keepalive_expiry=4.0,
+        ),
         headers={"accept-encoding": "identity"},
         trust_env=False,
         verify=verify,
@@ -127,7 +138,11 @@ def _reason(content: bytes, kind: str) -> str:
 
 
 @lru_cache(64)  # nearly all are the same success
-def _read(status: int, content: bytes, kind: str) -> Answer:
+def _read(
+    status: int,
+    content: bytes,
+    kind: str,
+) -> Answer:
     if status == 413:
         return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
     try:

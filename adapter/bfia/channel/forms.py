@@ -77,11 +77,19 @@ def cut(body: Pieces, kind: Any) -> tuple[dict[str, Any], int, int] | None:
 
     Raises Invalid.
     """
-    found = [field for field in islice(_fields(body), MOST_FIELDS) if field.tag == _PAYLOAD or field.tag & 7 == 3]
+    found = [
+        field
+        for field in islice(_fields(body), MOST_FIELDS)
+        if field.tag == _PAYLOAD or field.tag & 7 == 3
+    ]
     if [field.tag for field in found] != [_PAYLOAD] or found[0].end > len(body):
         return None
     (field,) = found
-    return read(kind, body.read(0, field.at) + body.read(field.end, len(body))), field.begin, field.end
+    return (
+        read(kind, body.read(0, field.at) + body.read(field.end, len(body))),
+        field.begin,
+        field.end,
+    )
 
 
 def read_answer(body: bytes) -> dict[str, Any]:
@@ -98,14 +106,26 @@ def read_answer(body: bytes) -> dict[str, Any]:
     return read(LegacyOutbound, body)
 
 
-def write_answer(form: Form, code: str, message: str, size: int, metadata: Mapping[str, str]) -> bytes:
+def write_answer(
+    form: Form,
+    code: str,
+    message: str,
+    size: int,
+    metadata: Mapping[str, str],
+) -> bytes:
     """Return what comes before the ``size`` bytes of content in a response in protobuf or with a bare payload."""
     text = message.encode("utf-8", "replace").decode()
     if form is Form.RAW:
         head = LegacyOutbound(code=code, message=text)
     else:
-        texts = {name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()}
-        head = TransportOutbound(code=code, message=text, metadata=texts)
+        texts = {
+            name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()
+        }
+        head = TransportOutbound(
+            code=code,
+            message=text,
+            metadata=texts,
+        )
     return begin(head, size)
 
 
@@ -114,7 +134,9 @@ def begin(message: Any, size: int) -> bytes:
     raw = bytes(message.SerializeToString())
     if not size:
         return raw
-    return raw + _number(message.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size)
+    return (
+        raw + _number(message.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size)
+    )
 
 
 class _Field(NamedTuple):

@@ -22,7 +22,13 @@ class Pieces:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def between(self, begin: int, end: int, *, last: bool = False) -> Iterator[bytes]:
+    def between(
+        self,
+        begin: int,
+        end: int,
+        *,
+        last: bool = False,
+    ) -> Iterator[bytes]:
         """Give what lies there; for the ``last`` time, each piece is forgotten once all of it is given."""
         at = bisect_right(self._ends, begin)
         while begin < end and at < len(self._pieces):
@@ -43,7 +49,14 @@ class Pieces:
 class Payload:
     """The bytes of a message within its body, in Base64 or as they are."""
 
-    def __init__(self, body: Pieces, begin: int = 0, end: int | None = None, *, base64: bool = False) -> None:
+    def __init__(
+        self,
+        body: Pieces,
+        begin: int = 0,
+        end: int | None = None,
+        *,
+        base64: bool = False,
+    ) -> None:
         """Raises ValueError for what is not Base64."""
         self._body = body
         self._range = begin, len(body) if end is None else end

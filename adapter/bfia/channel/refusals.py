@@ -27,7 +27,12 @@ class Refusals:
         self._broker = broker
         self._own_session = Cache(own_session)
 
-    async def of_container(self, operation: str, request: Request, error: GatewayError) -> None:
+    async def of_container(
+        self,
+        operation: str,
+        request: Request,
+        error: GatewayError,
+    ) -> None:
         """Note that a container's request was refused."""
         named = _header(request, "session-id", _LONGEST)
         token = _header(request, "token", _LONGEST_TOKEN)
@@ -38,16 +43,29 @@ class Refusals:
             own = ""
         self._note(operation, {named, own}, request, error)
 
-    async def of_node(self, operation: str, request: Request, error: GatewayError) -> None:
+    async def of_node(
+        self,
+        operation: str,
+        request: Request,
+        error: GatewayError,
+    ) -> None:
         """Note that what another node brings was refused."""
         self._note(operation, {_header(request, "session-id", _LONGEST)}, request, error)
 
-    def _note(self, operation: str, sessions: set[str], request: Request, error: GatewayError) -> None:
+    def _note(
+        self,
+        operation: str,
+        sessions: set[str],
+        request: Request,
+        error: GatewayError,
+    ) -> None:
         self._broker.count_refusal(operation, error.reason)
         text = brief(error).message
         cause = f"{operation}: {error.reason}: {text}"
         concerned = sorted(sessions - {""})
-        is_repeated = concerned != [] and all(self._broker.last_refused(session) == cause for session in concerned)
+        is_repeated = concerned != [] and all(
+            self._broker.last_refused(session) == cause for session in concerned
+        )
         if is_repeated:
             return
         for session in concerned:
@@ -63,5 +81,9 @@ class Refusals:
         )
 
 
-def _header(request: Request, name: str, longest: int) -> str:
+def _header(
+    request: Request,
+    name: str,
+    longest: int,
+) -> str:
     return request.headers.get(f"x-ptp-{name}", "").strip()[:longest]

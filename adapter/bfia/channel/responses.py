@@ -58,7 +58,9 @@ class ChannelRefused(GatewayError):
 
 def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
     """Return the form in which a request with these raw headers is answered; JSON where it has no known one."""
-    kind = next((value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"), "")
+    kind = next(
+        (value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"), ""
+    )
     try:
         return form_of(kind, read_topic(headers))
     except UnknownForm:
@@ -89,9 +91,16 @@ def refusal(error: GatewayError, form: Form) -> Response:
     return reply(code, error.message, form, error.code if error.code in _KEPT_STATUS else 200)
 
 
-def reply(code: str, message: str, form: Form, status: int = 200) -> Response:
+def reply(
+    code: str,
+    message: str,
+    form: Form,
+    status: int = 200,
+) -> Response:
     """Return a response with any code."""
-    return Response(encode_answer(code, message, form=form), status_code=status, media_type=form.value)
+    return Response(
+        encode_answer(code, message, form=form), status_code=status, media_type=form.value
+    )
 
 
 class Handover(Response):
@@ -117,12 +126,19 @@ class Handover(Response):
         self._frame = frame
         self._limiter = limiter
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """Wait for the message and send it; a reader that hangs up ends both."""
         here, gone = asyncio.current_task(), False
         assert here is not None
 
-        async def watch() -> None:  # by plain tasks: a task group costs an eighth of a small message
+        async def watch() -> (
+            None
+        ):  # by plain tasks: a task group costs an eighth of a small message
             nonlocal gone
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -138,7 +154,12 @@ class Handover(Response):
         finally:
             watching.cancel()
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         try:
             message = await self._taking()
         except GatewayError as error:
@@ -161,7 +182,9 @@ class Handover(Response):
                 await send({"type": "http.response.body", "body": body})
             else:
                 size = -(-message.size // 3) * 4 if self._form is Form.JSON else message.size
-                await send(_start(200, sum(size if p is None else len(p) for p in pieces), self._form))
+                await send(
+                    _start(200, sum(size if p is None else len(p) for p in pieces), self._form)
+                )
                 await self._send_long(message, pieces, encode, send)
         except BaseException:
             self._broker.returned(message)
@@ -169,14 +192,26 @@ class Handover(Response):
         self._broker.delivered(message)
 
     async def _send_long(
-        self, message: Message, pieces: list[bytes | None], encode: Callable[[bytes], bytes], send: Send
+        self,
+        message: Message,
+        pieces: list[bytes | None],
+        encode: Callable[[bytes], bytes],
+        send: Send,
     ) -> None:
         held = b""
         for piece in pieces:
             parts = iter([piece]) if piece is not None else map(encode, message.pieces(_PIECE))
-            while (part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)) is not None:
+            while (
+                part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)
+            ) is not None:
                 if held:
-                    await send({"type": "http.response.body", "body": held, "more_body": True})
+                    await send(
+                        {
+                            "type": "http.response.body",
+                            "body": held,
+                            "more_body": True,
+                        }
+                    )
                 held = part
         await _go_on()
         await send({"type": "http.response.body", "body": held})
@@ -187,13 +222,24 @@ async def _go_on() -> None:
     await asyncio.sleep(0)
 
 
-def _start(status: int, size: int, form: Form) -> dict[str, Any]:
+def _start(
+    status: int,
+    size: int,
+    form: Form,
+) -> dict[str, Any]:
     headers = [(b"content-type", form.value.encode()), (b"content-length", b"%d" % size)]
-    return {"type": "http.response.start", "status": status, "headers": headers}
+    return {
+        "type": "http.response.start",
+        "status": status,
+        "headers": headers,
+    }
 
 
 def described(
-    summary: str, body: type[BaseModel] | None, example: dict[str, Any], *headers: tuple[str, str, str, bool]
+    summary: str,
+    body: type[BaseModel] | None,
+    example: dict[str, Any],
+    *headers: tuple[str, str, str, bool],
 ) -> dict[str, Any]:
     """Return a path's options for the interface description.
 
@@ -206,12 +252,21 @@ def described(
         "summary": summary,
         "openapi_extra": {
             "parameters": [
-                text | {"name": name, "description": about, "required": required, "example": shown}
+                text
+                | {
+                    "name": name,
+                    "description": about,
+                    "required": required,
+                    "example": shown,
+                }
                 for name, about, shown, required in (_SESSION, *headers)
             ],
             "requestBody": {
                 "required": bool(schema.get("required")),
-                "content": {"application/json": {"schema": schema | {"example": example}}, **_OTHER_FORMS},
+                "content": {
+                    "application/json": {"schema": schema | {"example": example}},
+                    **_OTHER_FORMS,
+                },
             },
             "responses": {
                 "200": {"description": "the code tells success from failure", **response},
@@ -228,32 +283,64 @@ _RESPONSE = {
         "message": {"type": "string"},
         "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
         "content": {"type": "string", "format": "byte"},
-        "payload": {"type": "string", "format": "byte", "description": "the same bytes as content"},
+        "payload": {
+            "type": "string",
+            "format": "byte",
+            "description": "the same bytes as content",
+        },
     },
     "required": ["code", "message"],
-    "example": {"code": SUCCESS, "message": "success", "metadata": {}, "content": "", "payload": ""},
+    "example": {
+        "code": SUCCESS,
+        "message": "success",
+        "metadata": {},
+        "content": "",
+        "payload": "",
+    },
 }
 _BYTES = {"type": "string", "format": "binary"}
 _OTHER_FORMS = {
-    "application/x-protobuf": {"schema": _BYTES | {"description": "the message in protobuf; the response too"}},
+    "application/x-protobuf": {
+        "schema": _BYTES | {"description": "the message in protobuf; the response too"}
+    },
     "application/octet-stream": {
-        "schema": _BYTES | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
+        "schema": _BYTES
+        | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
     },
 }
 _HERE, _THERE = "JG0100001100000010", "JG0100001100000011"
 _SESSION = ("x-ptp-session-id", "session; session_<job id>", "session_example", True)
-_TOKEN = ("x-ptp-token", "config.token; Docker containers may leave it out: their address tells", "", False)
-_FROM = ("x-ptp-target-node-id", "own node or none: any source; a peer: that source only", "", False)
+_TOKEN = (
+    "x-ptp-token",
+    "config.token; Docker containers may leave it out: their address tells",
+    "",
+    False,
+)
+_FROM = (
+    "x-ptp-target-node-id",
+    "own node or none: any source; a peer: that source only",
+    "",
+    False,
+)
 _POP_ID = ("x-ptp-pop-id", "names one logical pop; its repeat gets the same message", "", False)
 _SENDER = ("x-ptp-source-node-id", "the sending node", _THERE, True)
 _TOPIC = {"topic": "guest.0-host.0"}
-_MESSAGE = {**_TOPIC, "payload": "aGVsbG8=", "metadata": {"sequence": "1"}}
+_MESSAGE = {
+    **_TOPIC,
+    "payload": "aGVsbG8=",
+    "metadata": {"sequence": "1"},
+}
 
 PUSH = described(
     "Append a message to a topic on the target node",
     Push,
     _MESSAGE,
-    ("x-ptp-target-node-id", "the node that is to receive it; at the own one only other parties do", _HERE, True),
+    (
+        "x-ptp-target-node-id",
+        "the node that is to receive it; at the own one only other parties do",
+        _HERE,
+        True,
+    ),
     _TOKEN,
 )
 POP = described(
@@ -264,7 +351,9 @@ POP = described(
     _TOKEN,
     _POP_ID,
 )
-PEEK = described("Take the next message of a topic if there is one", Ask, _TOPIC, _FROM, _TOKEN, _POP_ID)
+PEEK = described(
+    "Take the next message of a topic if there is one", Ask, _TOPIC, _FROM, _TOKEN, _POP_ID
+)
 RELEASE = described(
     "Drop a topic; without one, what is kept for repeats of the reader's pops",
     Ask,
@@ -275,7 +364,12 @@ INVOKE = described(
     "Store a message that another node's transport brings",
     Push,
     _MESSAGE,
-    ("x-ptp-version", "1: the body is the container's push; else it is wrapped in an Inbound", "1", False),
+    (
+        "x-ptp-version",
+        "1: the body is the container's push; else it is wrapped in an Inbound",
+        "1",
+        False,
+    ),
     ("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push", False),
     _SENDER,
     ("x-ptp-target-node-id", "this node", _HERE, False),

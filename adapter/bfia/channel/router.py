@@ -28,12 +28,28 @@ from adapter.bfia.channel.courier import BUFFER_FULL, Courier
 from adapter.bfia.channel.forms import Form, form_of
 from adapter.bfia.channel.pieces import Payload, measured
 from adapter.bfia.channel.refusals import Refusals
-from adapter.bfia.channel.responses import IN_THREAD, LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused, Handover
+from adapter.bfia.channel.responses import (
+    IN_THREAD,
+    LOOP,
+    NOT_JOINED,
+    NOT_PERMITTED,
+    ChannelRefused,
+    Handover,
+)
 from adapter.bfia.channel.sessions import Cache, Claim, UnknownSessions
 from adapter.bfia.profiles import profile_named
 from gateway.broker import Broker, BufferFull, Message, SessionReleased
 from gateway.domain.problems import Problem
-from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnreachable, TooLarge, brief, release
+from gateway.errors import (
+    GatewayError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    PeerUnreachable,
+    TooLarge,
+    brief,
+    release,
+)
 from gateway.http.peers import check_claim, shows_certificate
 from route_table.model import NODE_ID, Route
 
@@ -146,17 +162,34 @@ def _add(
             return responses.refusal(error, responses.form_for(request.headers.raw))
 
     endpoint.__name__ = f"chan_{operation}"
-    router.add_api_route(path, endpoint, methods=["POST"], response_model=None, **about)
+    router.add_api_route(
+        path,
+        endpoint,
+        methods=["POST"],
+        response_model=None,
+        **about,
+    )
 
 
 def ahead(app: ASGIApp, *routers: APIRouter) -> ASGIApp:
     """Serve these routers' paths before the application, at a fraction of what its layers cost."""
     handlers = {
-        route.path: route.endpoint for router in routers for route in router.routes if isinstance(route, APIRoute)
+        route.path: route.endpoint
+        for router in routers
+        for route in router.routes
+        if isinstance(route, APIRoute)
     }
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        handle = handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+    async def served(
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        handle = (
+            handlers.get(scope["path"])
+            if scope["type"] == "http" and scope["method"] == "POST"
+            else None
+        )
         answer = await handle(Request(scope, receive, send)) if handle is not None else app
         await answer(scope, receive, send)
 
@@ -184,7 +217,9 @@ class _Desk:
         self._by_address = CapacityLimiter(_ASKING)
         self._session_open = Cache(parts.session_open)
         self._elsewhere = Cache(parts.elsewhere)
-        self._may_bring: Cache[str, bool] = Cache(lambda asked: parts.may_bring(*asked.split("\n", 1)))
+        self._may_bring: Cache[str, bool] = Cache(
+            lambda asked: parts.may_bring(*asked.split("\n", 1))
+        )
         self._unknown = UnknownSessions(parts.broker, self._session_open, parts.unknown_sessions)
         self._known_inside = Cache(parts.known_sender, limiter=CapacityLimiter(_ASKING))
         self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
@@ -197,10 +232,14 @@ class _Desk:
         member = await self._member(request, ptp)
         target = self._target(ptp)
         if target != self._parts.node and ptp.source not in ("", self._parts.node):
-            raise ChannelRefused(LOOP, f"a message of node {ptp.source} for node {target} is not passed on here")
+            raise ChannelRefused(
+                LOOP, f"a message of node {ptp.source} for node {target} is not passed on here"
+            )
         route = None if target == self._parts.node else self._parts.route_of(target)
         if target != self._parts.node and route is None:
-            raise ChannelRefused(NOT_JOINED, f"node {target} has no route here: ask this node's admin for one")
+            raise ChannelRefused(
+                NOT_JOINED, f"node {target} has no route here: ask this node's admin for one"
+            )
         if target not in member.nodes:
             raise NotAllowed(f"node {target} takes no part in the job of this run")
         places = () if route is None else (self._bodies.places("to one node", target),)
@@ -221,7 +260,14 @@ class _Desk:
             await self._refuse_ended(ptp.session)
             return _response_to(await self._send_held(ptp, route, pieces, form), ptp, form)
 
-    async def _push_long(self, request: Request, ptp: Ptp, route: Route | None, run: str, size: int) -> Response:
+    async def _push_long(
+        self,
+        request: Request,
+        ptp: Ptp,
+        route: Route | None,
+        run: str,
+        size: int,
+    ) -> Response:
         """Store a bare payload, or bring it on, part by part while it comes."""
         await self._refuse_ended(ptp.session)
         ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
@@ -241,7 +287,13 @@ class _Desk:
             _refuse_short(offset, size)
         return responses.success(Form.RAW)
 
-    async def _send_held(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:
+    async def _send_held(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> Answer:
         """Bring a message on that is here as a whole; a long one in parts, as its bare payload."""
         if sum(map(len, pieces)) > bodies.LARGE and form is not Form.RAW and _takes_parts(route):
             read = partial(_read_push, ptp, form, self._token(ptp))
@@ -254,18 +306,33 @@ class _Desk:
         return await self._send(ptp, route, pieces, form)
 
     async def _in_threads(self, parts: Iterator[X]) -> AsyncIterator[X]:
-        while (part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._codec)) is not None:
+        while (
+            part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._codec)
+        ) is not None:
             yield part
 
-    async def _send_parts(self, ptp: Ptp, route: Route, parts: AsyncIterator[list[bytes]], size: int) -> Answer:
+    async def _send_parts(
+        self,
+        ptp: Ptp,
+        route: Route,
+        parts: AsyncIterator[list[bytes]],
+        size: int,
+    ) -> Answer:
         """Bring a payload in parts. Raises _NoParts where the peer refuses the first one."""
         offset, answer = 0, Answer(code=SUCCESS)
         async for part in parts:
             length, checksum = measured(part)
-            headers = self._invoke_headers(ptp, encapsulated=False) | codec.Part(offset, size, checksum).header
-            answer = await self._brought(ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset)
+            headers = (
+                self._invoke_headers(ptp, encapsulated=False)
+                | codec.Part(offset, size, checksum).header
+            )
+            answer = await self._brought(
+                ptp, route, part, headers, Form.RAW, PART, may_be_unknown=not offset
+            )
             if not answer.succeeded and not offset and answer.code != BUFFER_FULL:
-                raise _NoParts(part)  # its transport takes none, or what it refuses it says of the whole, too
+                raise _NoParts(
+                    part
+                )  # its transport takes none, or what it refuses it says of the whole, too
             if answer.code == responses.PARTS_MISSING:
                 raise BufferFull(f"node {ptp.target} was restarted and has lost a part: push again")
             if not answer.succeeded:
@@ -276,7 +343,13 @@ class _Desk:
         return answer
 
     async def _store_part(
-        self, ptp: Ptp, pieces: list[bytes], offset: int, size: int, source: str, run: str | None
+        self,
+        ptp: Ptp,
+        pieces: list[bytes],
+        offset: int,
+        size: int,
+        source: str,
+        run: str | None,
     ) -> None:
         await self._refuse_ended(ptp.session)
         await self._broker.part(
@@ -300,15 +373,29 @@ class _Desk:
             raise ChannelRefused(NOT_JOINED, text)
         raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
 
-    async def _send(self, ptp: Ptp, route: Route, pieces: list[bytes], form: Form) -> Answer:
+    async def _send(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> Answer:
         profile = profile_named(route.profile)
         grpc = by_grpc(route.url)
         if profile.bare_payloads or profile.encapsulates or grpc:
-            write = partial(codec.rewritten, ptp=ptp, form=form, profile=profile, grpc=grpc)
+            write = partial(
+                codec.rewritten,
+                ptp=ptp,
+                form=form,
+                profile=profile,
+                grpc=grpc,
+            )
             pieces, ptp, form = await self._read(pieces, write)
         headers = self._invoke_headers(ptp, encapsulated=profile.encapsulates)
         if profile.encapsulates:
-            pieces = await self._read(pieces, partial(codec.encode_envelope, metadata=headers, form=form))
+            pieces = await self._read(
+                pieces, partial(codec.encode_envelope, metadata=headers, form=form)
+            )
         return await self._brought(ptp, route, pieces, headers, form, INVOKE)
 
     def _token(self, ptp: Ptp) -> str:
@@ -335,10 +422,16 @@ class _Desk:
         path: str,
         may_be_unknown: bool = False,
     ) -> Answer:
-        texts = headers | {"content-type": "application/octet-stream" if form is Form.RAW else form.value}
-        sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in texts.items()]
+        texts = headers | {
+            "content-type": "application/octet-stream" if form is Form.RAW else form.value
+        }
+        sent = [
+            (name.encode(), value.encode("latin-1", "replace")) for name, value in texts.items()
+        ]
         try:
-            return await self._parts.courier.invoke(route, body, sent, self._parts.retry_for, path, may_be_unknown)
+            return await self._parts.courier.invoke(
+                route, body, sent, self._parts.retry_for, path, may_be_unknown
+            )
         except PeerUnreachable as error:
             raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
 
@@ -364,7 +457,9 @@ class _Desk:
                 return await self._broker.pop(
                     ptp.session,
                     ask.topic or "",
-                    sources=member.nodes if ptp.target in ("", self._parts.node) else member.nodes & {ptp.target},
+                    sources=member.nodes
+                    if ptp.target in ("", self._parts.node)
+                    else member.nodes & {ptp.target},
                     reader=_digest("run", member.run),
                     run=member.run,
                     pop_id=ptp.pop_id or None,
@@ -381,10 +476,17 @@ class _Desk:
         """Drop a topic for a container or, without a topic, what was kept for repeats of its pops."""
         ptp, form = _asked(request)
         member, ask = await self._wanted(request, ptp, form)
-        await self._broker.release(ptp.session, ask.topic, reader=_digest("run", member.run), run=member.run)
+        await self._broker.release(
+            ptp.session, ask.topic, reader=_digest("run", member.run), run=member.run
+        )
         return responses.success(form)
 
-    async def _wanted(self, request: Request, ptp: Ptp, form: Form) -> tuple[Member, Ask]:
+    async def _wanted(
+        self,
+        request: Request,
+        ptp: Ptp,
+        form: Form,
+    ) -> tuple[Member, Ask]:
         """Return who sends the request, and what it asks for: a header's topic goes before a body's."""
         member = await self._member(request, ptp)
         async with self._bodies.pieces(request) as pieces:
@@ -396,7 +498,9 @@ class _Desk:
         headers = request.headers.raw
         form = form_of(request.headers.get("content-type", ""), codec.read_topic(headers))
         ptp = None
-        version = request.headers.get("x-ptp-version", request.headers.get("x_ptp_version", "")).strip()
+        version = request.headers.get(
+            "x-ptp-version", request.headers.get("x_ptp_version", "")
+        ).strip()
         if version == codec.PASS_THROUGH or form is Form.RAW:
             ptp = codec.read_ptp(headers)
             _check_invoke(ptp, self._parts.node, self._parts.known_sender(ptp.source))
@@ -413,7 +517,9 @@ class _Desk:
                 envelope, inner = await self._read(pieces, partial(codec.read_envelope, form=form))
                 ptp = codec.read_ptp(headers, envelope.metadata)
                 check_claim(request.scope, ptp.source)
-                known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(ptp.source)
+                known = NODE_ID.fullmatch(ptp.source) is not None and await self._known_inside(
+                    ptp.source
+                )
                 _check_invoke(ptp, self._parts.node, known)
             await self._refuse_non_party(ptp)
             if answer := await self._handed_on(request, ptp, pieces, form, INVOKE):
@@ -437,7 +543,9 @@ class _Desk:
             raise TooLarge(f"a part has at most {bodies.PART} bytes")
         await self._refuse_non_party(ptp)
         if await self._session_open(ptp.session) is None:
-            raise ChannelRefused(NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message")
+            raise ChannelRefused(
+                NOT_PERMITTED, f"session {ptp.session} is of no job here: send the whole message"
+            )
         kind = "handed on" if HANDED_ON in request.headers else "large"
         async with self._bodies.pieces(request, self._bodies.places(kind)) as pieces:
             part = codec.read_part(request.headers, pieces, bodies.PART)
@@ -449,7 +557,9 @@ class _Desk:
     async def transport(self, request: Request) -> Response:
         """Let a node of which this one knows begin a stream of messages by gRPC; each is an invoke of its own."""
         if request.scope["http_version"] != GRPC:
-            raise ChannelRefused(NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke")
+            raise ChannelRefused(
+                NOT_PERMITTED, "chan/transport is not served over HTTP; use chan/invoke"
+            )
         source, _ = codec.read_ends(request.headers.raw) or ("", "")
         if not self._parts.known_sender(source):
             raise ChannelRefused(NOT_JOINED, f"node {source or '(none named)'} is not known here")
@@ -457,10 +567,17 @@ class _Desk:
 
     async def _refuse_non_party(self, ptp: Ptp) -> None:
         if not await self._may_bring(f"{ptp.source}\n{ptp.session}"):
-            raise ChannelRefused(NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session")
+            raise ChannelRefused(
+                NOT_PERMITTED, f"node {ptp.source} has no part in the job of this session"
+            )
 
     async def _handed_on(
-        self, request: Request, ptp: Ptp, pieces: list[bytes], form: Form, path: str
+        self,
+        request: Request,
+        ptp: Ptp,
+        pieces: list[bytes],
+        form: Form,
+        path: str,
     ) -> Response | None:
         """Pass a message on to the gateway of this node that has its session; None where that is this one."""
         if HANDED_ON in request.headers or (other := await self._elsewhere(ptp.session)) is None:
@@ -470,13 +587,29 @@ class _Desk:
         answer = await self._parts.courier.invoke(other, pieces, kept, self._parts.retry_for, path)
         return _response_to(answer, None, form)
 
-    async def _store(self, ptp: Ptp, form: Form, pieces: list[bytes], *, source: str, run: str | None) -> None:
+    async def _store(
+        self,
+        ptp: Ptp,
+        form: Form,
+        pieces: list[bytes],
+        *,
+        source: str,
+        run: str | None,
+    ) -> None:
         topic, payload, name = await self._read(pieces, partial(_read_push, ptp, form, ptp.token))
         if not self._broker.holds(ptp.session):
             await self._refuse_ended(ptp.session)
             await self._unknown.admit(ptp.session, source)
         sequence = _digest("message", name) if name else None
-        await self._broker.push(ptp.session, topic, source, payload, size=payload.size, run=run, sequence=sequence)
+        await self._broker.push(
+            ptp.session,
+            topic,
+            source,
+            payload,
+            size=payload.size,
+            run=run,
+            sequence=sequence,
+        )
 
     async def _refuse_ended(self, session: str) -> None:
         if not self._broker.holds(session) and await self._session_open(session) is False:
@@ -507,7 +640,11 @@ class _NoParts(Exception):
 def _takes_parts(route: Route, topic: str = "") -> bool:
     """Tell whether a peer's transport may take parts: none of another platform does."""
     profile = profile_named(route.profile)
-    return not (profile.encapsulates or profile.bare_payloads or (by_grpc(route.url) and not topic.isascii()))
+    return not (
+        profile.encapsulates
+        or profile.bare_payloads
+        or (by_grpc(route.url) and not topic.isascii())
+    )
 
 
 def _refuse_short(length: int, size: int) -> None:
@@ -515,7 +652,11 @@ def _refuse_short(length: int, size: int) -> None:
         raise Invalid([Problem("body", f"must have the {size} bytes that were announced")])
 
 
-def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
+def _response_to(
+    answer: Answer,
+    ptp: Ptp | None,
+    form: Form,
+) -> Response:
     """Return another transport's answer; ``ptp`` names the node to which a container's message was brought.
 
     Raises `ChannelRefused` where that node refuses the message.
@@ -527,7 +668,11 @@ def _response_to(answer: Answer, ptp: Ptp | None, form: Form) -> Response:
     return responses.reply(answer.code, answer.message, form)
 
 
-def _check_invoke(ptp: Ptp, here: str, known: bool) -> None:
+def _check_invoke(
+    ptp: Ptp,
+    here: str,
+    known: bool,
+) -> None:
     if not ptp.source:
         raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
     if not known:
@@ -554,7 +699,12 @@ async def _unhurried(form: Form) -> AsyncIterator[None]:
         raise
 
 
-def _read_push(ptp: Ptp, form: Form, token: str, pieces: list[bytes]) -> tuple[str, Payload, str]:
+def _read_push(
+    ptp: Ptp,
+    form: Form,
+    token: str,
+    pieces: list[bytes],
+) -> tuple[str, Payload, str]:
     """Read a push: its topic, its payload, and the name by which its repeats are recognised; empty for none.
 
     The sender's own sequence counts together with its token and a checksum: a second attempt of a task, or a

@@ -63,7 +63,9 @@ class Grpc:
         self._numbers = count()
         self._connections: dict[str, tuple[Mapping[str, Any], _Counting]] = {}
         """name of a connection to the server -> who has connected to the listener, and what came from there"""
-        self._places: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = WeakValueDictionary()
+        self._places: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = (
+            WeakValueDictionary()
+        )
 
     @asynccontextmanager
     async def connected(
@@ -97,10 +99,14 @@ class Grpc:
         )
         for service, names in METHODS.items():
             # what a client sends in one message is read like a stream: not before its sender is known
-            methods = {name: grpc.stream_unary_rpc_method_handler(self._single(name)) for name in names}
+            methods = {
+                name: grpc.stream_unary_rpc_method_handler(self._single(name)) for name in names
+            }
             if service == calls.SERVICE:
                 methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
-            self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, methods)])
+            self._server.add_generic_rpc_handlers(
+                [grpc.method_handlers_generic_handler(service, methods)]
+            )
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-grpc-"))
         self._server.add_insecure_port(f"unix:{self._folder}/grpc")
         await self._server.start()
@@ -129,21 +135,32 @@ class Grpc:
         sender = _first(_headers(context), b"x-ptp-source-node-id")
         places = self._places_of(_STREAMS, "streams", sender)
         if places.locked():
-            yield encode_answer(BUFFER_FULL, f"a node has at most {_STREAMS} streams here", form=Form.PROTOBUF)
+            yield encode_answer(
+                BUFFER_FULL, f"a node has at most {_STREAMS} streams here", form=Form.PROTOBUF
+            )
             return
         async with places:
             async for message in messages:
                 yield await self._answer("invoke", _only(message), context)
 
-    async def _answer(self, method: str, messages: AsyncIterator[bytes], context: Any) -> bytes:
+    async def _answer(
+        self,
+        method: str,
+        messages: AsyncIterator[bytes],
+        context: Any,
+    ) -> bytes:
         grpc = calls.library()
         connection = self._connections.get(context.peer())
         if connection is None:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener"
+            )
             raise AssertionError
         status, answer = await self._ask(method, messages, _headers(context), *connection)
         if status == 404:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address")
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address"
+            )
         if status not in (200, 413):
             text = answer[:500].decode("utf-8", "replace")
             later = status == 429 or status >= 500
@@ -190,7 +207,11 @@ class Grpc:
                 message = await _whole(messages, came)
                 if len(message) > bodies.LARGE:
                     held.push_async_exit(taken.pop_all())
-            return {"type": "http.request", "body": message, "more_body": False}
+            return {
+                "type": "http.request",
+                "body": message,
+                "more_body": False,
+            }
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -203,7 +224,10 @@ class Grpc:
         return status, b"".join(pieces)
 
     def _places_for(
-        self, method: str, headers: list[tuple[bytes, bytes]], connection: Mapping[str, Any]
+        self,
+        method: str,
+        headers: list[tuple[bytes, bytes]],
+        connection: Mapping[str, Any],
     ) -> list[asyncio.Semaphore]:
         """Return in what a message takes a place: of its sender and of all. A pop waits for no other run."""
         address = (connection.get("client") or ("",))[0]
@@ -240,7 +264,9 @@ async def _whole(messages: AsyncIterator[bytes], came: _Counting) -> bytes:
             before = came.size
             done, _ = await asyncio.wait([message], timeout=_STALL_SECONDS)
             if not done and came.size - before < _STALL_SECONDS * _LEAST_RATE:
-                raise Invalid([Problem("body", f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)")])
+                raise Invalid(
+                    [Problem("body", f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)")]
+                )
         return message.result()
     finally:
         if message.cancel():

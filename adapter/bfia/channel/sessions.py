@@ -59,7 +59,12 @@ class UnknownSessions:
     become known or have ended no longer count, and one that nobody has used for ten minutes is ended.
     """
 
-    def __init__(self, broker: Broker, session_open: Cache[str, bool | None], most: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        session_open: Cache[str, bool | None],
+        most: int,
+    ) -> None:
         self._broker = broker
         self._session_open = session_open
         self._most = most

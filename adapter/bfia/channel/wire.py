@@ -46,7 +46,9 @@ class Wires:
 
     def __init__(self, verify: ssl.SSLContext) -> None:
         self._verify = verify
-        self._places: defaultdict[Origin, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MOST))
+        self._places: defaultdict[Origin, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_MOST)
+        )
         self._idle: defaultdict[Origin, list[_Wire]] = defaultdict(list)
         self._closed = False
 
@@ -126,7 +128,12 @@ class _Wire:
     def close(self) -> None:
         self._writer.transport.abort()
 
-    async def post(self, head: bytes, pieces: list[bytes], seconds: float) -> Answered:
+    async def post(
+        self,
+        head: bytes,
+        pieces: list[bytes],
+        seconds: float,
+    ) -> Answered:
         self.reusable = False
         async with asyncio.timeout(seconds) as deadline:
             sent = await self._send(head, pieces, seconds, deadline)
@@ -137,9 +144,17 @@ class _Wire:
                 response.feed(data)
         self._used = time.monotonic()
         self.reusable = sent and response.keep
-        return Answered(response.status, response.headers.get("content-type", ""), bytes(response.content))
+        return Answered(
+            response.status, response.headers.get("content-type", ""), bytes(response.content)
+        )
 
-    async def _send(self, head: bytes, pieces: list[bytes], seconds: float, deadline: asyncio.Timeout) -> bool:
+    async def _send(
+        self,
+        head: bytes,
+        pieces: list[bytes],
+        seconds: float,
+        deadline: asyncio.Timeout,
+    ) -> bool:
         """Send a request; False where the peer closed before the end, as it may after a refusal."""
         if sum(map(len, pieces)) <= _SLICE:
             self._writer.write(b"".join([head, *pieces]))
@@ -172,7 +187,12 @@ def _parsed(url: str) -> tuple[str, int, bool, bytes, bytes]:
     return host, port, secure, netloc, path
 
 
-def _head(netloc: bytes, path: bytes, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
+def _head(
+    netloc: bytes,
+    path: bytes,
+    headers: list[tuple[bytes, bytes]],
+    size: int,
+) -> bytes:
     try:
         return head(b"POST " + path, netloc, [(b"accept", b"*/*"), *headers], size)
     except ValueError as error:

@@ -97,7 +97,9 @@ class ManagementClient:
             return ()
         rule = "must be the partner's public key or its id, compared by telephone, as its address is not https"
         if over_tls:
-            rule = "must be the partner's public key, compared by telephone, as its product shows none"
+            rule = (
+                "must be the partner's public key, compared by telephone, as its product shows none"
+            )
         raise Invalid([Problem("key", rule)], reason=_NOT_COMPARED)
 
     def _compared_key(self, new: Application, key: str) -> str:
@@ -119,7 +121,9 @@ class ManagementClient:
 
     def _key_on_card(self, new: Application) -> str:
         """Return the public key that a node shows to everybody at the address applied to; empty: none."""
-        card = self._peer(new).ask(f"{INTERCONN}/node/query", {}, "GET", query={"node_id": new.partner})
+        card = self._peer(new).ask(
+            f"{INTERCONN}/node/query", {}, "GET", query={"node_id": new.partner}
+        )
         credential = card.get("auth_credential")
         if card.get("node_id") != new.partner or not isinstance(credential, str):
             return ""
@@ -137,7 +141,9 @@ class ManagementClient:
         data = self._peer(new).ask(f"{INTERCONN}/node/contract/apply", new.request)
         found = data.get("contract_id")
         if not isinstance(found, str) or not 1 <= len(found) <= 100:
-            raise Refused(f"{new.partner} answers a success without a contract_id", reason="NO_ENVELOPE")
+            raise Refused(
+                f"{new.partner} answers a success without a contract_id", reason="NO_ENVELOPE"
+            )
         return found
 
     def deliver(self, known: Application) -> None:
@@ -158,7 +164,12 @@ class ManagementClient:
             text = "; ".join(map(str, problems_of(error.errors(), model)))
             raise Refused(f"{known.partner}: {text}", reason="NO_ENVELOPE") from None
 
-    def listed(self, partner: NodeId, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+    def listed(
+        self,
+        partner: NodeId,
+        path: str,
+        query: Mapping[str, str],
+    ) -> Mapping[str, Any]:
         """Return what a partner answers to a list or a query of what it offers."""
         return self._peer_of(partner, None).ask(f"{INTERCONN}/{path}", {}, "GET", query=query)
 
@@ -231,7 +242,11 @@ def answered(body: wire.Confirm | wire.ConfirmContract) -> Answer:
 
 
 def _base(known: Application) -> str:
-    return f"{INTERCONN}/node/contract" if known.kind is Kind.CONTRACT else f"{INTERCONN}/{known.kind}/audit"
+    return (
+        f"{INTERCONN}/node/contract"
+        if known.kind is Kind.CONTRACT
+        else f"{INTERCONN}/{known.kind}/audit"
+    )
 
 
 def _id_name(known: Application) -> str:
@@ -257,20 +272,37 @@ def composed(
     if not NODE_ID.fullmatch(partner) or partner == card.node:
         problems.append(Problem("partner", f"must be the id of another node; {NODE_RULE}", partner))
     if expires_at is not None and expires_at <= now:
-        problems.append(Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at))
+        problems.append(
+            Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at)
+        )
     if kind is Kind.CONTRACT:
         if not re.fullmatch(r"https?://[\x21-\x7e]+", url):
             problems.append(Problem("url", "must be where the partner is reached, https://…", url))
         model: type[BaseModel] = wire.ApplyContract
-        given = {**card.public(), **card.credentials(), "expired_time": wire.milliseconds(expires_at)}
-        given = {**given, **({"address": address} if address else {}), **fields}
-        if urlsplit(str(given["address"])).hostname in ("0.0.0.0", "::"):  # it says on which addresses it listens
+        given = {
+            **card.public(),
+            **card.credentials(),
+            "expired_time": wire.milliseconds(expires_at),
+        }
+        given = {
+            **given,
+            **({"address": address} if address else {}),
+            **fields,
+        }
+        if urlsplit(str(given["address"])).hostname in (
+            "0.0.0.0",
+            "::",
+        ):  # it says on which addresses it listens
             rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
             problems.append(Problem("address", rule, given["address"]))
     else:
         one = wire.AUDITED[kind]
         model = one.body
-        given = {"contract_id": contract_id, one.subject: subject, **fields}
+        given = {
+            "contract_id": contract_id,
+            one.subject: subject,
+            **fields,
+        }
         if kind is Kind.DATASET:
             given |= {"time_limit": wire.milliseconds(expires_at), "times_limit": jobs or 0}
     try:
@@ -279,7 +311,9 @@ def composed(
         problems += problems_of(error.errors(), model)
     if problems:
         raise Invalid(problems)
-    return applied(kind, "", partner, Side.MINE, subject or partner, given, now, expires_at, jobs, url, signing)
+    return applied(
+        kind, "", partner, Side.MINE, subject or partner, given, now, expires_at, jobs, url, signing
+    )
 
 
 def key_ids(known: Application, route_keys: Sequence[str]) -> str:

@@ -15,7 +15,15 @@ from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
 from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
 from adapter.bfia.management.wire import AUDITED, Audited
-from adapter.bfia.requests import Caller, Paths, Peers, Sender, SenderSignature, on, sender_signature
+from adapter.bfia.requests import (
+    Caller,
+    Paths,
+    Peers,
+    Sender,
+    SenderSignature,
+    on,
+    sender_signature,
+)
 from adapter.bfia.wire import Answer, StateData
 from gateway.auth import origin
 from gateway.domain import applications as domain
@@ -41,7 +49,11 @@ PageSize = Annotated[int, Query(ge=-1, le=1000)]
 
 
 def node_router(
-    card: Card, applications: Applications, peers: Peers, verifier: Verifier, clock: Clock
+    card: Card,
+    applications: Applications,
+    peers: Peers,
+    verifier: Verifier,
+    clock: Clock,
 ) -> APIRouter:
     """Return the paths about nodes and contracts, of which most serve unknown senders too."""
     router = APIRouter(tags=["management layer"], route_class=Route)
@@ -60,7 +72,9 @@ def node_router(
         check_claim(request.scope, body.node_id)
         plain = body.model_dump(mode="json", exclude_unset=True)
         node, until = body.node_id, body.expired_time
-        new = domain.applied(Kind.CONTRACT, "", node, Side.THEIRS, node, plain, clock(), until, url=body.address)
+        new = domain.applied(
+            Kind.CONTRACT, "", node, Side.THEIRS, node, plain, clock(), until, url=body.address
+        )
         address = request.client.host if request.client else ""
         key = wire.key_of(body.auth_credential)
 
@@ -91,9 +105,19 @@ def node_router(
     ) -> None:
         applications.end(Kind.CONTRACT, body.contract_id, caller.node, signature)
 
-    @path("/query", "State of a contract that the sender has applied for (management, node)", method="GET")
-    def query(contract_id: AuditId, caller: Caller, signature: SenderSignature = signature_of) -> StateData:
-        return _status(card, applications.status(Kind.CONTRACT, contract_id, caller.node, signature))
+    @path(
+        "/query",
+        "State of a contract that the sender has applied for (management, node)",
+        method="GET",
+    )
+    def query(
+        contract_id: AuditId,
+        caller: Caller,
+        signature: SenderSignature = signature_of,
+    ) -> StateData:
+        return _status(
+            card, applications.status(Kind.CONTRACT, contract_id, caller.node, signature)
+        )
 
     @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
     async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
@@ -108,9 +132,12 @@ def node_router(
     # it looks a name up, which may take long: not among those that check signatures
     threads = peers.limiters.peers
 
-    @Paths(router, peers, _NODE)("/update", "A partner changes its address or key (management, node)", threads)
+    @Paths(router, peers, _NODE)(
+        "/update", "A partner changes its address or key (management, node)", threads
+    )
     def update(
-        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])], caller: Caller
+        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])],
+        caller: Caller,
     ) -> None:
         if not (origin().key or origin().certificate):
             text = "an update has to be signed, or sent with a client certificate"
@@ -121,7 +148,12 @@ def node_router(
     return router
 
 
-def audit_router(card: Card, applications: Applications, peers: Peers, clock: Clock) -> APIRouter:
+def audit_router(
+    card: Card,
+    applications: Applications,
+    peers: Peers,
+    clock: Clock,
+) -> APIRouter:
     """Return the paths of all kinds of audits."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     for one in AUDITED.values():
@@ -130,31 +162,54 @@ def audit_router(card: Card, applications: Applications, peers: Peers, clock: Cl
 
 
 def _add(
-    router: APIRouter, one: Audited, card: Card, applications: Applications, peers: Peers, clock: Clock
+    router: APIRouter,
+    one: Audited,
+    card: Card,
+    applications: Applications,
+    peers: Peers,
+    clock: Clock,
 ) -> None:
     kind, path = one.kind, Paths(router, peers, f"{INTERCONN}/{one.kind}/audit")
 
     def apply(body: Any, caller: Caller) -> None:
         applications.contract_with(caller.node, body.contract_id or None)
-        plain = body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"})
+        plain = body.model_dump(
+            mode="json",
+            exclude_unset=True,
+            exclude={"audit_id"},
+        )
         until, most = getattr(body, "time_limit", None), getattr(body, "times_limit", None)
         who, subject = caller.node, getattr(body, one.subject)
-        new = domain.applied(kind, body.audit_id, who, Side.THEIRS, subject, plain, clock(), until, most)
+        new = domain.applied(
+            kind, body.audit_id, who, Side.THEIRS, subject, plain, clock(), until, most
+        )
         applications.receive(new)
 
-    example = {**_OF_AUDIT, one.subject: f"{kind}-1", **one.example}
+    example = {
+        **_OF_AUDIT,
+        one.subject: f"{kind}-1",
+        **one.example,
+    }
     apply.__annotations__["body"] = Annotated[one.body, Body(examples=[example])]
     path("/apply", f"A partner applies for the use of a {kind} (management, {kind})")(apply)
 
     @path("/confirm", f"The owner of a {kind} answers (management, {kind})")
-    def confirm(body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller) -> None:
+    def confirm(
+        body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller
+    ) -> None:
         applications.confirm(kind, body.audit_id, caller.node, _answer(body))
 
     @path("/terminate", f"Either node ends the use of a {kind} (management, {kind})")
-    def terminate(body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller) -> None:
+    def terminate(
+        body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller
+    ) -> None:
         applications.end(kind, body.audit_id, caller.node)
 
-    @path("/query", f"State of the sender's application for a {kind} (management, {kind})", method="GET")
+    @path(
+        "/query",
+        f"State of the sender's application for a {kind} (management, {kind})",
+        method="GET",
+    )
     def query(audit_id: AuditId, caller: Caller) -> StateData:
         return _status(card, applications.status(kind, audit_id, caller.node))
 
@@ -170,16 +225,26 @@ def _status(card: Card, known: Application) -> StateData:
     return StateData(status=str(known.status), **more)
 
 
-def offers_router(offers: Offers, institution: str, applications: Applications, peers: Peers) -> APIRouter:
+def offers_router(
+    offers: Offers,
+    institution: str,
+    applications: Applications,
+    peers: Peers,
+) -> APIRouter:
     """Return the lists and queries of what this node offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     path = partial(Paths(router, peers, f"{INTERCONN}/"), method="GET")
     contract = applications.contract_with
 
-    def page(found: Iterable[Mapping[str, Any]], number: int, size: int) -> wire.Records:
+    def page(
+        found: Iterable[Mapping[str, Any]],
+        number: int,
+        size: int,
+    ) -> wire.Records:
         every = list(map(dict, found))
         return wire.Records(
-            records=every if size == -1 else every[(number - 1) * size : number * size], total=len(every)
+            records=every if size == -1 else every[(number - 1) * size : number * size],
+            total=len(every),
         )
 
     def record(one: Dataset, *, whole: bool) -> dict[str, Any]:
@@ -206,25 +271,41 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
 
     @path("dataset/pub/list", "Datasets that a partner may see (management, dataset)")
     def datasets(
-        contract_id: AuditId, caller: Caller, page_num: PageNumber = 1, page_size: PageSize = 20
+        contract_id: AuditId,
+        caller: Caller,
+        page_num: PageNumber = 1,
+        page_size: PageSize = 20,
     ) -> wire.Records:
         contract(caller.node, contract_id)
-        return page((record(d, whole=False) for d in offers.datasets(caller.node)), page_num, page_size)
+        return page(
+            (record(d, whole=False) for d in offers.datasets(caller.node)), page_num, page_size
+        )
 
     @path("dataset/pub/query", "One of them: columns and count (management, dataset)")
-    def dataset(contract_id: AuditId, dataset_id: LongId, caller: Caller) -> wire.Record:
+    def dataset(
+        contract_id: AuditId,
+        dataset_id: LongId,
+        caller: Caller,
+    ) -> wire.Record:
         contract(caller.node, contract_id)
         return wire.Record(**record(offers.dataset(caller.node, dataset_id), whole=True))
 
     @path("project/list", "Projects shared with a partner (management, project)")
     def projects(
-        contract_id: AuditId, caller: Caller, page_num: PageNumber = 1, page_size: PageSize = 20
+        contract_id: AuditId,
+        caller: Caller,
+        page_num: PageNumber = 1,
+        page_size: PageSize = 20,
     ) -> wire.Records:
         contract(caller.node, contract_id)
         return page(map(_brief, offers.projects(caller.node)), page_num, page_size)
 
     @path("project/query", "One of them: its nodes and datasets (management, project)")
-    def project(contract_id: AuditId, project_id: AuditId, caller: Caller) -> wire.Record:
+    def project(
+        contract_id: AuditId,
+        project_id: AuditId,
+        caller: Caller,
+    ) -> wire.Record:
         contract(caller.node, contract_id)
         found = offers.project(caller.node, project_id)
         named = found.request.get("datasets") or []
@@ -247,11 +328,20 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
     ) -> wire.Records:
         contract(caller.node, contract_id or contract_Id)  # the standard prints the second
         every = ({key: one[key] for key in _LISTED} for one in described(caller))
-        wanted = (c for c in every if developer in ("", c["developer"]) and category in ("", c["category"]))
+        wanted = (
+            c
+            for c in every
+            if developer in ("", c["developer"]) and category in ("", c["category"])
+        )
         return page(wanted, page_num, page_size)
 
     @path("component/query", "One of them (management, component)")
-    def component(contract_id: AuditId, code: LongId, version: AuditId, caller: Caller) -> wire.Record:
+    def component(
+        contract_id: AuditId,
+        code: LongId,
+        version: AuditId,
+        caller: Caller,
+    ) -> wire.Record:
         contract(caller.node, contract_id)
         for one in described(caller):
             if (one["code"], one["version"]) == (code, version):
@@ -262,11 +352,18 @@ def offers_router(offers: Offers, institution: str, applications: Applications, 
 
 
 _LISTED = ("code", "version", "category", "developer")
-_KINDS = {"int": "int", "float": "double", "boolean": "boolean"}
+_KINDS = {
+    "int": "int",
+    "float": "double",
+    "boolean": "boolean",
+}
 
 
 def _brief(one: Project) -> dict[str, Any]:
-    return {"project_id": one.id, **{key: one.request.get(key, "") for key in ("name", "type", "description")}}
+    return {
+        "project_id": one.id,
+        **{key: one.request.get(key, "") for key in ("name", "type", "description")},
+    }
 
 
 def _component(provider: Provider, one: Component) -> dict[str, Any]:
@@ -285,4 +382,8 @@ def _component(provider: Provider, one: Component) -> dict[str, Any]:
 
 
 def _port(port: DataSpec) -> dict[str, Any]:
-    return {"name": port.name, "type": port.category, "description": port.description}
+    return {
+        "name": port.name,
+        "type": port.category,
+        "description": port.description,
+    }

@@ -37,7 +37,9 @@ def moment(value: Any) -> datetime | None:
         number = int(value)
         return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
-        raise PydanticCustomError("time", "must be a time in seconds or milliseconds since 1970") from None
+        raise PydanticCustomError(
+            "time", "must be a time in seconds or milliseconds since 1970"
+        ) from None
 
 
 def milliseconds(at: datetime | None) -> int:
@@ -72,9 +74,7 @@ def _credential(text: str) -> str:
     try:
         key_of(text)
     except ValueError:
-        rule = (
-            "must be a public key (Ed25519, ECDSA on P-256, RSA from 2048 bits on, SM2) or a certificate (not SM2)"
-        )
+        rule = "must be a public key (Ed25519, ECDSA on P-256, RSA from 2048 bits on, SM2) or a certificate (not SM2)"
         raise PydanticCustomError("key", "{rule}", {"rule": rule}) from None
     return text
 
@@ -87,7 +87,8 @@ Long = Annotated[Text, Field(max_length=2000)]
 Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
 Credential = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_credential)]
 Number = Annotated[
-    Annotated[int, Field(ge=1, le=2**31 - 2)] | None, BeforeValidator(lambda value: None if value == 0 else value)
+    Annotated[int, Field(ge=1, le=2**31 - 2)] | None,
+    BeforeValidator(lambda value: None if value == 0 else value),
 ]
 
 
@@ -217,10 +218,22 @@ class Audited:
 AUDITED: Mapping[Kind, Audited] = {
     one.kind: one
     for one in (
-        Audited(Kind.DATASET, ApplyDataset, "dataset_id", 1, {"contract_id": "contract-1", "times_limit": 10}),
+        Audited(
+            Kind.DATASET,
+            ApplyDataset,
+            "dataset_id",
+            1,
+            {"contract_id": "contract-1", "times_limit": 10},
+        ),
         Audited(Kind.MODEL, ApplyModel, "model_id", 1, {"apply_project_id": "project-1"}),
         Audited(Kind.FLOW, ApplyFlow, "flow_id", 2, {"name": "scoring", "dag": {"components": []}}),
-        Audited(Kind.PROJECT, ApplyProject, "project_id", 3, {"contract_id": "contract-1", "name": "scoring"}),
+        Audited(
+            Kind.PROJECT,
+            ApplyProject,
+            "project_id",
+            3,
+            {"contract_id": "contract-1", "name": "scoring"},
+        ),
     )
 }
 

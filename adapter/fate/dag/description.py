@@ -23,7 +23,12 @@ SCHEMA_VERSION = "2.2.0"
 class Standard(ProtocolAdapter, Protocol):
     """The standard's protocol, in which gateways like this one exchange what FATE's has no requests for."""
 
-    def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
+    def specified(
+        self,
+        request: Mapping[str, Any],
+        scheduler: NodeId,
+        trace_id: str,
+    ) -> JobSpec:
         """Read what `request` has written. Raises `Invalid`."""
 
 
@@ -45,17 +50,27 @@ class Descriptions:
             ref = node.component
             dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
         conf = dag["conf"]
-        conf["model_id"] = conf.get("model_id") or spec.job_id  # FATE's nodes cannot store a job without the two
+        conf["model_id"] = (
+            conf.get("model_id") or spec.job_id
+        )  # FATE's nodes cannot store a job without the two
         conf["model_version"] = conf.get("model_version") or "0"
         conf["sync_type"] = "callback" if spec.by_callback else "poll"
         conf["extra"]["standard"] = self.standard.request(spec)
         return body
 
-    def read(self, schema: DagSchema, new_id: Callable[[], str], scheduler: NodeId, trace_id: str) -> JobSpec:
+    def read(
+        self,
+        schema: DagSchema,
+        new_id: Callable[[], str],
+        scheduler: NodeId,
+        trace_id: str,
+    ) -> JobSpec:
         """Return the job that is described; ``scheduler`` where it names none. Raises `Invalid`."""
         conf = schema.dag.conf
         if conf.extra.standard is not None:
-            return self.standard.specified(conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id)
+            return self.standard.specified(
+                conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id
+            )
         return job_spec(schema, self.registry, new_id(), self.me, scheduler, trace_id)[0]
 
 
@@ -79,7 +94,9 @@ def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
     settings = as_mapping(conf.pop("tasks", None))
     predicts = conf.pop("job_type", "train") == "predict"
     if predicts:
-        conf["model_warehouse"] = {name: conf.pop(name, "") for name in ("model_id", "model_version")}
+        conf["model_warehouse"] = {
+            name: conf.pop(name, "") for name in ("model_id", "model_version")
+        }
     dag: dict[str, Any] = {
         "parties": parties_of(spec.parties),
         "conf": conf,
@@ -88,7 +105,11 @@ def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
     }
     if own := _party_tasks(spec):
         dag["party_tasks"] = own
-    return {"dag": dag, "schema_version": SCHEMA_VERSION, "kind": kind}
+    return {
+        "dag": dag,
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+    }
 
 
 def parties_of(parties: tuple[Party, ...]) -> list[dict[str, Any]]:
@@ -99,7 +120,11 @@ def parties_of(parties: tuple[Party, ...]) -> list[dict[str, Any]]:
     return [{"role": role, "party_id": nodes} for role, nodes in roles.items()]
 
 
-def _task(spec: JobSpec, node: DagNode, settings: Any) -> dict[str, Any]:
+def _task(
+    spec: JobSpec,
+    node: DagNode,
+    settings: Any,
+) -> dict[str, Any]:
     ref = node.component
     inputs: dict[str, Any] = {}
     for wanted in node.inputs:
@@ -113,7 +138,11 @@ def _task(spec: JobSpec, node: DagNode, settings: Any) -> dict[str, Any]:
         outputs.setdefault(group(output.type), {})[output.key] = alias
     task: dict[str, Any] = {
         "component_ref": ref.name,
-        "conf": {"provider": ref.provider, "version": ref.version, **(settings or {})},
+        "conf": {
+            "provider": ref.provider,
+            "version": ref.version,
+            **(settings or {}),
+        },
         "parameters": dict(as_mapping(as_mapping(spec.task_params.get("common")).get(node.name))),
         "outputs": outputs,
     }
@@ -128,10 +157,18 @@ def _party_tasks(spec: JobSpec) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for party in spec.parties:
         conf, tasks = _entry(spec.job_params, party), _entry(spec.task_params, party)
-        given = {name: {"parameters": dict(v)} for name, v in tasks.items() if isinstance(v, Mapping) and v}
+        given = {
+            name: {"parameters": dict(v)}
+            for name, v in tasks.items()
+            if isinstance(v, Mapping) and v
+        }
         if conf or given:
             parties = [{"role": party.role, "party_id": [party.node]}]
-            site = {"parties": parties, "conf": conf, "tasks": given}
+            site = {
+                "parties": parties,
+                "conf": conf,
+                "tasks": given,
+            }
             found[f"{party.role}_{party.index}_{party.node}"] = site
     return found
 

@@ -20,13 +20,23 @@ from provider_registry.registry import Registry, Unknown
 ROOT = "dag_schema.dag"
 READER = "reader"
 """component of FATE that stands for a dataset"""
-TYPE_OF: Mapping[str, str] = {"data": "dataset", "model": "model", "metric": "report"}
+TYPE_OF: Mapping[str, str] = {
+    "data": "dataset",
+    "model": "model",
+    "metric": "report",
+}
 """FATE's groups of artefacts -> the types that flows here have"""
 KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
 """settings of a job that mean the same here; ``engine`` so that a foreign one is refused explicitly"""
 STAGES = ("train", "predict", "default", "cross_validation")
 """FATE's; only predict means anything here. A typo would train instead of predicting"""
-UNUSED = ("cores", "computing_partitions", "federated_status_collect_type", "engine_run", "launcher_name")
+UNUSED = (
+    "cores",
+    "computing_partitions",
+    "federated_status_collect_type",
+    "engine_run",
+    "launcher_name",
+)
 """settings of a job or a task that steer FATE's own engines; reported as warnings"""
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
 _SHOWN = 10
@@ -41,7 +51,12 @@ class Found(NamedTuple):
     """its description; None where it is not registered here: the scheduling node may know it"""
 
 
-def find(registry: Registry, component: str, provider: str, version: str) -> Found | str:
+def find(
+    registry: Registry,
+    component: str,
+    provider: str,
+    version: str,
+) -> Found | str:
     """Return the component, or in words what is wrong with its name.
 
     ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
@@ -56,20 +71,31 @@ def find(registry: Registry, component: str, provider: str, version: str) -> Fou
         except Unknown:
             return Found(name, version, None)
     known = [p for p in registry.query(name=name or None, version=version or None) if not p.retired]
-    have = [(p.name, p.version, p.components[component]) for p in known if component in p.components]
+    have = [
+        (p.name, p.version, p.components[component]) for p in known if component in p.components
+    ]
     if len({(p, v) for p, v, _ in have}) == 1:
         return Found(*have[0])
     if have:
         names = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
         return f"several providers have component {component}: name one of them ({names}) as conf.provider"
-    meant = near(component, [word for p in registry.query() if not p.retired for word in p.components])
+    meant = near(
+        component, [word for p in registry.query() if not p.retired for word in p.components]
+    )
     hint = f"did you mean {meant}? Else register it" if meant else "register it"
     whose = f"of provider {name} " if name else ""
-    return f"no component {component} {whose}is registered here: {hint}, or name provider and version"
+    return (
+        f"no component {component} {whose}is registered here: {hint}, or name provider and version"
+    )
 
 
 def job_spec(
-    schema: wire.DagSchema, registry: Registry, job_id: str, node: NodeId, scheduler: NodeId, trace_id: str
+    schema: wire.DagSchema,
+    registry: Registry,
+    job_id: str,
+    node: NodeId,
+    scheduler: NodeId,
+    trace_id: str,
 ) -> tuple[JobSpec, list[str]]:
     """Return the job that a description asks of this node, and what is ignored in it. Raises `Invalid`.
 
@@ -79,7 +105,9 @@ def job_spec(
     nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
     job_params = reading.job_params()
     if reading.problems:
-        raise Invalid({str(p): p for p in reading.problems}.values())  # what two tasks refer to is reported once
+        raise Invalid(
+            {str(p): p for p in reading.problems}.values()
+        )  # what two tasks refer to is reported once
     who, inherit = dag.conf.extra.initiator, dag.conf.inheritance
     initiator = who.party_id if who else dag.conf.initiator_party_id or node
     spec = JobSpec(
@@ -88,7 +116,9 @@ def job_spec(
         dag=Dag(nodes),
         parties=reading.parties,
         initiator=initiator,
-        initiator_role=who.role if who else next((p.role for p in reading.parties if p.node == initiator), ""),
+        initiator_role=who.role
+        if who
+        else next((p.role for p in reading.parties if p.node == initiator), ""),
         scheduler=dag.conf.scheduler_party_id or scheduler,
         protocol=schema.kind,
         trace_id=trace_id,
@@ -105,13 +135,17 @@ class _Reading:
     def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
-        self.parties = tuple(numbered((spec.role, node) for spec in dag.parties for node in spec.party_id))
+        self.parties = tuple(
+            numbered((spec.role, node) for spec in dag.parties for node in spec.party_id)
+        )
         self.readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
         self.task_params: dict[str, Any] = {}
         self._common: dict[str, Any] = {}
         """settings of the job for all"""
         self._dag = dag
-        self._found = {name: self._component(registry, name) for name in dag.tasks if name not in self.readers}
+        self._found = {
+            name: self._component(registry, name) for name in dag.tasks if name not in self.readers
+        }
 
     def task(self, name: str) -> DagNode:
         """Return a task with its inputs and outputs; its settings and parameters go to those of the job."""
@@ -120,9 +154,7 @@ class _Reading:
         if found is not None and found.component is not None:
             roles = found.component.roles
             if left_out := [p.label for p in self.parties if p.role in roles and p not in runs_at]:
-                rule = (
-                    f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
-                )
+                rule = f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
                 self._wrong(f"{at}.parties", rule)
         inputs = tuple(self._inputs(name, found))
         fed_by = {i.task for i in inputs} | self.readers
@@ -137,7 +169,9 @@ class _Reading:
         self._unused(task.conf, f"{at}.conf")
         self._stage(f"{at}.stage", task.stage)
         ref = (
-            ComponentRef(found.provider, found.version, task.component_ref) if found else ComponentRef("", "", "")
+            ComponentRef(found.provider, found.version, task.component_ref)
+            if found
+            else ComponentRef("", "", "")
         )
         return DagNode(name, ref, inputs, tuple(self._outputs(name)))
 
@@ -166,10 +200,14 @@ class _Reading:
             settings = {key: value for key, value in own.conf.items() if value is not None}
             for party in self._named(own.parties, f"party_tasks.{site}.parties"):
                 if settings:
-                    params.setdefault(party.role, {}).setdefault(str(party.index), {}).update(settings)
+                    params.setdefault(party.role, {}).setdefault(str(party.index), {}).update(
+                        settings
+                    )
                 for name, task in own.tasks.items():
                     if name not in self._dag.tasks:
-                        self._wrong(f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name)
+                        self._wrong(
+                            f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name
+                        )
                     elif name not in self.readers and task.parameters:
                         self._own(party, name).update(task.parameters)
         return params
@@ -191,7 +229,9 @@ class _Reading:
         """
         inputs = self._dag.tasks[name].inputs
         place = (
-            {spec.name: i for i, spec in enumerate(found.component.inputs)} if found and found.component else {}
+            {spec.name: i for i, spec in enumerate(found.component.inputs)}
+            if found and found.component
+            else {}
         )
         for group, artifacts in (("data", inputs.data), ("model", inputs.model)):
             for key in sorted(artifacts, key=lambda k: place.get(k, len(place))):
@@ -209,7 +249,12 @@ class _Reading:
                     version = channel.model_version or (usual.model_version if usual else "")
                     self._predict_with(model_id, version, f"{at}.model_warehouse")
 
-    def _channel(self, channel: wire.Channel, group: str, at: str) -> DagInput:
+    def _channel(
+        self,
+        channel: wire.Channel,
+        group: str,
+        at: str,
+    ) -> DagInput:
         for part in ("producer_task", "output_artifact_key"):
             if not getattr(channel, part):
                 self._wrong(f"{at}.{part}", "is required")
@@ -227,7 +272,9 @@ class _Reading:
         """Return the component's own names of a task's outputs, by how the flow calls them."""
         outputs = self._dag.tasks[name].outputs
         groups = (outputs.data, outputs.model, outputs.metric) if outputs else ()
-        pairs = [(own, spec) for produced in groups for own, specs in produced.items() for spec in specs]
+        pairs = [
+            (own, spec) for produced in groups for own, specs in produced.items() for spec in specs
+        ]
         return {spec.output_artifact_key_alias or own: own for own, spec in reversed(pairs)}
 
     def _outputs(self, name: str) -> Iterator[DagOutput]:
@@ -247,7 +294,12 @@ class _Reading:
         for _, type_, spec, key in sorted(named, key=lambda entry: entry[0]):
             yield DagOutput(type_, spec.output_artifact_key_alias or key)
 
-    def _from_reader(self, name: str, channel: wire.Channel, at: str) -> None:
+    def _from_reader(
+        self,
+        name: str,
+        channel: wire.Channel,
+        at: str,
+    ) -> None:
         reader = self._dag.tasks[channel.producer_task]
         for party in self._named(channel.parties or reader.parties, f"{at}.parties"):
             params = dict(reader.parameters)
@@ -261,7 +313,12 @@ class _Reading:
                 rule = f"must have namespace and name for {party.label}: the dataset that it reads"
                 self._wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
 
-    def _from_warehouse(self, name: str, channel: wire.Channel, at: str) -> None:
+    def _from_warehouse(
+        self,
+        name: str,
+        channel: wire.Channel,
+        at: str,
+    ) -> None:
         """Give each party of a task the dataset that an input names; all of them where it names no party."""
         named = f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
         dataset = channel.dataset_id or named
@@ -271,20 +328,37 @@ class _Reading:
         for party in self._named(channel.parties or self._dag.tasks[name].parties, f"{at}.parties"):
             self._give(name, party, dataset, at)
 
-    def _give(self, name: str, party: Party, dataset: str, at: str) -> None:
+    def _give(
+        self,
+        name: str,
+        party: Party,
+        dataset: str,
+        at: str,
+    ) -> None:
         entry = self._own(party, name)
         if entry.setdefault("dataset_id", dataset) != dataset:
             rule = f"must be the only dataset of {party.label}: a task takes one of each party"
             self._wrong(at, rule, [entry["dataset_id"], dataset])
 
-    def _predict_with(self, model_id: str, version: str, at: str) -> None:
+    def _predict_with(
+        self,
+        model_id: str,
+        version: str,
+        at: str,
+    ) -> None:
         """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
         if not model_id or not version:
             self._wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
             return
-        wanted = {"job_type": "predict", "model_id": model_id, "model_version": version}
+        wanted = {
+            "job_type": "predict",
+            "model_id": model_id,
+            "model_version": version,
+        }
         if any(self._common.setdefault(key, value) != value for key, value in wanted.items()):
-            self._wrong(at, "must be the model that the rest of the job uses", f"{model_id} {version}")
+            self._wrong(
+                at, "must be the model that the rest of the job uses", f"{model_id} {version}"
+            )
 
     def _named(self, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
         """Return the parties that are named; all of the job's where none are."""
@@ -314,7 +388,12 @@ class _Reading:
                 text = "is not used here; amounts are set by party_tasks.….conf.resources"
                 self.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
 
-    def _wrong(self, at: str, rule: str, got: Any = None) -> None:
+    def _wrong(
+        self,
+        at: str,
+        rule: str,
+        got: Any = None,
+    ) -> None:
         self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
 
 

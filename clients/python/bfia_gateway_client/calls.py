@@ -7,7 +7,15 @@ suspends, so that one step runs it to its end, without an event loop.
 import difflib
 import re
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from functools import update_wrapper, wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
@@ -35,11 +43,23 @@ class Group(Generic[W]):
     def __init__(self, wire: W) -> None:
         self._wire: W = wire
 
-    async def _ask(self, model: type[M], method: str, path: str, body: Any = None, **options: Any) -> M:
+    async def _ask(
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        body: Any = None,
+        **options: Any,
+    ) -> M:
         return model.model_validate(await self._wire.call(method, path, body, **options))
 
     async def _list(
-        self, model: type[M], path: str, key: str, limit: int, query: Mapping[str, Any] | None = None
+        self,
+        model: type[M],
+        path: str,
+        key: str,
+        limit: int,
+        query: Mapping[str, Any] | None = None,
     ) -> list[M]:
         """Return up to ``limit`` entries of a list, over all its pages."""
         if limit < 1:
@@ -47,7 +67,11 @@ class Group(Generic[W]):
         found: list[M] = []
         after = ""
         while limit > len(found) and after is not None:
-            page = {**(query or {}), "limit": min(limit - len(found), _PAGE), "after": after}
+            page = {
+                **(query or {}),
+                "limit": min(limit - len(found), _PAGE),
+                "after": after,
+            }
             answer = await self._wire.call("GET", path, query=page)
             found += map(model.model_validate, answer[key])
             after = answer.get("next")
@@ -66,7 +90,9 @@ class call(Generic[P, T]):
     @overload
     def __get__(self, obj: "Group[BlockingWire]", owner: Any) -> Callable[P, T]: ...
     @overload
-    def __get__(self, obj: "Group[AsyncWire]", owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(
+        self, obj: "Group[AsyncWire]", owner: Any
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         return self if obj is None else _bound(self.function, obj, completed)
 
@@ -88,7 +114,11 @@ class stream(Generic[P, T]):
         return self if obj is None else _bound(self.function, obj, each)
 
 
-def _bound(function: Callable[..., Any], obj: Any, run: Callable[[Any], Any]) -> Callable[..., Any]:
+def _bound(
+    function: Callable[..., Any],
+    obj: Any,
+    run: Callable[[Any], Any],
+) -> Callable[..., Any]:
     """Return a method of a client; where its wire blocks, one that runs to its end."""
     method: Callable[..., Any] = MethodType(function, obj)
     if not obj._wire.blocks:
@@ -135,7 +165,12 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-async def provider_named(wire: "Wire", name: str, *, retired: bool = False) -> str:
+async def provider_named(
+    wire: "Wire",
+    name: str,
+    *,
+    retired: bool = False,
+) -> str:
     """Return the full name, name:version@device, of the one provider that a name, perhaps in part, stands for.
 
     Where several have it, those in use count; ``retired``: the others.
@@ -143,15 +178,23 @@ async def provider_named(wire: "Wire", name: str, *, retired: bool = False) -> s
     """
     if ":" in name and "@" in name:
         return name
-    found = await wire.call("GET", path_of("providers"), query={"provider_name": name, "limit": 1000})
+    found = await wire.call(
+        "GET", path_of("providers"), query={"provider_name": name, "limit": 1000}
+    )
     every = found["providers"]
-    keys = [str(one["provider_name"]) for one in every if one["retired"] == retired or len(every) == 1]
+    keys = [
+        str(one["provider_name"]) for one in every if one["retired"] == retired or len(every) == 1
+    ]
     keys = keys or [str(one["provider_name"]) for one in every]
     if len(keys) == 1:
         return keys[0]
     if keys:
         text = f"{name} may be any of {', '.join(keys)}: name version and device, too"
-        raise Invalid(text, reason="PROVIDER_AMBIGUOUS", next_step="Name version and device: name:version@device.")
+        raise Invalid(
+            text,
+            reason="PROVIDER_AMBIGUOUS",
+            next_step="Name version and device: name:version@device.",
+        )
     every = await wire.call("GET", path_of("providers"), query={"limit": 1000})
     meant = near(name.partition(":")[0], (one["name"] for one in every["providers"]))
     text = f"no provider {name} is registered" + (f"; did you mean {meant}?" if meant else "")
@@ -161,7 +204,11 @@ async def provider_named(wire: "Wire", name: str, *, retired: bool = False) -> s
 _PLACEHOLDER = re.compile(r"\b(NODE|JOB|[TPN])\b")
 
 
-def next_step_of(step: str, job: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+def next_step_of(
+    step: str,
+    job: Mapping[str, Any],
+    failure: Mapping[str, Any],
+) -> str:
     """Return what to do about a job's failure, with the names of job, task, party and node in their places."""
     at = (failure.get("role"), failure.get("node"))
     parties = [f"{p['role']}.{p['index']}" for p in job["parties"] if (p["role"], p["node"]) == at]

@@ -40,10 +40,23 @@ class Data(Group[W]):
         where they are not given. ``storage``: which of the node's storages. Raises `Invalid` with the line of each
         mistake, and `Refused` (DATASET_EXISTS) without ``overwrite``.
         """
-        fields = {"namespace": namespace, "name": name, "description": description, "storage": storage}
+        fields = {
+            "namespace": namespace,
+            "name": name,
+            "description": description,
+            "storage": storage,
+        }
         options = {"partitions": str(partitions), "overwrite": "true" if overwrite else "false"}
-        meta = {"delimiter": delimiter, "encoding": encoding, "match_id_name": match_id, "label_name": label}
-        with opened(table) as (file, sent_as), Progress(f"sending {sent_as}", shown=progress) as shown:
+        meta = {
+            "delimiter": delimiter,
+            "encoding": encoding,
+            "match_id_name": match_id,
+            "label_name": label,
+        }
+        with (
+            opened(table) as (file, sent_as),
+            Progress(f"sending {sent_as}", shown=progress) as shown,
+        ):
             watched: Any = Watched(file, shown.moved)
             found = await send_table(self._wire, sent_as, watched, {**fields, **options}, meta)
         return types.Stored.model_validate(found)
@@ -66,15 +79,29 @@ class Data(Group[W]):
 
         ``count``: read all of it, count its rows, and check that no id repeats.
         """
-        body: dict[str, Any] = {"place": place, "namespace": namespace, "name": name, "match_id_name": match_id}
-        body |= {"label_name": label, "description": description, "overwrite": overwrite, "count": count}
+        body: dict[str, Any] = {
+            "place": place,
+            "namespace": namespace,
+            "name": name,
+            "match_id_name": match_id,
+        }
+        body |= {
+            "label_name": label,
+            "description": description,
+            "overwrite": overwrite,
+            "count": count,
+        }
         body |= {"reason": reason}
-        return await self._ask(types.RegisteredDataset, "POST", path_of("datasets"), body, timeout=None)
+        return await self._ask(
+            types.RegisteredDataset, "POST", path_of("datasets"), body, timeout=None
+        )
 
     @call
     async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, by their ids."""
-        return await self._list(types.Dataset, path_of("datasets"), "datasets", limit, {"namespace": namespace})
+        return await self._list(
+            types.Dataset, path_of("datasets"), "datasets", limit, {"namespace": namespace}
+        )
 
     @call
     async def show(self, dataset: str) -> types.FullDataset:
@@ -82,13 +109,26 @@ class Data(Group[W]):
         return await self._ask(types.FullDataset, "GET", _path(dataset))
 
     @call
-    async def preview(self, dataset: str, rows: int = 10, *, to: str = "") -> Any:
+    async def preview(
+        self,
+        dataset: str,
+        rows: int = 10,
+        *,
+        to: str = "",
+    ) -> Any:
         """Return the first rows, at most 100, as a frame; every cell is text. ``to``: pandas or polars."""
         found = await self._wire.call("GET", _path(dataset, "preview"), query={"rows": rows})
         return of_points(found["columns"], found["rows"], to)
 
     @call
-    async def table(self, dataset: str, *, to: str = "", text: Sequence[str] = (), progress: bool = True) -> Any:
+    async def table(
+        self,
+        dataset: str,
+        *,
+        to: str = "",
+        text: Sequence[str] = (),
+        progress: bool = True,
+    ) -> Any:
         """Return all of a dataset as a frame of pandas or polars (``to``; default: the one that is installed).
 
         Match ids, columns of text, and those that ``text`` names are kept as text.
@@ -96,10 +136,18 @@ class Data(Group[W]):
         with Reading(to) as reading, Progress(f"fetching {dataset}", shown=progress) as shown:
             about = await self._wire.call("GET", _path(dataset))
             await download(self._wire, _path(dataset, "download"), reading.file, shown.moved)
-            return reading.frame([*text, *text_columns(about["columns"], about["match_id_name"], about["sid"])])
+            return reading.frame(
+                [*text, *text_columns(about["columns"], about["match_id_name"], about["sid"])]
+            )
 
     @call
-    async def download(self, dataset: str, file: str | Path = "", *, progress: bool = True) -> Path:
+    async def download(
+        self,
+        dataset: str,
+        file: str | Path = "",
+        *,
+        progress: bool = True,
+    ) -> Path:
         """Write a dataset as it is stored into a file, and return its path; default: its name with an extension.
 
         An existing file is replaced once the new one is whole and has the checksum that the node names. Raises
@@ -128,7 +176,12 @@ class Data(Group[W]):
         ``expires_at`` has a zone. ``force``: also a node without a route here.
         """
         until = expires_at.isoformat() if expires_at else None
-        given = {"days": days, "expires_at": until, "force": force, "reason": reason}
+        given = {
+            "days": days,
+            "expires_at": until,
+            "force": force,
+            "reason": reason,
+        }
         body = {key: value for key, value in given.items() if value is not None}
         return await self._ask(types.NewGrant, "PUT", _path(dataset, "grants", node), body)
 
@@ -138,7 +191,13 @@ class Data(Group[W]):
         return await self._ask(types.Grant, "DELETE", _path(dataset, "grants", node))
 
     @call
-    async def grants(self, *, dataset: str = "", node: str = "", limit: int = 100) -> Entries[types.Grant]:
+    async def grants(
+        self,
+        *,
+        dataset: str = "",
+        node: str = "",
+        limit: int = 100,
+    ) -> Entries[types.Grant]:
         """Return who was granted which dataset, at most ``limit`` entries."""
         narrow = {"dataset_id": dataset, "node": node}
         return await self._list(types.Grant, path_of("dataset-grants"), "grants", limit, narrow)

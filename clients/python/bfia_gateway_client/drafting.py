@@ -47,14 +47,20 @@ class Component:
     form: Mapping[str, Any]
 
 
-def of_description(provider: Mapping[str, Any], name: str, form: Mapping[str, Any]) -> Component:
+def of_description(
+    provider: Mapping[str, Any],
+    name: str,
+    form: Mapping[str, Any],
+) -> Component:
     """Return a component of a provider as a node shows that."""
     about = provider["components_description"][name]
     inputs, outputs = (
         tuple(Port(str(one["name"]), str(one["category"])) for one in about[kind])
         for kind in ("inputData", "outputData")
     )
-    return Component(name, provider["name"], provider["version"], tuple(about["roleList"]), inputs, outputs, form)
+    return Component(
+        name, provider["name"], provider["version"], tuple(about["roleList"]), inputs, outputs, form
+    )
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,11 @@ def reader_of(task: Task, tasks: Sequence[Task]) -> str:
     return next((later.name for later in tasks if later.source.partition(".")[0] == task.name), "")
 
 
-def switched_off(name: str, field: Mapping[str, Any], reader: str) -> bool:
+def switched_off(
+    name: str,
+    field: Mapping[str, Any],
+    reader: str,
+) -> bool:
     """Say whether a parameter would keep columns from the task that reads the table."""
     return bool(reader) and name in _IDS_ALONE and field.get("default") is not False
 
@@ -141,13 +151,17 @@ def job(
 
 def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
     """Return the tasks for which a role names a dataset."""
-    return [t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"]
+    return [
+        t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"
+    ]
 
 
 def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
     fields, reader = task.component.form["properties"], reader_of(task, tasks)
     required = {name: first_value(fields[name]) for name in task.component.form.get("required", ())}
-    return required | {name: False for name, field in fields.items() if switched_off(name, field, reader)}
+    return required | {
+        name: False for name, field in fields.items() if switched_off(name, field, reader)
+    }
 
 
 def _entry(task: Task) -> dict[str, Any]:
@@ -187,4 +201,9 @@ def _problems(
             continue
         for parameter in values.keys() - fields[name].keys():
             meant = near(parameter, fields[name])
-            yield Problem(f"parameters.{name}.{parameter}", "is not a parameter of this component", None, meant)
+            yield Problem(
+                f"parameters.{name}.{parameter}",
+                "is not a parameter of this component",
+                None,
+                meant,
+            )

@@ -74,7 +74,9 @@ class GatewayError(Exception):
                 f"{self.reason}: {len(self.problems)} problems",
                 *(f"  {problem}" for problem in self.problems),
             ]
-        return harmless("\n".join([*lines, *([f"Next step: {self.next_step}"] if self.next_step else [])]))
+        return harmless(
+            "\n".join([*lines, *([f"Next step: {self.next_step}"] if self.next_step else [])])
+        )
 
 
 class NoAnswer(GatewayError):

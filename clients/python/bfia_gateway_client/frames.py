@@ -56,7 +56,12 @@ class Reading:
                 kinds = dict.fromkeys(text, frames.String)
                 return frames.read_csv(self.file, schema_overrides=kinds, infer_schema_length=None)
             table = frames.read_csv(self.file, dtype=dict.fromkeys(text, str))
-            own = {"usecols": lambda name: name in text, "dtype": str, "keep_default_na": False, "na_values": [""]}
+            own = {
+                "usecols": lambda name: name in text,
+                "dtype": str,
+                "keep_default_na": False,
+                "na_values": [""],
+            }
             texts = frames.read_csv(self.file, **own)  # there "NA" and "None" are words
             table[texts.columns] = texts
             return table
@@ -64,11 +69,20 @@ class Reading:
             raise invalid(Problem("key", f"is not a table: {error}")) from error
 
 
-def of_points(columns: Sequence[str], points: Sequence[Sequence[Any]], to: str = "") -> Any:
+def of_points(
+    columns: Sequence[str],
+    points: Sequence[Sequence[Any]],
+    to: str = "",
+) -> Any:
     """Return rows as a frame."""
     frames: Any = library(to)
     if frames.__name__ == "polars":
-        return frames.DataFrame(points, schema=list(columns), orient="row", infer_schema_length=None)
+        return frames.DataFrame(
+            points,
+            schema=list(columns),
+            orient="row",
+            infer_schema_length=None,
+        )
     return frames.DataFrame(points, columns=list(columns))
 
 
@@ -93,4 +107,6 @@ class Picture:
         Path(file).write_text(self.svg, encoding="utf-8")
 
     def __repr__(self) -> str:
-        return f"<Picture of {len(self.svg)} bytes of SVG; a notebook shows it, save(file) writes it>"
+        return (
+            f"<Picture of {len(self.svg)} bytes of SVG; a notebook shows it, save(file) writes it>"
+        )

@@ -19,7 +19,14 @@ from bfia_gateway_client.calls import (
     segment,
     stream,
 )
-from bfia_gateway_client.errors import GatewayError, JobFailed, Problem, StillRunning, harmless, invalid
+from bfia_gateway_client.errors import (
+    GatewayError,
+    JobFailed,
+    Problem,
+    StillRunning,
+    harmless,
+    invalid,
+)
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
 from bfia_gateway_client.progress import OVER, Progress, looks
 from bfia_gateway_client.transfers import download
@@ -53,12 +60,18 @@ class Jobs(Group[W]):
     async def _described(self, text: str) -> drafting.Component:
         given, _, name = text.rpartition("/")
         if not given or not name:
-            raise invalid(Problem("components", "must read PROVIDER/COMPONENT, such as reference/HeteroLR", text))
+            raise invalid(
+                Problem(
+                    "components", "must read PROVIDER/COMPONENT, such as reference/HeteroLR", text
+                )
+            )
         path = path_of("providers", await provider_named(self._wire, given))
         provider = await self._wire.call("GET", path)
         if name not in provider["components_description"]:
             there = ", ".join(provider["components_description"])
-            raise invalid(Problem("components", f"is not a component of {given}; it has {there}", name))
+            raise invalid(
+                Problem("components", f"is not a component of {given}; it has {there}", name)
+            )
         form = await self._wire.call("GET", f"{path}/components/{segment(name)}/parameters")
         return drafting.of_description(provider, name, form)
 
@@ -68,7 +81,9 @@ class Jobs(Group[W]):
 
         Checked are images, data and grants, resources now, routes in both directions, and who has to approve.
         """
-        return await self._ask(types.Plan, "POST", path_of("jobs", "plan"), _body_of(job), timeout=120)
+        return await self._ask(
+            types.Plan, "POST", path_of("jobs", "plan"), _body_of(job), timeout=120
+        )
 
     @call
     async def submit(self, job: Mapping[str, Any]) -> str:
@@ -96,7 +111,12 @@ class Jobs(Group[W]):
 
         ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time in UTC.
         """
-        narrow = {"status": status, "outcome": outcome, "flow_id": flow, "partner": partner}
+        narrow = {
+            "status": status,
+            "outcome": outcome,
+            "flow_id": flow,
+            "partner": partner,
+        }
         narrow |= {"since": since, "until": until}
         return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, narrow)
 
@@ -107,7 +127,12 @@ class Jobs(Group[W]):
 
     @call
     async def watch(
-        self, job_id: str, *, check: bool = True, progress: bool = True, timeout: float | None = None
+        self,
+        job_id: str,
+        *,
+        check: bool = True,
+        progress: bool = True,
+        timeout: float | None = None,
     ) -> types.Job:
         """Wait until a job is over, also through a restart of the node, and return it.
 
@@ -124,8 +149,12 @@ class Jobs(Group[W]):
                     raise StillRunning(f"{job_id} is {job['status']} after {timeout:g} s")
         if check and job["outcome"] != "SUCCEEDED":
             failure = job["failure"] or {"reason": job["outcome"], "message": ""}
-            where = " ".join(f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key))
-            words = dict.fromkeys((job["outcome"], failure["reason"], where, failure.get("message", "")))
+            where = " ".join(
+                f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)
+            )
+            words = dict.fromkeys(
+                (job["outcome"], failure["reason"], where, failure.get("message", ""))
+            )
             meant = {}
             with suppress(GatewayError):
                 meant = await self._wire.call("GET", path_of("reasons", failure["reason"]))
@@ -164,12 +193,20 @@ class Jobs(Group[W]):
         """
         job = await self._look(job_id)
         runs = [
-            {**run, "task": run["task_name"], "party": f"{run['party']['role']}.{run['party']['index']}"}
+            {
+                **run,
+                "task": run["task_name"],
+                "party": f"{run['party']['role']}.{run['party']['index']}",
+            }
             for run in job["runs"]
         ]
         fits = [run for run in runs if task in ("", run["task"]) and party in ("", run["party"])]
         chosen = max(_of_one("run", fits, runs), key=lambda run: int(run["attempt"]))
-        query = {"tail": tail or None, "level": level, "follow": follow}
+        query = {
+            "tail": tail or None,
+            "level": level,
+            "follow": follow,
+        }
         if follow:
             async for event, line in self._wire.events(chosen["log"], query):
                 if event != "end":
@@ -209,10 +246,14 @@ class Jobs(Group[W]):
         """
         with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as shown:
             party = party or await self._party(job_id, "outputs", task, key)
-            about = await self._wire.call("GET", path_of("jobs", job_id, "metadata", task, party, key))
+            about = await self._wire.call(
+                "GET", path_of("jobs", job_id, "metadata", task, party, key)
+            )
             (described,) = about["outputs"]
             if drafting.group_of(described["type"]) != "data":
-                raise invalid(Problem("key", f"is a {described['type']}, not a table; there is download", key))
+                raise invalid(
+                    Problem("key", f"is a {described['type']}, not a table; there is download", key)
+                )
             known = text_columns(described["columns"], described["id_column"])
             path = await self._path(job_id, "outputs", task, key, party)
             await download(self._wire, f"{path}/download", reading.file, shown.moved)
@@ -220,7 +261,14 @@ class Jobs(Group[W]):
 
     @call
     async def download(
-        self, job_id: str, task: str, key: str, party: str = "", *, file: str | Path = "", progress: bool = True
+        self,
+        job_id: str,
+        task: str,
+        key: str,
+        party: str = "",
+        *,
+        file: str | Path = "",
+        progress: bool = True,
     ) -> Path:
         """Write an output as it lies in the storage into a file (default: the key), and return its path."""
         target = Path(file or key)
@@ -235,37 +283,79 @@ class Jobs(Group[W]):
         return await self._ask(types.Reports, "GET", path_of("jobs", job_id, "reports"))
 
     @call
-    async def report(self, job_id: str, task: str, key: str, party: str = "") -> types.Report:
+    async def report(
+        self,
+        job_id: str,
+        task: str,
+        key: str,
+        party: str = "",
+    ) -> types.Report:
         """Return a report: single ``values`` by their path, and ``series``, tables with columns and points."""
-        return await self._ask(types.Report, "GET", await self._path(job_id, "reports", task, key, party))
+        return await self._ask(
+            types.Report, "GET", await self._path(job_id, "reports", task, key, party)
+        )
 
     @call
     async def curve(
-        self, job_id: str, task: str, key: str, party: str = "", *, series: str = "", to: str = ""
+        self,
+        job_id: str,
+        task: str,
+        key: str,
+        party: str = "",
+        *,
+        series: str = "",
+        to: str = "",
     ) -> Any:
         """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
         found = await self._wire.call("GET", await self._path(job_id, "reports", task, key, party))
         if not found["series"]:
-            raise invalid(Problem("key", "this report has no tables: report() returns its values", key))
+            raise invalid(
+                Problem("key", "this report has no tables: report() returns its values", key)
+            )
         fits = [one for one in found["series"] if series in ("", one["name"])]
         if not fits:
             there = ", ".join(one["name"] for one in found["series"])
-            raise invalid(Problem("series", f"is not a table of this report; there are: {there}", series))
+            raise invalid(
+                Problem("series", f"is not a table of this report; there are: {there}", series)
+            )
         return of_points(fits[0]["columns"], fits[0]["points"], to)
 
     @call
-    async def plot(self, job_id: str, task: str, key: str, party: str = "", *, series: str = "") -> Picture:
+    async def plot(
+        self,
+        job_id: str,
+        task: str,
+        key: str,
+        party: str = "",
+        *,
+        series: str = "",
+    ) -> Picture:
         """Return a report as a picture, which a notebook shows; ``series``: one of its ``plots``."""
         pieces: Entries[bytes] = []
         path = await self._path(job_id, "reports", task, key, party)
-        await self._wire.fetch(f"{path}/plot", lambda piece, _: pieces.append(piece), {"series": series})
+        await self._wire.fetch(
+            f"{path}/plot", lambda piece, _: pieces.append(piece), {"series": series}
+        )
         return Picture(b"".join(pieces).decode())
 
-    async def _path(self, job_id: str, kind: str, task: str, key: str, party: str) -> str:
+    async def _path(
+        self,
+        job_id: str,
+        kind: str,
+        task: str,
+        key: str,
+        party: str,
+    ) -> str:
         party = party or await self._party(job_id, kind, task, key)
         return path_of("jobs", job_id, kind, task, party, key)
 
-    async def _party(self, job_id: str, kind: str, task: str, key: str) -> str:
+    async def _party(
+        self,
+        job_id: str,
+        kind: str,
+        task: str,
+        key: str,
+    ) -> str:
         """Return the one party here that has an output or a report. Raises `Invalid`."""
         found = (await self._wire.call("GET", path_of("jobs", job_id, kind)))[kind]
         fits = [one for one in found if (one["task"], one["key"]) == (task, key)]
@@ -279,7 +369,11 @@ class Jobs(Group[W]):
 
     @call
     async def rerun(
-        self, job_id: str, start: str = "", *, parameters: Mapping[str, Any] | None = None
+        self,
+        job_id: str,
+        start: str = "",
+        *,
+        parameters: Mapping[str, Any] | None = None,
     ) -> types.Rerun:
         """Run an ended job again from a task on, as a new job; what was finished before is taken over.
 
@@ -291,29 +385,47 @@ class Jobs(Group[W]):
     @call
     async def approve(self, job_id: str, *, reason: str = "") -> types.Decided:
         """Agree to a job at this node."""
-        return await self._ask(types.Decided, "POST", path_of("jobs", job_id, "approve"), {"reason": reason})
+        return await self._ask(
+            types.Decided, "POST", path_of("jobs", job_id, "approve"), {"reason": reason}
+        )
 
     @call
     async def reject(self, job_id: str, *, reason: str = "") -> types.Decided:
         """Refuse a job at this node; it is then rejected at every node, and the reason goes there."""
-        return await self._ask(types.Decided, "POST", path_of("jobs", job_id, "reject"), {"reason": reason})
+        return await self._ask(
+            types.Decided, "POST", path_of("jobs", job_id, "reject"), {"reason": reason}
+        )
 
     @call
-    async def delete(self, job_id: str, *, here: bool = False, reason: str = "") -> types.Deleted:
+    async def delete(
+        self,
+        job_id: str,
+        *,
+        here: bool = False,
+        reason: str = "",
+    ) -> types.Deleted:
         """Delete an ended job with its logs and outputs here, and unless ``here`` its outputs at other nodes."""
         query = {"here": here, "reason": reason}
-        return await self._ask(types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120)
+        return await self._ask(
+            types.Deleted, "DELETE", path_of("jobs", job_id), query=query, timeout=120
+        )
 
 
 def _of_one(
-    kind: str, fits: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+    kind: str,
+    fits: Sequence[Mapping[str, Any]],
+    found: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
     """Return the entries that fit, which are all of one task and party. Raises `Invalid` where that is not so."""
     if len({(one["task"], one["party"]) for one in fits}) == 1:
         return fits
-    there = ", ".join(dict.fromkeys(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found))
+    there = ", ".join(
+        dict.fromkeys(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found)
+    )
     what = f"more than one {kind}" if fits else f"no {kind}"
-    raise invalid(Problem("party" if fits else "task", f"{what} here matches; there are: {there or 'none'}"))
+    raise invalid(
+        Problem("party" if fits else "task", f"{what} here matches; there are: {there or 'none'}")
+    )
 
 
 def _in_short(job: Mapping[str, Any]) -> str:
@@ -325,5 +437,7 @@ def _in_short(job: Mapping[str, Any]) -> str:
 
 def _body_of(job: Any) -> dict[str, Any]:
     if not isinstance(job, Mapping):
-        raise invalid(Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job))
+        raise invalid(
+            Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job)
+        )
     return {**job}

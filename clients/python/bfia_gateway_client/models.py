@@ -16,10 +16,18 @@ class Models(Group[W]):
     @call
     async def list(self, model_id: str = "", *, limit: int = 100) -> Entries[types.Model]:
         """Return versions, at most ``limit``, the newest first."""
-        return await self._list(types.Model, path_of("models"), "models", limit, {"model_id": model_id})
+        return await self._list(
+            types.Model, path_of("models"), "models", limit, {"model_id": model_id}
+        )
 
     @call
-    async def show(self, model_id: str, version: str, *, verify: bool = False) -> types.FullModel:
+    async def show(
+        self,
+        model_id: str,
+        version: str,
+        *,
+        verify: bool = False,
+    ) -> types.FullModel:
         """Return a version with its parties and files.
 
         ``verify``: compare the files with their checksums; ``damage`` then names what is gone or changed.
@@ -29,15 +37,25 @@ class Models(Group[W]):
         )
 
     @call
-    async def deploy(self, model_id: str, version: str, *, nodes: Sequence[str] | None = None) -> types.Model:
+    async def deploy(
+        self,
+        model_id: str,
+        version: str,
+        *,
+        nodes: Sequence[str] | None = None,
+    ) -> types.Model:
         """Let jobs predict with a version; ``nodes`` may beside those that trained it, None: those of before."""
         body = None if nodes is None else {"nodes": sorted(nodes)}
-        return await self._ask(types.Model, "POST", path_of("models", model_id, version, "deploy"), body)
+        return await self._ask(
+            types.Model, "POST", path_of("models", model_id, version, "deploy"), body
+        )
 
     @call
     async def undeploy(self, model_id: str, version: str) -> types.Model:
         """Take no further job that predicts with a version; those under way go on."""
-        return await self._ask(types.Model, "POST", path_of("models", model_id, version, "undeploy"))
+        return await self._ask(
+            types.Model, "POST", path_of("models", model_id, version, "undeploy")
+        )
 
     @call
     async def predict(
@@ -58,11 +76,20 @@ class Models(Group[W]):
         return await self._ask(types.PredictionJob, "POST", path, body, timeout=120)
 
     @call
-    async def export(self, model_id: str, version: str, file: str | Path = "", *, progress: bool = True) -> Path:
+    async def export(
+        self,
+        model_id: str,
+        version: str,
+        file: str | Path = "",
+        *,
+        progress: bool = True,
+    ) -> Path:
         """Write a version into a zip, with the checksums of its files, and return its path."""
         target = Path(file or f"{model_id}-{version}.zip")
         with Progress(f"fetching {target.name}", shown=progress) as shown:
-            await download(self._wire, path_of("models", model_id, version, "export"), target, shown.moved)
+            await download(
+                self._wire, path_of("models", model_id, version, "export"), target, shown.moved
+            )
         return target
 
     @call
@@ -70,7 +97,9 @@ class Models(Group[W]):
         """Add the version that an archive holds; nothing is kept unless every checksum is right."""
         with opened(file) as (archive, name):
             sent = File(name, archive, "application/zip")
-            return await self._ask(types.Model, "POST", path_of("models", "import"), file=sent, timeout=None)
+            return await self._ask(
+                types.Model, "POST", path_of("models", "import"), file=sent, timeout=None
+            )
 
     @call
     async def delete(self, model_id: str, version: str) -> types.DeletedModel:

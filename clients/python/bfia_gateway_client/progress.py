@@ -66,14 +66,19 @@ class Progress:
             self._on_page(part, clean)
         elif self._on_screen:
             filled = round(_WIDTH * min(part, 1)) if part is not None else 0
-            bar = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} " if part is not None else ""
+            bar = (
+                f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} "
+                if part is not None
+                else ""
+            )
             self._screen.write(f"\r\x1b[K{self._title}: {bar}{clean}")
             self._screen.flush()
 
     def _on_page(self, part: float | None, text: str) -> None:
         value = "" if part is None else f' value="{min(part, 1):.3f}"'
         shown = _Html(
-            f"<div>{html.escape(self._title)} <progress{value}></progress> {html.escape(text)}</div>", text
+            f"<div>{html.escape(self._title)} <progress{value}></progress> {html.escape(text)}</div>",
+            text,
         )
         if self._handle is None:
             self._handle = self._page(shown, display_id=True)

@@ -16,7 +16,11 @@ class Providers(Group[W]):
 
     @call
     async def register(
-        self, registration: Mapping[str, Any], *, strict: bool = False, reason: str = ""
+        self,
+        registration: Mapping[str, Any],
+        *,
+        strict: bool = False,
+        reason: str = "",
     ) -> types.ProviderChanged:
         """Register an image with the descriptions of its components, or replace its registration.
 
@@ -25,7 +29,9 @@ class Providers(Group[W]):
         """
         query = {"strict": "true" if strict else None, "reason": reason}
         path = path_of("providers")
-        return await self._ask(types.ProviderChanged, "POST", path, {**registration}, query=query, timeout=180)
+        return await self._ask(
+            types.ProviderChanged, "POST", path, {**registration}, query=query, timeout=180
+        )
 
     @call
     async def list(
@@ -39,7 +45,12 @@ class Providers(Group[W]):
         limit: int = 100,
     ) -> Entries[types.Provider]:
         """Return what is registered, at most ``limit``; ``in_use``: without what is retired."""
-        narrow = {"name": name, "version": version, "component": component, "owner": owner}
+        narrow = {
+            "name": name,
+            "version": version,
+            "component": component,
+            "owner": owner,
+        }
         query = {**narrow, "retired": "false" if in_use else None}
         return await self._list(types.Provider, path_of("providers"), "providers", limit, query)
 
@@ -52,16 +63,26 @@ class Providers(Group[W]):
     async def parameters(self, name: str, component: str) -> dict[str, Any]:
         """Return a component's parameters as a JSON Schema: types, defaults, choices, meanings."""
         path = await _path(self._wire, name)
-        found: dict[str, Any] = await self._wire.call("GET", f"{path}/components/{segment(component)}/parameters")
+        found: dict[str, Any] = await self._wire.call(
+            "GET", f"{path}/components/{segment(component)}/parameters"
+        )
         return found
 
     @call
     async def history(self, name: str, *, limit: int = 20) -> Entries[types.Revision]:
         """Return who changed a provider, when and why; the newest first."""
-        return await self._list(types.Revision, f"{await _path(self._wire, name)}/history", "history", limit)
+        return await self._list(
+            types.Revision, f"{await _path(self._wire, name)}/history", "history", limit
+        )
 
     @call
-    async def approve(self, name: str, *, image: str = "", reason: str = "") -> types.ProviderChanged:
+    async def approve(
+        self,
+        name: str,
+        *,
+        image: str = "",
+        reason: str = "",
+    ) -> types.ProviderChanged:
         """Pin the images as they are now: after DIGEST_CHANGED, or when one was missing at the registration."""
         return await self._change(name, "approve", {"image": image, "reason": reason})
 
@@ -75,10 +96,20 @@ class Providers(Group[W]):
         """Put a retired provider into use again."""
         return await self._change(name, "unretire", {"reason": reason})
 
-    async def _change(self, name: str, what: str, body: Mapping[str, str]) -> types.ProviderChanged:
+    async def _change(
+        self,
+        name: str,
+        what: str,
+        body: Mapping[str, str],
+    ) -> types.ProviderChanged:
         path = f"{await _path(self._wire, name, retired=what == 'unretire')}/{what}"
         return await self._ask(types.ProviderChanged, "POST", path, {**body}, timeout=180)
 
 
-async def _path(wire: "Wire", name: str, *, retired: bool = False) -> str:
+async def _path(
+    wire: "Wire",
+    name: str,
+    *,
+    retired: bool = False,
+) -> str:
     return f"{path_of('providers')}/{quote(await provider_named(wire, name, retired=retired), safe=':@')}"

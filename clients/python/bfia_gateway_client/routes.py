@@ -21,7 +21,14 @@ class Routes(Group[W]):
         return types.Route.model_validate(found["route"])
 
     @call
-    async def add(self, node: str, /, *, reason: str = "", **entry: Any) -> types.NewRouteVersion:
+    async def add(
+        self,
+        node: str,
+        /,
+        *,
+        reason: str = "",
+        **entry: Any,
+    ) -> types.NewRouteVersion:
         """Add a route, or write its entry anew, such as ``url="https://gw.example:7380"`` or ``via="JG…"``.
 
         ``entry``: the keys of the route file. Raises `Invalid` (ROUTE_INVALID) with every mistake.
@@ -29,14 +36,23 @@ class Routes(Group[W]):
         return await self._edit("PUT", node, entry, reason)
 
     @call
-    async def change(self, node: str, /, *, reason: str = "", **entry: Any) -> types.NewRouteVersion:
+    async def change(
+        self,
+        node: str,
+        /,
+        *,
+        reason: str = "",
+        **entry: Any,
+    ) -> types.NewRouteVersion:
         """Change some keys of a route, such as ``enabled=False``; None removes a key."""
         return await self._edit("PATCH", node, entry, reason)
 
     @call
     async def remove(self, node: str, *, reason: str = "") -> types.NewRouteVersion:
         """Remove a route."""
-        return await self._ask(types.NewRouteVersion, "DELETE", path_of("routes", node), query={"reason": reason})
+        return await self._ask(
+            types.NewRouteVersion, "DELETE", path_of("routes", node), query={"reason": reason}
+        )
 
     @call
     async def test(self, node: str) -> types.RouteTest:
@@ -61,6 +77,12 @@ class Routes(Group[W]):
         path = path_of("route-versions", str(version), "rollback")
         return await self._ask(types.NewRouteVersion, "POST", path, {"reason": reason})
 
-    async def _edit(self, method: str, node: str, entry: dict[str, Any], reason: str) -> types.NewRouteVersion:
+    async def _edit(
+        self,
+        method: str,
+        node: str,
+        entry: dict[str, Any],
+        reason: str,
+    ) -> types.NewRouteVersion:
         body = {"route": entry, "reason": reason}
         return await self._ask(types.NewRouteVersion, method, path_of("routes", node), body)

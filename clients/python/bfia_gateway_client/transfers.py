@@ -20,7 +20,11 @@ def unseen(length: int, total: int | None) -> None:
 
 
 async def download(
-    wire: Wire, path: str, target: Path, moved: Moved = unseen, query: Mapping[str, Any] | None = None
+    wire: Wire,
+    path: str,
+    target: Path,
+    moved: Moved = unseen,
+    query: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a response's body into a file; return its length in bytes.
 
@@ -39,7 +43,9 @@ async def download(
             headers = await wire.fetch(path, piece, query)
             size, wanted = file.tell(), headers.get("x-checksum-sha256", "")
         if wanted and wanted != digest.hexdigest():
-            text = f"received sha256 {digest.hexdigest()}, the node names {wanted}; nothing was kept"
+            text = (
+                f"received sha256 {digest.hexdigest()}, the node names {wanted}; nothing was kept"
+            )
             raise Damaged(text)
         part.replace(target)
     except OSError as error:
@@ -51,13 +57,23 @@ async def download(
 
 
 async def send_table(
-    wire: Wire, sent_as: str, table: BinaryIO, fields: Mapping[str, Any], meta: Mapping[str, str]
+    wire: Wire,
+    sent_as: str,
+    table: BinaryIO,
+    fields: Mapping[str, Any],
+    meta: Mapping[str, str],
 ) -> dict[str, Any]:
     """Send a table in pieces; return what the node stored."""
     given = json.dumps({key: value for key, value in meta.items() if value}, ensure_ascii=False)
     form = {**fields, "meta": given}
     path = "/v2/component/upload/file"
-    found = await wire.call("POST", path, form=form, file=File(sent_as, table), timeout=None)
+    found = await wire.call(
+        "POST",
+        path,
+        form=form,
+        file=File(sent_as, table),
+        timeout=None,
+    )
     return dict(found["data"])
 
 

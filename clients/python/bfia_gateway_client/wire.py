@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from bfia_gateway_client.calls import path_of
-from bfia_gateway_client.errors import MAYBE_DONE, Invalid, NoAnswer, NotANode, Problem, Refused, invalid
+from bfia_gateway_client.errors import (
+    MAYBE_DONE,
+    Invalid,
+    NoAnswer,
+    NotANode,
+    Problem,
+    Refused,
+    invalid,
+)
 
 if TYPE_CHECKING:  # importing it takes longer than most commands
     import httpx
@@ -47,7 +55,14 @@ class Wire:
     blocks: bool
     """whether a request blocks, so that nothing here ever suspends"""
 
-    def __init__(self, url: str, token: str = "", *, ca: str | PathLike[str] | None = None, language: str = ""):
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        ca: str | PathLike[str] | None = None,
+        language: str = "",
+    ):
         """``ca``: a file with the certificate authority of an https address; default: those of this machine."""
         import httpx
 
@@ -62,20 +77,33 @@ class Wire:
                 raise ValueError("expected http://host:port")
             httpx.URL(self.url)
         except (httpx.InvalidURL, ValueError) as error:
-            raise invalid(Problem("url", f"is not a valid address of a node: {error}", url)) from None
+            raise invalid(
+                Problem("url", f"is not a valid address of a node: {error}", url)
+            ) from None
         if any(not "!" <= letter <= "~" for letter in token):
-            raise invalid(Problem("token", "holds characters that no token has; copy the token again"))
+            raise invalid(
+                Problem("token", "holds characters that no token has; copy the token again")
+            )
         headers = {"accept-language": language} if language else {}
         headers |= {"authorization": f"Bearer {token}"} if token else {}
-        secure: Any = parts.scheme == "https"  # reading the certificate authorities takes longer than a request
+        secure: Any = (
+            parts.scheme == "https"
+        )  # reading the certificate authorities takes longer than a request
         if secure and ca is not None:
             import ssl
 
             try:
                 secure = ssl.create_default_context(cafile=ca)
             except OSError as error:
-                raise invalid(Problem("ca", f"is not a readable file of certificates: {error}", str(ca))) from None
-        self.options = {"base_url": self.url, "headers": headers, "trust_env": False, "verify": secure}
+                raise invalid(
+                    Problem("ca", f"is not a readable file of certificates: {error}", str(ca))
+                ) from None
+        self.options = {
+            "base_url": self.url,
+            "headers": headers,
+            "trust_env": False,
+            "verify": secure,
+        }
         self._http: Any = (httpx.Client if self.blocks else httpx.AsyncClient)(**self.options)
 
     async def close(self) -> None:
@@ -105,7 +133,11 @@ class Wire:
         ``query``: what is None, False or empty is left out. ``form`` has its ``file`` as a part; without a form
         the file is the body. ``timeout`` is in seconds; None: `SLOW`.
         """
-        sent: dict[str, Any] = {"method": method, "url": path, "params": _given(query or {})}
+        sent: dict[str, Any] = {
+            "method": method,
+            "url": path,
+            "params": _given(query or {}),
+        }
         sent["timeout"] = SLOW if timeout is None else timeout
         if form is not None:
             sent["data"] = form
@@ -121,7 +153,10 @@ class Wire:
         return self._read(response)
 
     async def fetch(
-        self, path: str, piece: Callable[[bytes, int | None], None], query: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        piece: Callable[[bytes, int | None], None],
+        query: Mapping[str, Any] | None = None,
     ) -> Mapping[str, str]:
         """Get a response, and return its headers; ``piece`` gets each part, and the bytes of all if known."""
         async with self._streamed(path, query) as response:
@@ -130,7 +165,9 @@ class Wire:
                 piece(part, int(text) if text.isdecimal() else None)
             return response.headers
 
-    async def lines(self, path: str, query: Mapping[str, Any] | None = None) -> AsyncGenerator[str, None]:
+    async def lines(
+        self, path: str, query: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[str, None]:
         """Yield the lines of a response, such as a log or events, as they come; only a line feed ends one."""
         rest = b""
         async with self._streamed(path, query) as response:
@@ -156,9 +193,17 @@ class Wire:
         return _each(response.iter_bytes(size) if self.blocks else response.aiter_bytes(size))
 
     @asynccontextmanager
-    async def _streamed(self, path: str, query: Mapping[str, Any] | None) -> "AsyncIterator[httpx.Response]":
+    async def _streamed(
+        self, path: str, query: Mapping[str, Any] | None
+    ) -> "AsyncIterator[httpx.Response]":
         _check(path)
-        sent = {"method": "GET", "url": path, "params": _given(query or {}), "headers": _WANTED, "timeout": SLOW}
+        sent = {
+            "method": "GET",
+            "url": path,
+            "params": _given(query or {}),
+            "headers": _WANTED,
+            "timeout": SLOW,
+        }
         with self._reached():
             async with _entered(self._http.stream(**sent), blocks=self.blocks) as response:
                 if response.status_code >= 400:
@@ -189,9 +234,14 @@ class Wire:
         if status < 400 and body is not None and code in (0, 200):
             return body
         if not isinstance(body, Mapping):
-            raise NotANode(f"HTTP {status} without JSON: is {self.url} a node's operator listener?", status=status)
+            raise NotANode(
+                f"HTTP {status} without JSON: is {self.url} a node's operator listener?",
+                status=status,
+            )
         data = body["data"] if isinstance(body.get("data"), Mapping) else {}
-        bad_input = status in (400, 422) or code in (400, 422) or data.get("reason") == Invalid.reason
+        bad_input = (
+            status in (400, 422) or code in (400, 422) or data.get("reason") == Invalid.reason
+        )
         raise (Invalid if bad_input else Refused)(
             str(body.get("msg") or body.get("message") or body.get("detail") or f"HTTP {status}"),
             reason=str(data.get("reason") or ""),
@@ -203,7 +253,9 @@ class Wire:
 
 
 def _problem(one: Mapping[str, Any]) -> Problem:
-    return Problem(str(one.get("path")), str(one.get("rule")), one.get("got"), str(one.get("suggestion") or ""))
+    return Problem(
+        str(one.get("path")), str(one.get("rule")), one.get("got"), str(one.get("suggestion") or "")
+    )
 
 
 def _check(path: str) -> None:
@@ -221,7 +273,11 @@ def _json(body: Any) -> bytes:
 
 
 def _given(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: ("1" if v is True else v) for k, v in query.items() if v is not None and v is not False and v != ""}
+    return {
+        k: ("1" if v is True else v)
+        for k, v in query.items()
+        if v is not None and v is not False and v != ""
+    }
 
 
 class BlockingWire(Wire):

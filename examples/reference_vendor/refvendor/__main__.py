@@ -52,7 +52,11 @@ def _serve(environ: Mapping[str, str], log: JsonLog) -> int:
     """Run the component in a thread of its own, so that a signal is heard at any moment."""
     run = _Run(environ, log)
     signal.signal(signal.SIGTERM, _terminate)
-    worker = threading.Thread(target=run.work, name="component", daemon=True)
+    worker = threading.Thread(
+        target=run.work,
+        name="component",
+        daemon=True,
+    )
     try:
         worker.start()
         run.done.wait()
@@ -99,19 +103,34 @@ class _Run:
         if free:
             self._log("warning", "terminated by the platform")
             self._reporter.failed("terminated by SIGTERM", seconds=_TERMINATION_SECONDS)
-            fields = {"status": "FAILED", "result_code": FAILURE_CODE, "exit_code": TERMINATED}
+            fields = {
+                "status": "FAILED",
+                "result_code": FAILURE_CODE,
+                "exit_code": TERMINATED,
+            }
             self._log.finish("error", "run ended", **fields)
         os._exit(TERMINATED)
 
     def _run(self) -> None:
         environment = read(self._environ)
         task = environment.task
-        self._log.copy_to(environment.log_path, f"{task.task_id}-{task.me}.log", task=task.task_id, party=task.me)
+        self._log.copy_to(
+            environment.log_path, f"{task.task_id}-{task.me}.log", task=task.task_id, party=task.me
+        )
         component = _component(environment)
-        self._log("info", "run started", component=task.component, provider=PROVIDER, version=VERSION)
+        self._log(
+            "info",
+            "run started",
+            component=task.component,
+            provider=PROVIDER,
+            version=VERSION,
+        )
         self._reporter.running()
         io = open_storage(
-            environment.storage, environment.inputs, environment.outputs, f"{task.component} of {task.me}"
+            environment.storage,
+            environment.inputs,
+            environment.outputs,
+            f"{task.component} of {task.me}",
         )
         net = ChannelNet(
             task,
@@ -133,7 +152,13 @@ class _Run:
         if error is None:
             self.exit_code = 0
             self._reporter.succeeded()
-            self._log.finish("info", "run ended", status="SUCCESS", result_code=SUCCESS_CODE, exit_code=0)
+            self._log.finish(
+                "info",
+                "run ended",
+                status="SUCCESS",
+                result_code=SUCCESS_CODE,
+                exit_code=0,
+            )
             return
         named = isinstance(error, VendorError)
         self.exit_code = error.exit_code if isinstance(error, VendorError) else 1
@@ -144,7 +169,12 @@ class _Run:
             trace = "".join(traceback.format_exception(error))
             self._log("error", "component failed unexpectedly", trace=trace)
         self._reporter.failed(message, code)
-        fields = {"status": "FAILED", "result_code": code, "exit_code": self.exit_code, "result_message": message}
+        fields = {
+            "status": "FAILED",
+            "result_code": code,
+            "exit_code": self.exit_code,
+            "result_message": message,
+        }
         self._log.finish("error", "run ended", **fields)
 
 
@@ -175,10 +205,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
-        "--registration", action="store_true", help="print the body that registers this image with a platform"
+        "--registration",
+        action="store_true",
+        help="print the body that registers this image with a platform",
     )
     group.add_argument(
-        "--selftest", action="store_true", help="run every component on made-up data, all parties in this process"
+        "--selftest",
+        action="store_true",
+        help="run every component on made-up data, all parties in this process",
     )
     return parser
 

@@ -61,7 +61,11 @@ class Caller:
         self._connection: http.client.HTTPConnection | None = None
 
     def call(
-        self, verb: str, headers: Mapping[str, str], body: Mapping[str, Any], waits: float = 0.0
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+        waits: float = 0.0,
     ) -> dict[str, Any]:
         """The transport's answer to ``push``, ``pop`` or ``release``.
 
@@ -81,15 +85,27 @@ class Caller:
                 continue  # the other side may only have closed an idle connection
             elapsed = time.monotonic() - started
             if elapsed - logged >= _SAY_EVERY:
-                self._log("warning", "transport does not deliver yet, trying again", call=verb, cause=trouble)
+                self._log(
+                    "warning",
+                    "transport does not deliver yet, trying again",
+                    call=verb,
+                    cause=trouble,
+                )
                 logged = elapsed
             left = self._deadline.left()
             if left <= 0:
-                raise PeerTimeout(f"transport {verb}: no success before the task's deadline, last: {trouble}")
+                raise PeerTimeout(
+                    f"transport {verb}: no success before the task's deadline, last: {trouble}"
+                )
             self._sleep(min(left, pause * random.uniform(0.8, 1.2)))
             pause = min(CALL_PAUSES[1], pause * 2)
 
-    def attempt(self, verb: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    def attempt(
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+    ) -> str | None:
         """Call once; the trouble met, or None."""
         try:
             return self._try(verb, headers, body, _ATTEMPT_SECONDS)[0]
@@ -106,7 +122,11 @@ class Caller:
             self._rpc = None
 
     def _try(
-        self, verb: str, headers: Mapping[str, str], body: Mapping[str, Any], seconds: float
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        body: Mapping[str, Any],
+        seconds: float,
     ) -> tuple[str | None, dict[str, Any]]:
         """The trouble that may pass, or None and the answer."""
         try:
@@ -128,7 +148,13 @@ class Caller:
             return None, answer
         raise ChannelRefused(f"transport {verb}: {code} {_words(answer)}".strip())
 
-    def _exchange(self, verb: str, headers: Mapping[str, str], data: bytes, seconds: float) -> tuple[int, bytes]:
+    def _exchange(
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        data: bytes,
+        seconds: float,
+    ) -> tuple[int, bytes]:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._host, self._port)
         self._connection.timeout = seconds
@@ -138,28 +164,46 @@ class Caller:
         response = self._connection.getresponse()
         return response.status, response.read()
 
-    def _call(self, verb: str, headers: Mapping[str, str], data: bytes, seconds: float) -> tuple[int, bytes]:
+    def _call(
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        data: bytes,
+        seconds: float,
+    ) -> tuple[int, bytes]:
         grpc: Any = importlib.import_module("grpc")  # only this form needs it
         if self._rpc is None:
             options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
             self._rpc = grpc.insecure_channel(f"{self._host}:{self._port}", options=options)
         metadata = [(name.lower(), value) for name, value in headers.items()]
         try:
-            return 200, self._rpc.unary_unary(Grpc.SERVICE + verb)(data, metadata=metadata, timeout=seconds)
+            return 200, self._rpc.unary_unary(Grpc.SERVICE + verb)(
+                data, metadata=metadata, timeout=seconds
+            )
         except grpc.RpcError as error:
             trouble = f"gRPC {error.code().name}: {error.details()}"
-            passes = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            passes = error.code() in (
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+            )
             if passes:
                 raise OSError(trouble) from error
             raise ChannelRefused(f"transport {verb}: {trouble}") from error
 
-    def _answer(self, verb: str, status: int, content: bytes) -> dict[str, Any]:
+    def _answer(
+        self,
+        verb: str,
+        status: int,
+        content: bytes,
+    ) -> dict[str, Any]:
         try:
             answer = self._form.answer(content)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict) or "code" not in answer:
-            raise ChannelRefused(f"transport {verb}: HTTP {status} without a code in {self._form.name}")
+            raise ChannelRefused(
+                f"transport {verb}: HTTP {status} without a code in {self._form.name}"
+            )
         return answer
 
 

@@ -58,7 +58,9 @@ class Task:
 
     def peers(self, role: str) -> list[str]:
         """Every party of a role as ``role.index``, this one excepted."""
-        return [p for i in range(len(self.parties.get(role, ()))) if (p := f"{role}.{i}") != self.me]
+        return [
+            p for i in range(len(self.parties.get(role, ()))) if (p := f"{role}.{i}") != self.me
+        ]
 
 
 @dataclass
@@ -88,7 +90,12 @@ class Io(Protocol):
 class Net(Protocol):
     """The other parties of the task. Every method raises `PeerTimeout`."""
 
-    def send(self, to: str, name: str, payload: bytes) -> None:
+    def send(
+        self,
+        to: str,
+        name: str,
+        payload: bytes,
+    ) -> None:
         """Send to ``role.index``. Messages of one name to one party arrive in the order sent."""
 
     def recv(self, source: str, name: str) -> bytes:
@@ -98,7 +105,12 @@ class Net(Protocol):
 class Log(Protocol):
     """Takes one line."""
 
-    def __call__(self, level: str, message: str, **fields: Any) -> None:
+    def __call__(
+        self,
+        level: str,
+        message: str,
+        **fields: Any,
+    ) -> None:
         """Write one line; level is debug, info, warning or error."""
 
 

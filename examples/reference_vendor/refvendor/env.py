@@ -146,7 +146,9 @@ def _parties(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple
             continue
         match = _ROLE.fullmatch(key.removeprefix("config.node_id."))
         if match is None or match[2] is None or len(match[2]) > 9 or not node:
-            problems.append(f"{key}: must be named config.node_id.<role>.<number> and not empty, got {node!r}")
+            problems.append(
+                f"{key}: must be named config.node_id.<role>.<number> and not empty, got {node!r}"
+            )
             continue
         found.setdefault(match[1], {})[int(match[2])] = node
     for role, nodes in found.items():
@@ -155,7 +157,11 @@ def _parties(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple
     return {role: tuple(nodes[i] for i in sorted(nodes)) for role, nodes in found.items()}
 
 
-def _addresses(environ: Mapping[str, str], prefix: str, problems: list[str]) -> dict[str, Address]:
+def _addresses(
+    environ: Mapping[str, str],
+    prefix: str,
+    problems: list[str],
+) -> dict[str, Address]:
     found = {}
     for key, text in environ.items():
         if not key.startswith(prefix) or not text:
@@ -166,7 +172,9 @@ def _addresses(environ: Mapping[str, str], prefix: str, problems: list[str]) -> 
         except (ValueError, RecursionError, TypeError, KeyError):
             address = Address("", "")
         if not all(isinstance(part, str) and part for part in (address.namespace, address.name)):
-            problems.append(f'{key}: must be JSON {{"namespace": text, "name": text}}, got {text[:200]!r}')
+            problems.append(
+                f'{key}: must be JSON {{"namespace": text, "name": text}}, got {text[:200]!r}'
+            )
             continue
         found[key.removeprefix(prefix)] = address
     return found

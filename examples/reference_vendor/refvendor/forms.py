@@ -24,7 +24,11 @@ class Json:
         body = dict(fields)
         if "payload" in body:
             body["payload"] = base64.b64encode(body["payload"]).decode()
-        return "", {"Content-Type": "application/json"}, json.dumps(body, separators=(",", ":")).encode()
+        return (
+            "",
+            {"Content-Type": "application/json"},
+            json.dumps(body, separators=(",", ":")).encode(),
+        )
 
     def answer(self, content: bytes) -> Any:
         """What an answer says. Raises ValueError or RecursionError if it is none."""
@@ -51,9 +55,15 @@ class Protobuf:
     def answer(self, content: bytes) -> Any:
         """What an answer says. Raises ValueError if it is none."""
         found = dict(_fields(content))
-        names = {"content": self._content, "code": self._code, "message": self._message}
+        names = {
+            "content": self._content,
+            "code": self._code,
+            "message": self._message,
+        }
         texts = {name: found[number] for name, number in names.items() if number in found}
-        return {name: value if name == "content" else value.decode() for name, value in texts.items()}
+        return {
+            name: value if name == "content" else value.decode() for name, value in texts.items()
+        }
 
 
 class Bare(Protobuf):

@@ -21,7 +21,12 @@ class JsonLog:
         self._lock = threading.Lock()
         self._open = True
 
-    def copy_to(self, directory: str, name: str, **always: Any) -> None:
+    def copy_to(
+        self,
+        directory: str,
+        name: str,
+        **always: Any,
+    ) -> None:
         """Also write to a file of that name, odd characters replaced, in a directory.
 
         A directory that cannot be written costs one warning, no more.
@@ -35,13 +40,23 @@ class JsonLog:
         except (OSError, ValueError) as error:
             self("warning", "log directory cannot be written", path=directory, error=str(error))
 
-    def __call__(self, level: str, message: str, **fields: Any) -> None:
+    def __call__(
+        self,
+        level: str,
+        message: str,
+        **fields: Any,
+    ) -> None:
         """Write a line, unless the log was finished."""
         with self._lock:
             if self._open:
                 self._write(level, message, fields)
 
-    def finish(self, level: str, message: str, **fields: Any) -> None:
+    def finish(
+        self,
+        level: str,
+        message: str,
+        **fields: Any,
+    ) -> None:
         """Write the last line."""
         with self._lock:
             if self._open:
@@ -50,9 +65,20 @@ class JsonLog:
                 if self._copy is not None:
                     self._copy.close()
 
-    def _write(self, level: str, message: str, fields: dict[str, Any]) -> None:
+    def _write(
+        self,
+        level: str,
+        message: str,
+        fields: dict[str, Any],
+    ) -> None:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry = {"time": time, "level": level, "message": message, **self._always, **fields}
+        entry = {
+            "time": time,
+            "level": level,
+            "message": message,
+            **self._always,
+            **fields,
+        }
         line = json.dumps(entry, ensure_ascii=False, default=str)
         for stream in (self._stream, self._copy):
             if stream is not None:

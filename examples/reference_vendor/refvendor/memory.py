@@ -30,7 +30,9 @@ class MemoryChannel:
         self.sent: list[Sent] = []
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, str, str], queue.Queue[bytes | None]] = defaultdict(queue.Queue)
+        self._queues: dict[tuple[str, str, str], queue.Queue[bytes | None]] = defaultdict(
+            queue.Queue
+        )
         self._broken = False
 
     def put(self, message: Sent) -> None:
@@ -39,7 +41,12 @@ class MemoryChannel:
             self.sent.append(message)
             self._queues[message.source, message.to, message.name].put(message.payload)
 
-    def take(self, source: str, to: str, name: str) -> bytes:
+    def take(
+        self,
+        source: str,
+        to: str,
+        name: str,
+    ) -> bytes:
         """Wait for the next message. Raises `PeerTimeout`, immediately if a party has failed."""
         with self._lock:
             waiting = self._queues[source, to, name]
@@ -72,7 +79,12 @@ class MemoryNet:
         self._channel = channel
         self._me = me
 
-    def send(self, to: str, name: str, payload: bytes) -> None:
+    def send(
+        self,
+        to: str,
+        name: str,
+        payload: bytes,
+    ) -> None:
         """Send to a party."""
         self._channel.put(Sent(self._me, to, name, bytes(payload)))
 
@@ -124,7 +136,12 @@ class PartyRun:
     """log lines: level, message, fields"""
     error: BaseException | None = None
 
-    def log(self, level: str, message: str, **fields: Any) -> None:
+    def log(
+        self,
+        level: str,
+        message: str,
+        **fields: Any,
+    ) -> None:
         """Keep a line."""
         self.lines.append((level, message, fields))
 
@@ -165,15 +182,22 @@ def run_parties(
     counts: dict[str, int] = defaultdict(int)
     for party in inputs:
         counts[party.partition(".")[0]] += 1
-    nodes = {role: tuple(f"node-{role}-{i}" for i in range(count)) for role, count in counts.items()}
+    nodes = {
+        role: tuple(f"node-{role}-{i}" for i in range(count)) for role, count in counts.items()
+    }
     channel = MemoryChannel(seconds)
-    run = TaskRun({party: PartyRun(MemoryIo(dict(tables), wanted)) for party, tables in inputs.items()}, channel)
+    run = TaskRun(
+        {party: PartyRun(MemoryIo(dict(tables), wanted)) for party, tables in inputs.items()},
+        channel,
+    )
 
     def work(party: str) -> None:
         role, _, index = party.partition(".")
         mine = run.parties[party]
         values = parameters(party) if callable(parameters) else parameters
-        task = Task(name, task_id, role, int(index), nodes, dict(values), tuple(inputs[party]), wanted or ())
+        task = Task(
+            name, task_id, role, int(index), nodes, dict(values), tuple(inputs[party]), wanted or ()
+        )
         try:
             if role not in roles:
                 raise VendorError(f"{name} has no role {role}")
@@ -182,7 +206,15 @@ def run_parties(
             mine.error = error
             channel.give_up()
 
-    threads = [threading.Thread(target=work, args=(party,), name=party, daemon=True) for party in inputs]
+    threads = [
+        threading.Thread(
+            target=work,
+            args=(party,),
+            name=party,
+            daemon=True,
+        )
+        for party in inputs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -23,14 +23,20 @@ def ks(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     return float(np.max(true_rate - false_rate))
 
 
-def ks_curve(labels: npt.ArrayLike, scores: npt.ArrayLike, points: int = 100) -> list[dict[str, float]]:
+def ks_curve(
+    labels: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    points: int = 100,
+) -> list[dict[str, float]]:
     """The two rates and their distance over thresholds from high to low, at most ``points`` of them.
 
     The threshold of the largest distance is always among them.
     """
     false_rate, true_rate, thresholds = (values[1:] for values in roc(labels, scores))
     distance = true_rate - false_rate
-    places = np.unique(np.linspace(0, len(thresholds) - 1, min(points, len(thresholds))).astype(int))
+    places = np.unique(
+        np.linspace(0, len(thresholds) - 1, min(points, len(thresholds))).astype(int)
+    )
     best = int(np.argmax(distance))
     if best not in places:
         places[np.argmin(np.abs(places[:-1] - best)) if len(places) > 1 else 0] = best

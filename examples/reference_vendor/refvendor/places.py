@@ -23,7 +23,11 @@ from opendal.layers import RetryLayer
 from refvendor.contract import StorageFailed
 
 ENGINES = ("file", "s3", "hdfs")
-_RETRY = RetryLayer(max_times=4, min_delay=0.25, jitter=True)
+_RETRY = RetryLayer(
+    max_times=4,
+    min_delay=0.25,
+    jitter=True,
+)
 
 
 class Place(Protocol):
@@ -56,9 +60,14 @@ def open_place(url: str) -> Place:
             raise StorageFailed("system.storage: must be file:///<absolute directory>")
         return Directory(Path(unquote(parts.path)))
     if not parts.hostname or not parts.port or "@" in parts.netloc or parts.path not in ("", "/"):
-        raise StorageFailed(f"system.storage: must be {parts.scheme}://<host>:<port>?<credentials and place>")
+        raise StorageFailed(
+            f"system.storage: must be {parts.scheme}://<host>:<port>?<credentials and place>"
+        )
     # "+" is literal here: many secrets contain it
-    query = {key: unquote(value) for key, _, value in (pair.partition("=") for pair in parts.query.split("&"))}
+    query = {
+        key: unquote(value)
+        for key, _, value in (pair.partition("=") for pair in parts.query.split("&"))
+    }
     try:
         if parts.scheme == "s3":
             return Remote(_s3(parts, query), writes_at_once=True)
@@ -80,7 +89,10 @@ def _s3(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
         settings["session_token"] = query["token"]
     if query.get("addressing") == "virtual":
         settings["enable_virtual_host_style"] = "true"
-    alone = {"disable_config_load": "true", "disable_ec2_metadata": "true"}  # no credentials but these
+    alone = {
+        "disable_config_load": "true",
+        "disable_ec2_metadata": "true",
+    }  # no credentials but these
     return opendal.Operator("s3", **settings, **alone).layer(_RETRY)
 
 
@@ -90,7 +102,9 @@ def _hdfs(parts: SplitResult, query: Mapping[str, str]) -> opendal.Operator:
         os.environ["HADOOP_USER_NAME"] = query["username"]
     os.environ.setdefault("HADOOP_CONF_DIR", str(files("refvendor").joinpath("hadoop")))
     root = query.get("dir", "/")
-    return opendal.Operator("hdfs-native", name_node=f"hdfs://{parts.netloc}", root=root).layer(_RETRY)
+    return opendal.Operator("hdfs-native", name_node=f"hdfs://{parts.netloc}", root=root).layer(
+        _RETRY
+    )
 
 
 class Remote:
@@ -159,7 +173,9 @@ def _words(error: Exception) -> str:
     words = text.partition(" => ")[2].partition("\n")[0]
     if words == "send http request":
         words = text.partition("\nSource:\n")[2].strip().partition("\n")[0]
-    return words.partition(": [")[0] or type(error).__name__  # without a list of all servers and their figures
+    return (
+        words.partition(": [")[0] or type(error).__name__
+    )  # without a list of all servers and their figures
 
 
 class Directory:

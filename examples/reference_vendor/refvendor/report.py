@@ -20,7 +20,12 @@ class Reporter:
     """Posts the status of one task's party to ``system.callback``."""
 
     def __init__(
-        self, url: str, task_id: str, party: str, log: Log, sleep: Callable[[float], None] = time.sleep
+        self,
+        url: str,
+        task_id: str,
+        party: str,
+        log: Log,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._url = url
         self._always = {"task_id": task_id, "role": party}
@@ -35,9 +40,18 @@ class Reporter:
         """Tell that the run went well; False: nobody took it in within so many seconds."""
         return self._tell({"status": "SUCCESS", "result_code": SUCCESS_CODE}, seconds)
 
-    def failed(self, message: str, result_code: str = FAILURE_CODE, seconds: float = 60.0) -> bool:
+    def failed(
+        self,
+        message: str,
+        result_code: str = FAILURE_CODE,
+        seconds: float = 60.0,
+    ) -> bool:
         """Tell that the run failed, and why; False: nobody took it in within so many seconds."""
-        body = {"status": "FAILED", "result_code": result_code, "result_message": message[:_LONGEST_MESSAGE]}
+        body = {
+            "status": "FAILED",
+            "result_code": result_code,
+            "result_message": message[:_LONGEST_MESSAGE],
+        }
         return self._tell(body, seconds)
 
     def _tell(self, body: dict[str, Any], seconds: float) -> bool:

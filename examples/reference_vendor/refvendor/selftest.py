@@ -25,9 +25,21 @@ def selftest(log: Log) -> int:
             trouble = f"{type(error).__name__}: {error}"
         failed += trouble is not None
         level, result = ("error", trouble) if trouble else ("info", "passed")
-        log(level, "self-test", component=name, parameters=dict(parameters), result=result)
+        log(
+            level,
+            "self-test",
+            component=name,
+            parameters=dict(parameters),
+            result=result,
+        )
     code = "99999999" if failed else "00000000"
-    log("error" if failed else "info", "self-test ended", failed=failed, of=len(_CASES), result_code=code)
+    log(
+        "error" if failed else "info",
+        "self-test ended",
+        failed=failed,
+        of=len(_CASES),
+        result_code=code,
+    )
     return 1 if failed else 0
 
 

@@ -28,7 +28,11 @@ class StoredIo:
     """
 
     def __init__(
-        self, place: Place, inputs: Mapping[str, Address], outputs: Mapping[str, Address], description: str = ""
+        self,
+        place: Place,
+        inputs: Mapping[str, Address],
+        outputs: Mapping[str, Address],
+        description: str = "",
     ) -> None:
         self._place = place
         self._inputs = inputs
@@ -70,7 +74,14 @@ class StoredIo:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
         self._write(name, text, "json", len(value) if isinstance(value, list) else 1, [])
 
-    def _write(self, name: str, text: str, kind: str, count: int, columns: list[dict[str, str]]) -> None:
+    def _write(
+        self,
+        name: str,
+        text: str,
+        kind: str,
+        count: int,
+        columns: list[dict[str, str]],
+    ) -> None:
         address = self._outputs[name]
         where = f"output {name} ({address.namespace}/{address.name})"
         metadata = {
@@ -85,7 +96,10 @@ class StoredIo:
             "expire_time": _NEVER_EXPIRES,
             "file_type": kind,
         }
-        files = {f"{_PARTITION}0": text.encode(), METADATA: json.dumps(metadata, ensure_ascii=False).encode()}
+        files = {
+            f"{_PARTITION}0": text.encode(),
+            METADATA: json.dumps(metadata, ensure_ascii=False).encode(),
+        }
         try:
             self._place.publish(_path(where, address), files)
         except OSError as error:
@@ -111,7 +125,9 @@ class StoredIo:
             found = [_NUMBERED.fullmatch(name) for name in names]
             count = max((int(match[1]) for match in found if match), default=-1) + 1
             if count < 1 and (others := sorted(name for name in names if _is_part(name))):
-                return [self._place.read(f"{path}/{name}") for name in others]  # a table that others wrote
+                return [
+                    self._place.read(f"{path}/{name}") for name in others
+                ]  # a table that others wrote
         if count < 1:
             try:
                 return [self._place.read(path)]
@@ -139,7 +155,10 @@ class StoredIo:
 
 
 def open_storage(
-    url: str, inputs: Mapping[str, Address], outputs: Mapping[str, Address], description: str = ""
+    url: str,
+    inputs: Mapping[str, Address],
+    outputs: Mapping[str, Address],
+    description: str = "",
 ) -> StoredIo:
     """The storage behind a URL. Raises `StorageFailed` for an engine that this image does not speak."""
     return StoredIo(open_place(url), inputs, outputs, description)
@@ -166,7 +185,9 @@ def _csv(rows: Sequence[Sequence[str]]) -> str:
     # The writer sees no need to quote a carriage return, but the reader ends a line there.
     every = any("\r" in cell for row in rows for cell in row)
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL)
+    writer = csv.writer(
+        text, lineterminator="\n", quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL
+    )
     writer.writerows(rows)
     return text.getvalue()
 
@@ -176,11 +197,20 @@ def _is_part(name: str) -> bool:
     return bool(name) and name[0] not in "._" and not name.endswith("/") and name != METADATA
 
 
-def _path(where: str, address: Address, *, nested: bool = False) -> str:
+def _path(
+    where: str,
+    address: Address,
+    *,
+    nested: bool = False,
+) -> str:
     """Return where an address lies; ``nested``: in a table that others wrote, the namespace may be a path."""
     folders = address.namespace.split("/") if nested else [address.namespace]
     for part in (*folders, address.name):
-        if part in ("", ".", "..") or any(c in "/\\" or ord(c) < 32 for c in part) or len(part.encode()) > 255:
+        if (
+            part in ("", ".", "..")
+            or any(c in "/\\" or ord(c) < 32 for c in part)
+            or len(part.encode()) > 255
+        ):
             raise StorageFailed(f"{where}: namespace and name must be plain file names")
     return f"{address.namespace}/{address.name}"
 

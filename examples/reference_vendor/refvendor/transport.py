@@ -56,7 +56,12 @@ class ChannelNet:
         # A number per push that no earlier attempt of this task has used, or its messages would look repeated.
         self._sequence = secrets.randbits(40) << 20
 
-    def send(self, to: str, name: str, payload: bytes) -> None:
+    def send(
+        self,
+        to: str,
+        name: str,
+        payload: bytes,
+    ) -> None:
         """Push a message in parts. Raises what `Caller.call` raises."""
         headers = self._headers(to)
         with self._push_lock:
@@ -114,7 +119,9 @@ class ChannelNet:
     def _release(self) -> None:
         headers = self._headers(self._task.me)
         while self._to_release:
-            if self._popper.attempt("release", headers, {"topic": self._to_release[0], "timeout": 1000}):
+            if self._popper.attempt(
+                "release", headers, {"topic": self._to_release[0], "timeout": 1000}
+            ):
                 break
             self._to_release.pop(0)
 
@@ -140,5 +147,12 @@ class ChannelNet:
             raise VendorError(f"{party} is not a party of this task")
         return nodes[int(index)]
 
-    def _topic(self, source: str, to: str, name: str, number: int, part: int) -> str:
+    def _topic(
+        self,
+        source: str,
+        to: str,
+        name: str,
+        number: int,
+        part: int,
+    ) -> str:
         return f"{self._task.task_id}:{source}:{to}:{name}:{number}:{part}"

@@ -17,7 +17,12 @@ Fault = Callable[["Request"], str | None]
 
 
 class Request:
-    def __init__(self, path: str, headers: dict[str, str], body: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        headers: dict[str, str],
+        body: Any,
+    ) -> None:
         self.path = path
         self.verb = path.rsplit("/", 1)[-1]
         self.headers = headers
@@ -31,7 +36,14 @@ class Loopback:
         self.requests: list[Request] = []
         self.callbacks: list[dict[str, Any]] = []
         self.fault: Fault = lambda request: None
-        self.callback_answer: tuple[int, Any] = (200, {"code": 0, "msg": "success", "data": {}})
+        self.callback_answer: tuple[int, Any] = (
+            200,
+            {
+                "code": 0,
+                "msg": "success",
+                "data": {},
+            },
+        )
         self.listening = False
         self._changed = threading.Condition()
         self._queues: dict[tuple[str, str], deque[bytes]] = defaultdict(deque)
@@ -76,7 +88,11 @@ class Loopback:
         self._server.socket.close()
         self._server.socket = self._socket
         self._server.server_activate()
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever,
+            args=(0.02,),
+            daemon=True,
+        ).start()
         return self
 
     def close(self) -> None:
@@ -88,7 +104,9 @@ class Loopback:
     def wait_for(self, condition: Callable[[], bool], seconds: float = 20) -> None:
         """Wait until something that arrived makes the condition true."""
         with self._changed:
-            assert self._changed.wait_for(condition, seconds), "what the test waits for did not happen"
+            assert self._changed.wait_for(condition, seconds), (
+                "what the test waits for did not happen"
+            )
 
     def held(self) -> int:
         """Messages that the transport still keeps, read or not."""
@@ -100,7 +118,9 @@ class Loopback:
             fault = self.fault(request)
             self._changed.notify_all()
         if fault == "reset":
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             handler.close_connection = True
             handler.connection.close()
             return
@@ -130,21 +150,34 @@ class Loopback:
                 key = (session, topic, source, request.body["metadata"]["sequence"])
                 if key not in self._seen:
                     self._seen.add(key)
-                    self._queues[session, topic].append(base64.b64decode(request.body["payload"], validate=True))
+                    self._queues[session, topic].append(
+                        base64.b64decode(request.body["payload"], validate=True)
+                    )
                     self._changed.notify_all()
             if request.verb == "release":
                 self._queues.pop((session, topic), None)
                 for taken in [key for key in self._taken if key[:2] == (session, topic)]:
                     del self._taken[taken]
             if request.verb == "pop":
-                return 200, {"code": "E0000000000", "message": "", **self._pop(session, topic, request)}
+                return 200, {
+                    "code": "E0000000000",
+                    "message": "",
+                    **self._pop(session, topic, request),
+                }
         return 200, {"code": "E0000000000", "message": ""}
 
-    def _pop(self, session: str, topic: str, request: Request) -> dict[str, str]:
+    def _pop(
+        self,
+        session: str,
+        topic: str,
+        request: Request,
+    ) -> dict[str, str]:
         pop_id = request.headers.get("x-ptp-pop-id", "")
         queue = self._queues[session, topic]
         if (session, topic, pop_id) not in self._taken:
-            if not self._changed.wait_for(lambda: bool(queue), min(0.3, request.body["timeout"] / 1000)):
+            if not self._changed.wait_for(
+                lambda: bool(queue), min(0.3, request.body["timeout"] / 1000)
+            ):
                 return {}
             message = queue.popleft()
             if not pop_id:
@@ -153,7 +186,11 @@ class Loopback:
         return {"content": base64.b64encode(self._taken[session, topic, pop_id]).decode()}
 
     @staticmethod
-    def _reply(handler: BaseHTTPRequestHandler, status: int, answer: Any) -> None:
+    def _reply(
+        handler: BaseHTTPRequestHandler,
+        status: int,
+        answer: Any,
+    ) -> None:
         data = json.dumps(answer).encode()
         handler.send_response(status)
         handler.send_header("Content-Type", "application/json")

@@ -32,11 +32,21 @@ def test_the_breast_cancer_files_have_their_counts():
 
 def test_credit_data_repeats_itself_and_overlaps(tmp_path):
     for name, seed in (("a", "7"), ("b", "7"), ("c", "8")):
-        command = [sys.executable, EXAMPLES / "credit_data.py", tmp_path / name, "--rows", "400", "--seed", seed]
+        command = [
+            sys.executable,
+            EXAMPLES / "credit_data.py",
+            tmp_path / name,
+            "--rows",
+            "400",
+            "--seed",
+            seed,
+        ]
         subprocess.run(command, check=True)
     for file in ("credit_guest.csv", "credit_host.csv"):
         same, again, other = ((tmp_path / name / file).read_bytes() for name in "abc")
         assert same == again != other
-    (_, guest), (_, host) = (read(tmp_path / "a" / f"credit_{party}.csv") for party in ("guest", "host"))
+    (_, guest), (_, host) = (
+        read(tmp_path / "a" / f"credit_{party}.csv") for party in ("guest", "host")
+    )
     assert len({row[0] for row in guest} & {row[0] for row in host}) == 340
     assert 0.12 < sum(row[1] == "1" for row in guest) / 400 < 0.25

@@ -39,12 +39,19 @@ def test_a_complete_environment_is_read():
     assert found.task.inputs == ("train_data",) and found.task.outputs == ("train_data",)
     assert found.inputs == {"train_data": Address("ns", "in")}
     assert found.institutions == {"host.1": "IC"}
-    assert (found.token, found.trace_id, found.log_path, found.deadline) == ("token", "trace", "/logs", 3600.0)
+    assert (found.token, found.trace_id, found.log_path, found.deadline) == (
+        "token",
+        "trace",
+        "/logs",
+        3600.0,
+    )
 
 
 def test_only_what_every_platform_sets_is_required():
     minimal = {
-        k: v for k, v in COMPLETE.items() if k not in ("system.callback", "config.log.path", "config.token")
+        k: v
+        for k, v in COMPLETE.items()
+        if k not in ("system.callback", "config.log.path", "config.token")
     }
     assert read(minimal).callback == ""
 
@@ -56,7 +63,11 @@ def test_only_what_every_platform_sets_is_required():
         ("config.self_role", "guest.x", "config.self_role"),
         ("config.self_role", "arbiter.0", "config.node_id.arbiter.0"),
         ("config.node_id.host.7", "D", "config.node_id.host.2"),
-        ("config.node_id.host.99999999999999999999", "D", "config.node_id.host.99999999999999999999"),
+        (
+            "config.node_id.host.99999999999999999999",
+            "D",
+            "config.node_id.host.99999999999999999999",
+        ),
         ("config.node_id.host", "D", "config.node_id.host:"),
         ("config.node_id.guest.0", "", "config.node_id.guest.0"),
         ("runtime.component.input.train_data", "ns#in", "runtime.component.input.train_data"),
@@ -71,7 +82,11 @@ def test_only_what_every_platform_sets_is_required():
         ("config.deadline", "nan", "config.deadline"),
     ],
 )
-def test_what_cannot_work_is_named(name, value, named):
+def test_what_cannot_work_is_named(
+    name,
+    value,
+    named,
+):
     with pytest.raises(BadParameters) as caught:
         read(COMPLETE | {name: value, "config.session_id": ""})
     assert named in str(caught.value)

@@ -17,7 +17,9 @@ from refvendor.registration import description
 
 ROLES = {"guest": guest, "host": host}
 SMALL = {"key_length": 1024}
-RAW, RSA, ECDH = ({"intersect_method": method, "rsa_params": SMALL} for method in ("raw", "rsa", "ecdh"))
+RAW, RSA, ECDH = (
+    {"intersect_method": method, "rsa_params": SMALL} for method in ("raw", "rsa", "ecdh")
+)
 GUEST_IDS = ["u3", "u1", "u2", "u9", "用户 7"]
 HOST_IDS = ["u2", "u4", "用户 7", "u3"]
 COMMON = ["u2", "u3", "用户 7"]
@@ -27,8 +29,18 @@ def table(ids, side):
     return Table(["no", "id", f"{side}_x"], [[str(n), i, f"{side}{n}"] for n, i in enumerate(ids)])
 
 
-def intersect(parameters, guest_ids=GUEST_IDS, host_ids=HOST_IDS, *more_hosts, checked=True, **options):
-    inputs = {"guest.0": {"train_data": table(guest_ids, "g")}, "host.0": {"train_data": table(host_ids, "h")}}
+def intersect(
+    parameters,
+    guest_ids=GUEST_IDS,
+    host_ids=HOST_IDS,
+    *more_hosts,
+    checked=True,
+    **options,
+):
+    inputs = {
+        "guest.0": {"train_data": table(guest_ids, "g")},
+        "host.0": {"train_data": table(host_ids, "h")},
+    }
     for number, ids in enumerate(more_hosts, start=1):
         inputs[f"host.{number}"] = {"train_data": table(ids, f"h{number}")}
     run = run_parties("Intersection", ROLES, inputs, parameters, seconds=20, **options)
@@ -47,7 +59,12 @@ def opened(monkeypatch):
     sent = []
     send = links.SealedLink.send
 
-    def record(self, kind, fields=None, blobs=()):
+    def record(
+        self,
+        kind,
+        fields=None,
+        blobs=(),
+    ):
         sent.append((kind, dict(fields or {}), list(blobs)))
         send(self, kind, fields, blobs)
 
@@ -60,14 +77,22 @@ def blob(sent, kind):
 
 
 IDS = st.lists(
-    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6), unique=True, max_size=12
+    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6),
+    unique=True,
+    max_size=12,
 )
 
 
 @pytest.mark.parametrize("parameters", [RAW, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
 @settings(deadline=None, max_examples=12)
 @given(IDS, IDS, IDS, st.randoms(use_true_random=False))
-def test_every_party_gets_the_sorted_intersection(parameters, common, mine, theirs, rng):
+def test_every_party_gets_the_sorted_intersection(
+    parameters,
+    common,
+    mine,
+    theirs,
+    rng,
+):
     guest_ids, host_ids = list({*common, *mine}), list({*common, *theirs})
     rng.shuffle(guest_ids)
     rng.shuffle(host_ids)
@@ -76,10 +101,17 @@ def test_every_party_gets_the_sorted_intersection(parameters, common, mine, thei
     assert found(run, "guest.0") == found(run, "host.0") == expected
 
 
-@pytest.mark.parametrize("parameters", [RAW | {"join_role": "guest"}, RSA, ECDH], ids=["raw", "rsa", "ecdh"])
+@pytest.mark.parametrize(
+    "parameters", [RAW | {"join_role": "guest"}, RSA, ECDH], ids=["raw", "rsa", "ecdh"]
+)
 @settings(deadline=None, max_examples=8)
 @given(IDS, IDS, IDS)
-def test_several_hosts_intersect_with_all(parameters, a, b, c):
+def test_several_hosts_intersect_with_all(
+    parameters,
+    a,
+    b,
+    c,
+):
     run = intersect(parameters, list({*a, *b}), list({*b, *c}), list({*a, *b, *c}))
     expected = sorted(set(a + b) & set(b + c))
     assert [found(run, party) for party in ("guest.0", "host.0", "host.1")] == [expected] * 3
@@ -101,12 +133,18 @@ def test_rows_keep_their_cells_and_reports_count(method):
     ]
     report = Table(["party", "count"], [["guest.0", "5"], ["host.0", "4"], ["intersection", "3"]])
     assert (
-        run["guest.0"].io.tables["train-intersection"] == run["host.0"].io.tables["train-intersection"] == report
+        run["guest.0"].io.tables["train-intersection"]
+        == run["host.0"].io.tables["train-intersection"]
+        == report
     )
 
 
 def test_the_users_parameters_work_as_they_stand():
-    rsa_params = {"hash_method": "sha256", "final_hash_method": "sha256", "key_length": 2048}
+    rsa_params = {
+        "hash_method": "sha256",
+        "final_hash_method": "sha256",
+        "key_length": 2048,
+    }
     run = intersect(
         {
             "id": "id",
@@ -143,7 +181,12 @@ def test_intersect_method_decides_the_messages(opened):
     [(RAW, "guest.0"), (RAW | {"join_role": "guest"}, "host.0"), (RSA, "host.0"), (ECDH, "host.0")],
 )
 @pytest.mark.parametrize("off", [False, "False", "false"])
-def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(opened, parameters, passive, off):
+def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(
+    opened,
+    parameters,
+    passive,
+    off,
+):
     run = intersect(parameters | {"sync_intersect_ids": off, "only_output_key": False})
     knows = "host.0" if passive == "guest.0" else "guest.0"
     assert found(run, knows) == COMMON
@@ -153,7 +196,9 @@ def test_sync_intersect_ids_false_keeps_the_hits_at_one_side(opened, parameters,
     assert "hits" not in {kind for kind, _, _ in opened}
 
 
-@pytest.mark.parametrize(("value", "header"), [(True, ["id"]), ("True", ["id"]), (False, ["no", "id", "g_x"])])
+@pytest.mark.parametrize(
+    ("value", "header"), [(True, ["id"]), ("True", ["id"]), (False, ["no", "id", "g_x"])]
+)
 def test_only_output_key_leaves_only_the_id(value, header):
     run = intersect(RAW | {"only_output_key": value})
     assert run["guest.0"].io.tables["train_data"].header == header
@@ -167,13 +212,35 @@ def test_use_hash_false_sends_ids_and_says_so(opened):
 
 @pytest.mark.parametrize("method", available())
 def test_hash_method_salt_and_base64_decide_the_tags(opened, method):
-    assert found(intersect(RAW | {"hash_method": method, "salt": "pepper", "base64": False}), "guest.0") == COMMON
+    assert (
+        found(
+            intersect(
+                RAW
+                | {
+                    "hash_method": method,
+                    "salt": "pepper",
+                    "base64": False,
+                }
+            ),
+            "guest.0",
+        )
+        == COMMON
+    )
     tags = json.loads(blob(opened, "tags"))
     assert tags == sorted(digest(method, f"pepper{i}".encode()).hex() for i in GUEST_IDS)
     opened.clear()
-    intersect(RAW | {"hash_method": method, "salt": 12345, "base64": True})
+    intersect(
+        RAW
+        | {
+            "hash_method": method,
+            "salt": 12345,
+            "base64": True,
+        }
+    )
     tags = json.loads(blob(opened, "tags"))
-    assert tags == sorted(base64.b64encode(digest(method, f"12345{i}".encode())).decode() for i in GUEST_IDS)
+    assert tags == sorted(
+        base64.b64encode(digest(method, f"12345{i}".encode())).decode() for i in GUEST_IDS
+    )
 
 
 def test_an_empty_salt_is_a_salt(opened):
@@ -182,7 +249,11 @@ def test_an_empty_salt_is_a_salt(opened):
 
 
 @pytest.mark.parametrize(("role", "sender"), [("host", "guest.0"), ("guest", "host.0")])
-def test_join_role_names_the_side_that_collects(opened, role, sender):
+def test_join_role_names_the_side_that_collects(
+    opened,
+    role,
+    sender,
+):
     run = intersect(RAW | {"join_role": role})
     ids = GUEST_IDS if sender == "guest.0" else HOST_IDS
     assert len(json.loads(blob(opened, "tags"))) == len(ids)
@@ -191,13 +262,21 @@ def test_join_role_names_the_side_that_collects(opened, role, sender):
 
 def test_rsa_params_decide_the_signatures(opened, monkeypatch):
     used = []
-    monkeypatch.setattr(matching, "digest", lambda name, *parts: used.append(name) or digest(name, *parts))
+    monkeypatch.setattr(
+        matching, "digest", lambda name, *parts: used.append(name) or digest(name, *parts)
+    )
     for params in (
         {"key_length": 1024},
-        {"key_length": 1280, "hash_method": "sha512", "final_hash_method": "md5"},
+        {
+            "key_length": 1280,
+            "hash_method": "sha512",
+            "final_hash_method": "md5",
+        },
     ):
         opened.clear()
-        assert found(intersect({"intersect_method": "rsa", "rsa_params": params}), "host.0") == COMMON
+        assert (
+            found(intersect({"intersect_method": "rsa", "rsa_params": params}), "host.0") == COMMON
+        )
         assert len(blob(opened, "key")) * 8 == params["key_length"]
     assert set(used) == {"sha256", "md5"}
 
@@ -243,8 +322,19 @@ def test_the_host_cannot_collect_for_several_hosts():
 
 
 def test_unknown_and_idle_parameters_warn_and_do_not_fail():
-    run = intersect(RSA | {"colour": "red", "salt": "x", "dataset_id": "a#b", "namespace": "a", "name": "b"})
-    warned = {fields.get("parameter") for level, _, fields in run["host.0"].lines if level == "warning"}
+    run = intersect(
+        RSA
+        | {
+            "colour": "red",
+            "salt": "x",
+            "dataset_id": "a#b",
+            "namespace": "a",
+            "name": "b",
+        }
+    )
+    warned = {
+        fields.get("parameter") for level, _, fields in run["host.0"].lines if level == "warning"
+    }
     assert warned == {"colour", "salt"}
 
 
@@ -261,7 +351,11 @@ def test_every_declared_parameter_is_read_and_shown_with_its_default():
 def test_the_description_lists_the_hashes_and_methods_there_are():
     declared = {p["name"]: p for p in description("Intersection")["inputParam"]}
     assert [b["value"] for b in declared["hash_method"]["bindingData"]] == list(HASHES)
-    assert [b["value"] for b in declared["intersect_method"]["bindingData"]] == ["raw", "rsa", "ecdh"]
+    assert [b["value"] for b in declared["intersect_method"]["bindingData"]] == [
+        "raw",
+        "rsa",
+        "ecdh",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +369,11 @@ def test_the_description_lists_the_hashes_and_methods_there_are():
         ("rsa_params.key_length", RSA, RSA | {"rsa_params": {"key_length": 2048}}),
     ],
 )
-def test_parties_that_differ_name_what_differs(name, mine, theirs):
+def test_parties_that_differ_name_what_differs(
+    name,
+    mine,
+    theirs,
+):
     run = intersect(lambda party: mine if party == "guest.0" else theirs, checked=False)
     for party in ("guest.0", "host.0"):
         assert isinstance(run[party].error, BadParameters)
@@ -289,7 +387,10 @@ def test_parties_that_differ_name_what_differs(name, mine, theirs):
 def test_duplicate_and_empty_ids_are_refused_by_row_number():
     run = intersect(RAW, ["a", "b", "a", "", "b", "b"], ["a"], checked=False)
     message = str(run["guest.0"].error)
-    assert "row 3 has the id of row 1; row 4 has an empty id; row 5 has the id of row 2; row 6 has" in message
+    assert (
+        "row 3 has the id of row 1; row 4 has an empty id; row 5 has the id of row 2; row 6 has"
+        in message
+    )
     assert isinstance(run["guest.0"].error, BadParameters)
     assert "guest.0 gave up" in str(run["host.0"].error), "the peer need not wait for the deadline"
 
@@ -320,9 +421,19 @@ SECRET_HOST = [f"person-{n:05d}" for n in range(30, 90)]
 def reversible(value):
     """An id and what anybody could compute from a guess of it."""
     raw = value.encode()
-    hashes = [digest(name, salt, raw) for name in HASHES if name in available() for salt in (b"", b"12345")]
+    hashes = [
+        digest(name, salt, raw)
+        for name in HASHES
+        if name in available()
+        for salt in (b"", b"12345")
+    ]
     hashes += [hashlib.sha512(raw).digest()]
-    return [raw, *hashes, *(h.hex().encode() for h in hashes), *(base64.b64encode(h) for h in hashes)]
+    return [
+        raw,
+        *hashes,
+        *(h.hex().encode() for h in hashes),
+        *(base64.b64encode(h) for h in hashes),
+    ]
 
 
 @pytest.mark.parametrize("parameters", [RSA, ECDH], ids=["rsa", "ecdh"])
@@ -333,7 +444,9 @@ def test_no_id_and_no_hash_of_one_is_sent_even_inside_the_seal(opened, parameter
     rng.shuffle(host_ids)
     run = intersect(parameters, guest_ids, host_ids)
     assert len(found(run, "guest.0")) == 30
-    inside = b"\n".join(json.dumps(fields).encode() + b"".join(blobs) for _, fields, blobs in opened)
+    inside = b"\n".join(
+        json.dumps(fields).encode() + b"".join(blobs) for _, fields, blobs in opened
+    )
     outside = run.channel.all_bytes()
     assert len(inside) > 1000 and len(outside) > len(inside)
     for value in (*SECRET_GUEST, *SECRET_HOST):
@@ -376,6 +489,10 @@ def test_the_order_of_the_file_is_not_sent(opened, parameters):
         if kind == "tags":
             assert json.loads(blobs[0]) == sorted(json.loads(blobs[0]))
         if kind in ("points", "blinded", "signed"):
-            size = {"points": 32, "blinded": 128, "signed": 16}[kind]
+            size = {
+                "points": 32,
+                "blinded": 128,
+                "signed": 16,
+            }[kind]
             values = [blobs[-1][i : i + size] for i in range(0, len(blobs[-1]), size)]
             assert values == sorted(values) and len(values) == 60

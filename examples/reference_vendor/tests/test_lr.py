@@ -49,24 +49,49 @@ from training_data import (
 KEY = paillier.generate(1024)
 
 
-def train(parameters: Mapping[str, Any], guest: Table, host: Table) -> TaskRun:
-    inputs = {"guest.0": {"train_data": guest}, "host.0": {"train_data": host}, "arbiter.0": {}}
+def train(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    host: Table,
+) -> TaskRun:
+    inputs = {
+        "guest.0": {"train_data": guest},
+        "host.0": {"train_data": host},
+        "arbiter.0": {},
+    }
     return run_parties("HeteroLR", lr.ROLES, inputs, {"encrypt_param": SMALL_KEY, **parameters})
 
 
-def read(parameters: Mapping[str, Any], guest: Table, host: Table) -> tuple[lr.Parameters, Rows, Rows]:
+def read(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    host: Table,
+) -> tuple[lr.Parameters, Rows, Rows]:
     found = lr.read_parameters(a_task(parameters, "guest", "arbiter"), no_log)
-    return found, read_rows(guest, found.common, True, no_log), read_rows(host, found.common, False, no_log)
+    return (
+        found,
+        read_rows(guest, found.common, True, no_log),
+        read_rows(host, found.common, False, no_log),
+    )
 
 
-def in_the_clear(parameters: Mapping[str, Any], guest: Table, host: Table) -> tuple[Fitted, Part, Part]:
+def in_the_clear(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    host: Table,
+) -> tuple[Fitted, Part, Part]:
     found, own, other = read(parameters, guest, host)
     a = Part("guest.0", standardise(own, found.plan.fit_intercept), found.plan)
     b = Part("host.0", standardise(other, intercept=False), found.plan)
     return pooled(a, b, own.label_values, found.plan), a, b
 
 
-def assert_lossless(run: TaskRun, parameters: Mapping[str, Any], guest: Table, host: Table) -> None:
+def assert_lossless(
+    run: TaskRun,
+    parameters: Mapping[str, Any],
+    guest: Table,
+    host: Table,
+) -> None:
     """Scores, losses and weights are those of the pooled run, digit for digit."""
     plain, a, b = in_the_clear(parameters, guest, host)
     ours = run.checked()["guest.0"].io
@@ -100,11 +125,14 @@ def test_breast_cancer_is_lossless_and_as_good_as_scikit_learn(breast_run: TaskR
     report = breast_run["guest.0"].io.values["train-loss"]
     assert abs(report["auc"] - standard_regression(guest, host)) <= 0.01
     assert report["auc"] == pytest.approx(
-        roc_auc_score(labels_of(guest), scores_of(breast_run["guest.0"].io.tables["train_data"])), abs=1e-12
+        roc_auc_score(labels_of(guest), scores_of(breast_run["guest.0"].io.tables["train_data"])),
+        abs=1e-12,
     )
     assert report["local_baseline"]["auc"] < report["auc"] - 0.01
     lines = [fields for _, message, fields in breast_run["guest.0"].lines if message == "iteration"]
-    assert [(fields["iteration"], fields["of"]) for fields in lines] == [(i, 30) for i in range(1, 31)]
+    assert [(fields["iteration"], fields["of"]) for fields in lines] == [
+        (i, 30) for i in range(1, 31)
+    ]
     assert [fields["loss"] for fields in lines] == [entry["loss"] for entry in report["loss"]]
 
 
@@ -121,12 +149,28 @@ def test_every_optimizer_gets_within_a_hundredth_of_scikit_learn(optimizer: str)
     [
         *({"optimizer": optimizer} for optimizer in OPTIMIZERS),
         {"batch_size": 11},
-        {"batch_size": 25, "early_stop": "diff", "tol": 0.05, "max_iter": 20},
+        {
+            "batch_size": 25,
+            "early_stop": "diff",
+            "tol": 0.05,
+            "max_iter": 20,
+        },
         {"batch_size": 4000},
         {"penalty": "L1", "alpha": 0.2},
-        {"init_param": {"init_method": "random_normal", "fit_intercept": False}, "early_stop": "diff"},
-        {"early_stop": "weight_diff", "tol": 0.3, "max_iter": 20},
-        {"learning_rate": 20, "optimizer": "sgd", "max_iter": 2},
+        {
+            "init_param": {"init_method": "random_normal", "fit_intercept": False},
+            "early_stop": "diff",
+        },
+        {
+            "early_stop": "weight_diff",
+            "tol": 0.3,
+            "max_iter": 20,
+        },
+        {
+            "learning_rate": 20,
+            "optimizer": "sgd",
+            "max_iter": 2,
+        },
         {"encrypt_param": {"key_length": 2048}, "max_iter": 1},
     ],
     ids=str,
@@ -150,7 +194,10 @@ def test_any_data_is_lossless(data: st.DataObject) -> None:
     labels = np.array(data.draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
     labels[0], labels[1] = 0, 1
     tables = made_up(
-        block(data.draw(st.integers(0, 3))), block(data.draw(st.integers(0, 3))), labels, missing=True
+        block(data.draw(st.integers(0, 3))),
+        block(data.draw(st.integers(0, 3))),
+        labels,
+        missing=True,
     )
     values = {"max_iter": 2, "batch_size": data.draw(st.sampled_from(["all", -1, 6]))}
     assert_lossless(train(values, *tables), values, *tables)
@@ -158,7 +205,16 @@ def test_any_data_is_lossless(data: st.DataObject) -> None:
 
 def test_the_arithmetic_is_that_of_a_plain_descent_within_rounding() -> None:
     guest, host = random_tables(80, 2, 3)
-    plain, a, b = in_the_clear({"optimizer": "sgd", "max_iter": 8, "alpha": 0.05, "tol": 0}, guest, host)
+    plain, a, b = in_the_clear(
+        {
+            "optimizer": "sgd",
+            "max_iter": 8,
+            "alpha": 0.05,
+            "tol": 0,
+        },
+        guest,
+        host,
+    )
     _, own, other = read({}, guest, host)
     x = np.column_stack([own.values, other.values])
     x = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(80)])
@@ -179,7 +235,15 @@ def test_a_wide_tolerance_stops_early_and_none_never(early_stop: str) -> None:
     guest, host = random_tables(30, 2, 2)
     first = 2 if early_stop == "diff" else 1
     for tol, iterations in ((100, first), (0, 4)):
-        run = train({"early_stop": early_stop, "tol": tol, "max_iter": 4}, guest, host).checked()
+        run = train(
+            {
+                "early_stop": early_stop,
+                "tol": tol,
+                "max_iter": 4,
+            },
+            guest,
+            host,
+        ).checked()
         for party in ("guest.0", "arbiter.0"):
             report = run[party].io.values["train-loss"]
             assert len(report["loss"]) == iterations
@@ -227,7 +291,11 @@ def test_a_rate_that_makes_the_weights_explode_is_named() -> None:
         part.scores(np.arange(2))
 
 
-def plainly(guest: Table, host: Table, parameters: Mapping[str, Any]) -> tuple[PlainWire, Rows, Rows]:
+def plainly(
+    guest: Table,
+    host: Table,
+    parameters: Mapping[str, Any],
+) -> tuple[PlainWire, Rows, Rows]:
     """Train over links that are not sealed, to read what each peer itself can read."""
     found, own, other = read(parameters, guest, host)
     wire, plan = PlainWire(), found.plan
@@ -244,7 +312,11 @@ def plainly(guest: Table, host: Table, parameters: Mapping[str, Any]) -> tuple[P
     return wire, own, other
 
 
-def clear_gradients(own: Rows, other: Rows, plan: RegressionPlan) -> tuple[list[int], list[int], list[int]]:
+def clear_gradients(
+    own: Rows,
+    other: Rows,
+    plan: RegressionPlan,
+) -> tuple[list[int], list[int], list[int]]:
     """Per row, and summed for guest and host: the integers of the first iteration."""
     a, b = standardise(own, plan.fit_intercept), standardise(other, intercept=False)
     zeros = np.zeros(len(own.ids))
@@ -252,15 +324,23 @@ def clear_gradients(own: Rows, other: Rows, plan: RegressionPlan) -> tuple[list[
     return rows.tolist(), (a.cells.T @ rows).tolist(), (b.cells.T @ rows).tolist()
 
 
-def masked(wire: PlainWire, to: str, columns: int) -> list[int]:
+def masked(
+    wire: PlainWire,
+    to: str,
+    columns: int,
+) -> list[int]:
     """What the arbiter told a party to be its gradient in the first iteration."""
     first = next(
-        m for source, peer, m, _ in wire.frames if (source, peer, m.kind) == ("arbiter.0", to, "gradient")
+        m
+        for source, peer, m, _ in wire.frames
+        if (source, peer, m.kind) == ("arbiter.0", to, "gradient")
     )
     size = KEY.cipher_bytes // 2 + 1
     blob = first.blob()
     assert len(blob) == size * columns
-    return [int.from_bytes(blob[i : i + size], "big", signed=True) for i in range(0, len(blob), size)]
+    return [
+        int.from_bytes(blob[i : i + size], "big", signed=True) for i in range(0, len(blob), size)
+    ]
 
 
 def test_the_arbiter_sees_gradients_behind_masks_only() -> None:
@@ -281,7 +361,11 @@ def test_the_arbiter_sees_gradients_behind_masks_only() -> None:
 def test_each_party_is_sent_what_it_may_know_and_no_more() -> None:
     guest, host = random_tables(40, 3, 3)
     wire, own, other = plainly(guest, host, {"max_iter": 2, "batch_size": 20})
-    sent = {(source, to, m.kind): set(m.fields) for source, to, m, _ in wire.frames if m.kind != "gradient"}
+    sent = {
+        (source, to, m.kind): set(m.fields)
+        for source, to, m, _ in wire.frames
+        if m.kind != "gradient"
+    }
     assert sent == {
         ("arbiter.0", "guest.0", "key"): set(),
         ("arbiter.0", "host.0", "key"): set(),
@@ -312,7 +396,9 @@ def test_the_guest_hides_every_row_with_randomness_of_its_own() -> None:
     """Who made the host's randomness must not be able to divide it out of the residuals."""
     guest, host = random_tables(30, 2, 2)
     wire, own, _ = plainly(guest, host, {"max_iter": 1})
-    blobs = {m.kind: m.blob() for source, _, m, _ in wire.frames if m.kind in ("scores", "residuals")}
+    blobs = {
+        m.kind: m.blob() for source, _, m, _ in wire.frames if m.kind in ("scores", "residuals")
+    }
     scores = KEY.load(blobs["scores"], 31)[:30]
     residuals = KEY.load(blobs["residuals"], 30)
     shares = own_residual(own.label_values, np.zeros(30)).tolist()
@@ -339,7 +425,9 @@ def test_two_runs_share_no_ciphertext() -> None:
     seen = []
     for _ in range(2):
         wire, _, _ = plainly(guest, host, {"max_iter": 2})
-        blobs = [m.blob() for source, _, m, _ in wire.frames if source != "arbiter.0" and m.kind in kinds]
+        blobs = [
+            m.blob() for source, _, m, _ in wire.frames if source != "arbiter.0" and m.kind in kinds
+        ]
         size = KEY.cipher_bytes
         ciphers = [blob[i : i + size] for blob in blobs for i in range(0, len(blob), size)]
         assert len(set(ciphers)) == len(ciphers) > 100
@@ -363,7 +451,9 @@ def test_standardised_columns_are_centred_scaled_and_held() -> None:
     values = np.array([[1.0, 5.0, np.nan], [2.0, 5.0, 4.0], [3.0, 5.0, 8.0], [1e6, 5.0, 6.0]])
     design = standardise(Rows(list("abcd"), ["x", "same", "gap"], values, None), intercept=True)
     cells = design.cells / 2.0**FEATURE_BITS
-    assert np.allclose(cells[:, 0].mean(), 0, atol=1e-3) and np.allclose(cells[:, 0].std(), 1, atol=1e-3)
+    assert np.allclose(cells[:, 0].mean(), 0, atol=1e-3) and np.allclose(
+        cells[:, 0].std(), 1, atol=1e-3
+    )
     assert not cells[:, 1].any()
     assert cells[0, 2] == 0 and design.means[2] == 6
     assert (cells[:, 3] == 1).all()
@@ -376,11 +466,31 @@ def test_standardised_columns_are_centred_scaled_and_held() -> None:
 @pytest.mark.parametrize(
     "start",
     [
-        {"rows": 29, "batch": 30, "iterations": 1},
-        {"rows": 30, "batch": 0, "iterations": 1},
-        {"rows": 30, "batch": 31, "iterations": 1},
-        {"rows": 30, "batch": 2, "iterations": 1},
-        {"rows": 30, "batch": 30, "iterations": "many"},
+        {
+            "rows": 29,
+            "batch": 30,
+            "iterations": 1,
+        },
+        {
+            "rows": 30,
+            "batch": 0,
+            "iterations": 1,
+        },
+        {
+            "rows": 30,
+            "batch": 31,
+            "iterations": 1,
+        },
+        {
+            "rows": 30,
+            "batch": 2,
+            "iterations": 1,
+        },
+        {
+            "rows": 30,
+            "batch": 30,
+            "iterations": "many",
+        },
         {},
     ],
     ids=str,

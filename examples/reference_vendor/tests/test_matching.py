@@ -21,7 +21,12 @@ class Scripted:
         self.messages = list(messages)
         self.sent = []
 
-    def send(self, kind, fields=None, blobs=()):
+    def send(
+        self,
+        kind,
+        fields=None,
+        blobs=(),
+    ):
         self.sent.append((kind, blobs))
 
     def expect(self, *kinds):
@@ -40,7 +45,9 @@ def test_a_generated_key_has_its_length_and_signs(bits):
     key = rsa.generate(bits)
     assert int(key.public.n).bit_length() == bits
     values = [gmpy2.mpz(v) for v in (2, 3, int(key.public.n) - 1)]
-    assert [pow(int(s), rsa.EXPONENT, int(key.public.n)) for s in key.sign(values)] == [int(v) for v in values]
+    assert [pow(int(s), rsa.EXPONENT, int(key.public.n)) for s in key.sign(values)] == [
+        int(v) for v in values
+    ]
 
 
 @pytest.mark.parametrize("bits", [0, 512, 1022, 1025, 8194])
@@ -58,7 +65,9 @@ def test_unblinding_gives_the_plain_signatures(values):
 
 
 def test_a_wrong_signature_is_noticed():
-    blinded = rsa.blind(KEY.public, [KEY.public.hashed("sha256", b"a"), KEY.public.hashed("sha256", b"b")])
+    blinded = rsa.blind(
+        KEY.public, [KEY.public.hashed("sha256", b"a"), KEY.public.hashed("sha256", b"b")]
+    )
     signed = KEY.sign(blinded.values)
     with pytest.raises(rsa.BadSignature, match="does not verify"):
         rsa.unblind(KEY.public, blinded, [signed[0], signed[1] + 1])
@@ -72,13 +81,23 @@ def test_hashes_fill_the_modulus():
 
 
 @given(st.sampled_from(available()), st.binary(max_size=20), st.integers(0, 200))
-def test_expansion_has_its_length_and_extends_itself(name, seed, length):
+def test_expansion_has_its_length_and_extends_itself(
+    name,
+    seed,
+    length,
+):
     assert len(expand(name, seed, length)) == length
     assert expand(name, seed, 200).startswith(expand(name, seed, length))
 
 
-@given(st.binary(max_size=40), st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
-def test_secrets_commute_on_the_curve(value, a, b):
+@given(
+    st.binary(max_size=40), st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32)
+)
+def test_secrets_commute_on_the_curve(
+    value,
+    a,
+    b,
+):
     p = curve.point(value)
     assert curve.multiply(a, curve.multiply(b, [p])) == curve.multiply(b, curve.multiply(a, [p]))
     assert p == curve.point(value)

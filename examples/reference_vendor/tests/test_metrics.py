@@ -11,8 +11,14 @@ from sklearn.metrics import roc_auc_score, roc_curve
 @st.composite
 def judged(draw):
     size = draw(st.integers(2, 60))
-    labels = draw(st.lists(st.integers(0, 1), min_size=size, max_size=size).filter(lambda v: len(set(v)) == 2))
-    scores = draw(st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5001, 0.9, 1.0]), min_size=size, max_size=size))
+    labels = draw(
+        st.lists(st.integers(0, 1), min_size=size, max_size=size).filter(lambda v: len(set(v)) == 2)
+    )
+    scores = draw(
+        st.lists(
+            st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.5001, 0.9, 1.0]), min_size=size, max_size=size
+        )
+    )
     return labels, scores
 
 
@@ -37,7 +43,14 @@ def test_the_curve_is_short_and_holds_the_largest_distance(case, points):
 
 @pytest.mark.parametrize(
     ("labels", "scores"),
-    [([], []), ([1], [0.5]), ([0, 0], [1, 2]), ([0, 1], [1]), ([0, 2], [1, 2]), ([0, 1], [1, np.nan])],
+    [
+        ([], []),
+        ([1], [0.5]),
+        ([0, 0], [1, 2]),
+        ([0, 1], [1]),
+        ([0, 2], [1, 2]),
+        ([0, 1], [1, np.nan]),
+    ],
 )
 def test_what_cannot_be_judged_is_refused(labels, scores):
     with pytest.raises(ValueError, match="must"):

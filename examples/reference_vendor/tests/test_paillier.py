@@ -45,7 +45,10 @@ def test_decryption_agrees_with_the_textbook(value: int) -> None:
 
 @few
 @given(
-    pairs=st.lists(st.tuples(st.integers(-HALF // 2, HALF // 2), st.integers(-HALF // 2, HALF // 2)), max_size=4)
+    pairs=st.lists(
+        st.tuples(st.integers(-HALF // 2, HALF // 2), st.integers(-HALF // 2, HALF // 2)),
+        max_size=4,
+    )
 )
 def test_sums_and_negations_are_those_of_the_plaintexts(pairs: list[tuple[int, int]]) -> None:
     left, right = PUBLIC.encrypt([a for a, _ in pairs]), PUBLIC.encrypt([b for _, b in pairs])
@@ -54,21 +57,40 @@ def test_sums_and_negations_are_those_of_the_plaintexts(pairs: list[tuple[int, i
 
 
 @few
-@given(data=st.data(), rows=st.integers(1, 8), columns=st.integers(0, 3))
-def test_weighted_sums_are_those_of_the_plaintexts(data: st.DataObject, rows: int, columns: int) -> None:
+@given(
+    data=st.data(),
+    rows=st.integers(1, 8),
+    columns=st.integers(0, 3),
+)
+def test_weighted_sums_are_those_of_the_plaintexts(
+    data: st.DataObject,
+    rows: int,
+    columns: int,
+) -> None:
     big = st.integers(-(2**20), 2**20)
     values = data.draw(st.lists(big, min_size=rows, max_size=rows))
     weights = np.array(
-        data.draw(st.lists(st.lists(big, min_size=columns, max_size=columns), min_size=rows, max_size=rows)),
+        data.draw(
+            st.lists(
+                st.lists(big, min_size=columns, max_size=columns), min_size=rows, max_size=rows
+            )
+        ),
         dtype=np.int64,
     ).reshape(rows, columns)
     found = KEY.decrypt(PUBLIC.weighted_sums(PUBLIC.encrypt(values), weights))
-    assert found == [sum(int(w) * v for w, v in zip(weights[:, c], values, strict=True)) for c in range(columns)]
+    assert found == [
+        sum(int(w) * v for w, v in zip(weights[:, c], values, strict=True)) for c in range(columns)
+    ]
 
 
 @few
-@given(values=st.lists(st.integers(0, 2**78 - 1), max_size=60), bits=st.sampled_from([78, 100, 300, 1022]))
-def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(values: list[int], bits: int) -> None:
+@given(
+    values=st.lists(st.integers(0, 2**78 - 1), max_size=60),
+    bits=st.sampled_from([78, 100, 300, 1022]),
+)
+def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(
+    values: list[int], bits: int
+) -> None:
     packed = PUBLIC.pack(PUBLIC.encrypt(values), bits)
     assert len(packed) == math.ceil(len(values) / (1022 // bits))
     assert KEY.unpack(KEY.decrypt(packed), bits, len(values)) == values
@@ -78,7 +100,9 @@ def test_packed_values_come_out_in_order_and_in_the_fewest_ciphertexts(values: l
 @given(base=st.integers(2, 2**64), exponent=st.integers(0, 2**128 - 1))
 def test_the_fixed_base_table_gives_the_power(base: int, exponent: int) -> None:
     modulus = mpz(2**127 - 1)
-    assert FixedBase(mpz(base) % modulus, modulus, 128).power(exponent) == gmpy2.powmod(base, exponent, modulus)
+    assert FixedBase(mpz(base) % modulus, modulus, 128).power(exponent) == gmpy2.powmod(
+        base, exponent, modulus
+    )
 
 
 @BOTH

@@ -40,7 +40,11 @@ def test_partitions_without_metadata_and_plain_files_are_read(server):
     server.operator.write(f"{root}in/data_0", b"id\n1\n")
     server.operator.write(f"{root}in/data_1", b"2\n")
     server.operator.write(f"{root}plain", b"id\n3\n")
-    inputs = {"parts": IN, "plain": Address(IN.namespace, "plain"), "none": Address(IN.namespace, "none")}
+    inputs = {
+        "parts": IN,
+        "plain": Address(IN.namespace, "plain"),
+        "none": Address(IN.namespace, "none"),
+    }
     io = open_storage(server.url, inputs, {})
     assert io.read_table("parts").rows == [["1"], ["2"]]
     assert io.read_table("plain").rows == [["3"]]
@@ -66,7 +70,9 @@ def test_metadata_is_written_last():
 def test_a_broken_write_leaves_in_hdfs_what_was_there():
     with servers.folder() as server:
         open_storage(server.url, {}, {"x": OUT}).write_table("x", TABLE)
-        io = StoredIo(Remote(WithoutMetadata(server.operator), writes_at_once=False), {}, {"x": OUT})
+        io = StoredIo(
+            Remote(WithoutMetadata(server.operator), writes_at_once=False), {}, {"x": OUT}
+        )
         with pytest.raises(StorageFailed, match=r"cannot be written \(full\)"):
             io.write_table("x", Table(["id"], []))
         assert open_storage(server.url, {"x": OUT}, {}).read_table("x") == TABLE
@@ -74,7 +80,9 @@ def test_a_broken_write_leaves_in_hdfs_what_was_there():
 
 
 def names(server):
-    return sorted(e.name for e in server.operator.list("job-guest-0/out/") if e.path != "job-guest-0/out/")
+    return sorted(
+        e.name for e in server.operator.list("job-guest-0/out/") if e.path != "job-guest-0/out/"
+    )
 
 
 class WithoutMetadata:
@@ -97,8 +105,16 @@ def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
         arn = f"arn:aws:s3:::{server.bucket}"
         given = servers.session(
             [
-                {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": [f"{arn}/in/*"]},
-                {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": [f"{arn}/{OUT.namespace}/*"]},
+                {
+                    "Effect": "Allow",
+                    "Action": ["s3:GetObject"],
+                    "Resource": [f"{arn}/in/*"],
+                },
+                {
+                    "Effect": "Allow",
+                    "Action": ["s3:PutObject"],
+                    "Resource": [f"{arn}/{OUT.namespace}/*"],
+                },
             ]
         )
         place = Address("in", "in")
@@ -113,8 +129,14 @@ def test_a_temporary_key_for_its_inputs_and_outputs_is_enough():
 def test_a_refusal_of_the_s3_server_is_named_without_the_secret():
     with servers.bucket() as server:
         for url, words in (
-            (server.with_(password="hunter2/+"), "cannot be read (the S3 server returned AccessDenied)"),
-            (server.with_(bucket="gone-for-good"), "cannot be read (the S3 server returned NoSuchBucket)"),
+            (
+                server.with_(password="hunter2/+"),
+                "cannot be read (the S3 server returned AccessDenied)",
+            ),
+            (
+                server.with_(bucket="gone-for-good"),
+                "cannot be read (the S3 server returned NoSuchBucket)",
+            ),
         ):
             with pytest.raises(StorageFailed) as caught:
                 open_storage(url, {"x": IN}, {}).read_table("x")
@@ -124,8 +146,12 @@ def test_a_refusal_of_the_s3_server_is_named_without_the_secret():
 def test_a_folder_of_another_user_is_not_written():
     with servers.folder() as server:
         server.operator.write("ns/in/data_0", b"")
-        with pytest.raises(StorageFailed, match=r"cannot be written \(Permission denied: user=bob, .*\)$"):
-            open_storage(server.with_(username="bob"), {}, {"x": Address("ns", "in")}).write_json("x", {})
+        with pytest.raises(
+            StorageFailed, match=r"cannot be written \(Permission denied: user=bob, .*\)$"
+        ):
+            open_storage(server.with_(username="bob"), {}, {"x": Address("ns", "in")}).write_json(
+                "x", {}
+            )
 
 
 def test_a_name_node_that_is_gone_is_not_waited_for():
@@ -141,8 +167,17 @@ def test_s3_over_tls(tmp_path):
     with servers.bucket() as server, tls(tmp_path, urlsplit(server.url)) as (address, certificate):
         server.operator.write("ns/in/data_0", b"id\n1\n")
         url = server.with_(scheme="https").replace(urlsplit(server.url).netloc, address)
-        trust = {**os.environ, "PYTHONPATH": str(HERE), "SSL_CERT_FILE": str(certificate)}
-        run = subprocess.run([sys.executable, "-c", code, url], env=trust, capture_output=True, text=True)
+        trust = {
+            **os.environ,
+            "PYTHONPATH": str(HERE),
+            "SSL_CERT_FILE": str(certificate),
+        }
+        run = subprocess.run(
+            [sys.executable, "-c", code, url],
+            env=trust,
+            capture_output=True,
+            text=True,
+        )
         assert run.stdout == "[['1']]\n", run.stderr
         with pytest.raises(StorageFailed, match="certificate"):
             open_storage(url, {"x": Address("ns", "in")}, {}).read_table("x")
@@ -152,9 +187,25 @@ def test_s3_over_tls(tmp_path):
 def tls(folder, target):
     """Serve a TCP server over TLS; give the address and the certificate."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+    ]
     command += ["-subj", "/CN=s3", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", certificate]
+    command += [
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        key,
+        "-out",
+        certificate,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -165,7 +216,11 @@ def tls(folder, target):
                 near, _ = listener.accept()
             except OSError:  # at the end
                 return
-            threading.Thread(target=relay, args=(near,), daemon=True).start()
+            threading.Thread(
+                target=relay,
+                args=(near,),
+                daemon=True,
+            ).start()
 
     def relay(near):
         try:
@@ -173,7 +228,11 @@ def tls(folder, target):
                 context.wrap_socket(near, server_side=True) as inside,
                 socket.create_connection((target.hostname, target.port)) as far,
             ):
-                threading.Thread(target=pump, args=(far, inside), daemon=True).start()
+                threading.Thread(
+                    target=pump,
+                    args=(far, inside),
+                    daemon=True,
+                ).start()
                 pump(inside, far)
         except OSError:  # a client that does not trust the certificate
             near.close()

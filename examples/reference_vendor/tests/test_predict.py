@@ -16,19 +16,43 @@ from refvendor.components.training import Common
 from refvendor.components.tree_scores import features_of, hear_sides, tell_sides, walk
 from refvendor.contract import BadParameters, Component, Table
 from refvendor.memory import TaskRun, run_parties
-from training_data import SMALL_KEY, PlainWire, breast_cancer, random_tables, readable, scores_of, together
+from training_data import (
+    SMALL_KEY,
+    PlainWire,
+    breast_cancer,
+    random_tables,
+    readable,
+    scores_of,
+    together,
+)
 
-ROLES: Mapping[str, Mapping[str, Component]] = {"HeteroSecureBoost": secureboost.ROLES, "HeteroLR": lr.ROLES}
+ROLES: Mapping[str, Mapping[str, Component]] = {
+    "HeteroSecureBoost": secureboost.ROLES,
+    "HeteroLR": lr.ROLES,
+}
 COMPONENTS = tuple(ROLES)
 COMMON = Common("id", "y", 1024, 0.5, ("auc", "ks"), False)
 
 
-def train(name: str, guest: Table, host: Table, task_id: str = "task_train", **parameters: Any) -> TaskRun:
-    inputs: dict[str, dict[str, Any]] = {"guest.0": {"train_data": guest}, "host.0": {"train_data": host}}
+def train(
+    name: str,
+    guest: Table,
+    host: Table,
+    task_id: str = "task_train",
+    **parameters: Any,
+) -> TaskRun:
+    inputs: dict[str, dict[str, Any]] = {
+        "guest.0": {"train_data": guest},
+        "host.0": {"train_data": host},
+    }
     if "arbiter" in ROLES[name]:
         inputs["arbiter.0"] = {}
     fixed = {"num_trees": 3} if name == "HeteroSecureBoost" else {"max_iter": 5}
-    values = {"encrypt_param": SMALL_KEY, **fixed, **parameters}
+    values = {
+        "encrypt_param": SMALL_KEY,
+        **fixed,
+        **parameters,
+    }
     return run_parties(name, ROLES[name], inputs, values, task_id=task_id).checked()
 
 
@@ -68,14 +92,20 @@ def test_on_the_rows_of_the_training_the_scores_are_those_of_the_training(name: 
     table = again["guest.0"].io.tables["train_data"]
     assert table == trained["guest.0"].io.tables["train_data"]
     assert "model" not in again["guest.0"].io.values and "model" not in again["host.0"].io.values
-    report = again["guest.0"].io.values["train-auc" if name == "HeteroSecureBoost" else "train-loss"]
-    before = trained["guest.0"].io.values["train-auc" if name == "HeteroSecureBoost" else "train-loss"]
+    report = again["guest.0"].io.values[
+        "train-auc" if name == "HeteroSecureBoost" else "train-loss"
+    ]
+    before = trained["guest.0"].io.values[
+        "train-auc" if name == "HeteroSecureBoost" else "train-loss"
+    ]
     assert (report["auc"], report["ks"], report["rows"]) == (before["auc"], before["ks"], 509)
     assert report["predicted_with"] == "task_train"
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_rows_are_scored_one_by_one_without_labels_in_any_order_and_with_further_columns(name: str) -> None:
+def test_rows_are_scored_one_by_one_without_labels_in_any_order_and_with_further_columns(
+    name: str,
+) -> None:
     guest, host = random_tables(90, 3, 3)
     trained = train(name, guest, host)
     by_id = {row[0]: row[2] for row in trained["guest.0"].io.tables["train_data"].rows}
@@ -85,14 +115,19 @@ def test_rows_are_scored_one_by_one_without_labels_in_any_order_and_with_further
     run = predict(name, models(trained), bare, other).checked()
     table = run["guest.0"].io.tables["train_data"]
     assert table.header == ["id", "score", "prediction"]
-    assert [(row[0], row[1]) for row in table.rows] == [(row[0], by_id[row[0]]) for row in bare.rows]
+    assert [(row[0], row[1]) for row in table.rows] == [
+        (row[0], by_id[row[0]]) for row in bare.rows
+    ]
     assert "left_out" in run["guest.0"].io.values["train-loss"]
     assert run["host.0"].io.tables["train_data"] == Table(["id"], [[row[0]] for row in other.rows])
 
 
 def test_a_missing_cell_goes_left_as_in_training() -> None:
     guest, host = random_tables(60, 2, 2)
-    holes = Table(host.header, [[row[0], "" if i % 3 == 0 else row[1], row[2]] for i, row in enumerate(host.rows)])
+    holes = Table(
+        host.header,
+        [[row[0], "" if i % 3 == 0 else row[1], row[2]] for i, row in enumerate(host.rows)],
+    )
     trained = train("HeteroSecureBoost", guest, holes)
     again = predict("HeteroSecureBoost", models(trained), guest, holes).checked()
     assert again["guest.0"].io.tables == trained["guest.0"].io.tables
@@ -101,8 +136,16 @@ def test_a_missing_cell_goes_left_as_in_training() -> None:
 def test_two_hosts() -> None:
     guest, first = random_tables(80, 2, 3)
     _, second = random_tables(80, 2, 4, seed=9)
-    inputs = {"guest.0": {"train_data": guest}, "host.0": {"train_data": first}, "host.1": {"train_data": second}}
-    values = {"encrypt_param": SMALL_KEY, "num_trees": 3, "learning_rate": 0.5}
+    inputs = {
+        "guest.0": {"train_data": guest},
+        "host.0": {"train_data": first},
+        "host.1": {"train_data": second},
+    }
+    values = {
+        "encrypt_param": SMALL_KEY,
+        "num_trees": 3,
+        "learning_rate": 0.5,
+    }
     trained = run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values).checked()
     bound = {p: {**tables, "model": trained[p].io.values["model"]} for p, tables in inputs.items()}
     again = run_parties("HeteroSecureBoost", secureboost.ROLES, bound, {}).checked()
@@ -129,7 +172,9 @@ def test_the_threshold_is_the_trainings_unless_the_job_names_one(name: str) -> N
     trained = train(name, guest, host, predict_param={"threshold": 0.9})
     for parameters, expected in (({}, 0.9), ({"predict_param": {"threshold": 0.1}}, 0.1)):
         table = (
-            predict(name, models(trained), guest, host, **parameters).checked()["guest.0"].io.tables["train_data"]
+            predict(name, models(trained), guest, host, **parameters)
+            .checked()["guest.0"]
+            .io.tables["train_data"]
         )
         classes = [int(row[-1]) for row in table.rows]
         assert classes == (scores_of(table) >= expected).astype(int).tolist()
@@ -152,7 +197,15 @@ def test_what_does_not_fit_is_named(name: str) -> None:
     other = models(train(name, guest, host, task_id="task_later"))
     mixed = {"guest.0": parts["guest.0"], "host.0": other["host.0"]}
     assert "different trainings" in error(predict(name, mixed, guest, host))
-    for broken in ([], {}, {**parts["guest.0"], "trees": [[{"node": 0}]], "weights": [{}]}):
+    for broken in (
+        [],
+        {},
+        {
+            **parts["guest.0"],
+            "trees": [[{"node": 0}]],
+            "weights": [{}],
+        },
+    ):
         error(predict(name, {**parts, "guest.0": broken}, guest, host))
 
 
@@ -166,7 +219,9 @@ def test_the_host_hears_nothing_but_a_hello_and_the_wire_carries_nothing_readabl
         data = run.channel.all_bytes()
         scores = [row[2].encode() for row in run["guest.0"].io.tables["train_data"].rows]
         ids = [row[0].encode() for row in guest.rows]
-        cells = [cell.encode() for row in (*guest.rows, *host.rows) for cell in row[1:] if len(cell) >= 6]
+        cells = [
+            cell.encode() for row in (*guest.rows, *host.rows) for cell in row[1:] if len(cell) >= 6
+        ]
         assert readable([*scores, *ids, *cells], data) == []
 
 
@@ -182,10 +237,16 @@ def test_what_the_guest_hears_of_a_host_are_sides_and_no_thresholds_or_names() -
         sides = hear_sides(wire.link("guest.0", "host.0"), parts["guest.0"], len(rows.ids))
         return walk(parts["guest.0"], "guest.0", rows, own, {"host.0": sides})
 
-    scores, _ = together(lead, lambda: tell_sides(wire.link("host.0", "guest.0"), parts["host.0"], others, theirs))
+    scores, _ = together(
+        lead, lambda: tell_sides(wire.link("host.0", "guest.0"), parts["host.0"], others, theirs)
+    )
     assert len(scores) == 70 and np.isfinite(scores).all()
     ((source, to, message, data),) = wire.frames
-    assert (source, to, sorted(message.fields)) == ("host.0", "guest.0", ["rows", "splits", "training"])
+    assert (source, to, sorted(message.fields)) == (
+        "host.0",
+        "guest.0",
+        ["rows", "splits", "training"],
+    )
     assert len(message.blob()) == len(parts["host.0"]["splits"]) * 9
     secrets = [json.dumps(split["threshold"]).encode() for split in parts["host.0"]["splits"]]
     assert readable([*secrets, *(name.encode() for name in theirs)], data) == []
@@ -193,16 +254,43 @@ def test_what_the_guest_hears_of_a_host_are_sides_and_no_thresholds_or_names() -
 
 def test_a_tree_with_a_circle_or_a_broken_answer_ends_in_a_named_error() -> None:
     rows = read_new_rows(Table(["id", "a"], [["1", "0.5"], ["2", "2"]]), COMMON, ["a"])
-    node = {"node": 0, "party": "guest.0", "feature": "a", "threshold": 1, "left": 0, "right": 2}
+    node = {
+        "node": 0,
+        "party": "guest.0",
+        "feature": "a",
+        "threshold": 1,
+        "left": 0,
+        "right": 2,
+    }
     with pytest.raises(BadParameters):
-        walk({"base_score": 0, "trees": [[node, {"node": 2, "leaf": 1}]]}, "guest.0", rows, ["a"], {})
-    far = {"node": 0, "party": "host.0", "split": 3, "left": 1, "right": 2}
+        walk(
+            {"base_score": 0, "trees": [[node, {"node": 2, "leaf": 1}]]}, "guest.0", rows, ["a"], {}
+        )
+    far = {
+        "node": 0,
+        "party": "host.0",
+        "split": 3,
+        "left": 1,
+        "right": 2,
+    }
     leaves = [{"node": 1, "leaf": 1}, {"node": 2, "leaf": 2}]
     with pytest.raises(BadMessage):
         walk(
-            {"base_score": 0, "trees": [[far, *leaves]]}, "guest.0", rows, ["a"], {"host.0": np.ones((1, 2), bool)}
+            {"base_score": 0, "trees": [[far, *leaves]]},
+            "guest.0",
+            rows,
+            ["a"],
+            {"host.0": np.ones((1, 2), bool)},
         )
     wire = PlainWire()
-    wire.link("host.0", "guest.0").send("sides", {"rows": 2, "splits": 2, "training": None}, [b"x"])
+    wire.link("host.0", "guest.0").send(
+        "sides",
+        {
+            "rows": 2,
+            "splits": 2,
+            "training": None,
+        },
+        [b"x"],
+    )
     with pytest.raises(BadMessage, match="2 bytes, not 1"):
         hear_sides(wire.link("guest.0", "host.0"), {}, 2)

@@ -7,11 +7,20 @@ from refvendor.report import Reporter
 
 
 class Lines(list):
-    def __call__(self, level, message, **fields):
+    def __call__(
+        self,
+        level,
+        message,
+        **fields,
+    ):
         self.append((level, message, fields))
 
 
-def reporter(url, log=None, sleep=lambda seconds: None):
+def reporter(
+    url,
+    log=None,
+    sleep=lambda seconds: None,
+):
     return Reporter(url, "task_1", "guest.0", Lines() if log is None else log, sleep)
 
 
@@ -22,7 +31,12 @@ def test_bodies_are_those_of_the_protocol(loopback):
     assert loopback.callbacks == [
         always | {"status": "RUNNING"},
         always | {"status": "SUCCESS", "result_code": "00000000"},
-        always | {"status": "FAILED", "result_code": "4444", "result_message": "why"},
+        always
+        | {
+            "status": "FAILED",
+            "result_code": "4444",
+            "result_message": "why",
+        },
     ]
 
 
@@ -63,9 +77,16 @@ def test_a_listener_that_never_answers_does_not_hold_the_run(loopback):
 
 @pytest.mark.parametrize(
     ("answer", "cause"),
-    [((200, {"code": 404, "msg": "no such task"}), "code 404 no such task"), ((403, {}), "HTTP 403")],
+    [
+        ((200, {"code": 404, "msg": "no such task"}), "code 404 no such task"),
+        ((403, {}), "HTTP 403"),
+    ],
 )
-def test_a_refusal_is_not_repeated(loopback, answer, cause):
+def test_a_refusal_is_not_repeated(
+    loopback,
+    answer,
+    cause,
+):
     loopback.callback_answer = answer
     log = Lines()
     assert not reporter(loopback.callback, log).succeeded()
@@ -77,4 +98,6 @@ def test_a_refusal_is_not_repeated(loopback, answer, cause):
 def test_a_callback_that_is_no_url_costs_a_warning_and_none_costs_nothing(url):
     log = Lines()
     assert not reporter(url, log).succeeded()
-    assert [fields["cause"] for *_, fields in log] == (["system.callback is not an HTTP URL"] if url else [])
+    assert [fields["cause"] for *_, fields in log] == (
+        ["system.callback is not an HTTP URL"] if url else []
+    )

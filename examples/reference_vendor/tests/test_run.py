@@ -15,10 +15,19 @@ import servers
 
 HERE = Path(__file__).parent.parent
 DATA = HERE.parent / "data"
-RSA = {"intersect_method": "rsa", "only_output_key": "False", "rsa_params": '{"key_length": 1024}'}
+RSA = {
+    "intersect_method": "rsa",
+    "only_output_key": "False",
+    "rsa_params": '{"key_length": 1024}',
+}
 
 
-def environment(loopback, root, role="guest", **changes):
+def environment(
+    loopback,
+    root,
+    role="guest",
+    **changes,
+):
     values = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(HERE),
@@ -38,8 +47,12 @@ def environment(loopback, root, role="guest", **changes):
         "config.inst_id.host.0": "I1",
         "config.deadline": "30",
         "runtime.component.name": "Intersection",
-        "runtime.component.input.train_data": json.dumps({"namespace": "testspace", "name": f"test_{role}"}),
-        "runtime.component.output.train_data": json.dumps({"namespace": f"job-{role}-0", "name": "data"}),
+        "runtime.component.input.train_data": json.dumps(
+            {"namespace": "testspace", "name": f"test_{role}"}
+        ),
+        "runtime.component.output.train_data": json.dumps(
+            {"namespace": f"job-{role}-0", "name": "data"}
+        ),
         "runtime.component.output.train-intersection": json.dumps(
             {"namespace": f"job-{role}-0", "name": "report"}
         ),
@@ -90,7 +103,9 @@ def root(tmp_path):
     directory.mkdir(parents=True)
     for number in range(4):
         (directory / f"data_{number}").write_text(lines[0] + "".join(lines[1 + number :: 4]))
-    (tmp_path / "testspace" / "test_host").write_bytes((DATA / "breast_hetero_host.csv").read_bytes())
+    (tmp_path / "testspace" / "test_host").write_bytes(
+        (DATA / "breast_hetero_host.csv").read_bytes()
+    )
     return tmp_path
 
 
@@ -108,7 +123,11 @@ def test_two_processes_intersect_real_data(loopback, root):
             code, lines = ended(process)
             assert code == 0
             last = lines[-1]
-            assert (last["result_code"], last["status"], last["exit_code"]) == ("00000000", "SUCCESS", 0)
+            assert (last["result_code"], last["status"], last["exit_code"]) == (
+                "00000000",
+                "SUCCESS",
+                0,
+            )
             assert all({"time", "level", "message"} <= set(line) for line in lines)
             assert re.fullmatch(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", last["time"])
     for role, width in (("guest", 12), ("host", 21)):
@@ -134,7 +153,9 @@ def test_two_processes_intersect_real_data(loopback, root):
 def test_parties_work_together_on_s3_and_on_hdfs(loopback, root):
     with servers.bucket() as s3, servers.folder() as hdfs:
         for place, role in ((s3, "guest"), (hdfs, "host")):
-            place.operator.write(f"testspace/test_{role}", (DATA / f"breast_hetero_{role}.csv").read_bytes())
+            place.operator.write(
+                f"testspace/test_{role}", (DATA / f"breast_hetero_{role}.csv").read_bytes()
+            )
         with (
             started(environment(loopback, root, "guest", **{"system.storage": s3.url})) as guest,
             started(environment(loopback, root, "host", **{"system.storage": hdfs.url})) as host,
@@ -142,14 +163,25 @@ def test_parties_work_together_on_s3_and_on_hdfs(loopback, root):
             assert [ended(process)[0] for process in (guest, host)] == [0, 0]
         for place, role in ((s3, "guest"), (hdfs, "host")):
             report = bytes(place.operator.read(f"job-{role}-0/report/data_0")).decode()
-            assert report.split() == ["party,count", "guest.0,540", "host.0,535", "intersection,509"]
+            assert report.split() == [
+                "party,count",
+                "guest.0,540",
+                "host.0,535",
+                "intersection,509",
+            ]
 
 
 def test_an_empty_environment_names_every_variable_and_exits_2():
     code, lines = run({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)})
     assert code == 2
     assert lines[-1]["result_code"] == "99999999"
-    for name in ("system.storage", "system.transport", "config.self_role", "config.task_id", "config.session_id"):
+    for name in (
+        "system.storage",
+        "system.transport",
+        "config.self_role",
+        "config.task_id",
+        "config.session_id",
+    ):
         assert name in lines[-1]["result_message"]
 
 
@@ -157,16 +189,34 @@ def test_an_empty_environment_names_every_variable_and_exits_2():
     ("changes", "code", "words"),
     [
         ({"runtime.component.parameter.intersect_method": "dh"}, 2, "intersect_method"),
-        ({"runtime.component.parameter.rsa_params": '{"key_length": 512}'}, 2, "rsa_params.key_length"),
-        ({"runtime.component.name": "Union"}, 2, "runtime.component.name: must be one of Intersection"),
-        ({"config.self_role": "arbiter.0", "config.node_id.arbiter.0": "N1"}, 2, "has the roles guest, host"),
+        (
+            {"runtime.component.parameter.rsa_params": '{"key_length": 512}'},
+            2,
+            "rsa_params.key_length",
+        ),
+        (
+            {"runtime.component.name": "Union"},
+            2,
+            "runtime.component.name: must be one of Intersection",
+        ),
+        (
+            {"config.self_role": "arbiter.0", "config.node_id.arbiter.0": "N1"},
+            2,
+            "has the roles guest, host",
+        ),
         ({"system.transport": "nowhere"}, 2, "system.transport"),
         ({"config.session_id": None, "config.node_id.host.0": ""}, 2, "config.node_id.host.0"),
         ({"config.deadline": "0.5"}, 3, "host.0's message hello 0 did not come"),
         ({"system.storage": "ftp://h:1?username=u&password=hunter2"}, 4, "ftp is not supported"),
     ],
 )
-def test_exit_codes_and_reports_of_failures(loopback, root, changes, code, words):
+def test_exit_codes_and_reports_of_failures(
+    loopback,
+    root,
+    changes,
+    code,
+    words,
+):
     found, lines = run(environment(loopback, root, **changes))
     assert found == code
     last = lines[-1]
@@ -207,7 +257,9 @@ def test_a_callback_that_fails_does_not_matter(loopback, root):
     loopback.fault = lambda request: "500" if request.path == "/callback" else None
     with (
         started(environment(loopback, root, "guest")) as guest,
-        started(environment(loopback, root, "host", **{"system.callback": "http://127.0.0.1:9/none"})) as host,
+        started(
+            environment(loopback, root, "host", **{"system.callback": "http://127.0.0.1:9/none"})
+        ) as host,
     ):
         for process in (guest, host):
             code, lines = ended(process)
@@ -224,7 +276,11 @@ def test_a_log_directory_that_cannot_be_written_does_not_matter(loopback, root):
 
 
 @pytest.mark.parametrize("callback", ["heard", "held"])
-def test_sigterm_reports_and_exits_143(loopback, root, callback):
+def test_sigterm_reports_and_exits_143(
+    loopback,
+    root,
+    callback,
+):
     if callback == "held":
         loopback.fault = lambda request: "503" if request.path == "/callback" else None
     with started(environment(loopback, root)) as guest:
@@ -232,7 +288,11 @@ def test_sigterm_reports_and_exits_143(loopback, root, callback):
         guest.send_signal(signal.SIGTERM)
         code, lines = ended(guest)
     assert code == 143
-    assert (lines[-1]["status"], lines[-1]["result_code"], lines[-1]["exit_code"]) == ("FAILED", "99999999", 143)
+    assert (lines[-1]["status"], lines[-1]["result_code"], lines[-1]["exit_code"]) == (
+        "FAILED",
+        "99999999",
+        143,
+    )
     if callback == "heard":
         assert statuses(loopback, "guest") == ["RUNNING", "FAILED"]
         assert loopback.callbacks[-1]["result_message"] == "terminated by SIGTERM"
@@ -242,7 +302,11 @@ def test_the_selftest_passes():
     code, lines = run({"PATH": os.environ["PATH"], "PYTHONPATH": str(HERE)}, "--selftest")
     assert code == 0
     assert lines[-1]["result_code"] == "00000000"
-    assert {line["component"] for line in lines[:-1]} == {"Intersection", "HeteroSecureBoost", "HeteroLR"}
+    assert {line["component"] for line in lines[:-1]} == {
+        "Intersection",
+        "HeteroSecureBoost",
+        "HeteroLR",
+    }
 
 
 def test_a_failure_without_a_name_keeps_its_words_to_itself(loopback, root):
@@ -254,7 +318,9 @@ def test_a_failure_without_a_name_keeps_its_words_to_itself(loopback, root):
         "i.read_rows = broken\n"
     )
     with (
-        started(environment(loopback, root, "guest", PYTHONPATH=f"{HERE}{os.pathsep}{root}")) as guest,
+        started(
+            environment(loopback, root, "guest", PYTHONPATH=f"{HERE}{os.pathsep}{root}")
+        ) as guest,
         started(environment(loopback, root, "host")) as host,
     ):
         code, lines = ended(guest)

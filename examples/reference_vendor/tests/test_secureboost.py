@@ -41,14 +41,23 @@ USERS = USERS_JOB["config"]["task_params"]["common"]["hetero_secureboost_1"]
 KEY = paillier.generate(1024)
 
 
-def train(parameters: Mapping[str, Any], guest: Table, *hosts: Table, task_id: str = "task_1") -> TaskRun:
+def train(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    *hosts: Table,
+    task_id: str = "task_1",
+) -> TaskRun:
     inputs = {"guest.0": {"train_data": guest}}
     inputs |= {f"host.{i}": {"train_data": host} for i, host in enumerate(hosts)}
     values = {"encrypt_param": SMALL_KEY, **parameters}
     return run_parties("HeteroSecureBoost", secureboost.ROLES, inputs, values, task_id=task_id)
 
 
-def rows_of(parameters: Mapping[str, Any], guest: Table, *hosts: Table) -> dict[str, Rows]:
+def rows_of(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    *hosts: Table,
+) -> dict[str, Rows]:
     common = secureboost.read_parameters(a_task(parameters), no_log).common
     return {
         "guest.0": read_rows(guest, common, True, no_log),
@@ -56,7 +65,11 @@ def rows_of(parameters: Mapping[str, Any], guest: Table, *hosts: Table) -> dict[
     }
 
 
-def pooled(parameters: Mapping[str, Any], guest: Table, *hosts: Table) -> Boosted:
+def pooled(
+    parameters: Mapping[str, Any],
+    guest: Table,
+    *hosts: Table,
+) -> Boosted:
     read = secureboost.read_parameters(a_task(parameters), no_log)
     return secureboost.pooled(rows_of(parameters, guest, *hosts), "guest.0", read)
 
@@ -66,7 +79,9 @@ def assert_lossless(run: TaskRun, plain: Boosted) -> None:
     guest = run.checked()["guest.0"].io
     assert np.abs(scores_of(guest.tables["train_data"]) - sigmoid(plain.scores)).max() == 0.0
     assert [entry["loss"] for entry in guest.values["train-loss"]["loss"]] == plain.losses
-    assert [[resolved(run, node) for node in tree] for tree in guest.values["model"]["trees"]] == plain.trees
+    assert [
+        [resolved(run, node) for node in tree] for tree in guest.values["model"]["trees"]
+    ] == plain.trees
 
 
 def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +91,11 @@ def resolved(run: TaskRun, node: Mapping[str, Any]) -> dict[str, Any]:
     split = run[node["party"]].io.values["model"]["splits"][node["split"]]
     assert (split["split"], split["node"]) == (node["split"], node["node"])
     kept = {name: value for name, value in node.items() if name != "split"}
-    return {**kept, "feature": split["feature"], "threshold": split["threshold"]}
+    return {
+        **kept,
+        "feature": split["feature"],
+        "threshold": split["threshold"],
+    }
 
 
 @pytest.mark.parametrize("key_length", [1024, 2048])
@@ -95,13 +114,24 @@ def test_the_users_job_on_breast_cancer_is_lossless(key_length: int) -> None:
 
 
 @pytest.mark.parametrize(("trees", "depth", "rate"), [(2, 5, 0.5), (5, 3, 0.3), (10, 3, 0.15)])
-def test_the_auc_is_that_of_scikit_learn(trees: int, depth: int, rate: float) -> None:
+def test_the_auc_is_that_of_scikit_learn(
+    trees: int,
+    depth: int,
+    rate: float,
+) -> None:
     guest, host = breast_cancer("guest"), breast_cancer("host")
-    parameters = {"num_trees": trees, "learning_rate": rate, "tree_param": {"max_depth": depth}}
+    parameters = {
+        "num_trees": trees,
+        "learning_rate": rate,
+        "tree_param": {"max_depth": depth},
+    }
     parts = rows_of(parameters, guest, host)
     features = np.column_stack([parts["guest.0"].values, parts["host.0"].values])
     theirs = GradientBoostingClassifier(
-        n_estimators=trees, max_depth=depth, learning_rate=rate, random_state=0
+        n_estimators=trees,
+        max_depth=depth,
+        learning_rate=rate,
+        random_state=0,
     ).fit(features, labels_of(guest))
     expected = roc_auc_score(labels_of(guest), theirs.decision_function(features))
     ours = roc_auc_score(labels_of(guest), pooled(parameters, guest, host).scores)
@@ -111,10 +141,17 @@ def test_the_auc_is_that_of_scikit_learn(trees: int, depth: int, rate: float) ->
 def test_two_hosts_are_lossless_too() -> None:
     guest, first = random_tables(80, 2, 3)
     _, second = random_tables(80, 2, 4, seed=9)
-    parameters = {"num_trees": 3, "learning_rate": 0.5, "bin_num": 8, "subsample_feature_rate": 0.7}
+    parameters = {
+        "num_trees": 3,
+        "learning_rate": 0.5,
+        "bin_num": 8,
+        "subsample_feature_rate": 0.7,
+    }
     run = train(parameters, guest, first, second)
     assert_lossless(run, pooled(parameters, guest, first, second))
-    parties = {node.get("party") for tree in run["guest.0"].io.values["model"]["trees"] for node in tree}
+    parties = {
+        node.get("party") for tree in run["guest.0"].io.values["model"]["trees"] for node in tree
+    }
     assert {"host.0", "host.1"} <= parties
 
 
@@ -130,19 +167,33 @@ def awkward_tables(draw: st.DrawFn) -> tuple[Table, Table]:
 
     labels = np.array(draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
     labels[0], labels[1] = 0, 1
-    return made_up(block(draw(st.integers(0, 2))), block(draw(st.integers(0, 3))), labels, missing=True)
+    return made_up(
+        block(draw(st.integers(0, 2))), block(draw(st.integers(0, 3))), labels, missing=True
+    )
 
 
 @settings(max_examples=12, deadline=None)
-@given(tables=awkward_tables(), depth=st.integers(1, 4), least=st.integers(1, 3), bins=st.integers(2, 4))
+@given(
+    tables=awkward_tables(),
+    depth=st.integers(1, 4),
+    least=st.integers(1, 3),
+    bins=st.integers(2, 4),
+)
 def test_any_data_with_ties_gaps_and_missing_cells_is_lossless(
-    tables: tuple[Table, Table], depth: int, least: int, bins: int
+    tables: tuple[Table, Table],
+    depth: int,
+    least: int,
+    bins: int,
 ) -> None:
     parameters = {
         "num_trees": 2,
         "bin_num": bins,
         "n_iter_no_change": False,
-        "tree_param": {"max_depth": depth, "min_leaf_node": least, "criterion_params": [0, 0.1]},
+        "tree_param": {
+            "max_depth": depth,
+            "min_leaf_node": least,
+            "criterion_params": [0, 0.1],
+        },
     }
     assert_lossless(train(parameters, *tables), pooled(parameters, *tables))
 
@@ -153,7 +204,10 @@ def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
     labels = (column + draw.normal(size=60) > 2.5).astype(int)
     twins = np.column_stack([-column, column, column])
     guest, host = made_up(np.zeros((60, 1)), twins, labels)
-    models = [train({"num_trees": 1}, guest, host).checked()["host.0"].io.values["model"] for _ in range(4)]
+    models = [
+        train({"num_trees": 1}, guest, host).checked()["host.0"].io.values["model"]
+        for _ in range(4)
+    ]
     assert all(model == models[0] for model in models)
     assert {split["feature"] for split in models[0]["splits"]} == {"h0"}
     same_at_guest, _ = made_up(twins, np.zeros((60, 1)), labels)
@@ -164,20 +218,30 @@ def test_tied_splits_end_in_the_same_model_however_the_host_shuffles() -> None:
 def test_the_root_split_is_the_best_of_all_by_exact_arithmetic() -> None:
     guest, host = random_tables(40, 2, 2)
     parts = rows_of({}, guest, host)
-    parameters = {"num_trees": 1, "bin_num": 256, "tree_param": {"max_depth": 1, "criterion_params": [1, 0]}}
+    parameters = {
+        "num_trees": 1,
+        "bin_num": 256,
+        "tree_param": {"max_depth": 1, "criterion_params": [1, 0]},
+    }
     root = pooled(parameters, guest, host).trees[0][0]
     y, best = labels_of(guest), Fraction(0)
     p = Fraction(float(y.mean()))
 
     def strength(rows: Sequence[int]) -> Fraction:
-        return sum((p - Fraction(y[r]) for r in rows), Fraction(0)) ** 2 / (len(rows) * p * (1 - p) + 1)
+        return sum((p - Fraction(y[r]) for r in rows), Fraction(0)) ** 2 / (
+            len(rows) * p * (1 - p) + 1
+        )
 
     everyone = range(len(y))
     for party, rows in parts.items():
         for place, name in enumerate(rows.names):
             for threshold in sorted(set(rows.values[:, place]))[:-1]:
                 left = [r for r in everyone if rows.values[r, place] <= threshold]
-                gain = strength(left) + strength([r for r in everyone if r not in left]) - strength(everyone)
+                gain = (
+                    strength(left)
+                    + strength([r for r in everyone if r not in left])
+                    - strength(everyone)
+                )
                 if gain > best:
                     best, expected = gain, (party, name, threshold)
     assert (root["party"], root["feature"], root["threshold"]) == expected
@@ -233,11 +297,17 @@ def test_parties_with_other_ids_or_another_order_fail_at_once_and_say_so() -> No
         assert len(run.channel.sent) <= 4
 
 
-def plainly(guest: Table, host: Table, parameters: Mapping[str, Any]) -> tuple[PlainWire, dict[str, Rows]]:
+def plainly(
+    guest: Table,
+    host: Table,
+    parameters: Mapping[str, Any],
+) -> tuple[PlainWire, dict[str, Rows]]:
     """Train over links that are not sealed, to read what a peer itself can read."""
     read = secureboost.read_parameters(a_task(parameters), no_log)
     parts = rows_of(parameters, guest, host)
-    bins = {name: bin_features(rows.names, rows.values, read.bin_num) for name, rows in parts.items()}
+    bins = {
+        name: bin_features(rows.names, rows.values, read.bin_num) for name, rows in parts.items()
+    }
     wire = PlainWire()
     total = len(guest.rows)
 
@@ -258,7 +328,13 @@ def gradients_of(parts: Mapping[str, Rows]) -> list[int]:
     p = np.full(len(y), y.mean())
     g = np.rint((p - y) * 2.0**FRACTION).astype(np.int64)
     h = np.rint(p * (1 - p) * 2.0**FRACTION).astype(np.int64)
-    return [*g.tolist(), *h.tolist(), *Slot(len(y)).join(g, h), int(g[y == 1].sum()), int(g[y == 0].sum())]
+    return [
+        *g.tolist(),
+        *h.tolist(),
+        *Slot(len(y)).join(g, h),
+        int(g[y == 1].sum()),
+        int(g[y == 0].sum()),
+    ]
 
 
 def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
@@ -266,7 +342,9 @@ def test_the_channel_carries_no_id_label_gradient_or_feature_value() -> None:
     run = train(USERS, guest, host).checked()
     parts, data = rows_of(USERS, guest, host), run.channel.all_bytes()
     for party, rows in parts.items():
-        for what, forms in traces(rows, [g for g in gradients_of(parts) if abs(g) < 1 << 62]).items():
+        for what, forms in traces(
+            rows, [g for g in gradients_of(parts) if abs(g) < 1 << 62]
+        ).items():
             assert not readable(forms, data), f"{what} of {party} is readable"
     kinds = {message.name for message in run.channel.sent}
     assert kinds == {"hello", "train"}
@@ -276,7 +354,9 @@ def test_not_even_the_peer_is_sent_a_label_gradient_or_feature_value() -> None:
     guest, host = random_tables(60, 2, 3)
     wire, parts = plainly(guest, host, {"num_trees": 2, "tree_param": {"max_depth": 3}})
     data = b"\n".join(frame for *_, frame in wire.frames)
-    secrets_of = {party: traces(rows, gradients_of(parts)[: 2 * 60]) for party, rows in parts.items()}
+    secrets_of = {
+        party: traces(rows, gradients_of(parts)[: 2 * 60]) for party, rows in parts.items()
+    }
     for party, found in secrets_of.items():
         for what, forms in found.items():
             long_enough = [form for form in forms if len(form) >= 6]
@@ -316,7 +396,9 @@ def test_the_host_shuffles_what_it_offers() -> None:
     (offers,) = [m for _, _, m, _ in wire.frames if m.kind == "offers"]
     slot, count = Slot(60), offers.fields["count"]
     packed = -(-count // KEY.slots(slot.bits))
-    counts = slot.part(KEY.unpack(KEY.decrypt(KEY.load(offers.blob(), packed)), slot.bits, count)).count
+    counts = slot.part(
+        KEY.unpack(KEY.decrypt(KEY.load(offers.blob(), packed)), slot.bits, count)
+    ).count
     rows = rows_of({}, guest, host)["host.0"]
     bins = bin_features(rows.names, rows.values, 32)
     everyone = np.arange(60)
@@ -330,7 +412,9 @@ def host_of_trees(rows: int = 30) -> tuple[PlainWire, HostOfTrees]:
     _, host = random_tables(rows, 1, 2)
     values = np.array([[float(cell) for cell in row[1:]] for row in host.rows])
     wire = PlainWire()
-    return wire, HostOfTrees(wire.link("host.0", "guest.0"), "host.0", bin_features(["h0", "h1"], values, 8), 1.0)
+    return wire, HostOfTrees(
+        wire.link("host.0", "guest.0"), "host.0", bin_features(["h0", "h1"], values, 8), 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -346,13 +430,21 @@ def host_of_trees(rows: int = 30) -> tuple[PlainWire, HostOfTrees]:
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [])],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": [0]}, [bytes(9)])],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("level", {"nodes": "all"}, [bytes(4)])],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": [[0]]}, [])],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            ("choose", {"nodes": [0], "positions": [[0]]}, []),
+        ],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": 7}, [])],
-        [("start", {"rows": 30}, [KEY.to_bytes()]), ("choose", {"nodes": [0], "positions": [[]]}, [])],
+        [
+            ("start", {"rows": 30}, [KEY.to_bytes()]),
+            ("choose", {"nodes": [0], "positions": [[]]}, []),
+        ],
         [("start", {"rows": 30}, [KEY.to_bytes()]), ("surprise", {}, [])],
     ],
 )
-def test_the_host_refuses_messages_that_cannot_be(messages: list[tuple[str, dict[str, Any], list[bytes]]]) -> None:
+def test_the_host_refuses_messages_that_cannot_be(
+    messages: list[tuple[str, dict[str, Any], list[bytes]]],
+) -> None:
     wire, host = host_of_trees()
     for message in messages:
         wire.link("guest.0", "host.0").send(*message)
@@ -383,7 +475,11 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
     host.send("offers", {"node": 0, "count": 1}, [KEY.dump(KEY.encrypt([three]))])
     sums = remote.offers(0)
     assert (sums.count.tolist(), sums.g.tolist(), sums.h.tolist()) == ([3], [3 << 20], [3 << 20])
-    for fields, mask in (({"splits": [0]}, b"\xc0"), ({"splits": []}, b"\xe0"), ({"splits": [0]}, b"")):
+    for fields, mask in (
+        ({"splits": [0]}, b"\xc0"),
+        ({"splits": []}, b"\xe0"),
+        ({"splits": [0]}, b""),
+    ):
         host.send("parted", fields, [mask])
         with pytest.raises(BadMessage):
             remote.choose({0: [0]})
@@ -391,6 +487,8 @@ def test_the_guest_refuses_split_rows_that_do_not_match_the_offer() -> None:
     assert remote.choose({0: [0]})[0].left.tolist() == [0, 1, 2]
     for number in (1, 0):
         remote.search({0: rows})
-        host.send("offers", {"node": number, "count": 1}, [KEY.dump(KEY.encrypt([sum(slot.join(g, g))]))])
+        host.send(
+            "offers", {"node": number, "count": 1}, [KEY.dump(KEY.encrypt([sum(slot.join(g, g))]))]
+        )
         with pytest.raises(BadMessage):
             remote.offers(0)

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refvendor.components import hetero_secureboost as secureboost
 from refvendor.components.encrypted_trees import Slot
-from refvendor.components.split_search import FRACTION, SplitRule, bin_features, candidates, gains, left_sums
+from refvendor.components.split_search import (
+    FRACTION,
+    SplitRule,
+    bin_features,
+    candidates,
+    gains,
+    left_sums,
+)
 from refvendor.components.training import read_rows
 from refvendor.contract import BadParameters
 from training_data import (
@@ -47,7 +54,9 @@ def test_a_split_with_a_side_that_is_too_small_gains_nothing() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    values=st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=60),
+    values=st.lists(
+        st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=60
+    ),
     bin_num=st.integers(2, 9),
 )
 def test_bins_are_few_ordered_and_never_empty(values: list[float], bin_num: int) -> None:
@@ -70,14 +79,25 @@ def test_bins_are_few_ordered_and_never_empty(values: list[float], bin_num: int)
         (lambda t: t.rows[3].__setitem__(0, "person-00000"), "1 rows repeat another row's id"),
         (lambda t: t.rows[3].__setitem__(1, "2"), "label: column 'y' must hold two classes"),
         (lambda t: t.rows[3].__setitem__(1, ""), "label: column 'y' must hold two classes"),
-        (lambda t: [row.__setitem__(1, "1") for row in t.rows], "label: column 'y' must hold two classes"),
-        (lambda t: t.rows[3].__setitem__(2, "secret"), "1 cells of column 'g0' are not finite numbers"),
-        (lambda t: t.rows[3].__setitem__(2, "inf"), "1 cells of column 'g0' are not finite numbers"),
+        (
+            lambda t: [row.__setitem__(1, "1") for row in t.rows],
+            "label: column 'y' must hold two classes",
+        ),
+        (
+            lambda t: t.rows[3].__setitem__(2, "secret"),
+            "1 cells of column 'g0' are not finite numbers",
+        ),
+        (
+            lambda t: t.rows[3].__setitem__(2, "inf"),
+            "1 cells of column 'g0' are not finite numbers",
+        ),
         (lambda t: t.rows[3].pop(), "1 rows do not have 4 cells"),
         (lambda t: t.rows.clear(), "train_data: has no rows"),
     ],
 )
-def test_rows_that_cannot_be_trained_on_are_refused_by_column_not_by_value(change: Any, words: str) -> None:
+def test_rows_that_cannot_be_trained_on_are_refused_by_column_not_by_value(
+    change: Any, words: str
+) -> None:
     guest, _ = random_tables(20, 2, 2)
     change(guest)
     common = secureboost.read_parameters(a_task({}), no_log).common
@@ -96,7 +116,9 @@ def test_labels_of_minus_one_and_one_and_text_columns_are_understood() -> None:
     guest.header += ["town", "extend_sid"]
     warned: list[str] = []
     common = secureboost.read_parameters(a_task({}), no_log).common
-    rows = read_rows(guest, common, True, lambda level, message, **fields: warned.append(f"{level} {fields}"))
+    rows = read_rows(
+        guest, common, True, lambda level, message, **fields: warned.append(f"{level} {fields}")
+    )
     assert np.array_equal(rows.label_values, expected)
     assert rows.names == ["g0", "g1"]
     assert warned == ["warning {'column': 'town'}"]

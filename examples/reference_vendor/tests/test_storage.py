@@ -17,7 +17,11 @@ def storage(root):
     return open_storage(f"file://{root}", IN, OUT, "a test")
 
 
-def lay(root, files, name="in"):
+def lay(
+    root,
+    files,
+    name="in",
+):
     directory = root / "ns" / name
     directory.mkdir(parents=True)
     for file, text in files.items():
@@ -32,7 +36,15 @@ def test_partitions_are_read_in_the_order_of_their_numbers(tmp_path):
 
 
 def test_only_the_first_partition_may_have_a_header(tmp_path):
-    lay(tmp_path, {"data_0": "id,x\n1,a\n", "data_1": "2,b\n", "data_2": "", "metadata": '{"partitions": 3}'})
+    lay(
+        tmp_path,
+        {
+            "data_0": "id,x\n1,a\n",
+            "data_1": "2,b\n",
+            "data_2": "",
+            "metadata": '{"partitions": 3}',
+        },
+    )
     assert storage(tmp_path).read_table("train_data").rows == [["1", "a"], ["2", "b"]]
 
 
@@ -46,10 +58,18 @@ def test_a_plain_file_is_read(tmp_path):
 def test_files_that_another_program_left_in_a_path_are_read_in_their_order(tmp_path):
     directory = tmp_path / "warehouse" / "2026" / "guest"
     directory.mkdir(parents=True)
-    for name, text in {"part-1": "id\n2\n", "part-0": "id\n1\n", "_SUCCESS": "", ".part-0.crc": "\0"}.items():
+    for name, text in {
+        "part-1": "id\n2\n",
+        "part-0": "id\n1\n",
+        "_SUCCESS": "",
+        ".part-0.crc": "\0",
+    }.items():
         (directory / name).write_text(text)
     inputs = {"train_data": Address("warehouse/2026", "guest")}
-    assert open_storage(f"file://{tmp_path}", inputs, {}).read_table("train_data").rows == [["1"], ["2"]]
+    assert open_storage(f"file://{tmp_path}", inputs, {}).read_table("train_data").rows == [
+        ["1"],
+        ["2"],
+    ]
 
 
 def test_a_row_like_the_header_inside_a_partition_is_a_row(tmp_path):
@@ -65,13 +85,20 @@ def test_a_row_like_the_header_inside_a_partition_is_a_row(tmp_path):
         ({"data_0": "id\n1\n", "data_2": "id\n2\n"}, "data_1 is missing"),
         ({"data_0": "id\n1\n", "metadata": '{"partitions": 2}'}, "data_1 is missing"),
         ({"data_0": ""}, "no header"),
-        ({"data_0": "id,x\n1\n2,3,4\n"}, "line 2 has 1 cells instead of 2; partition 0 line 3 has 3 cells"),
+        (
+            {"data_0": "id,x\n1\n2,3,4\n"},
+            "line 2 has 1 cells instead of 2; partition 0 line 3 has 3 cells",
+        ),
         ({"data_0": 'id,x\n1,"a"b\n'}, "not CSV"),
         ({"data_0": "id\n1\n", "metadata": "{"}, "metadata is not JSON"),
         ({"data_0": "id\n1\n", "metadata": "[]"}, "metadata is not a JSON object"),
     ],
 )
-def test_unreadable_input_is_refused_by_name(tmp_path, files, words):
+def test_unreadable_input_is_refused_by_name(
+    tmp_path,
+    files,
+    words,
+):
     if files:
         lay(tmp_path, files)
     with pytest.raises(StorageFailed, match=words) as caught:
@@ -93,7 +120,8 @@ def test_an_input_without_address_is_named(tmp_path):
 
 def test_a_table_is_written_as_partition_and_metadata(tmp_path):
     table = Table(
-        ["id", "n", "f", "b", "s"], [["01", "1", "1.5", "true", "a,b"], ["02", "", "2", "False", 'q"\n']]
+        ["id", "n", "f", "b", "s"],
+        [["01", "1", "1.5", "true", "a,b"], ["02", "", "2", "False", 'q"\n']],
     )
     io = storage(tmp_path)
     io.write_table("train_data", table)
@@ -150,7 +178,9 @@ def test_a_second_attempt_replaces_all_of_the_first(tmp_path):
 
 def test_a_failed_write_leaves_nothing(tmp_path):
     (tmp_path / "job-guest-0").write_text("a file where the directory should be")
-    with pytest.raises(StorageFailed, match=r"output train_data \(job-guest-0/out\): cannot be written"):
+    with pytest.raises(
+        StorageFailed, match=r"output train_data \(job-guest-0/out\): cannot be written"
+    ):
         storage(tmp_path).write_table("train_data", Table(["id"], [["1"]]))
     assert [path.name for path in tmp_path.iterdir()] == ["job-guest-0"]
 
@@ -187,7 +217,9 @@ def test_a_url_that_cannot_be_is_refused_without_its_password(url):
 
 def test_a_url_with_escapes_and_localhost_is_understood(tmp_path):
     root = tmp_path / "with space"
-    open_storage(f"file://localhost{str(root).replace(' ', '%20')}/", {}, OUT).write_json("train_data", 1)
+    open_storage(f"file://localhost{str(root).replace(' ', '%20')}/", {}, OUT).write_json(
+        "train_data", 1
+    )
     assert (root / "job-guest-0" / "out" / "data_0").exists()
 
 
@@ -203,7 +235,11 @@ CELL = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x0
 
 @settings(deadline=None, max_examples=50)
 @given(st.data(), st.integers(1, 4))
-def test_every_written_table_is_read_back(tmp_path_factory, data, width):
+def test_every_written_table_is_read_back(
+    tmp_path_factory,
+    data,
+    width,
+):
     row = st.lists(CELL, min_size=width, max_size=width)
     header = data.draw(row.filter(any))
     rows = data.draw(st.lists(row, max_size=6))

@@ -18,7 +18,11 @@ from training_data import EXAMPLES, SMALL_KEY, a_task, no_log, random_tables
 TREES, REGRESSION = "HeteroSecureBoost", "HeteroLR"
 MODULES: dict[str, Any] = {TREES: hetero_secureboost, REGRESSION: hetero_lr}
 BASE: dict[str, dict[str, Any]] = {
-    TREES: {"num_trees": 2, "learning_rate": 0.4, "encrypt_param": SMALL_KEY},
+    TREES: {
+        "num_trees": 2,
+        "learning_rate": 0.4,
+        "encrypt_param": SMALL_KEY,
+    },
     REGRESSION: {"max_iter": 3, "encrypt_param": SMALL_KEY},
 }
 
@@ -143,19 +147,34 @@ SPELLINGS: dict[str, list[list[dict[str, Any]]]] = {
         [{"n_iter_no_change": value} for value in ("False", "false", False, 0, "no")],
         [{"n_iter_no_change": value} for value in ("True", "true", True, 1, "", None)],
         [{"early_stopping_rounds": value} for value in ("", None, "  ")],
-        [{"tree_param": value} for value in ({"max_depth": 5}, '{"max_depth": 5}', {"max_depth": "5"})],
+        [
+            {"tree_param": value}
+            for value in ({"max_depth": 5}, '{"max_depth": 5}', {"max_depth": "5"})
+        ],
         [{"num_trees": value} for value in (3, "3", 3.0)],
         [{"subsample_feature_rate": value} for value in (1, "1", 1.0, "1.0")],
         [{"cv_param": value} for value in ({"need_cv": False}, '{"need_cv": "False"}', "", {})],
-        [{"metrics": value} for value in (["auc", "ks"], '["auc", "ks"]', "auc,ks", ["AUC", "KS", "auc"], None)],
-        [{"encrypt_param": value} for value in ("paillier", {"method": "PAILLIER"}, '{"key_length": 2048}')],
+        [
+            {"metrics": value}
+            for value in (["auc", "ks"], '["auc", "ks"]', "auc,ks", ["AUC", "KS", "auc"], None)
+        ],
+        [
+            {"encrypt_param": value}
+            for value in ("paillier", {"method": "PAILLIER"}, '{"key_length": 2048}')
+        ],
     ],
     REGRESSION: [
         [{"batch_size": value} for value in ("all", -1, "-1", "ALL", "", None)],
         [{"batch_size": value} for value in (64, "64", 64.0)],
-        [{"init_param": value} for value in ("zeros", {"init_method": "zeros"}, '{"init_method": "zeros"}', {})],
+        [
+            {"init_param": value}
+            for value in ("zeros", {"init_method": "zeros"}, '{"init_method": "zeros"}', {})
+        ],
         [{"penalty": value} for value in ("L2", "l2", "")],
-        [{"predict_param": value} for value in ({"threshold": 0.5}, '{"threshold": 0.5}', {"threshold": "0.5"})],
+        [
+            {"predict_param": value}
+            for value in ({"threshold": 0.5}, '{"threshold": 0.5}', {"threshold": "0.5"})
+        ],
     ],
 }
 
@@ -175,7 +194,10 @@ def tables() -> tuple[Table, Table]:
 
 def train(component: str, parameters: Mapping[str, Any]) -> TaskRun:
     guest, host = tables()
-    inputs: dict[str, dict[str, Table]] = {"guest.0": {"train_data": guest}, "host.0": {"train_data": host}}
+    inputs: dict[str, dict[str, Table]] = {
+        "guest.0": {"train_data": guest},
+        "host.0": {"train_data": host},
+    }
     if component == REGRESSION:
         inputs["arbiter.0"] = {}
     return run_parties(component, MODULES[component].ROLES, inputs, parameters)
@@ -204,10 +226,14 @@ def base() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("component", "change"), [(name, change) for name, changes in EFFECTIVE.items() for change in changes], ids=str
+    ("component", "change"),
+    [(name, change) for name, changes in EFFECTIVE.items() for change in changes],
+    ids=str,
 )
 def test_a_changed_parameter_changes_outputs_or_messages(
-    component: str, change: dict[str, Any], base: dict[str, dict[str, Any]]
+    component: str,
+    change: dict[str, Any],
+    base: dict[str, dict[str, Any]],
 ) -> None:
     (name,) = change
     setting = {**BASE[component], **WITH.get(name, {})}
@@ -216,17 +242,25 @@ def test_a_changed_parameter_changes_outputs_or_messages(
 
 
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
-def test_the_same_parameters_change_nothing(component: str, base: dict[str, dict[str, Any]]) -> None:
+def test_the_same_parameters_change_nothing(
+    component: str, base: dict[str, dict[str, Any]]
+) -> None:
     assert seen(train(component, BASE[component])) == base[component]
 
 
 @pytest.mark.parametrize(
     ("component", "name", "values"),
-    [(component, *case) for component in (TREES, REGRESSION) for case in [*REFUSED["both"], *REFUSED[component]]],
+    [
+        (component, *case)
+        for component in (TREES, REGRESSION)
+        for case in [*REFUSED["both"], *REFUSED[component]]
+    ],
     ids=str,
 )
 def test_what_cannot_work_is_refused_by_name_before_any_message(
-    component: str, name: str, values: dict[str, Any]
+    component: str,
+    name: str,
+    values: dict[str, Any],
 ) -> None:
     run = train(component, values)
     assert run.channel.sent == []
@@ -263,7 +297,9 @@ def test_the_description_agrees_with_the_component(component: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "same"), [(name, same) for name, groups in SPELLINGS.items() for same in groups], ids=str
+    ("component", "same"),
+    [(name, same) for name, groups in SPELLINGS.items() for same in groups],
+    ids=str,
 )
 def test_all_spellings_of_a_value_mean_the_same(component: str, same: list[dict[str, Any]]) -> None:
     found = [read(component, values) for values in same]
@@ -287,7 +323,10 @@ def test_the_users_parameters_are_understood_without_a_warning() -> None:
 def test_the_users_own_descriptions_choices_are_understood_but_for_sqn(component: str) -> None:
     registered = json.loads((EXAMPLES / "register_unionpay.json").read_text())
     for parameter in registered["components_description"][component]["inputParam"]:
-        for value in [parameter["defaultValue"], *(c["value"] for c in parameter.get("bindingData", []))]:
+        for value in [
+            parameter["defaultValue"],
+            *(c["value"] for c in parameter.get("bindingData", [])),
+        ]:
             if value == "sqn":
                 with pytest.raises(BadParameters, match=r"^optimizer: .*sqn"):
                     read(component, {parameter["name"]: value})
@@ -299,23 +338,44 @@ def test_the_users_own_descriptions_choices_are_understood_but_for_sqn(component
 def test_unknown_parameters_are_warned_of_once_each_and_ignored(
     component: str, base: dict[str, dict[str, Any]]
 ) -> None:
-    extra = {"colour": "red", "encrypt_param": {**SMALL_KEY, "speed": 9}, "dataset_id": "a#b"}
+    extra = {
+        "colour": "red",
+        "encrypt_param": {**SMALL_KEY, "speed": 9},
+        "dataset_id": "a#b",
+    }
     run = train(component, {**BASE[component], **extra})
     assert seen(run)["outputs"] == base[component]["outputs"]
     for party in run.parties.values():
-        warned = [(level, fields["parameter"]) for level, text, fields in party.lines if "unknown" in text]
+        warned = [
+            (level, fields["parameter"]) for level, text, fields in party.lines if "unknown" in text
+        ]
         assert warned == [("warning", "colour"), ("warning", "encrypt_param.speed")]
 
 
 def test_all_problems_are_named_at_once() -> None:
-    wrong = {"num_trees": "x", "tree_param": {"max_depth": 0}, "metrics": ["f1"], "early_stopping_rounds": 5}
+    wrong = {
+        "num_trees": "x",
+        "tree_param": {"max_depth": 0},
+        "metrics": ["f1"],
+        "early_stopping_rounds": 5,
+    }
     with pytest.raises(BadParameters) as caught:
         read(TREES, wrong)
     for name in ("num_trees", "tree_param.max_depth", "metrics", "early_stopping_rounds"):
         assert f"{name}: " in str(caught.value)
 
 
-@pytest.mark.parametrize("parties", [{"guest": ["a"]}, {"guest": ["a"], "host": ["b", "c"], "arbiter": ["d"]}])
+@pytest.mark.parametrize(
+    "parties",
+    [
+        {"guest": ["a"]},
+        {
+            "guest": ["a"],
+            "host": ["b", "c"],
+            "arbiter": ["d"],
+        },
+    ],
+)
 def test_regression_needs_one_party_of_each_role(parties: dict[str, list[str]]) -> None:
     task = a_task({})
     other = type(task)("HeteroLR", "t", "guest", 0, parties)
@@ -331,7 +391,9 @@ def test_trees_need_a_host() -> None:
 
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -339,7 +401,9 @@ anything = st.recursive(
 @pytest.mark.parametrize("component", [TREES, REGRESSION])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_value_is_either_understood_or_refused_by_name(component: str, data: st.DataObject) -> None:
+def test_any_value_is_either_understood_or_refused_by_name(
+    component: str, data: st.DataObject
+) -> None:
     names = [parameter["name"] for parameter in description(component)["inputParam"]]
     values = data.draw(st.dictionaries(st.sampled_from(names), anything, max_size=4))
     try:
@@ -360,13 +424,20 @@ class BusyIo(MemoryIo):
         super().write_json(name, value)
 
 
-def test_losses_are_written_while_training_runs_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_written_while_training_runs_once_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     io, now, warnings = BusyIo(), [100.0], list[str]()
     monkeypatch.setattr(training.time, "monotonic", lambda: now[0])
-    losses = training.LossSoFar(io, "train-loss", "tree", lambda level, text, **fields: warnings.append(text))
+    losses = training.LossSoFar(
+        io, "train-loss", "tree", lambda level, text, **fields: warnings.append(text)
+    )
     for number in range(30):
         losses.add(1.0 / (number + 1))
         now[0] += 0.25
     assert warnings == ["losses not written yet"] and io.writes == 8
-    assert io.values["train-loss"]["loss"][:2] == [{"tree": 1, "loss": 1.0}, {"tree": 2, "loss": 0.5}]
+    assert io.values["train-loss"]["loss"][:2] == [
+        {"tree": 1, "loss": 1.0},
+        {"tree": 2, "loss": 0.5},
+    ]
     assert len(io.values["train-loss"]["loss"]) == 29

@@ -5,14 +5,26 @@ import socket
 import threading
 
 import pytest
-from refvendor.channel import CALL_PAUSES, Caller, ChannelRefused, Deadline, parse_address, payload_of
+from refvendor.channel import (
+    CALL_PAUSES,
+    Caller,
+    ChannelRefused,
+    Deadline,
+    parse_address,
+    payload_of,
+)
 from refvendor.contract import BadParameters, PeerTimeout, Task, VendorError
 from refvendor.forms import FORMS
 from refvendor.transport import ChannelNet
 
 
 class Lines(list):
-    def __call__(self, level, message, **fields):
+    def __call__(
+        self,
+        level,
+        message,
+        **fields,
+    ):
         self.append((level, message, fields))
 
 
@@ -29,7 +41,15 @@ def close_connections():
         caller._popper.close()
 
 
-def net(server, me, *, seconds=20.0, chunk=4 * 2**20, task_id="task_1", log=None):
+def net(
+    server,
+    me,
+    *,
+    seconds=20.0,
+    chunk=4 * 2**20,
+    task_id="task_1",
+    log=None,
+):
     role, _, index = me.partition(".")
     parties = {"guest": ("node-1",), "host": ("node-1", "node-2")}
     opened = ChannelNet(
@@ -51,7 +71,11 @@ def pushes(server):
     return [request for request in server.requests if request.verb == "push"]
 
 
-def fail_first(times, fault, verb=None):
+def fail_first(
+    times,
+    fault,
+    verb=None,
+):
     """A fault for the first requests of a verb; with a very large ``times`` for all of them."""
     left = [times]
 
@@ -104,7 +128,9 @@ def test_the_wire_form_is_that_of_the_protocol(loopback):
     assert set(push.body) == {"topic", "payload", "metadata"}
     assert push.body["topic"] == pop.body["topic"] == "task_1:guest.0:host.1:x:0:0"
     assert push.body["metadata"]["sequence"].isdecimal()
-    assert pop.headers["x-ptp-target-node-id"] == pop.headers["x-ptp-source-node-id"] == "node-2", "its own node"
+    assert pop.headers["x-ptp-target-node-id"] == pop.headers["x-ptp-source-node-id"] == "node-2", (
+        "its own node"
+    )
     assert 1000 <= pop.body["timeout"] <= 30_000
 
 
@@ -134,12 +160,20 @@ def test_refused_connections_are_tried_until_somebody_listens(deaf):
 @pytest.mark.parametrize(
     ("verb", "fault"),
     [
-        *((verb, fault) for verb in ("push", "pop") for fault in ("reset", "lose answer", "502", "E0000000700")),
+        *(
+            (verb, fault)
+            for verb in ("push", "pop")
+            for fault in ("reset", "lose answer", "502", "E0000000700")
+        ),
         ("push", "E0000000607"),
         ("pop", "E0000000601"),
     ],
 )
-def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(loopback, fault, verb):
+def test_a_call_is_repeated_and_nothing_is_lost_or_doubled(
+    loopback,
+    fault,
+    verb,
+):
     loopback.fault = fail_first(3, fault, verb)
     guest, host = net(loopback, "guest.0"), net(loopback, "host.0")
     for payload in (b"1", b"2", b"3"):
@@ -154,7 +188,9 @@ def test_a_repeated_pop_carries_the_same_id_and_the_next_message_another(loopbac
     guest.send("host.0", "x", b"1")
     guest.send("host.0", "x", b"2")
     host.recv("guest.0", "x"), host.recv("guest.0", "x")
-    ids = [request.headers["x-ptp-pop-id"] for request in loopback.requests if request.verb == "pop"]
+    ids = [
+        request.headers["x-ptp-pop-id"] for request in loopback.requests if request.verb == "pop"
+    ]
     assert ids[0] == ids[1] == ids[2] != ids[3]
 
 
@@ -182,7 +218,9 @@ def test_empty_pops_are_repeated_until_the_message_comes(loopback):
 
 
 def test_the_deadline_ends_waiting_for_the_transport(deaf):
-    with pytest.raises(PeerTimeout, match=r"transport push: no success before the task's deadline.*Refused"):
+    with pytest.raises(
+        PeerTimeout, match=r"transport push: no success before the task's deadline.*Refused"
+    ):
         net(deaf, "guest.0", seconds=0.3).send("host.0", "x", b"1")
 
 
@@ -253,16 +291,31 @@ def test_addresses_of_the_transport():
 
 
 def test_calls_and_answers_in_each_form():
-    push = {"topic": "t", "payload": b"\x00\xff", "metadata": {"sequence": "7"}}
+    push = {
+        "topic": "t",
+        "payload": b"\x00\xff",
+        "metadata": {"sequence": "7"},
+    }
     pop = {"topic": "t", "timeout": 1500}
     in_json, protobuf, bare = FORMS["json"], FORMS["protobuf"], FORMS["bare"]
     assert json.loads(in_json.request(push)[2]) == push | {"payload": "AP8="}
-    assert protobuf.request(push)[2] == b"\x0a\x01t\x12\x02\x00\xff\x1a\x0d\x0a\x08sequence\x12\x017"
+    assert (
+        protobuf.request(push)[2] == b"\x0a\x01t\x12\x02\x00\xff\x1a\x0d\x0a\x08sequence\x12\x017"
+    )
     assert protobuf.request(pop)[2] == b"\x0a\x01t\x10\xdc\x0b"
     query, headers, body = bare.request(push)
-    assert (query, headers["x-ptp-topic"], headers["x-ptp-message-id"], body) == ("", "t", "7", b"\x00\xff")
+    assert (query, headers["x-ptp-topic"], headers["x-ptp-message-id"], body) == (
+        "",
+        "t",
+        "7",
+        b"\x00\xff",
+    )
     assert bare.request(pop)[::2] == ("?timeout=1.5", b"")
-    expected = {"content": b"x" * 200, "code": "E0000000000", "message": "ok"}
+    expected = {
+        "content": b"x" * 200,
+        "code": "E0000000000",
+        "message": "ok",
+    }
     content, code = b"\xc8\x01" + expected["content"], b"\x0b" + expected["code"].encode()
     assert protobuf.answer(b"\x12" + content + b"\x1a" + code + b"\x22\x02ok") == expected
     assert bare.answer(b"\x0a" + content + b"\x12" + code + b"\x1a\x02ok") == expected

@@ -32,7 +32,12 @@ def breast_cancer(part: str, rows: int | None = None) -> Table:
     return Table(tables[part].header, [by_id[key] for key in chosen])
 
 
-def made_up(guest: np.ndarray, host: np.ndarray, labels: np.ndarray, missing: bool = False) -> tuple[Table, Table]:
+def made_up(
+    guest: np.ndarray,
+    host: np.ndarray,
+    labels: np.ndarray,
+    missing: bool = False,
+) -> tuple[Table, Table]:
     """Tables of the given numbers with columns g0, g1, … and h0, h1, …; zeros become empty if ``missing``."""
     ids = [f"person-{i:05d}" for i in range(len(labels))]
 
@@ -42,7 +47,10 @@ def made_up(guest: np.ndarray, host: np.ndarray, labels: np.ndarray, missing: bo
     return (
         Table(
             ["id", "y", *(f"g{i}" for i in range(guest.shape[1]))],
-            [[key, str(int(y)), *cells(row)] for key, y, row in zip(ids, labels, guest, strict=True)],
+            [
+                [key, str(int(y)), *cells(row)]
+                for key, y, row in zip(ids, labels, guest, strict=True)
+            ],
         ),
         Table(
             ["id", *(f"h{i}" for i in range(host.shape[1]))],
@@ -51,7 +59,12 @@ def made_up(guest: np.ndarray, host: np.ndarray, labels: np.ndarray, missing: bo
     )
 
 
-def random_tables(rows: int, guest: int, host: int, seed: int = 7) -> tuple[Table, Table]:
+def random_tables(
+    rows: int,
+    guest: int,
+    host: int,
+    seed: int = 7,
+) -> tuple[Table, Table]:
     """Normal features with a label that depends on features of both parties."""
     draw = np.random.default_rng(seed)
     a, b = draw.normal(size=(rows, guest)), draw.normal(size=(rows, host))
@@ -59,12 +72,24 @@ def random_tables(rows: int, guest: int, host: int, seed: int = 7) -> tuple[Tabl
     return made_up(a, b, (u > 0).astype(int))
 
 
-def a_task(parameters: Mapping[str, Any], role: str = "guest", *others: str) -> Task:
-    roles = {"guest": ["n1"], "host": ["n2"], **{other: ["n3"] for other in others}}
+def a_task(
+    parameters: Mapping[str, Any],
+    role: str = "guest",
+    *others: str,
+) -> Task:
+    roles = {
+        "guest": ["n1"],
+        "host": ["n2"],
+        **{other: ["n3"] for other in others},
+    }
     return Task("a component", "task_1", role, 0, roles, dict(parameters))
 
 
-def no_log(level: str, message: str, **fields: Any) -> None:
+def no_log(
+    level: str,
+    message: str,
+    **fields: Any,
+) -> None:
     pass
 
 
@@ -91,18 +116,33 @@ class PlainWire:
         with self._lock:
             return self._queues.setdefault((source, to), queue.Queue())
 
-    def put(self, source: str, to: str, data: bytes) -> None:
+    def put(
+        self,
+        source: str,
+        to: str,
+        data: bytes,
+    ) -> None:
         with self._lock:
             self.frames.append((source, to, decode(data), data))
         self.queue(source, to).put(data)
 
 
 class PlainLink:
-    def __init__(self, wire: PlainWire, me: str, peer: str) -> None:
+    def __init__(
+        self,
+        wire: PlainWire,
+        me: str,
+        peer: str,
+    ) -> None:
         self.peer = peer
         self._wire, self._me = wire, me
 
-    def send(self, kind: str, fields: Mapping[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
+    def send(
+        self,
+        kind: str,
+        fields: Mapping[str, Any] | None = None,
+        blobs: Sequence[bytes] = (),
+    ) -> None:
         self._wire.put(self._me, self.peer, encode(kind, fields or {}, blobs))
 
     def expect(self, *kinds: str) -> Message:
@@ -124,7 +164,14 @@ def together(*works: Callable[[], Any]) -> list[Any]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(works))]
+    threads = [
+        threading.Thread(
+            target=run,
+            args=(place,),
+            daemon=True,
+        )
+        for place in range(len(works))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -137,7 +184,11 @@ def together(*works: Callable[[], Any]) -> list[Any]:
 def traces(rows: Rows, gradients: Sequence[int] = ()) -> dict[str, list[bytes]]:
     """How a party's secrets would look on a wire, in the usual encodings; only those long enough to be no
     accident."""
-    found: dict[str, list[bytes]] = {"id": [key.encode() for key in rows.ids], "feature": [], "label": []}
+    found: dict[str, list[bytes]] = {
+        "id": [key.encode() for key in rows.ids],
+        "feature": [],
+        "label": [],
+    }
     found["feature"] += [name.encode() for name in rows.names]
     for value in rows.values.ravel():
         if not np.isnan(value):

@@ -14,29 +14,54 @@ from gateway.domain import run as domain_run
 from gateway.domain.execution import messages, runs
 from gateway.domain.run import LocalJob, Run, StopRequest
 from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, changed, is_own
-from gateway.domain.states import JOB, RUN, JobStatus, Outcome, RunStatus, TaskStatus, ended, move, replace
+from gateway.domain.states import (
+    JOB,
+    RUN,
+    JobStatus,
+    Outcome,
+    RunStatus,
+    TaskStatus,
+    ended,
+    move,
+    replace,
+)
 from gateway.domain.timeouts import NOW, Due, RunTiming, when_due
 
 ToDo = Iterator[Due[messages.Command]]
 
 
 def plan(
-    local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = ""
+    local: LocalJob,
+    now: datetime,
+    timing: RunTiming = RunTiming(),
+    owner: str = "",
 ) -> list[messages.Command]:
     """Return everything that should be done by now; with an owner, nothing about runs of another."""
     return [due.command for due in _mine(local, timing, owner) if due.at <= now]
 
 
-def next_due(local: LocalJob, timing: RunTiming = RunTiming(), owner: str = "") -> datetime | None:
+def next_due(
+    local: LocalJob,
+    timing: RunTiming = RunTiming(),
+    owner: str = "",
+) -> datetime | None:
     """Return when there is something to do next, or None when only an event can change the job."""
     return min((due.at for due in _mine(local, timing, owner)), default=None)
 
 
-def _mine(local: LocalJob, timing: RunTiming, owner: str) -> ToDo:
+def _mine(
+    local: LocalJob,
+    timing: RunTiming,
+    owner: str,
+) -> ToDo:
     others = {run.run_id for run in local.runs if owner and run.owner and run.owner != owner}
     elsewhere = bool(owner and local.home and local.home != owner)
     for due in agenda(local, timing):
-        if not elsewhere if isinstance(due.command, messages.OnJob) else due.command.run not in others:
+        if (
+            not elsewhere
+            if isinstance(due.command, messages.OnJob)
+            else due.command.run not in others
+        ):
             yield due
 
 
@@ -51,7 +76,9 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
     for run in local.runs:
         if not run.done_with and (run.status is not RunStatus.WAITING or run.run_id in may_launch):
             todo = _of_run(run, timing)  # why a job ends is reported before that its runs have
-            yield from (due for due in todo if not (wished and isinstance(due.command, messages.Tell)))
+            yield from (
+                due for due in todo if not (wished and isinstance(due.command, messages.Tell))
+            )
     if local.approval is not None:
         if (until := approval.lapses_at(local)) is not None:
             yield Due(until, messages.Expire())
@@ -66,7 +93,9 @@ def agenda(local: LocalJob, timing: RunTiming) -> ToDo:
     if (
         ended(JOB, local.status)
         and not local.closed
-        and all(run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs)
+        and all(
+            run.over and (not _to_collect(run) or _left_behind(local, run)) for run in local.runs
+        )
     ):
         yield from when_due(local.close, messages.Close(), timing.call_deadline)
 
@@ -80,7 +109,9 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
             yield from when_due(run.launch, messages.Launch(run.run_id), timing.launch_deadline)
         case RunStatus.RUNNING if run.exit is not None:
             seen = run.exit.finished_at or run.reported_at or NOW
-            yield Due(seen + timedelta(seconds=timing.callback_grace), messages.Conclude(run.run_id))
+            yield Due(
+                seen + timedelta(seconds=timing.callback_grace), messages.Conclude(run.run_id)
+            )
         case RunStatus.RUNNING:
             yield Due(run.probe_at or NOW, messages.Probe(run.run_id))
             if run.reported is not TaskStatus.SUCCESS:
@@ -102,8 +133,14 @@ def _of_run(run: Run, timing: RunTiming) -> ToDo:
             assert_never(run.status)
     news = run.reported_status
     worth_telling = news in (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
-    if worth_telling and run.reporting.status is not news and run.reporting.call.tries < timing.tell_tries:
-        yield from when_due(run.reporting.call, messages.Tell(run.run_id, news), timing.call_deadline)
+    if (
+        worth_telling
+        and run.reporting.status is not news
+        and run.reporting.call.tries < timing.tell_tries
+    ):
+        yield from when_due(
+            run.reporting.call, messages.Tell(run.run_id, news), timing.call_deadline
+        )
 
 
 def _left_behind(local: LocalJob, run: Run) -> bool:
@@ -117,7 +154,10 @@ def _to_collect(run: Run) -> bool:
 
 
 def step(
-    local: LocalJob, now: datetime, timing: RunTiming = RunTiming(), owner: str = ""
+    local: LocalJob,
+    now: datetime,
+    timing: RunTiming = RunTiming(),
+    owner: str = "",
 ) -> tuple[LocalJob, list[messages.Action]]:
     """Take every decision that is due and mark every action that is due as started."""
     actions: list[messages.Action] = []
@@ -125,7 +165,9 @@ def step(
     if any(isinstance(command, messages.Decision) for command in commands):
         for command in commands:
             local = _decided(local, command, now, timing)
-        commands = plan(local, now, timing, owner)  # again: what follows from the decisions is due, too
+        commands = plan(
+            local, now, timing, owner
+        )  # again: what follows from the decisions is due, too
     for command in commands:
         match command:
             case messages.Conclude() | messages.Expire() | messages.Abandon() | messages.TimeOut():
@@ -140,10 +182,17 @@ def step(
     return local, actions
 
 
-def _decided(local: LocalJob, command: messages.Command, now: datetime, timing: RunTiming) -> LocalJob:
+def _decided(
+    local: LocalJob,
+    command: messages.Command,
+    now: datetime,
+    timing: RunTiming,
+) -> LocalJob:
     match command:
         case messages.Conclude():
-            return with_run(local, command.run, lambda run: runs.conclude(run, now, timing, local.id, last=True))
+            return with_run(
+                local, command.run, lambda run: runs.conclude(run, now, timing, local.id, last=True)
+            )
         case messages.Expire():
             return approval.expired(local, now, _ended_by)
         case messages.Abandon():
@@ -160,13 +209,22 @@ def _launching(run: Run, now: datetime) -> Run:
     return replace(run, status=status, launch=run.launch.sent(now))
 
 
-def _with_call(local: LocalJob, action: messages.Action, change: Callable[[Call], Call]) -> LocalJob:
+def _with_call(
+    local: LocalJob,
+    action: messages.Action,
+    change: Callable[[Call], Call],
+) -> LocalJob:
     if isinstance(action, messages.OnJob):
         return changed(local, action.call, change)
     return with_run(local, action.run, lambda run: changed(run, action.call, change))
 
 
-def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: datetime | None = None) -> LocalJob:
+def with_run(
+    local: LocalJob,
+    run_id: str,
+    change: Callable[[Run], Run],
+    at: datetime | None = None,
+) -> LocalJob:
     """Change one run, and write its moves into the timeline."""
     for i, old in enumerate(local.runs):
         if old.run_id != run_id:
@@ -178,13 +236,22 @@ def with_run(local: LocalJob, run_id: str, change: Callable[[Run], Run], at: dat
         if new.status is not old.status:
             when = at or new.ended_at or new.launch.sent_at or new.created_at
             detail = new.failure.as_dict() if new.failure else {}
-            detail = {**detail, "task": new.task_name, "role": new.party.label, "attempt": new.attempt}
+            detail = {
+                **detail,
+                "task": new.task_name,
+                "role": new.party.label,
+                "attempt": new.attempt,
+            }
             local = local.noted(when, f"run {new.status}", **detail)
         return local
     return local
 
 
-def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming()) -> LocalJob:
+def apply(
+    local: LocalJob,
+    event: messages.Event,
+    timing: RunTiming = RunTiming(),
+) -> LocalJob:
     """Return the job after the event. A late or repeated one changes only the timeline."""
     match event:
         case messages.StopRequested():
@@ -199,7 +266,9 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
             return approval.decided(local, event.approve, event.by, event.words, event.at)
         case messages.Fetching():
             waits = approval.prepares(local)
-            return changed(local, "preparation.progress", lambda _: event.progress) if waits else local
+            return (
+                changed(local, "preparation.progress", lambda _: event.progress) if waits else local
+            )
         case messages.Prepared():
             return approval.prepared(local, event.failure, event.at)
         case messages.SchedulerAlive():
@@ -211,12 +280,16 @@ def apply(local: LocalJob, event: messages.Event, timing: RunTiming = RunTiming(
         case messages.Misreported():
             return _misreported(local, event)
         case messages.RunEvent():
-            local = with_run(local, event.run, lambda run: runs.apply(run, event, timing, local.id), at=event.at)
+            local = with_run(
+                local, event.run, lambda run: runs.apply(run, event, timing, local.id), at=event.at
+            )
             if isinstance(event, messages.LaunchFailed) and event.engine_message:
                 run = next((r for r in local.runs if r.run_id == event.run), None)
                 who = {"task": run.task_name, "role": run.party.label} if run else {}
                 if run is None or run.over:  # else it is launched again
-                    local = local.noted(event.at, "engine message", **who, message=event.engine_message)
+                    local = local.noted(
+                        event.at, "engine message", **who, message=event.engine_message
+                    )
             return local
         case _:
             assert_never(event)
@@ -230,10 +303,20 @@ def _misreported(local: LocalJob, event: messages.Misreported) -> LocalJob:
     if text in local.warnings:
         return local
     local = replace(local, warnings=(*local.warnings, text))
-    return local.noted(event.at, "report refused", task=run.task_name, role=run.party.label, message=text)
+    return local.noted(
+        event.at,
+        "report refused",
+        task=run.task_name,
+        role=run.party.label,
+        message=text,
+    )
 
 
-def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+def _done(
+    local: LocalJob,
+    event: messages.Done,
+    timing: RunTiming,
+) -> LocalJob:
     """Record the end of an action without an event of its own; after a failure it is due again after a pause."""
     action = event.action
 
@@ -243,7 +326,12 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
         if event.final:
             return replace(call, state=CallState.OK, message=event.message)
         due = event.at + timing.retry(call.tries - 1, local.id, action)
-        return replace(call, state=CallState.LOST, due_at=due, message=event.message)
+        return replace(
+            call,
+            state=CallState.LOST,
+            due_at=due,
+            message=event.message,
+        )
 
     match action:
         case messages.QueryScheduler():
@@ -261,7 +349,9 @@ def _done(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
             if event.final or asked_enough:
                 return _with_models(local, event.at)
         case messages.AskStop() if event.final:
-            return local.noted(event.at, "stop reported", local.spec.scheduler, message=event.message)
+            return local.noted(
+                event.at, "stop reported", local.spec.scheduler, message=event.message
+            )
         case messages.Confirm() if event.final:
             return local.noted(event.at, "decision reported", message=event.message)
         case messages.Collect(run) | messages.StopRun(run) if event.warnings:
@@ -275,7 +365,11 @@ def _warned(run: Run, warnings: tuple[str, ...]) -> Run:
 
 def _not_finished(local: LocalJob, event: messages.Done) -> LocalJob:
     """Note in the timeline that a step of the cleanup failed; the same message once in a row."""
-    words = {messages.Close: "closing", messages.Collect: "removing", messages.StopRun: "stopping"}
+    words = {
+        messages.Close: "closing",
+        messages.Collect: "removing",
+        messages.StopRun: "stopping",
+    }
     action = event.action
     if type(action) not in words or event.final or not event.message:
         return local
@@ -295,20 +389,37 @@ def _stop_asked(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     stopped = local
     for run in local.runs:
         if event.tasks is None or run.task_name in event.tasks:
-            stopped = with_run(stopped, run.run_id, lambda r: runs.stopped(r, event.at), at=event.at)
+            stopped = with_run(
+                stopped, run.run_id, lambda r: runs.stopped(r, event.at), at=event.at
+            )
     if event.tasks is not None:
         same = stopped.runs == local.runs
-        return stopped if same else stopped.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
+        return (
+            stopped
+            if same
+            else stopped.noted(event.at, "task stop asked", event.by, tasks=sorted(event.tasks))
+        )
     if ended(JOB, local.status):
         return _explained(stopped, event)
     final = JobStatus.REJECTED if local.status is JobStatus.PENDING else JobStatus.FINISHED
     ending = event.ending or _ending_inferred(local, event)
-    stopped = replace(stopped, status=move(JOB, local.status, final), ended_at=event.at, ending=ending)
-    if event.ending is None and final is JobStatus.FINISHED and _is_scheduled_by_another(local, event.by):
+    stopped = replace(
+        stopped,
+        status=move(JOB, local.status, final),
+        ended_at=event.at,
+        ending=ending,
+    )
+    if (
+        event.ending is None
+        and final is JobStatus.FINISHED
+        and _is_scheduled_by_another(local, event.by)
+    ):
         stopped = replace(stopped, inquiry=Call(due_at=event.at + _INQUIRY_PAUSE))
     else:
         stopped = _with_models(stopped, event.at)
-    return stopped.noted(event.at, f"job {final} here", event.by, outcome=ending.outcome if ending else "")
+    return stopped.noted(
+        event.at, f"job {final} here", event.by, outcome=ending.outcome if ending else ""
+    )
 
 
 def _is_scheduled_by_another(local: LocalJob, sender: NodeId) -> bool:
@@ -348,7 +459,9 @@ def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     local = changed(local, "inquiry", lambda call: replace(call, state=CallState.OK, message=""))
     if not is_news:
         return local if local.inquiry is None else _with_models(local, event.at)
-    if local.approval is not None and local.approval.failure is not None:  # it ended by the no from here
+    if (
+        local.approval is not None and local.approval.failure is not None
+    ):  # it ended by the no from here
         ending = replace(ending, outcome=Outcome.REJECTED, failure=local.approval.failure)
     local = replace(local, ending=ending)
     if local.inquiry is not None:  # it may leave a model only now
@@ -356,7 +469,12 @@ def _explained(local: LocalJob, event: messages.StopRequested) -> LocalJob:
     return local.noted(event.at, "job's end explained", event.by, outcome=ending.outcome)
 
 
-def may_explain(local: LocalJob, outcome: Outcome, *, is_inferred: bool = False) -> bool:
+def may_explain(
+    local: LocalJob,
+    outcome: Outcome,
+    *,
+    is_inferred: bool = False,
+) -> bool:
     """Whether an outcome that comes after the end here is news: that runs were stopped explains nothing.
 
     ``is_inferred``: it was read off tasks' states. A stop leaves running tasks FAILED at some nodes, so that a
@@ -377,7 +495,11 @@ def may_explain(local: LocalJob, outcome: Outcome, *, is_inferred: bool = False)
 
 
 def _task_was_stopped(ending: Ending) -> bool:
-    return ending.failure is not None and ending.failure.reason == "STOPPED" and ending.failure.task != ""
+    return (
+        ending.failure is not None
+        and ending.failure.reason == "STOPPED"
+        and ending.failure.task != ""
+    )
 
 
 def _ending_inferred(local: LocalJob, event: messages.StopRequested) -> Ending | None:
@@ -407,7 +529,11 @@ def _ending_by_runs(local: LocalJob, event: messages.StopRequested) -> Ending | 
         outcome = Outcome.STOPPED if failed.reason == "STOPPED" else Outcome.FAILED
         return Ending(outcome, event.at, failed, event.by)
     complete = {run.task_name for run in last} == {node.name for node in local.spec.dag.nodes}
-    return Ending(Outcome.SUCCEEDED, event.at, None, event.by) if complete and all(r.over for r in last) else None
+    return (
+        Ending(Outcome.SUCCEEDED, event.at, None, event.by)
+        if complete and all(r.over for r in last)
+        else None
+    )
 
 
 def _ended_by(local: LocalJob, ending: Ending) -> LocalJob:
@@ -423,11 +549,15 @@ def _restarted(local: LocalJob, event: messages.Restarted) -> LocalJob:
     if event.owner in ("", local.home) or not local.home:
         for path in ("close", "ask", "wish", "inquiry", "approval.confirm"):
             local = changed(local, path, Call.interrupted)
-        if watched(local) and local.ask.state is CallState.IDLE:  # a stop may have been sent meanwhile
+        if (
+            watched(local) and local.ask.state is CallState.IDLE
+        ):  # a stop may have been sent meanwhile
             local = replace(local, ask=replace(local.ask, due_at=event.at))
         local = _fetched_again(local)
     owned = event.owner
-    return replace(local, runs=tuple(runs.interrupted(r) if owned in ("", r.owner) else r for r in local.runs))
+    return replace(
+        local, runs=tuple(runs.interrupted(r) if owned in ("", r.owner) else r for r in local.runs)
+    )
 
 
 def _owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
@@ -440,7 +570,9 @@ def _owner_lost(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
 def _fetched_again(local: LocalJob) -> LocalJob:
     """Have images fetched anew: what fetched them ended with its gateway."""
-    return changed(local, "preparation.fetch", Call.interrupted) if approval.prepares(local) else local
+    return (
+        changed(local, "preparation.fetch", Call.interrupted) if approval.prepares(local) else local
+    )
 
 
 # What a participating node does when the scheduling node is silent.
@@ -468,7 +600,11 @@ def watched(local: LocalJob) -> bool:
     return created and not ended(JOB, local.status) and local.spec.scheduler != local.node
 
 
-def worth_noting(local: LocalJob, now: datetime, limit: float) -> bool:
+def worth_noting(
+    local: LocalJob,
+    now: datetime,
+    limit: float,
+) -> bool:
     """Whether a sign of life of the scheduling node has to be stored: it is kept to a tenth of the limit."""
     last = local.last_contact or local.created_at
     return watched(local) and (now - last > timedelta(seconds=limit / 10) or local.ask.tries > 0)
@@ -499,7 +635,11 @@ def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
     return local if all(map(is_, hurried, local.runs)) else replace(local, runs=hurried)
 
 
-def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob:
+def _asked(
+    local: LocalJob,
+    event: messages.Done,
+    timing: RunTiming,
+) -> LocalJob:
     """Record the response of the scheduling node; not ``final``: there was none."""
     if not watched(local):
         return local
@@ -507,8 +647,15 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
         return _alive(local, event.at)
     pause = timedelta(seconds=timing.orphan / 10)  # a node that is just restarting is not lost
     due = event.at + max(timing.retry(local.ask.tries - 1, local.id, event.action), pause)
-    ask = replace(local.ask, state=CallState.LOST, due_at=due, message=event.message)
-    if event.at < (local.last_contact or local.created_at) + _silence(timing):  # as this node has just restarted
+    ask = replace(
+        local.ask,
+        state=CallState.LOST,
+        due_at=due,
+        message=event.message,
+    )
+    if event.at < (local.last_contact or local.created_at) + _silence(
+        timing
+    ):  # as this node has just restarted
         ask = Call(due_at=due)
     local = replace(local, ask=ask)
     by = local.spec.scheduler
@@ -518,23 +665,41 @@ def _asked(local: LocalJob, event: messages.Done, timing: RunTiming) -> LocalJob
 def _alive(local: LocalJob, at: datetime) -> LocalJob:
     """Return the job after a sign of life of the scheduling node: the limit starts again."""
     was_silent = local.ask.message or local.ask.tries > 1
-    ask = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
+    ask = replace(
+        local.ask,
+        state=CallState.IDLE,
+        due_at=None,
+        tries=0,
+        message="",
+    )
     local = replace(local, last_contact=at, ask=ask)
-    return local.noted(at, "scheduling node responds", local.spec.scheduler) if was_silent else local
+    return (
+        local.noted(at, "scheduling node responds", local.spec.scheduler) if was_silent else local
+    )
 
 
 def _runs_until(local: LocalJob, timing: RunTiming) -> datetime | None:
     """Return when a partner's job has run here for as long as it may; None: no limit, or nothing runs."""
-    if timing.partner_job is None or local.status is not JobStatus.RUNNING or is_own(local.spec, local.node):
+    if (
+        timing.partner_job is None
+        or local.status is not JobStatus.RUNNING
+        or is_own(local.spec, local.node)
+    ):
         return None
     first_start = min((run.created_at for run in local.runs), default=None)
     return first_start and first_start + timedelta(seconds=timing.partner_job)
 
 
-def _timed_out(local: LocalJob, at: datetime, timing: RunTiming) -> LocalJob:
+def _timed_out(
+    local: LocalJob,
+    at: datetime,
+    timing: RunTiming,
+) -> LocalJob:
     """End a partner's job here, and have its scheduling node end it everywhere."""
     limit = timing.partner_job or 0.0
-    text = f"a job of a partner may run at {local.node} for {limit:g} s (limits.partner_job_seconds)"
+    text = (
+        f"a job of a partner may run at {local.node} for {limit:g} s (limits.partner_job_seconds)"
+    )
     ending = Ending(Outcome.FAILED, at, Failure("TIMEOUT", text, local.node), local.node)
     return _ended_by(replace(local, wish=Call()), ending)
 
@@ -542,4 +707,6 @@ def _timed_out(local: LocalJob, at: datetime, timing: RunTiming) -> LocalJob:
 def _abandoned(local: LocalJob, at: datetime) -> LocalJob:
     """End the job here without the scheduling node's word."""
     text = f"the scheduling node {local.spec.scheduler} does not answer: {local.ask.message}"
-    return _ended_by(local, Ending(Outcome.STOPPED, at, Failure(UNREACHABLE, text, local.node), local.node))
+    return _ended_by(
+        local, Ending(Outcome.STOPPED, at, Failure(UNREACHABLE, text, local.node), local.node)
+    )

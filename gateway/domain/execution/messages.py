@@ -158,7 +158,9 @@ class LaunchFailed(RunEvent):
 
     failure: Failure
     at: datetime
-    engine_message: str = ""  # the engine's own message, for this node only; empty where the failure has it
+    engine_message: str = (
+        ""  # the engine's own message, for this node only; empty where the failure has it
+    )
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,17 @@ class Misreported:
 class Done:
     """An action without an event of its own is finished; ``final`` False: retry later."""
 
-    action: Collect | Tell | Close | StopRun | Confirm | Prepare | QueryScheduler | AskStop | QueryEnding
+    action: (
+        Collect
+        | Tell
+        | Close
+        | StopRun
+        | Confirm
+        | Prepare
+        | QueryScheduler
+        | AskStop
+        | QueryEnding
+    )
     at: datetime
     final: bool = True
     message: str = ""
@@ -234,7 +246,9 @@ class StopRequested:
     tasks: frozenset[str] | None
     ending: Ending | None
     by: str = ""
-    is_inferred: bool = False  # the outcome was read off tasks' states, which a stop may have left so
+    is_inferred: bool = (
+        False  # the outcome was read off tasks' states, which a stop may have left so
+    )
 
 
 @dataclass(frozen=True)
@@ -303,6 +317,10 @@ class SchedulerAlive:
     at: datetime
 
 
-OfRun = Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
-OfJob = Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
+OfRun = (
+    Launched | LaunchFailed | Inspected | EngineSilent | Broken | Exited | Gone | Reported | Sealed
+)
+OfJob = (
+    Done | StopRequested | Restarted | OwnerLost | Decided | Fetching | Prepared | SchedulerAlive
+)
 Event = OfRun | OfJob | Misreported | StoppedHere | StopWished

@@ -31,13 +31,20 @@ def agenda(job: Job, timing: Timing) -> ToDo:
         yield from retries.decisions(job, timing)
 
 
-def _of_node(job: Job, node: NodeJob, timing: Timing) -> ToDo:
+def _of_node(
+    job: Job,
+    node: NodeJob,
+    timing: Timing,
+) -> ToDo:
     if node.consent is not None and node.decides:  # its silence counts as a refusal
         yield Due(node.consent.until, messages.Expire(node.node))
     if job.status is JobStatus.PENDING:
         yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
         if node.unreachable_since is not None and not node.create.completed:
-            yield Due(job.created_at + timedelta(seconds=timing.create_deadline), messages.GiveUp(node.node))
+            yield Due(
+                job.created_at + timedelta(seconds=timing.create_deadline),
+                messages.GiveUp(node.node),
+            )
         return
     if job.status is JobStatus.READY and reservations.granted(job):
         yield from when_due(node.start, messages.StartAt(node.node), timing.call_deadline)
@@ -54,7 +61,11 @@ def _tasks(job: Job, timing: Timing) -> ToDo:
         yield from _of_task(job.tasks[name], job.suspended is not None, timing)
 
 
-def within(job: Job, ready: Iterable[str], most: int) -> Iterator[str]:
+def within(
+    job: Job,
+    ready: Iterable[str],
+    most: int,
+) -> Iterator[str]:
     """Yield of the tasks that may run those under way, and as many more as there is capacity for.
 
     Tasks start in the order of the flow, at all their nodes together: no two nodes then hold different halves of
@@ -70,7 +81,11 @@ def within(job: Job, ready: Iterable[str], most: int) -> Iterator[str]:
         yield task.name
 
 
-def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
+def _of_task(
+    task: Task,
+    suspended: bool,
+    timing: Timing,
+) -> ToDo:
     """Yield what there is to do for a task; while the job is suspended, nothing that begins it."""
     stopped = task.ending is not None or task.again_from is not None
     for part in task.nodes.values():
@@ -82,7 +97,9 @@ def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
         start = part.start
         if start.state is CallState.IDLE:
             if not stopped and (task.begun or not suspended):
-                yield Due(start.due_at or NOW, messages.StartTaskAt(part.node, task.name, task.attempt))
+                yield Due(
+                    start.due_at or NOW, messages.StartTaskAt(part.node, task.name, task.attempt)
+                )
             continue
         open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
         poll = messages.PollTaskAt(part.node, task.name, open_roles, task.attempt)
@@ -90,7 +107,11 @@ def _of_task(task: Task, suspended: bool, timing: Timing) -> ToDo:
         yield from _not_before(after, when_due(part.poll, poll, timing.call_deadline, repeats=True))
 
 
-def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
+def _task_stop(
+    task: Task,
+    part: NodeTask,
+    timing: Timing,
+) -> ToDo:
     """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
     nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
     if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
@@ -100,17 +121,27 @@ def _task_stop(task: Task, part: NodeTask, timing: Timing) -> ToDo:
     yield from _not_before(after, when_due(part.stop, stop, timing.call_deadline))
 
 
-def _stops(job: Job, timing: Timing, nodes: Iterable[NodeJob]) -> ToDo:
+def _stops(
+    job: Job,
+    timing: Timing,
+    nodes: Iterable[NodeJob],
+) -> ToDo:
     for node in nodes:
         last, over = node.stop.sent_at, job.ended_at
-        given_up = last is not None and over is not None and last - over > timedelta(seconds=timing.redeliver_for)
+        given_up = (
+            last is not None
+            and over is not None
+            and last - over > timedelta(seconds=timing.redeliver_for)
+        )
         if given_up or node.stop.completed or not needs_stop(node):
             continue
         parts = (task.nodes[node.node] for task in job.tasks.values() if node.node in task.nodes)
         calls = (node.create, node.start, *(part.start for part in parts))
         under_way = (call for call in calls if call.state in (CallState.SENT, CallState.LOST))
         after = max((expiry(c, timing.call_deadline) for c in under_way), default=NOW)
-        yield from _not_before(after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline))
+        yield from _not_before(
+            after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline)
+        )
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
@@ -154,11 +185,17 @@ def may_wait(job: Job, request: messages.Request) -> int:
     return len(open_) - (not (report and isinstance(request, messages.StartTaskAt)))
 
 
-def with_call(job: Job, request: messages.Request, call: Call) -> Job:
+def with_call(
+    job: Job,
+    request: messages.Request,
+    call: Call,
+) -> Job:
     """Return the job with another record of this request's call."""
     record = changed(_record_of(job, request), request.call, lambda _: call)
     return (
-        job.with_part(request.task, record) if isinstance(request, messages.TaskRequest) else job.with_node(record)
+        job.with_part(request.task, record)
+        if isinstance(request, messages.TaskRequest)
+        else job.with_node(record)
     )
 
 
@@ -174,7 +211,11 @@ def of_this_attempt(job: Job, request: messages.TaskRequest) -> bool:
     return request.attempt == task.attempt and request.node in task.nodes
 
 
-def is_claimed(job: Job, request: messages.Request, at: datetime) -> bool:
+def is_claimed(
+    job: Job,
+    request: messages.Request,
+    at: datetime,
+) -> bool:
     """Whether a request is still the one claimed at that moment, unanswered and not repeated."""
     if isinstance(request, messages.TaskRequest) and not of_this_attempt(job, request):
         return False

@@ -14,7 +14,11 @@ import httpx
 from gateway.bootstrap.node import Gateway
 from tests.inprocess import ask
 
-DONE = {"code": 0, "msg": "success", "data": {}}
+DONE = {
+    "code": 0,
+    "msg": "success",
+    "data": {},
+}
 ENVELOPE = {"code", "msg", "data"}
 
 Made = Callable[[Any], dict[str, Any]]
@@ -27,7 +31,9 @@ class AtLeast(dict[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, dict) and all(k in other and other[k] == v for k, v in self.items())
+        return isinstance(other, dict) and all(
+            k in other and other[k] == v for k, v in self.items()
+        )
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -66,11 +72,20 @@ def envelope(answer: httpx.Response, status: int = 200) -> dict[str, Any]:
     assert answer.headers["content-type"].partition(";")[0] == "application/json"
     body = answer.json()
     assert set(body) == ENVELOPE, body
-    assert type(body["code"]) is int and isinstance(body["msg"], str) and isinstance(body["data"], dict), body
+    assert (
+        type(body["code"]) is int
+        and isinstance(body["msg"], str)
+        and isinstance(body["data"], dict)
+    ), body
     return dict(body)
 
 
-def refused(answer: httpx.Response, code: int, reason: str, status: int = 200) -> dict[str, Any]:
+def refused(
+    answer: httpx.Response,
+    code: int,
+    reason: str,
+    status: int = 200,
+) -> dict[str, Any]:
     """Return the body of a refusal. Fails unless it has this code and reason, and says something after it."""
     body = envelope(answer, status)
     assert (body["code"], body["data"]["reason"]) == (code, reason), body
@@ -93,7 +108,11 @@ def without(body: dict[str, Any], path: str) -> dict[str, Any]:
     return changed
 
 
-def with_(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_(
+    body: dict[str, Any],
+    path: str,
+    value: Any,
+) -> dict[str, Any]:
     """Return the body with another value at this path."""
     changed, target, last = _reached(body, path)
     target[last] = value
@@ -111,7 +130,17 @@ def _steps(path: str) -> list[str | int]:
     return [int(step) if step.isdecimal() else step for step in re.findall(r"[^.\[\]]+", path)]
 
 
-WRONG_BODIES = (b"", b"{", b"[1]", b'"text"', b"null", b"5", b"\xff\xfe{}", b"[" * 50_000, b'{"a": NaN}')
+WRONG_BODIES = (
+    b"",
+    b"{",
+    b"[1]",
+    b'"text"',
+    b"null",
+    b"5",
+    b"\xff\xfe{}",
+    b"[" * 50_000,
+    b'{"a": NaN}',
+)
 
 
 @dataclass(frozen=True)
@@ -140,7 +169,12 @@ class Caller:
 # ---------------------------------------------------------------- checks
 
 
-def check(call: Caller, one: Endpoint, stage: Any, state: Callable[[], Any] = lambda: None) -> None:
+def check(
+    call: Caller,
+    one: Endpoint,
+    stage: Any,
+    state: Callable[[], Any] = lambda: None,
+) -> None:
     """Check all of it; what is refused leaves ``state`` as it was."""
     if one.repeatable:
         check_success(call, one, stage)
@@ -156,20 +190,33 @@ def check(call: Caller, one: Endpoint, stage: Any, state: Callable[[], Any] = la
     assert state() == before
 
 
-def check_success(call: Caller, one: Endpoint, stage: Any) -> None:
+def check_success(
+    call: Caller,
+    one: Endpoint,
+    stage: Any,
+) -> None:
     for method in one.methods:
         body = one.body(stage)
         answer = call(one.path, body, method)
         assert envelope(answer) == one.reply(stage, body), method
 
 
-def check_deviations(call: Caller, one: Endpoint, stage: Any) -> None:
+def check_deviations(
+    call: Caller,
+    one: Endpoint,
+    stage: Any,
+) -> None:
     """Unknown fields, absent or null options, other spellings of headers and content types: all mean the same."""
     for field_ in one.optional:
         for value in (None, "", ...):
             body = one.body(stage)
-            body = {k: v for k, v in body.items() if k != field_} | ({} if value is ... else {field_: value})
-            assert envelope(call(one.path, body, one.methods[0])) == one.reply(stage, body), (field_, value)
+            body = {k: v for k, v in body.items() if k != field_} | (
+                {} if value is ... else {field_: value}
+            )
+            assert envelope(call(one.path, body, one.methods[0])) == one.reply(stage, body), (
+                field_,
+                value,
+            )
     body = one.body(stage) | {"x_unknown": {"deep": [None, 1.5]}, "中文": "值"}
     assert envelope(call(one.path, body, one.methods[0])) == one.reply(stage, body)
     for kind in ("application/json; charset=utf-8", "application/problem+json", ""):
@@ -180,15 +227,27 @@ def check_deviations(call: Caller, one: Endpoint, stage: Any) -> None:
         assert envelope(answer) == one.reply(stage, body), kind
     for stamp in ("1711017396", "1711017396244", "yesterday", ""):
         body = one.body(stage)
-        headers = call.headers | {"x-timestamp": stamp, "x_nonce": "", "x_auth_sign": ""}
-        assert envelope(call(one.path, body, one.methods[0], headers=headers)) == one.reply(stage, body), stamp
+        headers = call.headers | {
+            "x-timestamp": stamp,
+            "x_nonce": "",
+            "x_auth_sign": "",
+        }
+        assert envelope(call(one.path, body, one.methods[0], headers=headers)) == one.reply(
+            stage, body
+        ), stamp
     if one.in_query:
         body = one.body(stage)
         for method in one.methods:
-            assert envelope(call(one.path, None, method, params=body)) == one.reply(stage, body), method
+            assert envelope(call(one.path, None, method, params=body)) == one.reply(stage, body), (
+                method
+            )
 
 
-def check_missing_and_wrong(call: Caller, one: Endpoint, stage: Any) -> None:
+def check_missing_and_wrong(
+    call: Caller,
+    one: Endpoint,
+    stage: Any,
+) -> None:
     """What is missing or of another kind is named by its path, everything at once."""
     method = one.methods[0]
     for path in one.required:
@@ -201,7 +260,9 @@ def check_missing_and_wrong(call: Caller, one: Endpoint, stage: Any) -> None:
             ):
                 continue
             found = paths(call(one.path, with_(one.body(stage), path, value), method))
-            assert found and all(p == path or p.startswith((f"{path}.", f"{path}[")) for p in found), (path, value)
+            assert found and all(
+                p == path or p.startswith((f"{path}.", f"{path}[")) for p in found
+            ), (path, value)
     top = {path for path in one.required if "." not in path and "[" not in path}
     if top:
         assert paths(call(one.path, {}, method)) == top
@@ -221,9 +282,15 @@ def check_no_json(call: Caller, one: Endpoint) -> None:
         assert (body["code"], body["data"]["reason"]) == (400, "INVALID"), raw[:10]
 
 
-def check_unknown(call: Caller, one: Endpoint, stage: Any) -> None:
+def check_unknown(
+    call: Caller,
+    one: Endpoint,
+    stage: Any,
+) -> None:
     for field_, value, reason in one.unknown:
-        body = refused(call(one.path, with_(one.body(stage), field_, value), one.methods[0]), 404, reason)
+        body = refused(
+            call(one.path, with_(one.body(stage), field_, value), one.methods[0]), 404, reason
+        )
         assert value in body["msg"]
 
 

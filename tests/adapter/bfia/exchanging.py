@@ -36,7 +36,14 @@ from tests.builders import T0, a_spec
 from tests.inprocess import ME, PEER
 
 FOLDER = Path(__file__).with_name("exchanges")
-HEADERS = ("x-auth-sign", "x-csrf-protection", "x-source-node-id", "x-node-id", "x-target-node-id", "x-nonce")
+HEADERS = (
+    "x-auth-sign",
+    "x-csrf-protection",
+    "x-source-node-id",
+    "x-node-id",
+    "x-target-node-id",
+    "x-nonce",
+)
 WHY = Failure("EXIT_1", "exit code 1", ME, "guest", "a", 1)
 ENDINGS = {
     "": None,
@@ -65,7 +72,13 @@ class PeerLike(Peer):
 def the_job() -> JobSpec:
     params = {"common": {"a": {"x": 1}}, "guest": {"0": {"a": {"dataset_id": "space#mine"}}}}
     roles = {"guest": (ME,), "host": (PEER,)}
-    return a_spec("a", roles, job_id="job-1", flow_id="", task_params=params)
+    return a_spec(
+        "a",
+        roles,
+        job_id="job-1",
+        flow_id="",
+        task_params=params,
+    )
 
 
 def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
@@ -82,16 +95,26 @@ def calls(peer: Peer) -> dict[str, Callable[..., Any]]:
         "stop_all": lambda task="": s.stop_job("job-1", task, ME),
         "job_status": lambda: s.job_status("job-1", ME),
         "report_task": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.SUCCESS), ME),
-        "report_failure": lambda: s.report_task(TaskReport("task_a", "guest", TaskStatus.FAILED, WHY), ME),
+        "report_failure": lambda: s.report_task(
+            TaskReport("task_a", "guest", TaskStatus.FAILED, WHY), ME
+        ),
         "ask_first": lambda: p.ask_first(the_job(), ME),
         "withdraw": lambda: p.withdraw("job-1", None, ME),
         "approve": lambda: s.confirm_job("job-1", None, ME, "audit-7"),
-        "reject": lambda: s.confirm_job("job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"),
+        "reject": lambda: s.confirm_job(
+            "job-1", Failure("APPROVAL_REJECTED", "no", ME), ME, "audit-7"
+        ),
         "extension": lambda: peer.ask("/job/delete", {"job_id": "job-1"}),
     }
 
 
-def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: str, home: Path) -> dict[str, Any]:
+def asked_by_us(
+    one: dict[str, Any],
+    profile: Profile,
+    peer: ScriptedPeer,
+    url: str,
+    home: Path,
+) -> dict[str, Any]:
     """Make the call of an exchange; return what went out, and what the answer means to us."""
     file = home / "routes.yml"
     file.write_text(f"{PEER}: {{url: '{url}'}}\n")
@@ -105,14 +128,25 @@ def asked_by_us(one: dict[str, Any], profile: Profile, peer: ScriptedPeer, url: 
     try:
         means = _plain(calls(found)[name](*arguments))
     except GatewayError as error:
-        means = {"error": type(error).__name__, "reason": error.reason, "message": error.message}
+        means = {
+            "error": type(error).__name__,
+            "reason": error.reason,
+            "message": error.message,
+        }
     finally:
         connections.close()
     for asked in peer.asked:
         _has_every_header(asked)
         assert asked.raw == json.dumps(asked.body, ensure_ascii=False).encode()
     about_jobs = [a for a in peer.asked if a.body != PROFILE_QUESTION]
-    sent = [{"method": a.method, "target": a.target, "body": a.body} for a in about_jobs]
+    sent = [
+        {
+            "method": a.method,
+            "target": a.target,
+            "body": a.body,
+        }
+        for a in about_jobs
+    ]
     return {"request": sent[0] if sent else None, "means": means}
 
 
@@ -120,7 +154,11 @@ def _has_every_header(asked: Asked) -> None:
     headers = asked.headers
     assert all(headers.get(name) for name in (*HEADERS, "x-trace-id")), headers
     assert not any("_" in name for name in headers)
-    assert (headers["x-source-node-id"], headers["x-node-id"], headers["x-target-node-id"]) == (ME, ME, PEER)
+    assert (headers["x-source-node-id"], headers["x-node-id"], headers["x-target-node-id"]) == (
+        ME,
+        ME,
+        PEER,
+    )
     assert headers["content-type"] == "application/json"
     assert abs(int(headers["x-timestamp"]) - datetime.now(UTC).timestamp() * 1000) < 3_600_000
 
@@ -131,7 +169,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, JobView):
         tasks = {t.task_id: str(t.status) for t in value.tasks}
         outcome = str(value.outcome) if value.outcome else None
-        return {"status": str(value.status), "outcome": outcome, "progress": value.progress, "tasks": tasks}
+        return {
+            "status": str(value.status),
+            "outcome": outcome,
+            "progress": value.progress,
+            "tasks": tasks,
+        }
     if isinstance(value, Acceptance) and value.waits:
         return "waits"
     if value == the_job().job_id:
@@ -150,14 +193,18 @@ class OneNode:
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         if sender != spec.initiator:
-            raise NotAllowed(f"only the initiator {spec.initiator} may submit this job, not {sender}")
+            raise NotAllowed(
+                f"only the initiator {spec.initiator} may submit this job, not {sender}"
+            )
         return spec.job_id
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
         self.submit_job(spec, sender)
         for party in spec.parties_at(ME):
             if "namespace" in effective(spec.task_params, party, "a"):
-                raise Invalid([Problem("config.task_params", "task a takes no namespace", party.label)])
+                raise Invalid(
+                    [Problem("config.task_params", "task a takes no namespace", party.label)]
+                )
         return Acceptance()
 
     def start_job(self, job_id: str, *_: Any) -> None:
@@ -166,11 +213,21 @@ class OneNode:
 
     start_task = stop_job = start_job
 
-    def stop_task(self, job_id: str, task_id: str, *_: Any) -> None:
+    def stop_task(
+        self,
+        job_id: str,
+        task_id: str,
+        *_: Any,
+    ) -> None:
         if task_id not in ("task_a", "task_b"):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
 
-    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+    def poll_task(
+        self,
+        task_id: str,
+        role: str,
+        sender: NodeId,
+    ) -> TaskNews:
         self.stop_task("", task_id)
         if task_id == "task_b":
             return TaskNews(TaskStatus.READY)
@@ -178,17 +235,30 @@ class OneNode:
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
         self.start_job(job_id)
-        tasks = [TaskView("task_a", "a", TaskStatus.RUNNING), TaskView("task_b", "b", TaskStatus.READY)]
+        tasks = [
+            TaskView("task_a", "a", TaskStatus.RUNNING),
+            TaskView("task_b", "b", TaskStatus.READY),
+        ]
         return JobView(job_id, JobStatus.RUNNING, tasks, scheduler=ME)
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         self.stop_task("", report.task_id)
 
-    def apply(self, spec: JobSpec, audit: Audit, sender: NodeId) -> None:
+    def apply(
+        self,
+        spec: JobSpec,
+        audit: Audit,
+        sender: NodeId,
+    ) -> None:
         if audit.id != "audit-7":
             raise Conflict(f"job {spec.job_id} is here already", reason="JOB_ID_CONFLICT")
 
-    def confirm(self, audit_id: str, failure: Failure | None, sender: NodeId) -> None:
+    def confirm(
+        self,
+        audit_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+    ) -> None:
         self.status(audit_id if audit_id != "audit-7" else "")
 
     def terminate(self, audit_id: str, *_: Any) -> None:
@@ -206,7 +276,9 @@ def asked_of_us(one: dict[str, Any], profile: Profile) -> dict[str, Any]:
     body = request.get("body")
     content = None if body is None else json.dumps(body, ensure_ascii=False)
     client = TestClient(_application(profile), raise_server_exceptions=False)
-    answer = client.request(request["method"], request["target"], content=content, headers=request["headers"])
+    answer = client.request(
+        request["method"], request["target"], content=content, headers=request["headers"]
+    )
     return {"status": answer.status_code, "body": answer.json()}
 
 
@@ -221,7 +293,9 @@ def _application(profile: Profile) -> FastAPI:
     limiters = Limiters(CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(2))
     node: Any = OneNode()
     app = FastAPI()
-    peers = Peers(lambda node: node == PEER, profile_of, limiters, lambda node: False, lambda *_: None)
+    peers = Peers(
+        lambda node: node == PEER, profile_of, limiters, lambda node: False, lambda *_: None
+    )
     app.include_router(interconn.router(ME, node, node, peers))
     app.include_router(interconn.audit_router(node, peers))
     envelope.install(app, as_200)

@@ -84,7 +84,11 @@ def scripted(secure: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedPee
     if secure is not None:
         server.socket = secure.wrap_socket(server.socket, server_side=True)
     server.peer = peer  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever,
+        kwargs={"poll_interval": 0.02},
+        daemon=True,
+    )
     thread.start()
     try:
         yield peer, f"http://127.0.0.1:{server.server_port}"
@@ -105,10 +109,25 @@ class Clients:
 
 
 @contextmanager
-def clients(home: Path, url: str, profile: str = "spec", deadline: float = 10) -> Iterator[Clients]:
+def clients(
+    home: Path,
+    url: str,
+    profile: str = "spec",
+    deadline: float = 10,
+) -> Iterator[Clients]:
     """Yield clients whose route to `PEER` leads to an address."""
     file = home / f"routes-{profile}.yml"
-    file.write_text(yaml.safe_dump({PEER: {"url": url, "profile": profile, "deadline": deadline}}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                PEER: {
+                    "url": url,
+                    "profile": profile,
+                    "deadline": deadline,
+                }
+            }
+        )
+    )
     connections = Connections()
     peer = Peer(ME, PEER, LiveRoutes(file).resolve, connections)
     try:
@@ -120,13 +139,30 @@ def clients(home: Path, url: str, profile: str = "spec", deadline: float = 10) -
 # ---------------------------------------------------------------- answers
 
 
-def says(body: Any = None, status: int = 200, **fields: Any) -> Answer:
+def says(
+    body: Any = None,
+    status: int = 200,
+    **fields: Any,
+) -> Answer:
     """Answer with a JSON value; by default a success, with these fields in it."""
-    value = {"code": 0, "msg": "success", "data": {}} | fields if body is None else body
+    value = (
+        {
+            "code": 0,
+            "msg": "success",
+            "data": {},
+        }
+        | fields
+        if body is None
+        else body
+    )
     return text(json.dumps(value).encode(), status, "application/json")
 
 
-def text(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
+def text(
+    body: bytes,
+    status: int = 200,
+    kind: str = "text/html",
+) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
         handler.send_header("content-type", kind)
@@ -145,7 +181,9 @@ def raw(octets: bytes, *, reset: bool = False) -> Answer:
         handler.wfile.flush()
         handler.close_connection = True
         if reset:
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.connection.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
         handler.connection.shutdown(socket.SHUT_WR) if not reset else handler.connection.close()
 
     return answer

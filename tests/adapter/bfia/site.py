@@ -24,7 +24,11 @@ from tests.inprocess import ME, ask, settings
 from tests.memory_engine import MemoryEngine, Script
 
 SPEC, FATE, KUSCIA = "JG0100000000000001", "JG0100000000000002", "JG0100000000000003"
-PROFILES = {SPEC: "spec", FATE: "fate", KUSCIA: "kuscia"}
+PROFILES = {
+    SPEC: "spec",
+    FATE: "fate",
+    KUSCIA: "kuscia",
+}
 CONTROL = "/v1/interconn/schedule"
 
 _numbers = count()
@@ -37,14 +41,24 @@ class Site:
     node: Gateway
     peer: ScriptedPeer
 
-    def asks(self, sender: str, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+    def asks(
+        self,
+        sender: str,
+        path: str,
+        body: Any,
+        method: str = "POST",
+    ) -> dict[str, Any]:
         """Ask the node as a peer of some dialect does."""
-        answer = ask(self.node, "peer", method, CONTROL + path, json=body, headers={"x-node-id": sender})
+        answer = ask(
+            self.node, "peer", method, CONTROL + path, json=body, headers={"x-node-id": sender}
+        )
         assert answer.status_code == 200
         return dict(answer.json())
 
     def platform(self, path: str, **params: str) -> dict[str, Any]:
-        return dict(ask(self.node, "operator", "GET", f"/v1/platform/schedule{path}", params=params).json())
+        return dict(
+            ask(self.node, "operator", "GET", f"/v1/platform/schedule{path}", params=params).json()
+        )
 
     def asked(self, job_id: str) -> list[Asked]:
         """Return what the peer was asked about a job; an earlier test's job may still be spoken of."""
@@ -58,7 +72,9 @@ class Site:
 
         def up() -> Run | None:
             runs = self.node.store.local_jobs.get(job_id).runs
-            return next((r for r in runs if r.party.label == label and r.started_at is not None), None)
+            return next(
+                (r for r in runs if r.party.label == label and r.started_at is not None), None
+            )
 
         found: Run = wait_for(up, 20, 0.01, f"{label} of {job_id} is up")
         return found
@@ -85,11 +101,17 @@ def serving_site(home: Path) -> Iterator[Site]:
     """Serve a node whose routes lead, in each dialect, to one scripted peer."""
 
     def engine(settings: Any, installation: str) -> MemoryEngine:
-        return MemoryEngine(node=settings.node.id, installation=installation, images={IMAGE: Script(code=None)})
+        return MemoryEngine(
+            node=settings.node.id,
+            installation=installation,
+            images={IMAGE: Script(code=None)},
+        )
 
     with scripted() as (peer, url):
         made = settings(home)
-        write_routes(home, {node: {"url": url, "profile": profile} for node, profile in PROFILES.items()})
+        write_routes(
+            home, {node: {"url": url, "profile": profile} for node, profile in PROFILES.items()}
+        )
         gateway = Gateway(made, engine=engine)
         gateway.registry.register(provider_from_request(registration()))
         with serving(gateway):
@@ -100,9 +122,18 @@ def write_routes(home: Path, routes: dict[str, Any]) -> None:
     (home / "routes.yml").write_text(yaml.safe_dump(routes))
 
 
-def a_job_with(other: str, dag: str = "a", *, scheduler: str = ME) -> JobSpec:
+def a_job_with(
+    other: str,
+    dag: str = "a",
+    *,
+    scheduler: str = ME,
+) -> JobSpec:
     """Return a job in which this node is the guest and the other one the host."""
-    roles = {"guest": (ME,), "host": (other,)} if scheduler == ME else {"host": (other,), "guest": (ME,)}
+    roles = (
+        {"guest": (ME,), "host": (other,)}
+        if scheduler == ME
+        else {"host": (other,), "guest": (ME,)}
+    )
     return a_spec(dag, roles, job_id=f"job-dialects-{next(_numbers)}", scheduler=scheduler)
 
 

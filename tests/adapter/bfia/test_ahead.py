@@ -26,7 +26,9 @@ def served() -> tuple[ASGIApp, list[str]]:
 
     @router.post("/job")
     async def job(
-        body: Annotated[JobId, "example"], sender: Sender, by: str = Query(default="")
+        body: Annotated[JobId, "example"],
+        sender: Sender,
+        by: str = Query(default=""),
     ) -> Answer[JobData]:
         if body.job_id == "job-bug":
             raise ZeroDivisionError
@@ -53,7 +55,11 @@ def served() -> tuple[ASGIApp, list[str]]:
     envelope.install(app)
     reached: list[str] = []
 
-    async def usual(scope: Any, receive: Any, send: Any) -> None:
+    async def usual(
+        scope: Any,
+        receive: Any,
+        send: Any,
+    ) -> None:
         reached.append(scope["path"])
         await app(scope, receive, send)
 
@@ -63,7 +69,11 @@ def served() -> tuple[ASGIApp, list[str]]:
 async def asked(app: ASGIApp, **more: Any) -> dict[str, Any]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-        request = {"method": "POST", "url": "/job", "headers": {"x-source-node-id": "n1"}} | more
+        request = {
+            "method": "POST",
+            "url": "/job",
+            "headers": {"x-source-node-id": "n1"},
+        } | more
         return dict((await client.request(**request)).json())
 
 
@@ -73,11 +83,16 @@ async def asked(app: ASGIApp, **more: Any) -> dict[str, Any]:
         ({"json": {"job_id": "job-1"}, "params": {"by": "ann"}}, 0),
         ({"json": {"job_id": "job-taken"}}, Conflict.code),
         ({"json": {"job_id": "job-bug"}}, 500),
-        ({"json": {"job_id": "job-1"}, "headers": {"x-source-node-id": "unknown"}}, NotAllowed.code),
+        (
+            {"json": {"job_id": "job-1"}, "headers": {"x-source-node-id": "unknown"}},
+            NotAllowed.code,
+        ),
     ],
 )
 async def test_a_well_formed_request_is_served_before_the_application(
-    served: tuple[ASGIApp, list[str]], asks: dict[str, Any], code: int
+    served: tuple[ASGIApp, list[str]],
+    asks: dict[str, Any],
+    code: int,
 ):
     app, reached = served
     answer = await asked(app, **asks)
@@ -93,16 +108,36 @@ async def test_a_well_formed_request_is_served_before_the_application(
         ({"json": {}}, Invalid.code),
         ({"content": b""}, Invalid.code),
         ({"content": b"{"}, Invalid.code),
-        ({"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}}, Invalid.code),
+        (
+            {"content": b'{"job_id": "job-1"}', "headers": {"content-type": "text/plain"}},
+            Invalid.code,
+        ),
         ({"json": {"job_id": "job-1", "more": "x" * MOST}}, 413),
-        ({"content": b'{"job_id": "job-1"}'.ljust(300), "headers": {"content-length": "000000000300"}}, 413),
+        (
+            {
+                "content": b'{"job_id": "job-1"}'.ljust(300),
+                "headers": {"content-length": "000000000300"},
+            },
+            413,
+        ),
         ({"method": "GET"}, 405),
         ({"url": "/none"}, 404),
         ({"url": "/closed", "json": {"job_id": "job-1"}}, NotAllowed.code),
-        ({"method": "GET", "url": "/page", "params": {"number": "x"}}, Invalid.code),
+        (
+            {
+                "method": "GET",
+                "url": "/page",
+                "params": {"number": "x"},
+            },
+            Invalid.code,
+        ),
     ],
 )
-async def test_any_other_is_the_applications(served: tuple[ASGIApp, list[str]], asks: dict[str, Any], code: int):
+async def test_any_other_is_the_applications(
+    served: tuple[ASGIApp, list[str]],
+    asks: dict[str, Any],
+    code: int,
+):
     app, reached = served
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:

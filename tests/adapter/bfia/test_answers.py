@@ -25,7 +25,16 @@ from gateway.runtime.context import traced
 from route_table.live import LiveRoutes
 from route_table.model import NO_IDENTITY, Identity
 from tests.adapter.bfia.conftest import As
-from tests.adapter.bfia.scripted import Clients, ScriptedPeer, clients, raw, says, silence, text, trickle
+from tests.adapter.bfia.scripted import (
+    Clients,
+    ScriptedPeer,
+    clients,
+    raw,
+    says,
+    silence,
+    text,
+    trickle,
+)
 from tests.builders import a_spec
 from tests.certificates import Authority
 from tests.e2e.nodes import free_ports
@@ -58,7 +67,11 @@ def meaning(call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("data", [{}, None, [], "", 5, "absent"], ids=str)
-def test_a_success_in_every_form(peer: ScriptedPeer, spec_peer: Clients, data: Any):
+def test_a_success_in_every_form(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    data: Any,
+):
     for code in (0, 200, "0", "200", 0.0):
         peer.will(says({"code": code} | ({} if data == "absent" else {"data": data}), 201))
         assert spec_peer.peer.post("/job/start", {}) == {}
@@ -80,17 +93,56 @@ def test_a_success_in_every_form(peer: ScriptedPeer, spec_peer: Clients, data: A
         ),
         *(
             (answer, ("PeerUnreachable", "PEER_UNREACHABLE"))
-            for answer in (text(b"<html>", 502), says(status=503), says({"data": {"reason": "ODD"}}, 429))
+            for answer in (
+                text(b"<html>", 502),
+                says(status=503),
+                says({"data": {"reason": "ODD"}}, 429),
+            )
         ),
         (says({"data": {"reason": "PARTNER_QUOTA"}}, 429), ("PeerUnreachable", "PARTNER_QUOTA")),
-        (says({"code": 403, "msg": "R: why", "data": {"reason": "R"}}), ("NotAllowed", "R")),
-        (says({"code": 404, "msg": "R: why", "data": {"reason": "R"}}), ("NotFound", "R")),
-        (says({"code": 409, "msg": "R: why", "data": {"reason": "R"}}), ("Refused", "R")),
+        (
+            says(
+                {
+                    "code": 403,
+                    "msg": "R: why",
+                    "data": {"reason": "R"},
+                }
+            ),
+            ("NotAllowed", "R"),
+        ),
+        (
+            says(
+                {
+                    "code": 404,
+                    "msg": "R: why",
+                    "data": {"reason": "R"},
+                }
+            ),
+            ("NotFound", "R"),
+        ),
+        (
+            says(
+                {
+                    "code": 409,
+                    "msg": "R: why",
+                    "data": {"reason": "R"},
+                }
+            ),
+            ("Refused", "R"),
+        ),
         *((says({"code": 404, "data": {"reason": odd}}), REFUSED) for odd in (None, 5, {}, "")),
-        (says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}), ("Refused", "INVALID")),
+        (
+            says({"code": 400, "data": {"reason": "INVALID", "problems": [None]}}),
+            ("Refused", "INVALID"),
+        ),
     ],
 )
-def test_what_is_no_success(peer: ScriptedPeer, spec_peer: Clients, answer: Any, error: tuple[str, str]):
+def test_what_is_no_success(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    answer: Any,
+    error: tuple[str, str],
+):
     peer.will(answer)
     assert meaning(lambda: spec_peer.participant.start_job("job-1", ME)) == error
 
@@ -99,14 +151,24 @@ def test_what_is_no_success(peer: ScriptedPeer, spec_peer: Clients, answer: Any,
     ("body", "shown"),
     [
         ({"code": 6000, "message": "/v1/x not found"}, "code 6000: /v1/x not found"),
-        ({"code": 1, "msg": "原因", "message": "other"}, "code 1: 原因"),
+        (
+            {
+                "code": 1,
+                "msg": "原因",
+                "message": "other",
+            },
+            "code 1: 原因",
+        ),
         ({"code": 1, "msg": "success"}, "code 1: success"),
         ({"code": 1, "msg": None}, "code 1"),
         ({"code": 1, "msg": {"a": 1}}, "code 1: {'a': 1}"),
     ],
 )
 def test_a_peers_refusal_is_passed_on_with_path_and_code(
-    peer: ScriptedPeer, spec_peer: Clients, body: Any, shown: str
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    body: Any,
+    shown: str,
 ):
     peer.will(says(body))
     assert (
@@ -116,38 +178,91 @@ def test_a_peers_refusal_is_passed_on_with_path_and_code(
 
 
 @pytest.mark.parametrize("name", ["msg", "message", "path", "rule", "got", "reason", "problems"])
-def test_a_refusal_of_megabytes_is_read_to_a_bound(peer: ScriptedPeer, spec_peer: Clients, name: str):
+def test_a_refusal_of_megabytes_is_read_to_a_bound(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    name: str,
+):
     endless = "w" * 2_000_000
-    problem = {"path": "p", "rule": "r", "got": 1} | ({name: endless} if name in ("path", "rule", "got") else {})
+    problem = {
+        "path": "p",
+        "rule": "r",
+        "got": 1,
+    } | ({name: endless} if name in ("path", "rule", "got") else {})
     found = [problem] * (10_000 if name == "problems" else 1)
     data = {"reason": endless if name == "reason" else "NO", "problems": found}
     for code, kind in ((Invalid.code, Invalid), (1, Refused)):
-        peer.will(says({"code": code, name: endless, "data": data}))
+        peer.will(
+            says(
+                {
+                    "code": code,
+                    name: endless,
+                    "data": data,
+                }
+            )
+        )
         error = error_of(lambda: spec_peer.participant.start_job("job-1", ME))
         assert type(error) is kind and len(f"{error.message}{error.reason}") < 10_000
 
 
 def test_problems_are_passed_on_one_by_one(peer: ScriptedPeer, spec_peer: Clients):
-    problems = [{"path": "dag", "rule": "must be", "got": 5}, {"path": "x"}, "no problem", None]
-    peer.will(says({"code": 400, "msg": "INVALID: …", "data": {"reason": "INVALID", "problems": problems}}))
+    problems = [
+        {
+            "path": "dag",
+            "rule": "must be",
+            "got": 5,
+        },
+        {"path": "x"},
+        "no problem",
+        None,
+    ]
+    peer.will(
+        says(
+            {
+                "code": 400,
+                "msg": "INVALID: …",
+                "data": {"reason": "INVALID", "problems": problems},
+            }
+        )
+    )
     error = error_of(lambda: spec_peer.participant.create_job(a_spec(), ME))
     assert isinstance(error, Invalid)
-    assert [(p.path, p.rule, p.got) for p in error.problems] == [("dag", "must be", 5), ("x", "", None)]
+    assert [(p.path, p.rule, p.got) for p in error.problems] == [
+        ("dag", "must be", 5),
+        ("x", "", None),
+    ]
 
 
 def test_a_peer_that_can_only_query_learns_that_the_job_has_ended(peer: ScriptedPeer, calling: As):
     """Such a peer agreed to the job, which was never created there."""
-    no = says({"code": 404, "msg": "no such job", "data": {"reason": "JOB_UNKNOWN"}})
+    no = says(
+        {
+            "code": 404,
+            "msg": "no such job",
+            "data": {"reason": "JOB_UNKNOWN"},
+        }
+    )
     why = Failure("NO_ROOM", "there is no room", "JG3")
     ending = Ending(Outcome.REJECTED, datetime.now(UTC), why)
     with calling("audited") as one:
         peer.will(no, says())
         one.participant.stop_job("job-1", "", ending, ME)
         stop, terminate = (asked.body for asked in peer.asked)
-        assert terminate == {"audit_id": "audit_job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
-        assert stop == {"job_id": "job-1", "outcome": "REJECTED", "failed_by": why.as_dict()}
+        assert terminate == {
+            "audit_id": "audit_job-1",
+            "outcome": "REJECTED",
+            "failed_by": why.as_dict(),
+        }
+        assert stop == {
+            "job_id": "job-1",
+            "outcome": "REJECTED",
+            "failed_by": why.as_dict(),
+        }
         peer.will(no, says({"code": 404, "data": {"reason": "AUDIT_UNKNOWN"}}))
-        assert error_of(lambda: one.participant.stop_job("job-1", "", ending, ME)).reason == "JOB_UNKNOWN"
+        assert (
+            error_of(lambda: one.participant.stop_job("job-1", "", ending, ME)).reason
+            == "JOB_UNKNOWN"
+        )
         peer.will(no, raw(b""))
         with pytest.raises(PeerUnreachable):  # it is to be told again
             one.participant.stop_job("job-1", "", ending, ME)
@@ -170,7 +285,11 @@ def test_a_port_without_a_listener(tmp_path: Path):
 
 
 @pytest.mark.parametrize("answer", [silence, trickle])
-def test_the_deadline_is_for_the_whole_call(peer: ScriptedPeer, calling: As, answer: Any):
+def test_the_deadline_is_for_the_whole_call(
+    peer: ScriptedPeer,
+    calling: As,
+    answer: Any,
+):
     peer.will(answer)
     with calling(deadline=0.5) as found:
         assert unreachable(found).delivered is True
@@ -188,9 +307,22 @@ def test_the_deadline_is_for_the_whole_call(peer: ScriptedPeer, calling: As, ans
         raw(b"HTTP/1.0 200 OK\r\n\r\n"),
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc"),
     ],
-    ids=["closed", "reset", "half head", "reset in body", "half chunks", "no HTTP", "no body", "broken gzip"],
+    ids=[
+        "closed",
+        "reset",
+        "half head",
+        "reset in body",
+        "half chunks",
+        "no HTTP",
+        "no body",
+        "broken gzip",
+    ],
 )
-def test_an_answer_that_breaks_off_may_have_had_its_effect(peer: ScriptedPeer, spec_peer: Clients, answer: Any):
+def test_an_answer_that_breaks_off_may_have_had_its_effect(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    answer: Any,
+):
     peer.will(answer)
     assert unreachable(spec_peer).delivered is True
     assert len(peer.asked) == 1  # and is not sent again from here
@@ -212,7 +344,12 @@ def test_more_requests_than_a_peer_has_connections_are_not_sent(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("target", "name"), [("/ok", "x\r\ny"), ("/a\r\nx: y", "x")])
-def test_no_text_becomes_a_header_of_its_own(peer: ScriptedPeer, spec_peer: Clients, target: str, name: str):
+def test_no_text_becomes_a_header_of_its_own(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    target: str,
+    name: str,
+):
     """Attack: what a node is given goes into its own requests."""
     client = spec_peer.peer._connections.to(spec_peer.peer._route.url)
     with pytest.raises(ValueError, match="control characters"):
@@ -227,16 +364,38 @@ def test_a_certificate_of_ones_own_goes_with_the_usual_authorities(tmp_path: Pat
 
 
 def test_what_is_gone_at_a_peer_is_deleted(peer: ScriptedPeer, spec_peer: Clients):
-    peer.will(says({"code": 404, "msg": "no", "data": {"reason": "JOB_UNKNOWN"}}))
+    peer.will(
+        says(
+            {
+                "code": 404,
+                "msg": "no",
+                "data": {"reason": "JOB_UNKNOWN"},
+            }
+        )
+    )
     spec_peer.participant.delete_job("job-1", False, ME)
-    peer.will(says({"code": 404, "msg": "no", "data": {"reason": "NODE_UNKNOWN"}}))
-    assert error_of(lambda: spec_peer.participant.delete_job("job-1", False, ME)).reason == "NODE_UNKNOWN"
+    peer.will(
+        says(
+            {
+                "code": 404,
+                "msg": "no",
+                "data": {"reason": "NODE_UNKNOWN"},
+            }
+        )
+    )
+    assert (
+        error_of(lambda: spec_peer.participant.delete_job("job-1", False, ME)).reason
+        == "NODE_UNKNOWN"
+    )
 
 
 def test_a_description_of_outputs_that_is_none_is_named(peer: ScriptedPeer, spec_peer: Clients):
     peer.will(says(data={"outputs": [{"rows": "many"}]}))
     error = error_of(lambda: interconn.asked(spec_peer.peer, Wanted("job-1", "a", "guest", "out")))
-    assert error.reason == "NO_ENVELOPE" and "description of its outputs is invalid: 0." in error.message
+    assert (
+        error.reason == "NO_ENVELOPE"
+        and "description of its outputs is invalid: 0." in error.message
+    )
 
 
 # ---------------------------------------------------------------- a task
@@ -250,20 +409,65 @@ def unknown_task(code: int, **more: Any) -> Any:
     ("profile", "answer", "means"),
     [
         *(("spec", says(data={"status": word}), word.upper()) for word in (*TaskStatus, "running")),
-        ("fate", says({"code": 0, "status": "RUNNING", "data": None}), "RUNNING"),  # beside data
-        ("spec", says({"code": 0, "status": "RUNNING", "data": {"status": "SUCCESS"}}), "SUCCESS"),
-        ("kuscia", says({"code": 200, "msg": "", "data": {"status": ""}}), "PENDING"),  # a phase without a word
-        *(("spec", says(data={"status": word}), STATUS_UNKNOWN) for word in ("DONE", "canceled", None, 5, [], {})),
+        (
+            "fate",
+            says(
+                {
+                    "code": 0,
+                    "status": "RUNNING",
+                    "data": None,
+                }
+            ),
+            "RUNNING",
+        ),  # beside data
+        (
+            "spec",
+            says(
+                {
+                    "code": 0,
+                    "status": "RUNNING",
+                    "data": {"status": "SUCCESS"},
+                }
+            ),
+            "SUCCESS",
+        ),
+        (
+            "kuscia",
+            says(
+                {
+                    "code": 200,
+                    "msg": "",
+                    "data": {"status": ""},
+                }
+            ),
+            "PENDING",
+        ),  # a phase without a word
+        *(
+            ("spec", says(data={"status": word}), STATUS_UNKNOWN)
+            for word in ("DONE", "canceled", None, 5, [], {})
+        ),
         *(("spec", says(body), STATUS_UNKNOWN) for body in ({"code": 0}, {"code": 0, "data": {}})),
         ("fate", unknown_task(6000), TASK_UNKNOWN),  # invented
         ("kuscia", unknown_task(400), TASK_UNKNOWN),
-        *((name, unknown_task(404, data={"reason": "TASK_UNKNOWN"}), TASK_UNKNOWN) for name in PROFILES),
+        *(
+            (name, unknown_task(404, data={"reason": "TASK_UNKNOWN"}), TASK_UNKNOWN)
+            for name in PROFILES
+        ),
         ("spec", unknown_task(400), REFUSED),
         # starting a task a second time would harm one that runs
-        *((name, text(b"<html>Internal server error</html>", 500), NO_ENVELOPE) for name in PROFILES),
+        *(
+            (name, text(b"<html>Internal server error</html>", 500), NO_ENVELOPE)
+            for name in PROFILES
+        ),
     ],
 )
-def test_what_a_poll_says(peer: ScriptedPeer, calling: As, profile: str, answer: Any, means: Any):
+def test_what_a_poll_says(
+    peer: ScriptedPeer,
+    calling: As,
+    profile: str,
+    answer: Any,
+    means: Any,
+):
     peer.will(answer)
     with calling(profile) as found:
         assert meaning(lambda: found.participant.poll_task("t", "guest", ME)) == means
@@ -272,8 +476,22 @@ def test_what_a_poll_says(peer: ScriptedPeer, calling: As, profile: str, answer:
 @pytest.mark.parametrize(
     ("failed_by", "failure"),
     [
-        ({"reason": "EXIT_1", "message": "m", "exit_code": 1}, Failure("EXIT_1", "m", exit_code=1)),
-        ({"reason": "X", "message": None, "node": None}, Failure("X")),
+        (
+            {
+                "reason": "EXIT_1",
+                "message": "m",
+                "exit_code": 1,
+            },
+            Failure("EXIT_1", "m", exit_code=1),
+        ),
+        (
+            {
+                "reason": "X",
+                "message": None,
+                "node": None,
+            },
+            Failure("X"),
+        ),
         (
             dict.fromkeys(("reason", "message", "node", "role", "task"), "x" * 3000),
             Failure("x" * 255, "x" * 2000, *["x" * 255] * 3),
@@ -282,7 +500,12 @@ def test_what_a_poll_says(peer: ScriptedPeer, calling: As, profile: str, answer:
         ({"reason": "X", "exit_code": "many"}, None),
     ],
 )
-def test_why_a_task_failed(peer: ScriptedPeer, spec_peer: Clients, failed_by: Any, failure: Any):
+def test_why_a_task_failed(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    failed_by: Any,
+    failure: Any,
+):
     peer.will(says(data={"status": "FAILED", "failed_by": failed_by}))
     assert spec_peer.participant.poll_task("t", "guest", ME) == TaskNews(TaskStatus.FAILED, failure)
 
@@ -297,10 +520,19 @@ def of_job(status: str | None = None, **tasks: str) -> Any:
 @pytest.mark.parametrize(
     ("answer", "means"),
     [
-        *((of_job(word, t="SUCCESS"), (word.upper(), {"t": "SUCCESS"})) for word in (*JobStatus, "finished")),
-        *((of_job(word, t="SUCCESS"), ("FINISHED", {"t": "SUCCESS"})) for word in ("SUCCESS", "FAILED")),
+        *(
+            (of_job(word, t="SUCCESS"), (word.upper(), {"t": "SUCCESS"}))
+            for word in (*JobStatus, "finished")
+        ),
+        *(
+            (of_job(word, t="SUCCESS"), ("FINISHED", {"t": "SUCCESS"}))
+            for word in ("SUCCESS", "FAILED")
+        ),
         # where it does not say, the job's state follows from the tasks'
-        *((of_job(odd, a="PENDING"), ("PENDING", {"a": "PENDING"})) for odd in (None, "", "Sleeping")),
+        *(
+            (of_job(odd, a="PENDING"), ("PENDING", {"a": "PENDING"}))
+            for odd in (None, "", "Sleeping")
+        ),
         (of_job(None, a="PENDING", b="READY"), ("RUNNING", {"a": "PENDING", "b": "READY"})),
         (of_job(None, a="SUCCESS", b=""), ("RUNNING", {"a": "SUCCESS", "b": "PENDING"})),
         (of_job(None, a="SUCCESS", b="SUCCESS"), ("FINISHED", {"a": "SUCCESS", "b": "SUCCESS"})),
@@ -311,11 +543,21 @@ def of_job(status: str | None = None, **tasks: str) -> Any:
         # containers of a job that is unknown there would be stopped here
         *(
             (says({"code": 0} | more), NO_ENVELOPE)
-            for more in ({}, {"data": None}, {"data": {"hello": "there"}}, {"data": {"status": "RUNNING"}})
+            for more in (
+                {},
+                {"data": None},
+                {"data": {"hello": "there"}},
+                {"data": {"status": "RUNNING"}},
+            )
         ),
     ],
 )
-def test_what_a_job_is_said_to_be(peer: ScriptedPeer, spec_peer: Clients, answer: Any, means: Any):
+def test_what_a_job_is_said_to_be(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    answer: Any,
+    means: Any,
+):
     peer.will(answer)
     assert meaning(lambda: spec_peer.scheduler.job_status("job-1", ME)) == means
 
@@ -325,15 +567,28 @@ def test_what_a_job_is_said_to_be(peer: ScriptedPeer, spec_peer: Clients, answer
     [
         ([says({"code": 6000, "message": "405"}), of_job("RUNNING")], ("RUNNING", {}), 2),
         ([text(b"<html>405</html>", 405), of_job("RUNNING")], ("RUNNING", {}), 2),
-        ([says({"code": 1, "msg": "own trouble"}), text(b"")], REFUSED, 2),  # its first refusal counts
+        (
+            [says({"code": 1, "msg": "own trouble"}), text(b"")],
+            REFUSED,
+            2,
+        ),  # its first refusal counts
         ([says({"code": 404, "data": {"reason": "JOB_UNKNOWN"}})], ("NotFound", "JOB_UNKNOWN"), 1),
-        ([says({"code": 403, "data": {"reason": "NOT_AUTHORISED"}})], ("NotAllowed", "NOT_AUTHORISED"), 1),
+        (
+            [says({"code": 403, "data": {"reason": "NOT_AUTHORISED"}})],
+            ("NotAllowed", "NOT_AUTHORISED"),
+            1,
+        ),
         ([raw(b"")], ("PeerUnreachable", "PEER_UNREACHABLE"), 1),
     ],
 )
 @pytest.mark.parametrize("profile", ["spec", "fate"])
 def test_the_other_method_is_tried_once_after_a_refusal_without_a_reason(
-    peer: ScriptedPeer, calling: As, profile: str, answers: list[Any], means: Any, asked: int
+    peer: ScriptedPeer,
+    calling: As,
+    profile: str,
+    answers: list[Any],
+    means: Any,
+    asked: int,
 ):
     peer.will(*answers)
     with calling(profile) as found:
@@ -348,14 +603,29 @@ def test_the_other_method_is_tried_once_after_a_refusal_without_a_reason(
         *({"progress": value} for value in ("half", [1], 1e400, True)),
         *({"outcome": value} for value in ({}, ["SUCCEEDED"], "WON")),
         *({"tasks": value} for value in (5, {"a": 1}, [1, None, {}])),
-        {"failed_by": 5, "scheduler": None, "waiting": 5, "parties": {}, "rerun_of": []},
+        {
+            "failed_by": 5,
+            "scheduler": None,
+            "waiting": 5,
+            "parties": {},
+            "rerun_of": [],
+        },
     ],
     ids=str,
 )
-def test_odd_extras_do_no_harm(peer: ScriptedPeer, spec_peer: Clients, odd: dict[str, Any]):
+def test_odd_extras_do_no_harm(
+    peer: ScriptedPeer,
+    spec_peer: Clients,
+    odd: dict[str, Any],
+):
     peer.will(says(data={"job_status": "RUNNING", "status": {"t": "RUNNING"}} | odd))
     view = spec_peer.scheduler.job_status("job-1", ME)
-    assert (view.status, view.outcome, view.failure, view.progress) == (JobStatus.RUNNING, None, None, 0)
+    assert (view.status, view.outcome, view.failure, view.progress) == (
+        JobStatus.RUNNING,
+        None,
+        None,
+        0,
+    )
     assert [(t.task_id, t.status) for t in view.tasks] == [("t", TaskStatus.RUNNING)]
 
 
@@ -369,9 +639,13 @@ def test_the_trace_follows_the_job(peer: ScriptedPeer, spec_peer: Clients):
     ]
 
 
-def test_a_node_is_reachable_where_its_route_has_a_listener(served: tuple[ScriptedPeer, str], tmp_path: Path):
+def test_a_node_is_reachable_where_its_route_has_a_listener(
+    served: tuple[ScriptedPeer, str], tmp_path: Path
+):
     file = tmp_path / "routes.yml"
-    file.write_text(f"A: {{url: '{served[1]}'}}\nB: {{url: 'http://127.0.0.1:{free_ports(1)[0]}'}}\n")
+    file.write_text(
+        f"A: {{url: '{served[1]}'}}\nB: {{url: 'http://127.0.0.1:{free_ports(1)[0]}'}}\n"
+    )
     protocol = BfiaProtocol(ME, LiveRoutes(file))
     assert [protocol.reaches(node) for node in ("A", "B", STRANGER)] == [True, False, False]
     protocol.close()
@@ -385,14 +659,23 @@ def test_indices_are_sent_one_by_one(profile: str):
     spec = a_spec(
         "a; b",
         roles,
-        job_params=common | {"host": {"0|1": {"resources": {"cpu": 1}}, "1": {"resources": {"memory": 2}}}},
-        task_params={"host": {"0|1|2": {"a": {"x": 1, "y": 1}}, "1": {"a": {"y": 2}}, "2": {"b": {"z": 3}}}},
+        job_params=common
+        | {"host": {"0|1": {"resources": {"cpu": 1}}, "1": {"resources": {"memory": 2}}}},
+        task_params={
+            "host": {
+                "0|1|2": {"a": {"x": 1, "y": 1}},
+                "1": {"a": {"y": 2}},
+                "2": {"b": {"z": 3}},
+            }
+        },
     )
     sent = translate.create_body(spec, PROFILES[profile])["config"]
     assert sent["job_params"] == common | {
         "host": {"0": {"resources": {"cpu": 1}}, "1": {"resources": {"cpu": 1, "memory": 2}}}
     }
-    task_params = {k: {t: v for t, v in e.items() if v} for k, e in sent["task_params"]["host"].items()}
+    task_params = {
+        k: {t: v for t, v in e.items() if v} for k, e in sent["task_params"]["host"].items()
+    }
     assert task_params == {
         "0": {"a": {"x": 1, "y": 1}},
         "1": {"a": {"x": 1, "y": 2}},

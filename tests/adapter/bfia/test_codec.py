@@ -22,7 +22,11 @@ from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import MOST_FIELDS, MOST_NUMBERS, read_json
 from gateway.errors import Invalid
 
-steady = settings(derandomize=True, deadline=None, max_examples=80)
+steady = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=80,
+)
 
 
 @steady
@@ -53,7 +57,9 @@ def test_large_bytes_are_sliced_without_a_seam(size):
     assert decode_base64(text.decode()) == payload
 
 
-@pytest.mark.parametrize("text", ["A", "AAAA=AAA", "QQ==QU", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)])
+@pytest.mark.parametrize(
+    "text", ["A", "AAAA=AAA", "QQ==QU", "AA\0A", "A" * (1 << 20) + "=" * 4, "=" * (1 << 21)]
+)
 def test_what_is_no_base64_is_refused_at_any_length(text):
     with pytest.raises(ValueError):
         decode_base64(text)
@@ -71,7 +77,10 @@ def test_after_its_padding_base64_has_white_space_alone_in_any_pieces(pieces, fo
 
 
 @steady
-@given(st.binary(max_size=300) | st.builds(lambda b: b'{"payload": ' + b, st.binary(max_size=300)), st.booleans())
+@given(
+    st.binary(max_size=300) | st.builds(lambda b: b'{"payload": ' + b, st.binary(max_size=300)),
+    st.booleans(),
+)
 def test_no_body_is_more_than_refused(body, padded):
     body = body + b" " * 70_000 if padded else body
     for decode in (lambda body: read_push([body], Form.JSON), decode_ask, decode_answer):
@@ -82,7 +91,12 @@ def test_no_body_is_more_than_refused(body, padded):
 
 
 def test_hostile_long_bodies_end_soon():
-    for body in (b'"' * 3_000_000, b'{"a":"' + b"\\" * 3_000_000, b'{"a":' * 300_000, b'["",' * 700_000):
+    for body in (
+        b'"' * 3_000_000,
+        b'{"a":"' + b"\\" * 3_000_000,
+        b'{"a":' * 300_000,
+        b'["",' * 700_000,
+    ):
         with pytest.raises(Invalid):
             read_push([body], Form.JSON)
 
@@ -93,9 +107,15 @@ def test_hostile_long_bodies_end_soon():
     st.text(),
     st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
 )
-def test_an_answer_is_json_with_the_bytes_under_both_names(content, message, metadata):
+def test_an_answer_is_json_with_the_bytes_under_both_names(
+    content,
+    message,
+    metadata,
+):
     pieces = frame(SUCCESS, message, len(content), metadata, Form.JSON)
-    said = json.loads(b"".join(base64.b64encode(content) if piece is None else piece for piece in pieces))
+    said = json.loads(
+        b"".join(base64.b64encode(content) if piece is None else piece for piece in pieces)
+    )
     assert set(said) == {"code", "message", "metadata", "content", "payload"}
     assert {base64.b64decode(said[field]) for field in ("content", "payload")} == {content}
     assert (said["code"], said["message"], said["metadata"]) == (SUCCESS, message, metadata)
@@ -112,7 +132,7 @@ def as_json(**fields):
 
 BODIES = [
     *((Form.JSON, as_json(**fields)) for fields in (
-        {"topic": "t", "payload": TEXT, "metadata": {"sequence": "1"}},
+        {"topic": "t", "payload": TEXT, "metadata": {"sequence": "1"},},
         {"payload": TEXT, "topic": "after"},
         {"content": TEXT, "topic": "t"},
         {"content": TEXT, "payload": None},
@@ -149,7 +169,7 @@ BODIES = [
         b" " * 400,
     )),
     *((Form.PROTOBUF, body) for body in (
-        PushInbound(topic="t", payload=LONG, metadata={"a": "b"}).SerializeToString(),
+        PushInbound(topic="t", payload=LONG, metadata={"a": "b"},).SerializeToString(),
         PushInbound(payload=b"x").SerializeToString() + PushInbound(payload=LONG, topic="t").SerializeToString(),
         PushInbound(payload=LONG).SerializeToString()[:-1],
         PushInbound(payload=LONG).SerializeToString() + b"\x0a\x02\xff\xfe",
@@ -166,11 +186,18 @@ BODIES = [
 
 @pytest.mark.parametrize("size", [5, 1000])
 @pytest.mark.parametrize(("form", "body"), BODIES)
-def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(monkeypatch, form, body, size):
+def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(
+    monkeypatch,
+    form,
+    body,
+    size,
+):
     def found(longer_than):
         monkeypatch.setattr(codec, "_LONG", longer_than)
         try:
-            push, payload = read_push([body[at : at + size] for at in range(0, len(body), size)], form)
+            push, payload = read_push(
+                [body[at : at + size] for at in range(0, len(body), size)], form
+            )
         except Invalid as error:
             return error.problems
         assert b"".join(payload) == b"".join(piece for part in payload.parts(100) for piece in part)
@@ -182,16 +209,47 @@ def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(m
 @pytest.mark.parametrize(
     ("body", "code", "message", "content", "good"),
     [
-        ({"code": "E0000000000", "message": "ok", "content": "aGk="}, "E0000000000", "ok", b"hi", True),
-        ({"code": "E0000000000", "msg": "ok", "payload": "aGk="}, "E0000000000", "ok", b"hi", True),
+        (
+            {
+                "code": "E0000000000",
+                "message": "ok",
+                "content": "aGk=",
+            },
+            "E0000000000",
+            "ok",
+            b"hi",
+            True,
+        ),
+        (
+            {
+                "code": "E0000000000",
+                "msg": "ok",
+                "payload": "aGk=",
+            },
+            "E0000000000",
+            "ok",
+            b"hi",
+            True,
+        ),
         ({"code": 0, "payload": None}, "0", "", b"", True),
         ({"code": "0", "message": None}, "0", "", b"", True),
         ({"code": "E0000000601", "message": "timeout"}, "E0000000601", "timeout", b"", False),
     ],
 )
-def test_answers_of_other_transports_are_understood(body, code, message, content, good):
+def test_answers_of_other_transports_are_understood(
+    body,
+    code,
+    message,
+    content,
+    good,
+):
     found = decode_answer(json.dumps(body).encode())
-    assert (found.code, found.message, found.content, found.succeeded) == (code, message, content, good)
+    assert (found.code, found.message, found.content, found.succeeded) == (
+        code,
+        message,
+        content,
+        good,
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +267,12 @@ def test_answers_of_other_transports_are_understood(body, code, message, content
         ("", float("inf"), None, float("inf")),
     ],
 )
-def test_a_timeout_in_every_form(header, body, query, seconds):
+def test_a_timeout_in_every_form(
+    header,
+    body,
+    query,
+    seconds,
+):
     assert wait_seconds(header, body, query, 120) == seconds
     if body is not None and body < 1e300:
         asked = decode_ask(json.dumps({"timeout": str(body)}).encode())
@@ -217,8 +280,19 @@ def test_a_timeout_in_every_form(header, body, query, seconds):
 
 
 def test_a_header_counts_more_in_its_own_spelling_than_in_another_or_in_the_body():
-    said = [(b"x_ptp_token", b"underscore"), (b"x-ptp-token", b"hyphen"), (b"x-ptp-from-node-id", b"old")]
-    ptp = read_ptp(said, {"x-ptp-session-id": "s", "x-ptp-token": "inside", "other": "ignored"})
+    said = [
+        (b"x_ptp_token", b"underscore"),
+        (b"x-ptp-token", b"hyphen"),
+        (b"x-ptp-from-node-id", b"old"),
+    ]
+    ptp = read_ptp(
+        said,
+        {
+            "x-ptp-session-id": "s",
+            "x-ptp-token": "inside",
+            "other": "ignored",
+        },
+    )
     assert (ptp.session, ptp.token, ptp.source) == ("s", "hyphen", "old")
     ptp = read_ptp([(b"x-ptp-source-node-id", b"new"), *said, (b"x_ptp_session_id", b" s ")])
     assert (ptp.session, ptp.source) == ("s", "new")
@@ -228,12 +302,24 @@ def test_a_header_counts_more_in_its_own_spelling_than_in_another_or_in_the_body
 
 def test_a_header_with_two_values_is_refused_unless_they_are_equal():
     """Else a relay, and the node behind it, might go by different ones."""
-    said = [(b"x-ptp-session-id", b"s"), (b"x-ptp-target-node-id", b"a"), (b"X-Ptp-Target-Node-Id", b"a")]
+    said = [
+        (b"x-ptp-session-id", b"s"),
+        (b"x-ptp-target-node-id", b"a"),
+        (b"X-Ptp-Target-Node-Id", b"a"),
+    ]
     assert read_ptp(said).target == "a" and read_ends(said) == ("", "a")
-    more = [(b"x-ptp-target-node-id", b"b"), (b"x_ptp_token", b"1"), (b"x-ptp_token", b"2"), (b"x-other", b"1")]
+    more = [
+        (b"x-ptp-target-node-id", b"b"),
+        (b"x_ptp_token", b"1"),
+        (b"x-ptp_token", b"2"),
+        (b"x-other", b"1"),
+    ]
     with pytest.raises(Invalid) as caught:
         read_ptp([*said, *more])
-    assert {problem.path for problem in caught.value.problems} == {"x-ptp-target-node-id", "x-ptp-token"}
+    assert {problem.path for problem in caught.value.problems} == {
+        "x-ptp-target-node-id",
+        "x-ptp-token",
+    }
     assert read_ends([*said, *more]) is None
 
 
@@ -261,9 +347,18 @@ def test_utf_8_with_a_byte_order_mark_and_whole_surrogate_pairs_are_read():
         (b"[", b'"]",', MOST_NUMBERS),
     ],
 )
-def test_a_body_of_very_many_values_is_refused_before_they_are_read(begin: bytes, piece: bytes, count: int):
-    with pytest.raises(Invalid, match=f"more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers"):
-        read_json(begin + b"".join(piece % number if b"%" in piece else piece for number in range(count + 1)))
+def test_a_body_of_very_many_values_is_refused_before_they_are_read(
+    begin: bytes,
+    piece: bytes,
+    count: int,
+):
+    with pytest.raises(
+        Invalid, match=f"more than {MOST_FIELDS} fields and lists, and {MOST_NUMBERS} numbers"
+    ):
+        read_json(
+            begin
+            + b"".join(piece % number if b"%" in piece else piece for number in range(count + 1))
+        )
 
 
 def test_what_stands_in_a_text_is_no_field_of_a_body():

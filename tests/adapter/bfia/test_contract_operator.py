@@ -35,9 +35,20 @@ class Stage:
     def view(self) -> dict[str, Any]:
         """Return what is to be said of the job, written out."""
 
-        def task(name: str, task_id: str, status: str, parties: str) -> dict[str, Any]:
+        def task(
+            name: str,
+            task_id: str,
+            status: str,
+            parties: str,
+        ) -> dict[str, Any]:
             roles = {"guest": parties, "host": parties}
-            return AtLeast(task_id=task_id, task_name=name, status=status, parties={ME: roles}, failed_by=None)
+            return AtLeast(
+                task_id=task_id,
+                task_name=name,
+                status=status,
+                parties={ME: roles},
+                failed_by=None,
+            )
 
         return AtLeast(
             job_id=self.job_id,
@@ -48,21 +59,28 @@ class Stage:
             failed_by=None,
             scheduler=ME,
             warnings=[],
-            tasks=[task("a", self.task, "RUNNING", "RUNNING"), task("b", self.next_task, "READY", "PENDING")],
+            tasks=[
+                task("a", self.task, "RUNNING", "RUNNING"),
+                task("b", self.next_task, "READY", "PENDING"),
+            ],
         )
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with serving_site(tmp_path_factory.mktemp("node")) as site:
-        spec = a_spec("a -> b", {"guest": (ME,), "host": (ME,)}, job_id="job-platform", flow_id="flow of one")
+        spec = a_spec(
+            "a -> b", {"guest": (ME,), "host": (ME,)}, job_id="job-platform", flow_id="flow of one"
+        )
         site.node.coordinator.submit(spec)
         for label in ("guest.0", "host.0"):
             site.run(spec.job_id, label)
         job = site.node.store.jobs.get
 
         def up() -> bool:
-            return {str(s) for s in job(spec.job_id).tasks["a"].nodes[ME].roles.values()} == {"RUNNING"}
+            return {str(s) for s in job(spec.job_id).tasks["a"].nodes[ME].roles.values()} == {
+                "RUNNING"
+            }
 
         wait_for(up, 20, 0.02, "both parties run")
         tasks = job(spec.job_id).tasks
@@ -76,10 +94,24 @@ def job_body(flow: str = "") -> dict[str, Any]:
 
 
 JOB_FIELDS = tuple(path for path in test_contract_peer.JOB_FIELDS if path != "job_id")
-TASK = {"required": ("task_id", "log_level"), "optional": ("role",), "unknown": (NO_TASK,)}
+TASK = {
+    "required": ("task_id", "log_level"),
+    "optional": ("role",),
+    "unknown": (NO_TASK,),
+}
 GET_OR_POST = {"methods": ("GET", "POST"), "in_query": True}
-LINES = {"num": 0, "roles": ["guest.0", "host.0"], "over": False}
-LOG = {"data": "", "start": 0, "next": 0, "left_out": 0, "parts": []} | LINES
+LINES = {
+    "num": 0,
+    "roles": ["guest.0", "host.0"],
+    "over": False,
+}
+LOG = {
+    "data": "",
+    "start": 0,
+    "next": 0,
+    "left_out": 0,
+    "parts": [],
+} | LINES
 
 ENDPOINTS = (
     Endpoint(
@@ -97,7 +129,10 @@ ENDPOINTS = (
             repeatable=False,
             unknown=(NO_JOB, NO_NAME),
         )
-        for path, required in (("/job/stop_all", ("job_id",)), ("/job/stop_task", ("job_id", "task_name")))
+        for path, required in (
+            ("/job/stop_all", ("job_id",)),
+            ("/job/stop_task", ("job_id", "task_name")),
+        )
     ),
     Endpoint(
         "/job/status_all",
@@ -123,7 +158,11 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/task/get_log",
-        lambda s: {"task_id": s.task, "start": 0, "log_level": "info"},
+        lambda s: {
+            "task_id": s.task,
+            "start": 0,
+            "log_level": "info",
+        },
         lambda *_: DONE | {"data": LOG},
         **TASK | {"required": ("task_id", "log_level", "start")},
         whole=("start",),
@@ -142,7 +181,10 @@ def test_the_contract_of_a_path(stage: Stage, one: Endpoint):
     call = caller(stage, PLATFORM)
 
     def shown() -> Any:
-        return envelope(call("/job/status_all", {"job_id": stage.job_id}, "GET"))["data"] == stage.view()
+        return (
+            envelope(call("/job/status_all", {"job_id": stage.job_id}, "GET"))["data"]
+            == stage.view()
+        )
 
     contract.check(call, one, stage, shown)
     assert shown()
@@ -160,11 +202,15 @@ def test_a_submitted_job_is_listed_and_stopped(stage: Stage, prefix: str):
     answer = call("/job/create_all", job_body("flow of another"))
     assert list(answer.json()) == ["code", "msg", "data"] and answer.json()["msg"] == "success"
     job_id = envelope(answer)["data"]["job_id"]
-    listed = envelope(call("/job/query_job_list", None, "GET", params={"flow_id": "flow of another"}))
+    listed = envelope(
+        call("/job/query_job_list", None, "GET", params={"flow_id": "flow of another"})
+    )
     assert job_id in listed["data"]["job_list"]
     everything = envelope(call("/job/query_job_list", None, "GET"))["data"]["job_list"]
     assert {job_id, stage.job_id} <= set(everything)
-    assert envelope(call("/job/query_job_list", {"flow_id": "none"}, "GET")) == DONE | {"data": {"job_list": {}}}
+    assert envelope(call("/job/query_job_list", {"flow_id": "none"}, "GET")) == DONE | {
+        "data": {"job_list": {}}
+    }
     for _ in range(2):
         assert envelope(call("/job/stop_all", {"job_id": job_id})) == DONE
     store = stage.site.node.store
@@ -176,7 +222,15 @@ def test_a_submitted_job_is_listed_and_stopped(stage: Stage, prefix: str):
 def test_a_refusal_names_the_partner_and_quotes_it(stage: Stage):
     call, body = caller(stage, PLATFORM), job_body()
     body["config"]["role"]["host"] = [SPEC]
-    stage.site.peer.will(says({"code": 4711, "msg": "数据不可用", "data": {}}))
+    stage.site.peer.will(
+        says(
+            {
+                "code": 4711,
+                "msg": "数据不可用",
+                "data": {},
+            }
+        )
+    )
     answer = refused(call("/job/create_all", body), 409, "REFUSED")
     assert SPEC in answer["msg"] and "数据不可用" in answer["msg"]
     stage.site.peer.will(says())
@@ -206,5 +260,12 @@ def test_every_platform_path_is_in_the_table(stage: Stage):
     mine = {p.removeprefix(PLATFORM) for p in paths if p.startswith(PLATFORM)}
     assert mine == {e.path for e in ENDPOINTS} | {"/component/register"}
     log = {one["name"]: one for one in paths[f"{PLATFORM}/task/get_log"]["get"]["parameters"]}
-    assert {name for name, one in log.items() if one["required"]} == {"task_id", "log_level", "start"}
-    assert log["start"]["schema"]["type"] == "integer" and "debug" in log["log_level"]["schema"]["enum"]
+    assert {name for name, one in log.items() if one["required"]} == {
+        "task_id",
+        "log_level",
+        "start",
+    }
+    assert (
+        log["start"]["schema"]["type"] == "integer"
+        and "debug" in log["log_level"]["schema"]["enum"]
+    )

@@ -17,7 +17,16 @@ from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from tests.adapter.bfia import contract
 from tests.adapter.bfia.contract import DONE, AtLeast, Caller, Endpoint, envelope, refused
 from tests.adapter.bfia.scripted import says
-from tests.adapter.bfia.site import CONTROL, FATE, KUSCIA, SPEC, Site, a_job_with, by_path, serving_site
+from tests.adapter.bfia.site import (
+    CONTROL,
+    FATE,
+    KUSCIA,
+    SPEC,
+    Site,
+    a_job_with,
+    by_path,
+    serving_site,
+)
 from tests.e2e.nodes import wait_for
 from tests.inprocess import ME, STRANGER
 
@@ -54,7 +63,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         site.run(taken.job_id, "guest.0")
 
         def up() -> bool:
-            return node.store.jobs.get(own.job_id).tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
+            return (
+                node.store.jobs.get(own.job_id).tasks["a"].nodes[SPEC].status is TaskStatus.RUNNING
+            )
 
         wait_for(up, 20, 0.02, "the peer's part runs")
         yield Stage(site, taken, own, node.store.jobs.get(own.job_id).tasks["a"].task_id)
@@ -70,7 +81,9 @@ def job_body(spec: JobSpec) -> dict[str, Any]:
 
 
 def new_job(_: Stage) -> dict[str, Any]:
-    return job_body(replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-contract-{next(_numbers)}"))
+    return job_body(
+        replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-contract-{next(_numbers)}")
+    )
 
 
 def own_state(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
@@ -83,9 +96,18 @@ def own_state(stage: Stage, _: dict[str, Any]) -> dict[str, Any]:
     )
     data = dict(envelope(said)["data"])
     for one in (data, *data["tasks"]):
-        assert set(one.pop("waiting")) == {"reason", "message", "since", "next_check"}  # which go on meanwhile
+        assert set(one.pop("waiting")) == {
+            "reason",
+            "message",
+            "since",
+            "next_check",
+        }  # which go on meanwhile
     data["tasks"] = [AtLeast(task) for task in data["tasks"]]
-    return {"code": 0, "msg": "success", "data": AtLeast(data)}
+    return {
+        "code": 0,
+        "msg": "success",
+        "data": AtLeast(data),
+    }
 
 
 JOB_FIELDS = (
@@ -106,7 +128,13 @@ NO_TASK = ("task_id", "task_nowhere", "TASK_UNKNOWN")
 NO_NAME = ("task_name", "nothing", "TASK_UNKNOWN")
 
 
-def of_job(path: str, *required: str, own: bool = False, unknown: Unknown = (NO_JOB,), **more: str) -> Endpoint:
+def of_job(
+    path: str,
+    *required: str,
+    own: bool = False,
+    unknown: Unknown = (NO_JOB,),
+    **more: str,
+) -> Endpoint:
     """Return a path about the job that this node schedules (``own``) or takes part in."""
     return Endpoint(
         path,
@@ -119,15 +147,29 @@ def of_job(path: str, *required: str, own: bool = False, unknown: Unknown = (NO_
 ENDPOINTS = (
     *(
         Endpoint(
-            path, new_job, lambda _, body: DONE | {"data": {"job_id": body["job_id"]}}, JOB_FIELDS, ("flow_id",)
+            path,
+            new_job,
+            lambda _, body: DONE | {"data": {"job_id": body["job_id"]}},
+            JOB_FIELDS,
+            ("flow_id",),
         )
         for path in ("/job/create_all", "/job/create")
     ),
     of_job("/job/start"),
     of_job("/task/start", "task_id", "task_name", task_id=TASK, task_name="a"),
-    of_job("/job/stop_all", own=True, unknown=(NO_JOB, NO_NAME), task_name="b"),
+    of_job(
+        "/job/stop_all",
+        own=True,
+        unknown=(NO_JOB, NO_NAME),
+        task_name="b",
+    ),
     of_job("/job/stop", unknown=(NO_JOB, NO_NAME), task_name="d"),
-    replace(of_job("/job/status_all", own=True), reply=own_state, methods=("POST", "GET"), in_query=True),
+    replace(
+        of_job("/job/status_all", own=True),
+        reply=own_state,
+        methods=("POST", "GET"),
+        in_query=True,
+    ),
     of_job("/job/suspend", own=True),
     of_job("/job/resume", own=True),
     of_job("/job/audit_confirm", "status", own=True, status="READY"),
@@ -141,42 +183,61 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/task/callback",
-        lambda s: {"task_id": s.own_task, "status": "RUNNING", "role": "host"},
+        lambda s: {
+            "task_id": s.own_task,
+            "status": "RUNNING",
+            "role": "host",
+        },
         required=("task_id", "status"),
         optional=("role",),
         unknown=(NO_TASK,),
     ),
     Endpoint(
-        "/task/stop", lambda _: {"task_id": TASK}, repeatable=False, required=("task_id",), unknown=(NO_TASK,)
+        "/task/stop",
+        lambda _: {"task_id": TASK},
+        repeatable=False,
+        required=("task_id",),
+        unknown=(NO_TASK,),
     ),
 )
 
 
 @pytest.mark.parametrize("one", ENDPOINTS, ids=str)
-def test_the_contract_of_a_path(stage: Stage, call: Caller, one: Endpoint):
+def test_the_contract_of_a_path(
+    stage: Stage,
+    call: Caller,
+    one: Endpoint,
+):
     contract.check(call, one, stage, lambda: _visible(*stage.records))
 
 
 def _visible(job: Job, local: LocalJob) -> Any:
     """Return what others can see of both records; the job goes on asking its peer all the while."""
     tasks = {
-        n: (t.status, t.ending, {p: dict(part.roles) for p, part in t.nodes.items()}) for n, t in job.tasks.items()
+        n: (t.status, t.ending, {p: dict(part.roles) for p, part in t.nodes.items()})
+        for n, t in job.tasks.items()
     }
     runs = [(r.task_id, r.party, r.status, r.stop_at) for r in local.runs]
     return job.status, job.ending, tasks, local.status, local.ending, runs
 
 
-def test_a_party_learns_how_the_part_of_this_node_is_and_another_node_nothing(call: Caller, stage: Stage):
+def test_a_party_learns_how_the_part_of_this_node_is_and_another_node_nothing(
+    call: Caller, stage: Stage
+):
     job = {"job_id": stage.taken.job_id}
     data = envelope(call("/job/status_all", job))["data"]
     assert TASK in data["status"] and data["scheduler"] == SPEC and not data["warnings"]
     refused(call("/job/status_all", job, headers={"x-source-node-id": FATE}), 404, "JOB_UNKNOWN")
 
 
-def test_a_role_that_is_null_is_absent_and_the_same_job_of_another_node_a_conflict(call: Caller, stage: Stage):
+def test_a_role_that_is_null_is_absent_and_the_same_job_of_another_node_a_conflict(
+    call: Caller, stage: Stage
+):
     body = contract.with_(new_job(stage), "config.role.arbiter", None)
     assert envelope(call("/job/create", body))["code"] == 0
-    said = refused(call("/job/create", body, headers={"x-source-node-id": FATE}), 409, "JOB_ID_CONFLICT")
+    said = refused(
+        call("/job/create", body, headers={"x-source-node-id": FATE}), 409, "JOB_ID_CONFLICT"
+    )
     assert said["msg"].endswith("is here already, from another node")
 
 
@@ -187,7 +248,9 @@ def test_every_path_for_peers_is_in_the_table(stage: Stage):
     described = call("/openapi.json", None, "GET").json()["paths"]
     mine = {p.removeprefix(CONTROL) for p in described if p.startswith(CONTROL)}
     assert mine - (set(OPTIONAL) - {"/job/suspend", "/job/resume"}) == {e.path for e in ENDPOINTS}
-    assert {p.removeprefix(JOB_AUDIT) for p in described if p.startswith(JOB_AUDIT)} == {e.path for e in AUDITS}
+    assert {p.removeprefix(JOB_AUDIT) for p in described if p.startswith(JOB_AUDIT)} == {
+        e.path for e in AUDITS
+    }
 
 
 # ---------------------------------------------------------------- the job audit: management layer 8
@@ -202,7 +265,9 @@ def question(_: Stage) -> dict[str, Any]:
     """Return a question about a new job, with ``config`` where the standard prints ``conf``."""
     spec = replace(a_job_with(SPEC, scheduler=SPEC), job_id=f"job-audit-{next(_numbers)}")
     body = translate.audit_body(spec, PROFILES["spec"])
-    return {"config" if k == "conf" else k: v for k, v in body.items()} | {"audit_id": f"q-{spec.job_id}"}
+    return {"config" if k == "conf" else k: v for k, v in body.items()} | {
+        "audit_id": f"q-{spec.job_id}"
+    }
 
 
 def asked(stage: Stage) -> dict[str, Any]:
@@ -218,7 +283,15 @@ AUDITS = (
     Endpoint(
         "/apply",
         question,
-        required=("audit_id", "job_id", "dag", "dag.components", "config", "config.initiator", "config.role"),
+        required=(
+            "audit_id",
+            "job_id",
+            "dag",
+            "dag.components",
+            "config",
+            "config.initiator",
+            "config.role",
+        ),
         optional=("flow_id", "name", "project_id"),
     ),
     Endpoint(
@@ -240,13 +313,19 @@ AUDITS = (
 
 
 @pytest.mark.parametrize("one", AUDITS, ids=str)
-def test_the_contract_of_a_path_of_the_job_audit(stage: Stage, audits: Caller, one: Endpoint):
+def test_the_contract_of_a_path_of_the_job_audit(
+    stage: Stage,
+    audits: Caller,
+    one: Endpoint,
+):
     contract.check(audits, one, stage)
     method, body = one.methods[0], one.body(stage)
     for headers in ({}, {"x-source-node-id": STRANGER}):
         refused(audits(one.path, body, method, headers=headers), 403, "NOT_AUTHORISED")
     if one.path in ("/terminate", "/query"):  # what another node asked is not known to this one
-        refused(audits(one.path, body, method, headers={"x-source-node-id": FATE}), 404, "AUDIT_UNKNOWN")
+        refused(
+            audits(one.path, body, method, headers={"x-source-node-id": FATE}), 404, "AUDIT_UNKNOWN"
+        )
 
 
 def test_a_question_that_cannot_be_taken(audits: Caller, stage: Stage):
@@ -260,7 +339,9 @@ def test_a_question_that_cannot_be_taken(audits: Caller, stage: Stage):
     said = refused(audits("/apply", missing), 400, "INVALID")
     assert said["data"]["problems"][0]["path"].startswith("dag.components[0]")
     assert envelope(audits("/terminate", {"audit_id": first["audit_id"]})) == DONE
-    assert envelope(audits("/query", {"audit_id": first["audit_id"]}, "GET"))["data"] == {"status": "TERMINATED"}
+    assert envelope(audits("/query", {"audit_id": first["audit_id"]}, "GET"))["data"] == {
+        "status": "TERMINATED"
+    }
     create = {k: v for k, v in first.items() if k not in ("audit_id", "name", "project_id")}
     said = Caller(stage.site.node, "peer", CONTROL, audits.headers)("/job/create", create)
     refused(said, 409, "AUDIT_WITHDRAWN")
@@ -269,11 +350,22 @@ def test_a_question_that_cannot_be_taken(audits: Caller, stage: Stage):
 def test_who_takes_a_question_back_may_say_why(audits: Caller, stage: Stage):
     asked = question(stage)
     assert envelope(audits("/apply", asked)) == DONE
-    why = {"reason": "NO_ROOM", "message": "there is no room", "node": KUSCIA}
-    body = {"audit_id": asked["audit_id"], "outcome": "REJECTED", "failed_by": why}
+    why = {
+        "reason": "NO_ROOM",
+        "message": "there is no room",
+        "node": KUSCIA,
+    }
+    body = {
+        "audit_id": asked["audit_id"],
+        "outcome": "REJECTED",
+        "failed_by": why,
+    }
     assert envelope(audits("/terminate", body)) == DONE
     ending = stage.site.node.store.local_jobs.get(asked["job_id"]).ending
-    assert (ending.outcome, ending.failure) == (Outcome.REJECTED, Failure("NO_ROOM", "there is no room", KUSCIA))
+    assert (ending.outcome, ending.failure) == (
+        Outcome.REJECTED,
+        Failure("NO_ROOM", "there is no room", KUSCIA),
+    )
 
 
 def test_answers_that_cannot_be_taken(audits: Caller, stage: Stage):
@@ -295,7 +387,9 @@ def test_a_job_that_was_created_first_is_answered_all_the_same(audits: Caller, s
     assert envelope(control("/job/create", create))["code"] == 0
     assert envelope(audits("/apply", body)) == DONE
     told = wait_for(
-        lambda: next((a for a in stage.site.peer.asked if a.body.get("audit_id") == body["audit_id"]), None),
+        lambda: next(
+            (a for a in stage.site.peer.asked if a.body.get("audit_id") == body["audit_id"]), None
+        ),
         20,
         0.02,
     )

@@ -58,7 +58,9 @@ class Site:
 
     def send(self, content: str | bytes = TABLE, **fields: str) -> dict[str, Any]:
         return self.post(
-            "/v2/component/upload/file", data={**KEYS, **fields}, files={"file": ("guest.csv", content)}
+            "/v2/component/upload/file",
+            data={**KEYS, **fields},
+            files={"file": ("guest.csv", content)},
         ).json()
 
     def left(self) -> list[Path]:
@@ -103,12 +105,41 @@ def test_the_users_upload_is_stored_as_asked(site: Site) -> None:
 
 def test_a_file_that_is_sent_is_stored_like_one_from_the_server(site: Site) -> None:
     (site.roots / "t.csv").write_text(TABLE)
-    meta = {"label_name": "y", "match_id_name": "id", "source": "crm"}
-    by_path = site.upload(file="t.csv", namespace="testspace", name="a", partitions=4, extend_sid=True, meta=meta)
-    sent = site.send(name="b", partitions="4", extend_sid="true", head="true", meta=json.dumps(meta))
+    meta = {
+        "label_name": "y",
+        "match_id_name": "id",
+        "source": "crm",
+    }
+    by_path = site.upload(
+        file="t.csv",
+        namespace="testspace",
+        name="a",
+        partitions=4,
+        extend_sid=True,
+        meta=meta,
+    )
+    sent = site.send(
+        name="b",
+        partitions="4",
+        extend_sid="true",
+        head="true",
+        meta=json.dumps(meta),
+    )
     assert by_path["code"] == sent["code"] == 0
-    assert {**by_path["data"], "name": "", "dataset_id": ""} == {**sent["data"], "name": "", "dataset_id": ""}
-    assert dict(site.datasets.get("testspace#b").meta) == {**meta, "delimiter": ",", "encoding": "utf-8"}
+    assert {
+        **by_path["data"],
+        "name": "",
+        "dataset_id": "",
+    } == {
+        **sent["data"],
+        "name": "",
+        "dataset_id": "",
+    }
+    assert dict(site.datasets.get("testspace#b").meta) == {
+        **meta,
+        "delimiter": ",",
+        "encoding": "utf-8",
+    }
     assert site.datasets.get("testspace#b").origin == "file:guest.csv"
     assert site.datasets.get("testspace#a").origin == "path:t.csv"
 
@@ -125,7 +156,14 @@ def test_replacing_has_to_be_said(site: Site, word: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"file": "", "head": "perhaps", "partitions": 0, "namespace": "a#b", "name": "../x", "extend_sids": True},
+        {
+            "file": "",
+            "head": "perhaps",
+            "partitions": 0,
+            "namespace": "a#b",
+            "name": "../x",
+            "extend_sids": True,
+        },
         *({"partitions": value} for value in (True, 1.5)),
         *({"meta": value} for value in ("{", "[" * 100_000, {"note": "\ud800"})),
         *({"name": value} for value in ("\ud800", "a/b", ".hidden", "n" * 256)),
@@ -134,16 +172,35 @@ def test_replacing_has_to_be_said(site: Site, word: str) -> None:
 )
 def test_every_value_that_cannot_be_is_named(site: Site, wrong: dict[str, Any]) -> None:
     (site.roots / "t.csv").write_text(TABLE)
-    answer = site.upload(**{"file": "t.csv", **KEYS, **wrong})
+    answer = site.upload(
+        **{
+            "file": "t.csv",
+            **KEYS,
+            **wrong,
+        }
+    )
     assert answer["code"] == 400 and paths(answer) == set(wrong), answer
     assert "message" in answer and "msg" not in answer
     assert site.left() == []
 
 
 def test_all_problems_of_an_object_and_of_a_form_are_reported_together(site: Site) -> None:
-    answer = site.upload(file="t.csv", **KEYS, meta={"delimiter": "ab", "label_name": 3, "encoding": "utf-16"})
+    answer = site.upload(
+        file="t.csv",
+        **KEYS,
+        meta={
+            "delimiter": "ab",
+            "label_name": 3,
+            "encoding": "utf-16",
+        },
+    )
     assert paths(answer) == {"meta.delimiter", "meta.label_name", "meta.encoding"}
-    form = {"file": "/data/on/server.csv", "partitions": "1025", "meta": "[1]", "name": "a/b"}
+    form = {
+        "file": "/data/on/server.csv",
+        "partitions": "1025",
+        "meta": "[1]",
+        "name": "a/b",
+    }
     files = [(name, (None, value)) for name, value in form.items()]
     answer = site.post("/v2/component/upload/file", files=files).json()
     assert answer["code"] == 400 and paths(answer) == {*form, "namespace"}
@@ -171,12 +228,22 @@ def test_rows_of_one_customer_are_stored_with_sids_of_their_own(site: Site) -> N
     refused = site.send(clicks, meta=meta)
     assert paths(refused) == {"file:4", "file"}
     assert "set extend_sid: true" in refused["data"]["problems"][0]["rule"]
-    stored = site.send(clicks, meta=meta, extend_sid="true", partitions="3")
+    stored = site.send(
+        clicks,
+        meta=meta,
+        extend_sid="true",
+        partitions="3",
+    )
     assert (stored["code"], stored["data"]["count"]) == (0, 4)
     rows = list(site.storage.iter_rows(Address("testspace", "test_guest")))
     assert sorted(row[1] for row in rows) == ["1001", "1001", "1001", "1002"]
     assert len({row[0] for row in rows}) == 4
-    blank = site.send("id,y\n1,0\n,1\n", meta=meta, extend_sid="true", overwrite="true")
+    blank = site.send(
+        "id,y\n1,0\n,1\n",
+        meta=meta,
+        extend_sid="true",
+        overwrite="true",
+    )
     assert paths(blank) == {"file:3"}
 
 
@@ -219,7 +286,9 @@ def test_each_key_of_an_older_fate_gets_the_one_that_is_meant(site: Site) -> Non
     }
 
 
-def _read_as_published(metadata: dict[str, Any]) -> tuple[list[tuple[str, str]], datetime, datetime]:
+def _read_as_published(
+    metadata: dict[str, Any],
+) -> tuple[list[tuple[str, str]], datetime, datetime]:
     """Read a table's metadata as FATE's and UnionPay's storages do: both times are seconds since 1970."""
     columns = [(column["name"], column["type"]) for column in metadata["column_info"]]
     created = datetime.fromtimestamp(metadata["create_time"])
@@ -229,16 +298,22 @@ def _read_as_published(metadata: dict[str, Any]) -> tuple[list[tuple[str, str]],
 
 def test_published_readers_of_metadata_read_a_table(site: Site) -> None:
     site.send()
-    columns, created, expires = _read_as_published(site.storage.metadata(Address("testspace", "test_guest")))
+    columns, created, expires = _read_as_published(
+        site.storage.metadata(Address("testspace", "test_guest"))
+    )
     assert columns == [("id", "string"), ("y", "int"), ("x0", "float")]
     assert created < datetime.now() < expires
 
 
 def test_a_file_over_the_limit_is_413_and_leaves_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path, max_upload=1000)
-    response = site.post("/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 600)})
+    response = site.post(
+        "/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 600)}
+    )
     assert (response.status_code, response.json()["code"]) == (413, 413)
-    announced = site.post("/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 2_000_000)})
+    announced = site.post(
+        "/v2/component/upload/file", data=KEYS, files={"file": ("t.csv", b"a\n" * 2_000_000)}
+    )
     assert announced.status_code == 413
     assert site.left() == []
     assert site.send("a\n" * 500)["code"] == 0
@@ -251,11 +326,16 @@ async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
 
 HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'
 FIELDS = b"".join(
-    f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode() for k, v in KEYS.items()
+    f'--b\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n'.encode()
+    for k, v in KEYS.items()
 )
 
 
-def raw(site: Site, *parts: bytes, boundary: str = "b") -> dict[str, Any]:
+def raw(
+    site: Site,
+    *parts: bytes,
+    boundary: str = "b",
+) -> dict[str, Any]:
     headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
     return site.post("/v2/component/upload/file", content=_parts(*parts), headers=headers).json()
 
@@ -285,7 +365,16 @@ def test_an_incomplete_form_is_refused_and_leaves_nothing(site: Site, body: byte
 def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
     """The client goes away in the middle of the file."""
     body = FIELDS + HEAD + b"id\n" + b"1\n" * 400_000
-    messages = iter([{"type": "http.request", "body": body, "more_body": True}, {"type": "http.disconnect"}])
+    messages = iter(
+        [
+            {
+                "type": "http.request",
+                "body": body,
+                "more_body": True,
+            },
+            {"type": "http.disconnect"},
+        ]
+    )
     seen: list[list[Path]] = []
 
     async def receive() -> dict[str, Any]:
@@ -296,7 +385,13 @@ def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
         del message
 
     path, kind = "/v2/component/upload/file", (b"content-type", b"multipart/form-data; boundary=b")
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+    }
     asyncio.run(site.app(scope | {"headers": [kind], "root_path": ""}, receive, send))
     assert any(p.name == "upload" and p.parent.parent.name == FOLDER for p in seen[-1])
     assert site.left() == []
@@ -311,7 +406,11 @@ LONG = b"id,y\r\n" + b"".join(b"u%d,%d\r\n" % (i, i % 2) for i in range(60_000))
     ("content", "after", "expected"),
     [
         (LONG, b"--\r\n", {"count": 60_000, "checksum": hashlib.sha256(LONG).hexdigest()}),
-        (LONG, b'\r\nContent-Disposition: form-data; name="overwrite"\r\n\r\ntrue\r\n--b--\r\n', {"overwrite"}),
+        (
+            LONG,
+            b'\r\nContent-Disposition: form-data; name="overwrite"\r\n\r\ntrue\r\n--b--\r\n',
+            {"overwrite"},
+        ),
         (LONG, b'\r\nContent-Disposition: form-data; name="k"\r\n\r\n' + b"k" * 1_100_000, 413),
         (b"id,id\n" + LONG, b"--\r\n", {"file:1"}),
         (LONG + b"1,2,3\r\n", b"--\r\n", {"file:60002"}),
@@ -321,12 +420,18 @@ LONG = b"id,y\r\n" + b"".join(b"u%d,%d\r\n" % (i, i % 2) for i in range(60_000))
     ],
 )
 def test_a_long_file_is_read_past_the_event_loop(
-    tmp_path: Path, content: bytes, after: bytes, expected: Any
+    tmp_path: Path,
+    content: bytes,
+    after: bytes,
+    expected: Any,
 ) -> None:
     site = Site(tmp_path, max_upload=len(LONG) + 100)
     form = FIELDS + HEAD + content + b"\r\n--b" + after
     head = f"POST /v2/component/upload/file HTTP/1.1\r\nhost: x\r\ncontent-length: {len(form)}\r\n"
-    with listening(site.app) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+    with (
+        listening(site.app) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
         client.sendall(f"{head}content-type: multipart/form-data; boundary=b\r\n\r\n".encode())
         if expected is None:
             client.sendall(form[: len(form) // 2])
@@ -339,7 +444,10 @@ def test_a_long_file_is_read_past_the_event_loop(
         return
     assert site.left() == []
     if expected is not None:
-        assert expected in (answer["code"], paths(answer) if "problems" in answer["data"] else None), answer
+        assert expected in (
+            answer["code"],
+            paths(answer) if "problems" in answer["data"] else None,
+        ), answer
 
 
 class Pieces(RawIOBase):
@@ -357,7 +465,9 @@ class Pieces(RawIOBase):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
-@pytest.mark.parametrize("content", [b"", b"\r", b"\r\n", b"\r\n--\r\n-\r\r\n--ma", b"a,b\r\n1,2\r\n" * 20])
+@pytest.mark.parametrize(
+    "content", [b"", b"\r", b"\r\n", b"\r\n--\r\n-\r\r\n--ma", b"a,b\r\n1,2\r\n" * 20]
+)
 def test_the_file_of_a_form_ends_at_its_mark(content: bytes, step: int) -> None:
     ends: list[bytes] = []
     with closing(Pieces(content + b"\r\n--mark--\r\n", step)) as rest:
@@ -373,10 +483,18 @@ def test_the_end_of_a_file_may_come_after_the_end_of_the_node() -> None:
     parts: list[data.FilePart] = []
     kind = (b"content-type", b"multipart/form-data; boundary=b")
     with theirs, closing(Rest(ours, b"", 100)) as rest:
-        scope = {"type": "http", "headers": [kind], "extensions": {READ: lambda: rest}}
+        scope = {
+            "type": "http",
+            "headers": [kind],
+            "extensions": {READ: lambda: rest},
+        }
 
         async def begun() -> dict[str, Any]:
-            return {"type": "http.request", "body": FIELDS + HEAD + b"id", "more_body": True}
+            return {
+                "type": "http.request",
+                "body": FIELDS + HEAD + b"id",
+                "more_body": True,
+            }
 
         async def main() -> None:
             form = data.receive(Request(scope, begun), len, 10**6, lambda _: True, parts.append)
@@ -394,9 +512,13 @@ def test_the_end_of_a_file_may_come_after_the_end_of_the_node() -> None:
 
 def test_both_bodies_are_in_the_interface_description(site: Site) -> None:
     described = site.app.openapi()
-    by_path = described["paths"]["/v2/component/upload"]["post"]["requestBody"]["content"]["application/json"]
+    by_path = described["paths"]["/v2/component/upload"]["post"]["requestBody"]["content"][
+        "application/json"
+    ]
     assert by_path["schema"]["examples"] == [USERS]
-    form = described["paths"]["/v2/component/upload/file"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    form = described["paths"]["/v2/component/upload/file"]["post"]["requestBody"]["content"][
+        "multipart/form-data"
+    ]
     fields = set(form["schema"]["properties"])
     body = described["components"]["schemas"]["UploadBody"]["properties"]
     assert fields == set(body) and set(USERS) <= fields
@@ -410,8 +532,12 @@ def test_fields_behind_the_file_count_or_are_refused(site: Site) -> None:
 
     file = HEAD + TABLE.encode() + b"\r\n"
     named = part("namespace", "n") + part("name", "t")
-    assert raw(site, file + named + part("partitions", "4") + b"--b--\r\n")["data"]["partitions"] == 4
-    again = raw(site, named + part("overwrite", "true") + file + part("description", "") + b"--b--\r\n")
+    assert (
+        raw(site, file + named + part("partitions", "4") + b"--b--\r\n")["data"]["partitions"] == 4
+    )
+    again = raw(
+        site, named + part("overwrite", "true") + file + part("description", "") + b"--b--\r\n"
+    )
     assert (again["code"], again["data"]["partitions"]) == (0, 1)
     late = raw(site, named + file + part("overwrite", "true") + b"--b--\r\n")
     assert late["code"] == 400 and paths(late) == {"overwrite"} and "before" in late["message"]

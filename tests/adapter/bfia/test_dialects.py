@@ -38,12 +38,19 @@ def test_checks_that_a_peer_reports_never_harm(checks: object, shown: dict[str, 
 
 
 @pytest.mark.parametrize(("other", "characters"), [(SPEC, 36), (FATE, 25), (KUSCIA, 36)])
-def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str, characters: int):
+def test_a_job_id_is_no_longer_than_every_node_can_store(
+    site: Site,
+    other: str,
+    characters: int,
+):
     body = copy.deepcopy(A_JOB)
     body["dag"]["components"][0] |= {"componentName": "Thing", "provider": "vendor"}
     body["config"]["role"]["host"] = [other]
     path = "/v1/platform/schedule/job/create_all"
-    ids = [ask(site.node, "operator", "POST", path, json=body).json()["data"]["job_id"] for _ in range(2)]
+    ids = [
+        ask(site.node, "operator", "POST", path, json=body).json()["data"]["job_id"]
+        for _ in range(2)
+    ]
     assert [len(i) for i in ids] == [characters] * 2 and len(set(ids)) == 2
     assert all(i.startswith("job-") for i in ids)
     for job_id in ids:
@@ -51,7 +58,11 @@ def test_a_job_id_is_no_longer_than_every_node_can_store(site: Site, other: str,
 
 
 @pytest.mark.parametrize(("sender", "status"), [(SPEC, 500), (FATE, 200), (KUSCIA, 500)])
-def test_an_internal_error_is_answered_without_details(site: Site, sender: str, status: int):
+def test_an_internal_error_is_answered_without_details(
+    site: Site,
+    sender: str,
+    status: int,
+):
     def bug(spec: JobSpec) -> None:
         raise RuntimeError("the secret of /srv/bfia/gateway.db")
 
@@ -59,7 +70,14 @@ def test_an_internal_error_is_answered_without_details(site: Site, sender: str, 
     body = create_body(spec, PROFILE_OF[PROFILES[sender]])
     kept, site.node.sharing.refusal = site.node.sharing.refusal, bug  # type: ignore[method-assign]
     try:
-        answer = ask(site.node, "peer", "POST", f"{CONTROL}/job/create", json=body, headers={"x-node-id": sender})
+        answer = ask(
+            site.node,
+            "peer",
+            "POST",
+            f"{CONTROL}/job/create",
+            json=body,
+            headers={"x-node-id": sender},
+        )
     finally:
         site.node.sharing.refusal = kept  # type: ignore[method-assign]
     said = answer.json()
@@ -75,14 +93,27 @@ def test_the_outcome_of_a_job_whose_scheduling_node_does_not_report_it(site: Sit
     spec = site.take_part(other)
     site.succeed(spec.job_id)
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02)
-    assert site.asks(other, "/job/stop", {"job_id": spec.job_id, "task_name": "a"})["code"] in (0, 200)
+    assert site.asks(other, "/job/stop", {"job_id": spec.job_id, "task_name": "a"})["code"] in (
+        0,
+        200,
+    )
     assert site.node.store.local_jobs.get(spec.job_id).status is JobStatus.RUNNING
     assert site.asks(other, "/job/stop", {"job_id": spec.job_id})["code"] in (0, 200)
     local = site.node.store.local_jobs.get(spec.job_id)
     assert local.ending is not None
     assert (local.status, local.ending.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
     said = {"status": {"a": "SUCCESS"}, "job_status": "FINISHED"}
-    site.peer.will(by_path(job_status_all=says({"code": 0, "message": "success", "data": said})))
+    site.peer.will(
+        by_path(
+            job_status_all=says(
+                {
+                    "code": 0,
+                    "message": "success",
+                    "data": said,
+                }
+            )
+        )
+    )
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert (data["job_status"], data["outcome"], data["progress"]) == ("FINISHED", "SUCCEEDED", 100)
 
@@ -94,8 +125,14 @@ def test_the_outcome_of_a_job_whose_scheduling_node_does_not_report_it(site: Sit
 def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
     """From create to the end, with success codes, words and poll answers as that peer gives them."""
     code = 200 if other == KUSCIA else 0
-    fine = says({"code": code, "msg": "success"}) if other != FATE else says({"code": 0, "message": "success"})
-    states = iter(["", "PENDING", "RUNNING"] if other == KUSCIA else ["READY", "RUNNING", "RUNNING"])
+    fine = (
+        says({"code": code, "msg": "success"})
+        if other != FATE
+        else says({"code": 0, "message": "success"})
+    )
+    states = iter(
+        ["", "PENDING", "RUNNING"] if other == KUSCIA else ["READY", "RUNNING", "RUNNING"]
+    )
 
     def poll(handler: BaseHTTPRequestHandler) -> None:
         says({"code": code, "data": {"status": next(states, "SUCCESS")}})(handler)
@@ -109,7 +146,12 @@ def test_a_job_with_a_peer_of_each_dialect(site: Site, other: str):
     assert (job.status, job.outcome) == (JobStatus.FINISHED, Outcome.SUCCEEDED)
     asked = site.asked(spec.job_id)
     paths = [a.target.removeprefix(CONTROL) for a in asked]
-    assert [p for p in paths if p != "/task/poll"] == ["/job/create", "/job/start", "/task/start", "/job/stop"]
+    assert [p for p in paths if p != "/task/poll"] == [
+        "/job/create",
+        "/job/start",
+        "/task/start",
+        "/job/stop",
+    ]
     assert {a.body["role"] for a in asked if a.target.endswith("/task/poll")} == {"host"}
     assert len({a.headers["x-trace-id"] for a in asked}) == 1
 
@@ -124,17 +166,30 @@ def test_containers_meet_in_the_session_that_the_peers_containers_have(site: Sit
     told = site.node.launching.environment(local, run)["config.session_id"]
     assert told == (per_task if other == KUSCIA else whole)
     sessions = site.node.sessions
-    assert (sessions.is_open(per_task), sessions.is_open(whole)) == (True if other == KUSCIA else None, True)
+    assert (sessions.is_open(per_task), sessions.is_open(whole)) == (
+        True if other == KUSCIA else None,
+        True,
+    )
     ended: list[str] = []
     sessions.on_end(ended.append)
     site.node.participant.stop_job(spec.job_id, "", None, other)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02, "everything is given back")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).closed,
+        20,
+        0.02,
+        "everything is given back",
+    )
     assert sessions.is_open(told) is False
-    assert [s for s in ended if s in (per_task, whole)] == [whole, *([per_task] if other == KUSCIA else [])]
+    assert [s for s in ended if s in (per_task, whole)] == [
+        whole,
+        *([per_task] if other == KUSCIA else []),
+    ]
 
 
 @pytest.mark.parametrize("other", PROFILES)
-def test_a_stop_that_may_mean_a_dead_container_is_not_attributed_to_a_person(site: Site, other: str):
+def test_a_stop_that_may_mean_a_dead_container_is_not_attributed_to_a_person(
+    site: Site, other: str
+):
     spec = a_job_with(other)
     site.node.coordinator.submit_job(spec, ME)
     assert site.asks(other, "/job/stop_all", {"job_id": spec.job_id})["code"] in (0, 200)
@@ -165,7 +220,17 @@ def test_states_are_resolved_by_id_and_by_name(site: Site):
         site.node.participant.start_task(spec.job_id, task_id, name, FATE)
     for key in (ids, {n: n for n in ids}, {"a": ids["a"], "b": "b"}):
         said = {"job_status": "RUNNING", "status": {key["a"]: "SUCCESS", key["b"]: "RUNNING"}}
-        site.peer.will(by_path(job_status_all=says({"code": 0, "message": "success", "data": said})))
+        site.peer.will(
+            by_path(
+                job_status_all=says(
+                    {
+                        "code": 0,
+                        "message": "success",
+                        "data": said,
+                    }
+                )
+            )
+        )
         data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
         assert data["status"] == {ids["a"]: "SUCCESS", ids["b"]: "RUNNING"}
         assert {t["task_name"]: t["task_id"] for t in data["tasks"]} == ids
@@ -177,7 +242,17 @@ def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(si
     spec = site.take_part(FATE)
     run = site.run(spec.job_id, "guest.0")
     told = {"job_status": "RUNNING", "status": {"a": "RUNNING"}}
-    site.peer.will(by_path(job_status_all=lambda h: says({"code": 0, "message": "success", "data": told})(h)))
+    site.peer.will(
+        by_path(
+            job_status_all=lambda h: says(
+                {
+                    "code": 0,
+                    "message": "success",
+                    "data": told,
+                }
+            )(h)
+        )
+    )
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert (data["scheduler"], data["failed_by"], data["outcome"]) == (FATE, None, None)
     assert data["tasks"][0]["parties"] == {ME: {"guest": "RUNNING"}}
@@ -193,14 +268,21 @@ def test_local_details_are_shown_of_a_job_whose_scheduler_reports_states_only(si
     assert [one["outcome"] for one in listed if one["job_id"] == spec.job_id] == ["FAILED"]
 
 
-def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_only_stopped(site: Site):
+def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_only_stopped(
+    site: Site,
+):
     spec = site.take_part(FATE)
     site.run(spec.job_id, "guest.0")
-    task = {"job_id": spec.job_id, "task_name": "a"}  # which FATE-Flow stops first where it has failed
+    task = {
+        "job_id": spec.job_id,
+        "task_name": "a",
+    }  # which FATE-Flow stops first where it has failed
     assert site.asks(FATE, "/job/stop", task)["code"] == 0
     assert site.asks(FATE, "/job/stop", {"job_id": spec.job_id})["code"] == 0
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02)
-    site.peer.will(by_path(job_status_all=says(data={"job_status": "FINISHED", "status": {"a": "FAILED"}})))
+    site.peer.will(
+        by_path(job_status_all=says(data={"job_status": "FINISHED", "status": {"a": "FAILED"}}))
+    )
     for _ in range(2):
         data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
         assert (data["outcome"], data["failed_by"]["node"]) == ("FAILED", FATE)

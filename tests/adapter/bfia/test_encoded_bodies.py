@@ -45,9 +45,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
-def post(node: Gateway, listener: str, path: str, coding: str, content: bytes, **headers: str) -> httpx.Response:
+def post(
+    node: Gateway,
+    listener: str,
+    path: str,
+    coding: str,
+    content: bytes,
+    **headers: str,
+) -> httpx.Response:
     return ask(
-        node, listener, "POST", path, content=content, headers=JSON | {"content-encoding": coding} | headers
+        node,
+        listener,
+        "POST",
+        path,
+        content=content,
+        headers=JSON | {"content-encoding": coding} | headers,
     )
 
 
@@ -57,17 +69,23 @@ def problems(answer: httpx.Response) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("coding", "encode"), ENCODED)
 def test_a_compressed_body_is_read_as_what_it_holds(
-    node: Gateway, coding: str, encode: Callable[[bytes], bytes]
+    node: Gateway,
+    coding: str,
+    encode: Callable[[bytes], bytes],
 ) -> None:
     job = json.dumps(A_JOB | {"dag": 5}).encode()
     plain = ask(node, "operator", "POST", CREATE_ALL, content=job, headers=JSON)
     answer = post(node, "operator", CREATE_ALL, coding, encode(job))
     assert problems(plain) != [] and problems(answer) == problems(plain)
-    answer = post(node, "peer", HELLO, coding, encode(b'{"profile": "x"}'), **{"x-source-node-id": PEER})
+    answer = post(
+        node, "peer", HELLO, coding, encode(b'{"profile": "x"}'), **{"x-source-node-id": PEER}
+    )
     assert answer.json()["code"] == 0
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "no;coding"])
+@pytest.mark.parametrize(
+    "coding", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "no;coding"]
+)
 def test_another_coding_is_refused_by_its_name(node: Gateway, coding: str):
     for listener, path in (
         ("operator", CREATE_ALL),
@@ -76,7 +94,11 @@ def test_another_coding_is_refused_by_its_name(node: Gateway, coding: str):
         ("container", f"{CHANNEL}/push"),
     ):
         answer = post(node, listener, path, coding, b"{}")
-        assert answer.status_code == 415 and f"{coding}" in answer.text and "content-encoding" in answer.text
+        assert (
+            answer.status_code == 415
+            and f"{coding}" in answer.text
+            and "content-encoding" in answer.text
+        )
 
 
 @pytest.mark.parametrize(
@@ -90,8 +112,16 @@ def test_another_coding_is_refused_by_its_name(node: Gateway, coding: str):
     ],
     ids=["plain", "short", "two", "a rest", "a wrong checksum"],
 )
-def test_what_cannot_be_decoded_is_refused(node: Gateway, content: bytes, cause: str):
-    for listener, path in (("operator", CREATE_ALL), ("operator", "/api/v1/providers"), ("peer", HELLO)):
+def test_what_cannot_be_decoded_is_refused(
+    node: Gateway,
+    content: bytes,
+    cause: str,
+):
+    for listener, path in (
+        ("operator", CREATE_ALL),
+        ("operator", "/api/v1/providers"),
+        ("peer", HELLO),
+    ):
         answer = post(node, listener, path, "gzip", content)
         assert "content-encoding" in answer.text and cause in answer.text, answer.text
 
@@ -107,7 +137,11 @@ def test_a_body_that_expands_beyond_its_bound_is_refused(node: Gateway):
 @pytest.mark.parametrize("size", [5, 3 * MIB])
 def test_what_is_popped_is_what_was_pushed(node: Gateway, size: int):
     parties = containers(node, f"job-of-{size}", {"guest": (ME,), "host": (ME,)})
-    about = {"x-ptp-topic": "t", "x-ptp-target-node-id": ME, "content-type": "text/plain"}
+    about = {
+        "x-ptp-topic": "t",
+        "x-ptp-target-node-id": ME,
+        "content-type": "text/plain",
+    }
     message = b"hello" * (size // 5)
     sender = parties["guest.0"] | about
     pushed = post(node, "container", f"{CHANNEL}/push", "gzip", gzip.compress(message), **sender)

@@ -32,7 +32,10 @@ from tests.memory_engine import MemoryEngine, Script
 JOB = "job-00112233445566778899aabbccddeeff"
 TRACE = "trace_0123456789abcdef0123456789abcdef"
 PSI, TREES = "intersect_rsa_1", "hetero_secureboost_1"
-TASKS = {PSI: "task_11111111111111111111111111111111", TREES: "task_22222222222222222222222222222222"}
+TASKS = {
+    PSI: "task_11111111111111111111111111111111",
+    TREES: "task_22222222222222222222222222222222",
+}
 ROLES = ("guest", "host")
 
 INJECTED = "<the run's token>"
@@ -65,7 +68,9 @@ class Launched:
 
 
 @pytest.fixture(scope="module")
-def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple[str, str], Launched]]:
+def launched(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mapping[tuple[str, str], Launched]]:
     """Run the user's job, with ids, trace and addresses injected, up to what the engine is handed."""
     free = "127.0.0.1:0"
     listen = {
@@ -81,7 +86,9 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[tuple
 
 def _engine(settings: Any, installation: str) -> MemoryEngine:
     return MemoryEngine(
-        node=settings.node.id, installation=installation, images={"unionpay:2.0.0": Script(code=None)}
+        node=settings.node.id,
+        installation=installation,
+        images={"unionpay:2.0.0": Script(code=None)},
     )
 
 
@@ -105,8 +112,15 @@ def _launched(gateway: Gateway, body: Any = None) -> dict[tuple[str, str], Launc
 
 
 def _upload(gateway: Gateway, role: str) -> None:
-    meta = {"delimiter": ",", "match_id_name": "id"} | ({"label_name": "y"} if role == "guest" else {})
-    form = {"namespace": "testspace", "name": f"test_{role}", "head": "true", "partitions": "1"}
+    meta = {"delimiter": ",", "match_id_name": "id"} | (
+        {"label_name": "y"} if role == "guest" else {}
+    )
+    form = {
+        "namespace": "testspace",
+        "name": f"test_{role}",
+        "head": "true",
+        "partitions": "1",
+    }
     path = ROOT / "examples" / "data" / f"breast_hetero_{role}.csv"
     with path.open("rb") as file:
         answer = ask(
@@ -120,10 +134,16 @@ def _upload(gateway: Gateway, role: str) -> None:
     assert answer.json()["code"] == 0, answer.text
 
 
-def _up(gateway: Gateway, task: str, role: str) -> Launched:
+def _up(
+    gateway: Gateway,
+    task: str,
+    role: str,
+) -> Launched:
     def find() -> Run | None:
         runs = gateway.store.local_jobs.get(JOB).runs
-        return next((r for r in runs if (r.task_name, r.party.role) == (task, role) and r.started_at), None)
+        return next(
+            (r for r in runs if (r.task_name, r.party.role) == (task, role) and r.started_at), None
+        )
 
     run: Run = wait_for(find, 20, 0.01, f"{role} of {task} is up")
     assert isinstance(gateway.engine, MemoryEngine)
@@ -140,7 +160,11 @@ def _succeed(gateway: Gateway, one: Launched) -> None:
     assert isinstance(gateway.engine, MemoryEngine)
     gateway.engine.finish(one.spec.name, 0)
     wait_for(
-        lambda: next(r for r in gateway.store.local_jobs.get(JOB).runs if r.run_id == one.run.run_id).over,
+        lambda: (
+            next(
+                r for r in gateway.store.local_jobs.get(JOB).runs if r.run_id == one.run.run_id
+            ).over
+        ),
         20,
         0.01,
     )
@@ -149,7 +173,15 @@ def _succeed(gateway: Gateway, one: Launched) -> None:
 def golden(name: str, value: Any) -> None:
     """Assert that a JSON value is what a golden file holds; with REGENERATE_GOLDEN, write that anew."""
     path = Path(__file__).with_name("golden") / f"{name}.json"
-    said = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    said = (
+        json.dumps(
+            value,
+            indent=2,
+            ensure_ascii=False,
+            sort_keys=True,
+        )
+        + "\n"
+    )
     if os.environ.get("REGENERATE_GOLDEN"):
         path.write_text(said, encoding="utf-8")
         raise AssertionError(f"{path.name} is written anew; look at what has changed")
@@ -159,7 +191,9 @@ def golden(name: str, value: Any) -> None:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("task", TASKS)
 def test_the_users_job_gives_these_environments(
-    launched: Mapping[tuple[str, str], Launched], task: str, role: str
+    launched: Mapping[tuple[str, str], Launched],
+    task: str,
+    role: str,
 ):
     golden(f"{task}-{role}", launched[task, role].environment)
 
@@ -195,7 +229,14 @@ def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
         (False, "False"),
         (1.0, "1"),
         (-3.0, "-3"),
-        ({"max_depth": 5, "need": False, "no": None}, '{"max_depth": 5, "need": false, "no": null}'),
+        (
+            {
+                "max_depth": 5,
+                "need": False,
+                "no": None,
+            },
+            '{"max_depth": 5, "need": false, "no": null}',
+        ),
         ({"名": "值"}, '{"名": "值"}'),
     ],
 )
@@ -204,7 +245,11 @@ def test_how_a_value_is_written(value: Any, text: str):
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
@@ -216,7 +261,10 @@ def test_lists_and_objects_come_back_from_their_text(value: Any):
     assert json.loads(encoded(value)) == value
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(min_value=-(10**40), max_value=10**40))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(min_value=-(10**40), max_value=10**40)
+)
 def test_numbers_come_back_from_their_text(value: float):
     assert float(encoded(value)) == float(value)
 
@@ -230,7 +278,15 @@ def variables(run: Run, **spec: Any) -> dict[str, str]:
 
 
 def test_a_null_is_left_out_and_an_empty_text_is_set():
-    found = variables(a_run(parameters={"nothing": None, "empty": "", "zero": 0}))
+    found = variables(
+        a_run(
+            parameters={
+                "nothing": None,
+                "empty": "",
+                "zero": 0,
+            }
+        )
+    )
     prefix = "runtime.component.parameter."
     assert {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)} == {
         "empty": "",
@@ -242,15 +298,26 @@ def test_the_folder_for_checkpoints_is_named_where_there_is_one():
     run = a_run()
     assert "system.checkpoint" not in variables(run)
     found = environment(a_local_job(run), run, replace(SITE, checkpoint="/bfia/checkpoint"))
-    assert found["system.checkpoint"] == "/bfia/checkpoint" and "system.checkpoint.address" not in found
-    found = environment(a_local_job(run), run, replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake")))
-    assert json.loads(found["system.checkpoint.address"]) == {"namespace": "job-guest-0", "name": "a"}
+    assert (
+        found["system.checkpoint"] == "/bfia/checkpoint"
+        and "system.checkpoint.address" not in found
+    )
+    found = environment(
+        a_local_job(run), run, replace(SITE, checkpoint_at=Address("job-guest-0", "a", "lake"))
+    )
+    assert json.loads(found["system.checkpoint.address"]) == {
+        "namespace": "job-guest-0",
+        "name": "a",
+    }
 
 
 @pytest.mark.parametrize("profile", ["fate", "yacl"])
 def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
     lake = "s3://10.0.0.5:9000?username=key&password=secret&bucket=joint"
-    addresses = {"inputs": {"data": Address("bank", "customers")}, "outputs": {"out": Address("job-guest-0", "t")}}
+    addresses = {
+        "inputs": {"data": Address("bank", "customers")},
+        "outputs": {"out": Address("job-guest-0", "t")},
+    }
     plain = a_run(**addresses)
     site = replace(SITE, storage_url=lake)
     found = environment(a_local_job(plain), replace(plain, image_profile=profile), site)
@@ -268,37 +335,76 @@ def test_an_image_of_an_older_form_gets_its_environment_in_it(profile: str):
 def test_what_is_registered_of_an_image_reaches_its_containers(tmp_path: Path):
     """But for what the admin sets of its provider, which goes before the registration."""
     body = example("register_unionpay.json")
-    body["metadata"] |= {"profile": "yacl", "control_port": 10086, "n_threads": 4, "chunk_size": 4096}
+    body["metadata"] |= {
+        "profile": "yacl",
+        "control_port": 10086,
+        "n_threads": 4,
+        "chunk_size": 4096,
+    }
     tuned = {"system.control_port": "10086", "config.chunk_size": "4096"}
     tuned |= {"system.compute": "spark://10.0.0.9:7077", "config.n_threads": "2"}
     allow = {"unionpay": {"compute": "spark://10.0.0.9:7077", "n_threads": 2}}
     engine = {"kind": "docker", "docker": {"allow": allow}}
     with serving(Gateway(settings(tmp_path, engine=engine), engine=_engine)) as gateway:
         for one in _launched(gateway, body).values():
-            assert one.spec.environment["system.storage.host.url"] == one.spec.environment["system.storage"]
+            assert (
+                one.spec.environment["system.storage.host.url"]
+                == one.spec.environment["system.storage"]
+            )
             assert tuned.items() <= one.spec.environment.items()
-        body["metadata"] |= {"profile": "older", "control_port": 65536, "n_threads": "4", "chunk_size": 0}
+        body["metadata"] |= {
+            "profile": "older",
+            "control_port": 65536,
+            "n_threads": "4",
+            "chunk_size": 0,
+        }
         refused = ask(gateway, "operator", "POST", "/v2/provider/register", json=body).json()
         assert refused["code"] != 0 and "must be fate or yacl" in str(refused)
-        assert all(f"metadata.{name}" in str(refused) for name in ("control_port", "n_threads", "chunk_size"))
+        assert all(
+            f"metadata.{name}" in str(refused)
+            for name in ("control_port", "n_threads", "chunk_size")
+        )
 
 
 @pytest.mark.parametrize(
     ("said", "status"),
     [
-        ({"code": 0, "status": "SUCCESS", "role": "guest"}, TaskStatus.SUCCESS),
-        ({"code": 0, "status": "failed", "role": "guest"}, TaskStatus.FAILED),
+        (
+            {
+                "code": 0,
+                "status": "SUCCESS",
+                "role": "guest",
+            },
+            TaskStatus.SUCCESS,
+        ),
+        (
+            {
+                "code": 0,
+                "status": "failed",
+                "role": "guest",
+            },
+            TaskStatus.FAILED,
+        ),
         ({"code": 0, "status": "RUNNING"}, None),
         ({"code": 1, "status": "SUCCESS"}, None),
         ({"code": 0, "status": "DONE"}, None),
         ({"code": 0, "data": {"status": "SUCCESS"}}, None),
         (["SUCCESS"], None),
         (b"[" * 20_000, None),
-        ({"code": 0, "status": "SUCCESS", "more": "x" * 65_536}, None),
+        (
+            {
+                "code": 0,
+                "status": "SUCCESS",
+                "more": "x" * 65_536,
+            },
+            None,
+        ),
     ],
     ids=str,
 )
-def test_a_container_says_at_its_control_port_how_its_task_ended(said: Any, status: TaskStatus | None):
+def test_a_container_says_at_its_control_port_how_its_task_ended(
+    said: Any, status: TaskStatus | None
+):
     with scripted() as (container, url):
         container.will(peers.text(said) if isinstance(said, bytes) else says(said))
         run = a_run(declared={"control_port": int(url.rpartition(":")[2])})
@@ -309,12 +415,20 @@ def test_a_container_says_at_its_control_port_how_its_task_ended(said: Any, stat
 
 
 def test_only_nodes_whose_role_takes_part_in_the_task_are_named():
-    roles = {"guest": ["n1"], "host": ["n2", "n3"], "arbiter": ["n4"]}
+    roles = {
+        "guest": ["n1"],
+        "host": ["n2", "n3"],
+        "arbiter": ["n4"],
+    }
     found = variables(a_run(roles=("guest", "host"), party=Party("host", 1, "n3")), roles=roles)
     nodes, institutions = (
         {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
         for prefix in ("config.node_id.", "config.inst_id.")
     )
-    assert nodes == {"guest.0": "n1", "host.0": "n2", "host.1": "n3"}
+    assert nodes == {
+        "guest.0": "n1",
+        "host.0": "n2",
+        "host.1": "n3",
+    }
     assert institutions == nodes | {"guest.0": "i1"}  # one that is not known is the node's id
     assert found["config.self_role"] == "host.1"

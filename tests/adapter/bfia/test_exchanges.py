@@ -39,26 +39,48 @@ def reply(one: dict[str, Any]) -> dict[str, Any]:
     return one["reply"] | {"body": body | {"data": AtLeast(body["data"])}}
 
 
-def goes_as_written(one: dict[str, Any], profile: Profile, served: tuple[ScriptedPeer, str], home: Path) -> None:
+def goes_as_written(
+    one: dict[str, Any],
+    profile: Profile,
+    served: tuple[ScriptedPeer, str],
+    home: Path,
+) -> None:
     if one["we"] == "answer":
         assert asked_of_us(one, profile) == reply(one)
     else:
-        assert asked_by_us(one, profile, *served, home) == {"request": one["request"], "means": one["means"]}
+        assert asked_by_us(one, profile, *served, home) == {
+            "request": one["request"],
+            "means": one["means"],
+        }
 
 
-@pytest.mark.parametrize(("name", "one"), ALL, ids=[f"{n}: we {o['we']}: {o['name']}" for n, o in ALL])
-def test_an_exchange(name: str, one: dict[str, Any], served: tuple[ScriptedPeer, str], tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "one"), ALL, ids=[f"{n}: we {o['we']}: {o['name']}" for n, o in ALL]
+)
+def test_an_exchange(
+    name: str,
+    one: dict[str, Any],
+    served: tuple[ScriptedPeer, str],
+    tmp_path: Path,
+):
     goes_as_written(one, PROFILES[name], served, tmp_path)
 
 
 def rows(name: str) -> list[tuple[str, str]]:
     """Return the fields in which a profile is not the standard's."""
-    deviates = [f.name for f in fields(Profile) if getattr(PROFILES[name], f.name) != getattr(PLAIN, f.name)]
+    deviates = [
+        f.name for f in fields(Profile) if getattr(PROFILES[name], f.name) != getattr(PLAIN, f.name)
+    ]
     return [(name, field) for field in deviates if field != "name" and field not in ELSEWHERE]
 
 
 @pytest.mark.parametrize(("name", "row"), [pair for name in PROFILES for pair in rows(name)])
-def test_every_row_of_a_profile_is_needed(name: str, row: str, served: tuple[ScriptedPeer, str], tmp_path: Path):
+def test_every_row_of_a_profile_is_needed(
+    name: str,
+    row: str,
+    served: tuple[ScriptedPeer, str],
+    tmp_path: Path,
+):
     without = replace(PROFILES[name], **{row: getattr(PLAIN, row)})
     shown_by = [one for one in exchanges(name) if row in one["rows"]]
     assert shown_by, f"no exchange shows {row}"
@@ -94,5 +116,12 @@ def profile_table() -> str:
 
 
 def _shown(value: Any) -> str:
-    words = {True: "yes", False: "no", None: "–", "": "–"}
-    return words.get(value, str(value)) if isinstance(value, (bool, str, type(None))) else str(value)
+    words = {
+        True: "yes",
+        False: "no",
+        None: "–",
+        "": "–",
+    }
+    return (
+        words.get(value, str(value)) if isinstance(value, (bool, str, type(None))) else str(value)
+    )

@@ -45,7 +45,9 @@ def test_the_chinese_page_has_the_same_rows_and_what_needs_no_translation():
         ]
 
     for of in ("commands", "profiles"):
-        english, chinese = (facts(page, of) for page in ("between-nodes.md", "between-nodes.zh-CN.md"))
+        english, chinese = (
+            facts(page, of) for page in ("between-nodes.md", "between-nodes.zh-CN.md")
+        )
         assert len(english) == len(chinese)
         for ours, theirs in zip(english, chinese, strict=True):
             assert sorted(ours) == sorted(theirs)
@@ -65,8 +67,28 @@ def test_every_path_between_nodes_has_its_row_and_every_row_its_path(site: Site)
 @pytest.mark.parametrize(
     ("profile", "answer"),
     [
-        ("spec", says({"code": 404, "msg": "PATH_UNKNOWN: x", "data": {"reason": "PATH_UNKNOWN"}}, 404)),
-        ("spec", says({"code": 405, "msg": "x", "data": {"reason": "METHOD_NOT_ALLOWED"}}, 405)),
+        (
+            "spec",
+            says(
+                {
+                    "code": 404,
+                    "msg": "PATH_UNKNOWN: x",
+                    "data": {"reason": "PATH_UNKNOWN"},
+                },
+                404,
+            ),
+        ),
+        (
+            "spec",
+            says(
+                {
+                    "code": 405,
+                    "msg": "x",
+                    "data": {"reason": "METHOD_NOT_ALLOWED"},
+                },
+                405,
+            ),
+        ),
         ("spec", says({"detail": "Not Found"}, 404)),
         ("spec", text(b"<html>404</html>", 404)),
         ("spec", text(b"", 501)),
@@ -75,7 +97,12 @@ def test_every_path_between_nodes_has_its_row_and_every_row_its_path(site: Site)
     ],
     ids=["envelope", "method", "framework", "page", "not implemented", "kuscia", "fate"],
 )
-def test_a_peer_that_has_only_the_standard(peer: ScriptedPeer, calling: As, profile: str, answer: Answer):
+def test_a_peer_that_has_only_the_standard(
+    peer: ScriptedPeer,
+    calling: As,
+    profile: str,
+    answer: Answer,
+):
     peer.will(answer)
     with calling(profile) as found, pytest.raises(NotServed) as caught:
         found.peer.ask(OURS, {"job_id": "j"})
@@ -121,11 +148,18 @@ def test_a_whole_job_with_a_peer_that_has_only_the_standard(site: Site, schedule
     assert {a.target.partition("?")[0].removeprefix(SCHEDULE) for a in site.peer.asked} <= STANDARD
 
 
-def test_a_rerun_is_answered_with_the_task_from_which_it_runs(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_a_rerun_is_answered_with_the_task_from_which_it_runs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
     made = RerunResult("job-2", "b", ("b",), ("a",))
     monkeypatch.setattr(site.node.coordinator, "rerun_job", lambda wanted, sender: made)
     said = site.asks(SPEC, "/job/rerun", {"job_id": "job-1", "new_job_id": "job-2"})
-    assert said["data"] == {"job_id": "job-2", "from": "b", "runs": ["b"], "inherits": ["a"]}
+    assert said["data"] == {
+        "job_id": "job-2",
+        "from": "b",
+        "runs": ["b"],
+        "inherits": ["a"],
+    }
 
 
 def test_nothing_of_one_party_goes_to_another(site: Site):
@@ -148,7 +182,12 @@ def test_nothing_of_one_party_goes_to_another(site: Site):
     refused = replace(a_job_with(SPEC), task_params=own | {"guest": {"0": data}})
     with pytest.raises(Refused, match="guests-data#table"):  # the submitter sees which dataset
         site.node.coordinator.submit_job(refused, ME)
-    wait_for(lambda: site.node.store.jobs.get(refused.job_id).ended_at, 30, 0.02, "the other job has ended")
+    wait_for(
+        lambda: site.node.store.jobs.get(refused.job_id).ended_at,
+        30,
+        0.02,
+        "the other job has ended",
+    )
     sent = b"".join(a.raw for a in site.peer.asked)
     assert b"for-all" in sent and b"hosts-own" in sent and b"is not in this node's storage" in sent
     assert b"guests-" not in sent

@@ -31,7 +31,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-def page(status: int, body: str, **headers: str) -> Answer:
+def page(
+    status: int,
+    body: str,
+    **headers: str,
+) -> Answer:
     """Answer as what stands before a node does."""
     content = body.encode()
 
@@ -52,19 +56,35 @@ def page(status: int, body: str, **headers: str) -> Answer:
 
 LOGIN = page(302, "<html>moved</html>", location="https://portal.example/login")
 FILTER = page(200, "<html><script>x()</script><title>访问被拒绝</title>上网行为管理</html>")
-BODY_LIMIT = page(413, "<html><head><title>413 Request Entity Too Large</title></head><hr>nginx</html>")
+BODY_LIMIT = page(
+    413, "<html><head><title>413 Request Entity Too Large</title></head><hr>nginx</html>"
+)
 BAD_GATEWAY = page(502, "<html><head><title>502 Bad Gateway</title></head></html>")
 
 PAGES: dict[str, tuple[Answer, str, str, str]] = {
-    "a login page": (LOGIN, "LOGIN_IN_BETWEEN", "HTTP 302 and redirects to https://portal.example/login", "login"),
+    "a login page": (
+        LOGIN,
+        "LOGIN_IN_BETWEEN",
+        "HTTP 302 and redirects to https://portal.example/login",
+        "login",
+    ),
     "a login": (page(401, "", server=""), "LOGIN_IN_BETWEEN", "HTTP 401", "login"),
     "a filter": (FILTER, "FILTER_IN_BETWEEN", "nginx/1.24.0, “访问被拒绝 上网行为管理”", "filter"),
-    "a body limit": (BODY_LIMIT, "BODY_LIMIT_IN_BETWEEN", "413 Request Entity Too Large", "client_max_body_size"),
+    "a body limit": (
+        BODY_LIMIT,
+        "BODY_LIMIT_IN_BETWEEN",
+        "413 Request Entity Too Large",
+        "client_max_body_size",
+    ),
     "no backend": (BAD_GATEWAY, "PEER_UNREACHABLE", "“502 Bad Gateway”", "what stands before it"),
 }
 
 
-def route_test(home: Path, url: str, profile: str = "spec") -> dict[str, Step]:
+def route_test(
+    home: Path,
+    url: str,
+    profile: str = "spec",
+) -> dict[str, Step]:
     file = home / "routes.yml"
     file.write_text(yaml.safe_dump({PEER: {"url": url, "profile": profile}}))
     routes, connections = LiveRoutes(file), Connections()
@@ -105,7 +125,10 @@ def test_what_answers_before_the_channel_is_quoted(tmp_path: Path):
         courier = Courier()
 
         async def bring() -> str:
-            headers = [(b"content-type", b"application/json"), (b"x-ptp-session-id", b"session_job-1")]
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"x-ptp-session-id", b"session_job-1"),
+            ]
             try:
                 answer = await courier.invoke(Route(PEER, url), [b"{}"], headers, 1.0, INVOKE)
             finally:
@@ -113,7 +136,10 @@ def test_what_answers_before_the_channel_is_quoted(tmp_path: Path):
             return answer.message
 
         message = anyio.run(bring)
-    assert message == "the peer answered HTTP 200 without a transport response; it says: not allowed here"
+    assert (
+        message
+        == "the peer answered HTTP 200 without a transport response; it says: not allowed here"
+    )
 
 
 # ---------------------------------------------------------------- FATE-Flow behind a route that does not say so
@@ -122,8 +148,16 @@ def test_what_answers_before_the_channel_is_quoted(tmp_path: Path):
 def fate_flow(*, adapter: bool) -> Answer:
     """Answer as FATE-Flow 2.2.0 does, with or without its adapter for the standard (recorded)."""
     unknown = says({"code": 6000, "message": "<NotFound '404: Not Found'>"})
-    no_task = says({"code": 6000, "message": "RuntimeError('No found task: which-profile node id 9999')"})
-    invalid = says({"code": 1001, "message": "Invalid request.", "data": {"json": {"task_id": ["Missing"]}}})
+    no_task = says(
+        {"code": 6000, "message": "RuntimeError('No found task: which-profile node id 9999')"}
+    )
+    invalid = says(
+        {
+            "code": 1001,
+            "message": "Invalid request.",
+            "data": {"json": {"task_id": ["Missing"]}},
+        }
+    )
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         path = handler.path.removeprefix(CONTROL)
@@ -138,11 +172,17 @@ def fate_flow(*, adapter: bool) -> Answer:
     return answer
 
 
-FATE_FLOWS = pytest.mark.parametrize(("adapter", "profile"), [(True, "fate"), (False, "fate-partner")])
+FATE_FLOWS = pytest.mark.parametrize(
+    ("adapter", "profile"), [(True, "fate"), (False, "fate-partner")]
+)
 
 
 @FATE_FLOWS
-def test_a_route_test_recognises_fate_flow(tmp_path: Path, adapter: bool, profile: str):
+def test_a_route_test_recognises_fate_flow(
+    tmp_path: Path,
+    adapter: bool,
+    profile: str,
+):
     with scripted() as (peer, url):
         peer.will(fate_flow(adapter=adapter))
         steps = route_test(tmp_path, url)
@@ -152,14 +192,21 @@ def test_a_route_test_recognises_fate_flow(tmp_path: Path, adapter: bool, profil
 
 
 @FATE_FLOWS
-def test_a_creation_at_fate_flow_without_its_profile_is_refused(site: Site, adapter: bool, profile: str):
+def test_a_creation_at_fate_flow_without_its_profile_is_refused(
+    site: Site,
+    adapter: bool,
+    profile: str,
+):
     """Nothing is made there before, so that no job stays behind."""
     site.peer.will(fate_flow(adapter=adapter))
     site.peer.asked.clear()
     spec = a_job_with(SPEC)
     with pytest.raises(GatewayError) as refused:
         site.node.coordinator.submit_job(spec, ME)
-    assert refused.value.reason == "PROFILE_MISMATCH" and f"profile {profile} do" in refused.value.message
+    assert (
+        refused.value.reason == "PROFILE_MISMATCH"
+        and f"profile {profile} do" in refused.value.message
+    )
     job = site.node.store.jobs.get(spec.job_id)
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 20, 0.02, "it has ended")
     assert job.ending is not None and job.ending.outcome is Outcome.REJECTED
@@ -167,13 +214,19 @@ def test_a_creation_at_fate_flow_without_its_profile_is_refused(site: Site, adap
 
 
 @FATE_FLOWS
-def test_a_job_for_fate_flow_to_schedule_is_refused_alike(site: Site, adapter: bool, profile: str):
+def test_a_job_for_fate_flow_to_schedule_is_refused_alike(
+    site: Site,
+    adapter: bool,
+    profile: str,
+):
     site.peer.will(fate_flow(adapter=adapter))
     site.peer.asked.clear()
     with pytest.raises(GatewayError) as refused:
         site.node.peers.scheduler(SPEC, "bfia").submit_job(a_job_with(SPEC, scheduler=SPEC), ME)
     assert refused.value.reason == "PROFILE_MISMATCH"
-    assert "/job/create_all" not in {asked.target.removeprefix(CONTROL) for asked in site.peer.asked}
+    assert "/job/create_all" not in {
+        asked.target.removeprefix(CONTROL) for asked in site.peer.asked
+    }
 
 
 @pytest.mark.parametrize("call", ["start_job", "start_task", "stop_job"])

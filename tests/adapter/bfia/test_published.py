@@ -53,7 +53,11 @@ def succeed(run: LaunchSpec, inside: Inside) -> int:
         "status": "SUCCESS",
     }
     answer = httpx.post(
-        run.environment["system.callback"], json=report, timeout=60, trust_env=False, verify=NO_TLS
+        run.environment["system.callback"],
+        json=report,
+        timeout=60,
+        trust_env=False,
+        verify=NO_TLS,
     )
     assert answer.json()["code"] == 0
     return 0
@@ -64,7 +68,13 @@ def write_output(root: Path, address: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "data_0").write_text("id\n1\n2\n")
     columns = [{"name": "id", "type": "string"}]
-    metadata = {**address, "count": 2, "partitions": 1, "column_info": columns, "data_type": "dense"}
+    metadata = {
+        **address,
+        "count": 2,
+        "partitions": 1,
+        "column_info": columns,
+        "data_type": "dense",
+    }
     (folder / "metadata").write_text(json.dumps(metadata))
 
 
@@ -73,7 +83,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A node with the published providers, whose containers all succeed, and a route to a Kuscia node."""
     home = tmp_path_factory.mktemp("node")
     made = settings(home, fate={"enabled": True})
-    routes = {"alice": {"host": "127.0.0.1", "port": 1, "profile": "kuscia"}}
+    routes = {
+        "alice": {
+            "host": "127.0.0.1",
+            "port": 1,
+            "profile": "kuscia",
+        }
+    }
     Path(str(made.route_table.file)).write_text(yaml.safe_dump(routes))
     engine = MemoryEngine.making(dict.fromkeys(IMAGES, Script(body=succeed)))
     with serving(Gateway(made, engine=engine)) as gateway:
@@ -130,13 +146,18 @@ def test_unionpays_published_job_runs_with_warnings_about_its_values(node: Gatew
 def test_fates_published_registration_is_taken_with_warnings_that_are_true(node: Gateway):
     answer = ask(node, "operator", "GET", "/api/v1/providers/fate").json()
     rules = {warning["rule"] for warning in answer["warnings"] if ".inputParam" in warning["path"]}
-    rules |= {warning["rule"] for warning in answer["warnings"] if warning["path"].endswith("dataFormat")}
+    rules |= {
+        warning["rule"] for warning in answer["warnings"] if warning["path"].endswith("dataFormat")
+    }
     assert rules == {
         "is none of csv, pmml, json, yaml, zip",
         "is not a type of the standard; read here as its own is, perhaps not by others",
     }
     form = ask(
-        node, "operator", "GET", "/api/v1/providers/fate/components/dataframe_transformer/parameters"
+        node,
+        "operator",
+        "GET",
+        "/api/v1/providers/fate/components/dataframe_transformer/parameters",
     ).json()
     assert set(form["properties"]) == {"namespace", "name", "site_name"}
 
@@ -153,9 +174,13 @@ def test_fates_published_job_runs_with_warnings_that_are_true(node: Gateway):
 
 
 def test_a_plan_shows_values_outside_the_description_as_warnings(node: Gateway):
-    answer = ask(node, "operator", "POST", "/api/v1/jobs/plan", json=published("unionpay_psi_lr.json")).json()
+    answer = ask(
+        node, "operator", "POST", "/api/v1/jobs/plan", json=published("unionpay_psi_lr.json")
+    ).json()
     checks = [check for at in answer["nodes"] for check in at["checks"]]
-    warned = [f"{check['about']}: {check['cause']}" for check in checks if check["standing"] == "warning"]
+    warned = [
+        f"{check['about']}: {check['cause']}" for check in checks if check["standing"] == "warning"
+    ]
     assert answer["good"], answer
     assert about_values(warned) == [OPTIMIZER, BATCH_SIZE, BATCH_RANGE]
 
@@ -165,10 +190,18 @@ def test_the_same_job_of_another_node_is_taken_and_its_warnings_are_shown(node: 
     body["config"]["initiator"]["node_id"] = body["config"]["role"]["guest"][0] = "alice"
     taken = from_alice(node, "/job/create", body)
     assert taken["code"] == 200, taken
-    assert about_values(shown(node, "job-of-alice")["local_warnings"]) == [OPTIMIZER, BATCH_SIZE, BATCH_RANGE]
+    assert about_values(shown(node, "job-of-alice")["local_warnings"]) == [
+        OPTIMIZER,
+        BATCH_SIZE,
+        BATCH_RANGE,
+    ]
 
 
-def from_alice(node: Gateway, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def from_alice(
+    node: Gateway,
+    path: str,
+    body: dict[str, Any],
+) -> dict[str, Any]:
     headers = {"x-node-id": "alice"}
     answer = ask(node, "peer", "POST", f"/v1/interconn/schedule{path}", json=body, headers=headers)
     return dict(answer.json())
@@ -183,7 +216,10 @@ def strict_job(node: Gateway) -> dict[str, Any]:
 def job_of_strict_provider(node: Gateway) -> dict[str, Any]:
     registration = example("register_unionpay.json") | {"version": "2.0.0-strict"}
     registration["metadata"]["values"] = "strict"
-    assert ask(node, "operator", "POST", "/v2/provider/register", json=registration).json()["code"] == 0
+    assert (
+        ask(node, "operator", "POST", "/v2/provider/register", json=registration).json()["code"]
+        == 0
+    )
     body = published("unionpay_psi_lr.json")
     for component in body["dag"]["components"]:
         component["version"] = "2.0.0-strict"
@@ -194,7 +230,9 @@ def job_of_strict_provider(node: Gateway) -> dict[str, Any]:
 def test_strict_refuses_every_value_outside_the_description_at_once(node: Gateway, job_of: Any):
     answer = ask(node, "operator", "POST", CREATE_ALL, json=job_of(node))
     problems = refused(answer, 409, "INVALID")["data"]["problems"]
-    found = {(one["path"].rpartition(".")[2], one["rule"].removeprefix(f"{ME}: ")) for one in problems}
+    found = {
+        (one["path"].rpartition(".")[2], one["rule"].removeprefix(f"{ME}: ")) for one in problems
+    }
     assert found >= {
         ("optimizer", "is none of rmsprop, sgd, adam, sqn, adagrad"),
         ("batch_size", "is none of all, 2048, 4096, 8192"),
@@ -226,7 +264,11 @@ def test_kuscias_published_job_names_its_dataset_by_namespace_and_name(node: Gat
     assert answer["code"] == 200, answer
     local = node.store.local_jobs.get("job-ic-ecdh")
     assert local.warnings == ()
-    start = {"job_id": local.id, "task_id": "job-ic-ecdh-psi", "task_name": "ic_psi_ecdh_1"}
+    start = {
+        "job_id": local.id,
+        "task_id": "job-ic-ecdh-psi",
+        "task_name": "ic_psi_ecdh_1",
+    }
     assert from_alice(node, "/job/start", {"job_id": local.id})["code"] == 200
     assert from_alice(node, "/task/start", start)["code"] == 200
     [run] = node.store.local_jobs.get(local.id).runs
@@ -249,7 +291,11 @@ def test_an_address_of_a_dataset_is_no_unknown_parameter_whoever_writes_it(node:
 
 def test_a_component_may_have_parameters_called_namespace_and_name(node: Gateway):
     """FATE's transformer has both, and gets them."""
-    component = {"name": "transformer_1", "componentName": "dataframe_transformer", "provider": "fate"}
+    component = {
+        "name": "transformer_1",
+        "componentName": "dataframe_transformer",
+        "provider": "fate",
+    }
     flow = component | {
         "version": "2.0.0",
         "input": [],
@@ -265,8 +311,16 @@ def test_a_component_may_have_parameters_called_namespace_and_name(node: Gateway
     assert run["parameters"] == table
 
 
-KUSCIA_JOB = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "KusciaJob", "spec": {"initiator": "alice"}}
-KUSCIA_REQUEST = {"job_id": "job-a", "initiator": "alice", "tasks": [{"app_image": "secretflow-image"}]}
+KUSCIA_JOB = {
+    "apiVersion": "kuscia.secretflow/v1alpha1",
+    "kind": "KusciaJob",
+    "spec": {"initiator": "alice"},
+}
+KUSCIA_REQUEST = {
+    "job_id": "job-a",
+    "initiator": "alice",
+    "tasks": [{"app_image": "secretflow-image"}],
+}
 FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_version": 2}}
 
 
@@ -274,7 +328,10 @@ FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_ve
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (published("fate1_conf.json"), ["FATE 1.x", "/v1/job/submit", "config.task_params", "job draft"]),
+        (
+            published("fate1_conf.json"),
+            ["FATE 1.x", "/v1/job/submit", "config.task_params", "job draft"],
+        ),
         (FATE_1_SUBMISSION, ["FATE 1.x", "/v1/job/submit"]),
         (published("fate_psi_lr.yaml"), ["FATE 2.x", "/v2/job/submit", "dag.components"]),
         ({"dag_schema": published("fate_psi_lr.yaml")}, ["FATE 2.x", "dag.components"]),
@@ -282,7 +339,12 @@ FATE_1_SUBMISSION = {"job_dsl": {"components": {}}, "job_runtime_conf": {"dsl_ve
         (KUSCIA_REQUEST, ["Kuscia", "dag.components"]),
     ],
 )
-def test_a_job_of_another_platform_is_told_where_it_belongs(node: Gateway, path: str, body: Any, says: list[str]):
+def test_a_job_of_another_platform_is_told_where_it_belongs(
+    node: Gateway,
+    path: str,
+    body: Any,
+    says: list[str],
+):
     before = queries.statuses(node.store, None)
     answer = ask(node, "operator", "POST", path, json=body).json()
     [problem] = answer["data"]["problems"]
@@ -313,7 +375,11 @@ def in_registration(component: Any) -> Any:
 FATE_COMPONENT = published("fate_component.yaml")
 SECRETFLOW = published("secretflow_comp_list.json")
 OF_FATE = {"component.roles": "roleList", "component.parameters": "inputParam: "}
-OF_SECRETFLOW = {"comps[0].attrs": "inputParam: ", "comps[0].inputs": "inputData: ", "comps[0].domain": ""}
+OF_SECRETFLOW = {
+    "comps[0].attrs": "inputParam: ",
+    "comps[0].inputs": "inputData: ",
+    "comps[0].domain": "",
+}
 OF_APP_IMAGE = {
     "spec.image": "metadata.image: registry.example/secretflow/interconn-impl:0.0.2-dev",
     "spec.deployTemplates[0].role": "roleList",
@@ -336,12 +402,19 @@ OF_APP_IMAGE = {
         (
             in_component_info(SECRETFLOW["comps"][0]),
             "component of SecretFlow",
-            {"component_info.attrs": "inputParam: ", "component_info.roleList": '["guest", "host"]'},
+            {
+                "component_info.attrs": "inputParam: ",
+                "component_info.roleList": '["guest", "host"]',
+            },
         ),
     ],
 )
 def test_a_description_of_another_platform_is_named_and_mapped(
-    node: Gateway, tmp_path: Path, body: Any, platform: str, mapping: dict[str, str]
+    node: Gateway,
+    tmp_path: Path,
+    body: Any,
+    platform: str,
+    mapping: dict[str, str],
 ):
     """The same by `provider check`, without a node."""
     answer = ask(node, "operator", "POST", "/api/v1/providers", json=body)
@@ -363,9 +436,28 @@ def test_the_mapping_of_another_platforms_description_is_registered(node: Gatewa
     component = {
         "componentName": "psi",
         "roleList": ["guest", "host"],
-        "inputParam": [{"name": "protocol", "type": "str", "optional": True, "defaultValue": "ecdh_psi"}],
-        "inputData": [{"name": "input_data", "category": "dataset", "dataFormat": ["csv"]}],
-        "outputData": [{"name": "output_data", "category": "dataset", "dataFormat": ["csv"]}],
+        "inputParam": [
+            {
+                "name": "protocol",
+                "type": "str",
+                "optional": True,
+                "defaultValue": "ecdh_psi",
+            }
+        ],
+        "inputData": [
+            {
+                "name": "input_data",
+                "category": "dataset",
+                "dataFormat": ["csv"],
+            }
+        ],
+        "outputData": [
+            {
+                "name": "output_data",
+                "category": "dataset",
+                "dataFormat": ["csv"],
+            }
+        ],
     }
     body = {
         "name": "fate-mapped",

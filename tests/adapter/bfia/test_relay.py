@@ -36,7 +36,9 @@ A, B, X = ME, PEER, "JG0100003300000030"
 HELLO = "/v1/interconn/schedule/node/hello"
 INVOKE = "/v1/interconn/chan/invoke"
 NO_ROUTE, TOO_FAR = "RELAY_NO_ROUTE", "RELAY_TOO_FAR"
-TABLE = "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC: {url: 'http://c'}\n"
+TABLE = (
+    "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC: {url: 'http://c'}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,11 @@ TABLE = "A: {url: 'http://a', relay: true}\nB: {url: 'http://b', relay: true}\nC
     ],
 )
 def test_relaying_needs_the_routes_of_both_ends(
-    table: str, source: str, target: str, way: tuple[str, ...], reason: str | None
+    table: str,
+    source: str,
+    target: str,
+    way: tuple[str, ...],
+    reason: str | None,
 ):
     if reason is None:
         assert judge(parse(table), "X", source, target, way).node == target
@@ -76,7 +82,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
     """A and B know no address of each other, only that of X."""
     home: Path = tmp_path_factory.mktemp("relay")
     with running(home / "x", X) as x, running(home / "a", A) as a, running(home / "b", B) as b:
-        nodes = SimpleNamespace(a=a, b=b, x=x)
+        nodes = SimpleNamespace(
+            a=a,
+            b=b,
+            x=x,
+        )
         hop = {"url": x.addresses()["peer"]}
         route(a, X, hop)
         route(b, X, hop)
@@ -92,7 +102,11 @@ def allowed(three: SimpleNamespace) -> SimpleNamespace:
     return three
 
 
-def route(gateway: Gateway, node: str, entry: dict[str, Any]) -> None:
+def route(
+    gateway: Gateway,
+    node: str,
+    entry: dict[str, Any],
+) -> None:
     if node != "default" and "keys" not in entry:
         entry = {"signing": "accepted"} | entry
     answer = ask(gateway, "operator", "PUT", f"/api/v1/routes/{node}", json={"route": entry})
@@ -112,7 +126,11 @@ def hello(gateway: Gateway, node: str) -> Any:
     return gateway.protocol.peer(node).post("/node/hello", {"node_id": A})
 
 
-def push(gateway: Gateway, path: str = INVOKE, **headers: str) -> dict[str, Any]:
+def push(
+    gateway: Gateway,
+    path: str = INVOKE,
+    **headers: str,
+) -> dict[str, Any]:
     said = {
         "x-ptp-session-id": "s1",
         "x-ptp-target-node-id": B,
@@ -131,11 +149,16 @@ def test_both_ways_through_a_node_that_allows_it(allowed: SimpleNamespace):
     assert f"passed on by {X}" in found["route"]["found"]
     assert push(allowed.x)["code"] == "E0000000000"
     assert allowed.b.broker.holds("s1")
-    assert "of no job here" in push(allowed.x, INVOKE.replace("invoke", "part"), x_ptp_message_id="m")["message"]
+    assert (
+        "of no job here"
+        in push(allowed.x, INVOKE.replace("invoke", "part"), x_ptp_message_id="m")["message"]
+    )
 
 
 def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
-    of_a, of_b = (Keyring(node.settings.state_dir).make("ed25519").public for node in (allowed.a, allowed.b))
+    of_a, of_b = (
+        Keyring(node.settings.state_dir).make("ed25519").public for node in (allowed.a, allowed.b)
+    )
     route(allowed.b, A, {"via": X, "keys": of_a})
     route(allowed.a, B, {"via": X, "keys": of_b})
     try:
@@ -144,12 +167,16 @@ def test_signatures_hold_through_a_relay(allowed: SimpleNamespace):
             allowed.a.protocol.scheduler(B).job_status("job-none", A)
         about = {"x-source-node-id": A, "x-target-node-id": B}
         path = "/v1/interconn/schedule/task/poll"
-        said = ask(allowed.x, "peer", "POST", path, json={"task_id": "t", "role": "guest"}, headers=about).json()
+        said = ask(
+            allowed.x, "peer", "POST", path, json={"task_id": "t", "role": "guest"}, headers=about
+        ).json()
         assert said["data"]["reason"] == "SIGNATURE_REFUSED"
         route(allowed.x, B, {"url": allowed.b.addresses()["peer"]})
         with pytest.raises(PeerUnreachable) as unproven:
             hello(allowed.a, B)
-        assert unproven.value.reason == NOT_ALLOWED and "passes on nothing" in unproven.value.message
+        assert (
+            unproven.value.reason == NOT_ALLOWED and "passes on nothing" in unproven.value.message
+        )
         assert failed(steps(allowed.a, B)) == ["relay"]
     finally:
         route(allowed.b, A, {"via": X})
@@ -166,8 +193,12 @@ def test_a_relay_refuses_by_name_and_writes_it_down(three: SimpleNamespace):
     assert f"{X}, which answers in the place of {B}" in refused.value.message
     assert failed(steps(three.a, B)) == ["relay"]
     answer = push(three.x)
-    assert answer["code"] == "E0000000403" and answer["message"].startswith(f"relay {X}: {NOT_ALLOWED}")
-    entries = ask(three.x, "operator", "GET", "/api/v1/audit", params={"who": f"node {A}"}).json()["audit"]
+    assert answer["code"] == "E0000000403" and answer["message"].startswith(
+        f"relay {X}: {NOT_ALLOWED}"
+    )
+    entries = ask(three.x, "operator", "GET", "/api/v1/audit", params={"who": f"node {A}"}).json()[
+        "audit"
+    ]
     assert [(e["action"], e["detail"]["reason"], e["detail"]["target"]) for e in entries] == [
         ("relay", NOT_ALLOWED, B)
     ]  # once, however often it is asked
@@ -178,9 +209,16 @@ def test_what_comes_back_or_goes_too_far_is_refused(allowed: SimpleNamespace):
     with pytest.raises(GatewayError) as refused:
         hello(allowed.a, B)
     assert refused.value.reason == LOOP
-    headers = {"x-source-node-id": A, "x-target-node-id": B, "x-relay-path": f"Y,{X}"}
+    headers = {
+        "x-source-node-id": A,
+        "x-target-node-id": B,
+        "x-relay-path": f"Y,{X}",
+    }
     answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
-    assert answer["data"] == {"reason": LOOP, "relay": X} and f"{A} via Y via {X} via {X}" in answer["msg"]
+    assert (
+        answer["data"] == {"reason": LOOP, "relay": X}
+        and f"{A} via Y via {X} via {X}" in answer["msg"]
+    )
     assert push(allowed.x, x_relay_path=f"Y,{X}")["code"] == "E0000000503"
     headers["x-relay-path"] = ",".join(f"Y{i}" for i in range(MOST_HOPS))
     answer = ask(allowed.x, "peer", "POST", HELLO, json={}, headers=headers).json()
@@ -192,7 +230,9 @@ def test_a_silent_target_is_distinguished_from_a_silent_relay(allowed: SimpleNam
     with pytest.raises(PeerUnreachable) as silent:
         hello(allowed.a, B)
     assert silent.value.reason == "TARGET_UNREACHABLE" and silent.value.delivered is False
-    assert silent.value.message.startswith(f"next hop {X}: TARGET_UNREACHABLE: node {B} cannot be connected to")
+    assert silent.value.message.startswith(
+        f"next hop {X}: TARGET_UNREACHABLE: node {B} cannot be connected to"
+    )
     assert failed(steps(allowed.a, B)) == ["answer"]
     assert not allowed.a.protocol.reaches(B)
     route(allowed.a, X, {"url": "http://127.0.0.1:1"})
@@ -204,16 +244,24 @@ def test_a_silent_target_is_distinguished_from_a_silent_relay(allowed: SimpleNam
 
 
 def test_bodies_over_the_limit_are_not_passed_on(allowed: SimpleNamespace):
-    headers = {"x-source-node-id": A, "x-target-node-id": B, "content-length": str(1 << 40)}
+    headers = {
+        "x-source-node-id": A,
+        "x-target-node-id": B,
+        "content-length": str(1 << 40),
+    }
     caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
     caller.request("POST", HELLO, headers=headers)  # and no body
     assert caller.getresponse().status == 413
     caller.close()
 
 
-@pytest.mark.parametrize("path", ["/v1/interconn/../../api/v1/jobs", "/v1/interconn/%2e%2e/x", "/api/v1/jobs"])
+@pytest.mark.parametrize(
+    "path", ["/v1/interconn/../../api/v1/jobs", "/v1/interconn/%2e%2e/x", "/api/v1/jobs"]
+)
 def test_paths_that_lead_elsewhere_are_not_passed_on(allowed: SimpleNamespace, path: str):
-    route(allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True})  # so that passing on would fail
+    route(
+        allowed.x, B, {"url": "http://127.0.0.1:1", "relay": True}
+    )  # so that passing on would fail
     caller = HTTPConnection(allowed.x.addresses()["peer"].removeprefix("http://"), timeout=30)
     caller.request("GET", path, headers={"x-source-node-id": A, "x-target-node-id": B})
     answer = caller.getresponse()
@@ -241,7 +289,10 @@ def test_the_documents_have_every_reason_of_a_relay_with_its_code():
 
 
 def by_relay(
-    handler: Callable[..., Any], *messages: dict[str, Any], unusable: bool = False, **headers: str
+    handler: Callable[..., Any],
+    *messages: dict[str, Any],
+    unusable: bool = False,
+    **headers: str,
 ) -> httpx.Response:
     """Return the response of a relay alone, whose next hop is a function; the request is ``messages``."""
 
@@ -252,9 +303,20 @@ def by_relay(
             return httpx.AsyncClient(transport=httpx.MockTransport(handler))
 
     coming, sent = iter(messages), list[Any]()
-    named = {"x-source-node-id": "A", "x-target-node-id": "B", "transfer-encoding": "chunked", **headers}
+    named = {
+        "x-source-node-id": "A",
+        "x-target-node-id": "B",
+        "transfer-encoding": "chunked",
+        **headers,
+    }
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()]
-    scope = {"type": "http", "method": "POST", "path": HELLO, "http_version": "1.1", "headers": raw}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": HELLO,
+        "http_version": "1.1",
+        "headers": raw,
+    }
 
     async def receive() -> Any:
         return next(coming)
@@ -264,14 +326,24 @@ def by_relay(
 
     async def served() -> None:
         relay = Relay(send, "X", lambda: parse(TABLE), Hop(), (10, 10), lambda *_: None)  # type: ignore[arg-type]
-        await relay({**scope, "query_string": b"", "server": None}, receive, send)
+        await relay(
+            {
+                **scope,
+                "query_string": b"",
+                "server": None,
+            },
+            receive,
+            send,
+        )
 
     asyncio.run(served())
     return httpx.Response(sent[0]["status"], content=sent[1]["body"])
 
 
 @pytest.mark.parametrize("trickling", [False, True])
-def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.MonkeyPatch, trickling: bool):
+def test_bodies_that_do_not_end_keep_no_other_request_out(
+    monkeypatch: pytest.MonkeyPatch, trickling: bool
+):
     monkeypatch.setitem(AT_ONCE, "relayed", 3)
     monkeypatch.setitem(AT_ONCE, "relayed of one node", 2)
     if trickling:
@@ -280,7 +352,9 @@ def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.Mo
 
     class Hop(Courier):
         def to(self, identity: Identity) -> httpx.AsyncClient:
-            return httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, json={})))
+            return httpx.AsyncClient(
+                transport=httpx.MockTransport(lambda _: httpx.Response(200, json={}))
+            )
 
     relay, ended = Relay(None, "X", lambda: parse(TABLE), Hop(), (999, 999), print), list[int]()  # type: ignore
 
@@ -291,7 +365,11 @@ def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.Mo
     async def whole() -> Any:
         return part(b"{}")
 
-    async def ask(source: str, target: str, receive: Any) -> None:
+    async def ask(
+        source: str,
+        target: str,
+        receive: Any,
+    ) -> None:
         named = {
             b"x-source-node-id": source.encode(),
             b"x-target-node-id": target.encode(),
@@ -308,7 +386,15 @@ def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.Mo
         async def send(message: Any) -> None:
             ended.append(message.get("status", 0))
 
-        await relay({**scope, "query_string": b"", "server": None}, receive, send)
+        await relay(
+            {
+                **scope,
+                "query_string": b"",
+                "server": None,
+            },
+            receive,
+            send,
+        )
 
     async def main() -> None:
         with anyio.fail_after(60):
@@ -324,7 +410,11 @@ def test_bodies_that_do_not_end_keep_no_other_request_out(monkeypatch: pytest.Mo
 
 
 def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
-    return {"type": "http.request", "body": body, "more_body": more}
+    return {
+        "type": "http.request",
+        "body": body,
+        "more_body": more,
+    }
 
 
 async def late(_: httpx.Request) -> httpx.Response:
@@ -353,7 +443,11 @@ class Zeros(httpx.AsyncByteStream):
         (late, "gave no answer within", True),
         (broken, "gave no answer: ReadError reset", True),
         (lambda _: httpx.Response(200, content=b"x" * 11), "answers with more than 10 bytes", True),
-        (lambda _: httpx.Response(200, stream=Zeros(), headers=PACKED), "in the content-encoding gzip", True),
+        (
+            lambda _: httpx.Response(200, stream=Zeros(), headers=PACKED),
+            "in the content-encoding gzip",
+            True,
+        ),
         *(
             (lambda _, body=body: httpx.Response(502, content=body), "answers HTTP 502", True)
             for body in (b"<html>", b"[1]", b"{}")
@@ -362,21 +456,38 @@ class Zeros(httpx.AsyncByteStream):
     ],
 )
 def test_the_silence_of_a_target_is_told_by_the_relay(
-    monkeypatch: pytest.MonkeyPatch, hop: Any, said: str, delivered: bool
+    monkeypatch: pytest.MonkeyPatch,
+    hop: Any,
+    said: str,
+    delivered: bool,
 ):
     monkeypatch.setattr(relay, "_LARGEST_RESPONSE", 10)
     answer = by_relay(hop, part(b"{}"), unusable=hop is None, **{WITHIN: "60"})
     told = answer.json()
     assert answer.status_code == 503 and said in told["msg"]
-    assert told["data"] == {"reason": UNREACHABLE, "relay": "X", "delivered": delivered}
+    assert told["data"] == {
+        "reason": UNREACHABLE,
+        "relay": "X",
+        "delivered": delivered,
+    }
 
 
 def test_what_a_relay_behind_says_is_passed_on():
-    told = {"code": 1, "msg": "x", "data": {"reason": UNREACHABLE, "relay": "Y", "delivered": False}}
+    told = {
+        "code": 1,
+        "msg": "x",
+        "data": {
+            "reason": UNREACHABLE,
+            "relay": "Y",
+            "delivered": False,
+        },
+    }
     answer = by_relay(lambda _: httpx.Response(503, json=told), part(b""))
     assert (answer.status_code, answer.json()) == (503, told)
     odd = {**told, "data": {**told["data"], "relay": "not\na node"}}
-    assert by_relay(lambda _: httpx.Response(503, json=odd), part(b"")).json()["data"]["relay"] == "X"
+    assert (
+        by_relay(lambda _: httpx.Response(503, json=odd), part(b"")).json()["data"]["relay"] == "X"
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,7 +497,9 @@ def test_what_a_relay_behind_says_is_passed_on():
         ([part(b"x", more=True), {"type": "http.disconnect"}], 400),
     ],
 )
-def test_a_body_of_no_announced_length_is_passed_on_to_a_bound(messages: list[dict[str, Any]], status: int):
+def test_a_body_of_no_announced_length_is_passed_on_to_a_bound(
+    messages: list[dict[str, Any]], status: int
+):
     async def whole(request: httpx.Request) -> httpx.Response:
         await request.aread()
         raise AssertionError

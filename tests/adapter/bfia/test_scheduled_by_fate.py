@@ -37,12 +37,20 @@ def site(shared: Site) -> Iterator[Site]:
     shared.peer.will(says())
 
 
-def fate_says(site: Site, job_status: str, **tasks: str) -> None:
+def fate_says(
+    site: Site,
+    job_status: str,
+    **tasks: str,
+) -> None:
     """Have FATE-Flow tell this of every job from now on."""
     site.peer.will(by_path(job_status_all=says(data={"job_status": job_status, "status": tasks})))
 
 
-def accepted(site: Site, dag: str = "a -> b", **common: Any) -> JobSpec:
+def accepted(
+    site: Site,
+    dag: str = "a -> b",
+    **common: Any,
+) -> JobSpec:
     """Take a job of FATE-Flow's in and start it; no task has begun."""
     spec = a_job_with(FATE, dag, scheduler=FATE)
     spec = replace(spec, job_params={"common": common} if common else {})
@@ -51,7 +59,11 @@ def accepted(site: Site, dag: str = "a -> b", **common: Any) -> JobSpec:
     return spec
 
 
-def begun(site: Site, dag: str = "a -> b", **common: Any) -> JobSpec:
+def begun(
+    site: Site,
+    dag: str = "a -> b",
+    **common: Any,
+) -> JobSpec:
     spec = accepted(site, dag, **common)
     site.node.participant.start_task(spec.job_id, f"task-{spec.job_id}", "a", FATE)
     site.run(spec.job_id, "guest.0")
@@ -75,7 +87,11 @@ def stop_here(site: Site, spec: JobSpec) -> None:
     assert answer["code"] == 0, answer
 
 
-def fate_stops(site: Site, spec: JobSpec, task: str = "") -> None:
+def fate_stops(
+    site: Site,
+    spec: JobSpec,
+    task: str = "",
+) -> None:
     body = {"job_id": spec.job_id} | ({"task_name": task} if task else {})
     assert site.asks(FATE, "/job/stop", body)["code"] == 0
 
@@ -84,21 +100,31 @@ def stories(site: Site, spec: JobSpec) -> dict[str, Any]:
     """Return the outcome of a job from every place that shows it."""
     job_id = spec.job_id
     shown = ask(site.node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()
-    listed = ask(site.node, "operator", "GET", "/api/v1/jobs", params={"limit": 1000}).json()["jobs"]
+    listed = ask(site.node, "operator", "GET", "/api/v1/jobs", params={"limit": 1000}).json()[
+        "jobs"
+    ]
     events = ask(site.node, "operator", "GET", f"/api/v1/jobs/{job_id}/timeline").json()["timeline"]
     outcomes = [
-        e["detail"]["outcome"] for e in events if e["event"] in ("job FINISHED here", "job's end explained")
+        e["detail"]["outcome"]
+        for e in events
+        if e["event"] in ("job FINISHED here", "job's end explained")
     ]
     return {
         "show": shown["outcome"],
         "status_all": site.platform("/job/status_all", job_id=job_id)["data"]["outcome"],
         "list": next(job["outcome"] for job in listed if job["job_id"] == job_id),
         "timeline": outcomes[-1],
-        "peers' status_all": site.asks(FATE, "/job/status_all", {"job_id": job_id})["data"]["outcome"],
+        "peers' status_all": site.asks(FATE, "/job/status_all", {"job_id": job_id})["data"][
+            "outcome"
+        ],
     }
 
 
-def told_alike(site: Site, spec: JobSpec, outcome: str) -> dict[str, Any]:
+def told_alike(
+    site: Site,
+    spec: JobSpec,
+    outcome: str,
+) -> dict[str, Any]:
     """Check that every place tells the same; return the failure that is shown."""
     assert set(stories(site, spec).values()) == {outcome}, stories(site, spec)
     failure = ask(site.node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()["failure"]
@@ -110,7 +136,11 @@ def told_alike(site: Site, spec: JobSpec, outcome: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("when", ["before its first task", "while it runs"])
 @pytest.mark.parametrize("who", ["we", "FATE's people"])
-def test_a_stopped_job_is_stopped_and_says_by_whom(site: Site, when: str, who: str):
+def test_a_stopped_job_is_stopped_and_says_by_whom(
+    site: Site,
+    when: str,
+    who: str,
+):
     runs = when == "while it runs"
     spec = begun(site) if runs else accepted(site)
     fate_says(site, "FINISHED", a="FAILED" if runs else "READY", b="READY")
@@ -122,7 +152,9 @@ def test_a_stopped_job_is_stopped_and_says_by_whom(site: Site, when: str, who: s
     assert local.ending.by == (ME if who == "we" else FATE)
     words = f"stopped by {ME}" if who == "we" else f"stopped by {FATE}, which did not say why"
     assert told_alike(site, spec, "STOPPED")["message"] == words
-    listed = ask(site.node, "operator", "GET", "/api/v1/jobs", params={"outcome": "STOPPED", "limit": 1000}).json()
+    listed = ask(
+        site.node, "operator", "GET", "/api/v1/jobs", params={"outcome": "STOPPED", "limit": 1000}
+    ).json()
     assert spec.job_id in [job["job_id"] for job in listed["jobs"]]
 
 
@@ -130,7 +162,12 @@ def test_a_container_that_fails_at_fate_fails_a_job_that_succeeded_here(site: Si
     spec = begun(site, "a")
     fate_says(site, "FINISHED", a="FAILED")
     site.succeed(spec.job_id)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02, "our run is over")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over,
+        20,
+        0.02,
+        "our run is over",
+    )
     fate_stops(site, spec, "a")
     fate_stops(site, spec)
     ended(site, spec)
@@ -142,7 +179,12 @@ def test_a_job_that_succeeds_at_fate_keeps_its_outcome(site: Site):
     spec = begun(site, "a")
     fate_says(site, "FINISHED", a="SUCCESS")
     site.succeed(spec.job_id)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02, "our run is over")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over,
+        20,
+        0.02,
+        "our run is over",
+    )
     fate_stops(site, spec)
     ended(site, spec)
     assert set(stories(site, spec).values()) == {"SUCCEEDED"}
@@ -155,7 +197,12 @@ def test_a_failure_here_is_the_cause_whatever_fate_says(site: Site):
     site.node.participant.callback(Callback(TaskStatus.FAILED, run_id=run.run_id))
     assert isinstance(site.node.engine, MemoryEngine)
     site.node.engine.finish(run.name, 3)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02, "our run is over")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over,
+        20,
+        0.02,
+        "our run is over",
+    )
     fate_stops(site, spec, "a")
     fate_stops(site, spec)
     ended(site, spec)
@@ -166,9 +213,14 @@ def test_a_stop_that_fate_refuses_explains_no_later_end(site: Site):
     spec = begun(site)
     refuses = says({"code": 1, "msg": "no"})
     site.peer.will(
-        by_path(job_stop_all=refuses, job_status_all=says(data={"job_status": "FINISHED", "status": {}}))
+        by_path(
+            job_stop_all=refuses, job_status_all=says(data={"job_status": "FINISHED", "status": {}})
+        )
     )
-    assert ask(site.node, "operator", "POST", STOP_ALL, json={"job_id": spec.job_id}).json()["code"] != 0
+    assert (
+        ask(site.node, "operator", "POST", STOP_ALL, json={"job_id": spec.job_id}).json()["code"]
+        != 0
+    )
     fate_stops(site, spec)
     assert told_alike(site, spec, "STOPPED")["message"].startswith(f"stopped by {FATE}")
 
@@ -178,7 +230,12 @@ def test_a_job_whose_part_here_is_done_names_the_node_it_waits_for(site: Site, s
     spec = begun(site, "a", sync_type=sync_type)
     fate_says(site, "RUNNING", a="RUNNING")
     site.succeed(spec.job_id)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02, "our run is over")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over,
+        20,
+        0.02,
+        "our run is over",
+    )
     waiting = ask(site.node, "operator", "GET", f"/api/v1/jobs/{spec.job_id}").json()["waiting"]
     fault = "known never to end a job with sync_type: callback"
     assert waiting["message"].startswith(f"waits for {FATE}, asked 0 s ago, says RUNNING")
@@ -189,7 +246,12 @@ def test_a_wait_line_tells_how_long_ago_the_node_was_asked(site: Site):
     spec = begun(site, "a")
     fate_says(site, "RUNNING", a="RUNNING")
     site.succeed(spec.job_id)
-    wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over, 20, 0.02, "our run is over")
+    wait_for(
+        lambda: site.node.store.local_jobs.get(spec.job_id).runs[0].over,
+        20,
+        0.02,
+        "our run is over",
+    )
     found = site.node.peers.scheduler(FATE, "bfia").job_status(spec.job_id, ME)
     view = with_local(found, site.node.store.local_jobs.get(spec.job_id), asked_before=4.2)
     assert view.waiting is not None and "asked 4 s ago" in view.waiting.message
@@ -202,5 +264,9 @@ def test_a_stop_is_sent_to_fate_twice(site: Site):
     site.run(spec.job_id, "guest.0")
     site.node.coordinator.stop_job(spec.job_id, "", ME)
     wait_for(lambda: site.node.store.jobs.get(spec.job_id).ended_at, 20, 0.02, "the job has ended")
-    stops = [a for a in site.asked(spec.job_id) if a.target == f"{CONTROL}/job/stop" and "task_name" not in a.body]
+    stops = [
+        a
+        for a in site.asked(spec.job_id)
+        if a.target == f"{CONTROL}/job/stop" and "task_name" not in a.body
+    ]
     assert len(stops) == 2

@@ -16,7 +16,11 @@ from tests.inprocess import ME, PEER
 
 PLATFORM, V2 = "/v1/platform/schedule", "/v2/schedule"
 READY, SUCCESS, FAILED = TaskStatus.READY, TaskStatus.SUCCESS, TaskStatus.FAILED
-BY_THIRD = {"scheduler": THIRD, "initiator": THIRD, "initiator_role": "host"}
+BY_THIRD = {
+    "scheduler": THIRD,
+    "initiator": THIRD,
+    "initiator_role": "host",
+}
 
 _numbers = count()
 
@@ -27,7 +31,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-def stop(node: Gateway, job_id: str, task: str = "", path: str = "/job/stop_task", prefix: str = PLATFORM) -> Any:
+def stop(
+    node: Gateway,
+    job_id: str,
+    task: str = "",
+    path: str = "/job/stop_task",
+    prefix: str = PLATFORM,
+) -> Any:
     body = {"job_id": job_id} | ({"task_name": task} if task else {})
     return envelope(Caller(node, "operator", prefix, {})(path, body))
 
@@ -36,27 +46,41 @@ def stopped(world: World, job_id: str) -> dict[str, Any]:
     """Wait for the end of the job and of all it left; return what every party says of it."""
     job = world.wait_status(job_id, JobStatus.FINISHED)
     shown = []
-    for node, local in zip(*[(world.me, world.peer), world.closed(job_id, world.me, world.peer)], strict=True):
+    for node, local in zip(
+        *[(world.me, world.peer), world.closed(job_id, world.me, world.peer)], strict=True
+    ):
         assert local.ending is not None and job.ending is not None
         assert (local.ending.outcome, local.ending.failure) == (Outcome.STOPPED, job.ending.failure)
         assert {r.task_name: r.status.name for r in local.runs}.items() <= {
             name: task.status.name for name, task in job.tasks.items()
         }.items()
-        assert not {found.name for found in world.engine(node).list()} & {run.name for run in local.runs}
-        view = Caller(node, "operator", PLATFORM, {})("/job/status_all", method="GET", params={"job_id": job_id})
+        assert not {found.name for found in world.engine(node).list()} & {
+            run.name for run in local.runs
+        }
+        view = Caller(node, "operator", PLATFORM, {})(
+            "/job/status_all", method="GET", params={"job_id": job_id}
+        )
         shown.append(envelope(view)["data"])
     assert shown[0] == shown[1]
     return dict(shown[0])
 
 
 @pytest.mark.parametrize(("prefix", "where"), [(PLATFORM, PEER), (V2, ME)])
-def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(world: World, prefix: str, where: str):
-    spec = a_spec("a -> b; c -> d", {"guest": (ME,), "host": (PEER,)}, job_id=f"job-stop-{next(_numbers)}")
+def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(
+    world: World,
+    prefix: str,
+    where: str,
+):
+    spec = a_spec(
+        "a -> b; c -> d", {"guest": (ME,), "host": (PEER,)}, job_id=f"job-stop-{next(_numbers)}"
+    )
     job_id, node = spec.job_id, world.me if where == ME else world.peer
     world.me.coordinator.submit_job(spec, "")
 
     def is_(task: str, status: TaskStatus) -> None:
-        wait_for(lambda: world.job(job_id).tasks[task].status is status, 20, 0.01, f"{task} is {status}")
+        wait_for(
+            lambda: world.job(job_id).tasks[task].status is status, 20, 0.01, f"{task} is {status}"
+        )
 
     parties = (("guest.0", world.me), ("host.0", world.peer))
     for party, at in parties:
@@ -72,12 +96,18 @@ def test_a_task_and_what_follows_it_stop_everywhere_and_the_rest_goes_on(world: 
     is_("c", SUCCESS)
     assert stop(node, job_id, "c") == DONE, "it is over already"
     is_("d", TaskStatus.RUNNING)
-    assert stop(node, job_id, "d", "/job/stop_task", prefix) == DONE  # the last one, which takes the job with it
+    assert (
+        stop(node, job_id, "d", "/job/stop_task", prefix) == DONE
+    )  # the last one, which takes the job with it
     said = stopped(world, job_id)
     assert [(t["task_name"], t["status"]) for t in said["tasks"]] == list(
         zip("abcd", ("FAILED", "READY", "SUCCESS", "FAILED"), strict=True)
     )
-    assert (said["outcome"], said["progress"], said["failed_by"]["reason"]) == ("STOPPED", 25, "STOPPED")
+    assert (said["outcome"], said["progress"], said["failed_by"]["reason"]) == (
+        "STOPPED",
+        25,
+        "STOPPED",
+    )
     assert stop(node, job_id, "", "/job/stop_all") == stop(node, job_id, "a") == DONE
 
 
@@ -88,4 +118,6 @@ def test_a_scheduling_node_that_does_not_answer_is_named_where_a_task_is_to_stop
     assert answer["data"]["reason"] == "PEER_UNREACHABLE" and THIRD in answer["msg"]
     assert world.local(spec.job_id).status is JobStatus.READY
     world.me.participant.stop_job(spec.job_id, "", None, THIRD)
-    assert stop(world.me, spec.job_id, "", "/job/stop_all") == DONE, "it has ended here: no node is asked"
+    assert stop(world.me, spec.job_id, "", "/job/stop_all") == DONE, (
+        "it has ended here: no node is asked"
+    )

@@ -22,7 +22,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     engine = {"kind": "process", "process": {"images": images}}
     with pair(tmp_path_factory.mktemp("nodes"), engine=engine) as (gateway, partner):
         for each in (gateway, partner):
-            assert ask(each, "operator", "POST", "/v2/provider/register", json=A_PROVIDER).json()["code"] == 0
+            assert (
+                ask(each, "operator", "POST", "/v2/provider/register", json=A_PROVIDER).json()[
+                    "code"
+                ]
+                == 0
+            )
         yield gateway
 
 
@@ -49,7 +54,10 @@ def test_unknown_keys_and_roles_are_warnings_or_refused(node: Gateway):
     shown = ask(node, "operator", "GET", f"/api/v1/jobs/{job_id}").json()["warnings"]
     assert [w for w in shown if w.startswith("job_id: is ignored")]
     assert [w for w in shown if w.startswith("flow: ") and "did you mean flow_id?" in w]
-    assert "did you mean flow_id?" in ask(node, "operator", "POST", "/api/v1/jobs/plan", json=body).text
+    assert (
+        "did you mean flow_id?"
+        in ask(node, "operator", "POST", "/api/v1/jobs/plan", json=body).text
+    )
     body["config"]["job_params"] = {"common": {"strict": True}}
     assert paths(submit(node, body)) >= {"job_id", "flow"}
     mistyped = job_body()
@@ -59,7 +67,9 @@ def test_unknown_keys_and_roles_are_warnings_or_refused(node: Gateway):
     assert [p["suggestion"] for p in found if p["path"] == "config.role.hots"] == ["host"]
 
 
-def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing_is_stored(node: Gateway):
+def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing_is_stored(
+    node: Gateway,
+):
     """Required keys, the initiator's role and the flow in one answer, each with what was got."""
     before = queries.statuses(node.store, None)
     body = job_body(flow_id=["x"])
@@ -73,7 +83,9 @@ def test_unreadable_fields_and_semantic_errors_are_reported_together_and_nothing
         "config.role.host[0]": 5,
         "config.task_params": 7,
     }
-    del body["dag"]["components"][0]["version"]  # what such a task needs is not told: it cannot be read itself
+    del body["dag"]["components"][0][
+        "version"
+    ]  # what such a task needs is not told: it cannot be read itself
     body["config"]["initiator"]["role"] = "host"
     assert paths(submit(node, body)) == {
         *("flow_id", "dag.components[0].version", "config.initiator.node_id"),
@@ -105,18 +117,29 @@ def test_no_name_of_another_node_becomes_a_path(node: Gateway, hostile: str):
     for body in (job_body(job_id=hostile), named, output, role):
         assert envelope(call("/job/create", body))["code"] == 400
     assert envelope(call("/job/create", job_body(job_id="job-tasks")))["code"] == 0
-    start = {"job_id": "job-tasks", "task_id": hostile, "task_name": "echo_1"}
+    start = {
+        "job_id": "job-tasks",
+        "task_id": hostile,
+        "task_name": "echo_1",
+    }
     assert envelope(call("/task/start", start))["code"] == 400
     assert node.store.local_jobs.get("job-tasks").runs == ()
 
 
 def test_the_users_registration_and_what_follows(node: Gateway):
-    def call(path: str, method: str = "POST", **body: Any) -> Any:
+    def call(
+        path: str,
+        method: str = "POST",
+        **body: Any,
+    ) -> Any:
         return ask(node, "operator", method, f"/v2/provider/{path}", **body).json()
 
     body = example("register_unionpay.json")
     said = [call("register", json=body) for _ in range(2)]
-    assert said == [{"code": 0, "message": "create success"}, {"code": 0, "message": "update success"}]
+    assert said == [
+        {"code": 0, "message": "create success"},
+        {"code": 0, "message": "update success"},
+    ]
     by_query = call("query", "GET", params={"name": "unionpay"})
     assert by_query["data"][0]["components_description"] == body["components_description"]
     assert call("query", "GET", json={"provider_name": "unionpay:2.0.0@docker"}) == by_query
@@ -125,15 +148,26 @@ def test_the_users_registration_and_what_follows(node: Gateway):
     assert call("delete", json={})["code"] == 400
 
 
-def upload(node: Gateway, namespace: str, name: str) -> None:
-    form = {"namespace": namespace, "name": name, "meta": json.dumps({"match_id_name": "id"}), "overwrite": "true"}
+def upload(
+    node: Gateway,
+    namespace: str,
+    name: str,
+) -> None:
+    form = {
+        "namespace": namespace,
+        "name": name,
+        "meta": json.dumps({"match_id_name": "id"}),
+        "overwrite": "true",
+    }
     files = {"file": ("t.csv", b"id,x\n1,2\n", "text/csv")}
     answer = ask(node, "operator", "POST", "/v2/component/upload/file", data=form, files=files)
     assert answer.json()["code"] == 0, answer.text
 
 
 @pytest.mark.parametrize(
-    "where", [{"dataset_id": "both#forms"}, {"namespace": "both", "name": "forms"}], ids=["id", "name"]
+    "where",
+    [{"dataset_id": "both#forms"}, {"namespace": "both", "name": "forms"}],
+    ids=["id", "name"],
 )
 def test_both_forms_of_a_dataset_resolve_to_the_same_address(node: Gateway, where: dict[str, str]):
     if not node.storage.exists(Address("both", "forms")):
@@ -154,7 +188,12 @@ def test_a_format_that_the_input_does_not_list_is_a_warning_naming_both(node: Ga
     upload(node, "formats", "table")
     body = at_guest(dataset_id="formats#table")
     first = body["dag"]["components"][0] | {"provider": "formats"}
-    second = copy.deepcopy(first) | {"name": "echo_2", "input": [{"type": "dataset", "key": "echo_1.data0"}]}
+    second = copy.deepcopy(first) | {
+        "name": "echo_2",
+        "input": [{"type": "dataset", "key": "echo_1.data0"}],
+    }
     body["dag"]["components"] = [first, second]
     warnings = node.store.local_jobs.get(envelope(submit(node, body))["data"]["job_id"]).warnings
-    assert sum("csv" in w and "yaml" in w for w in warnings) == 2  # the table, and the second for both its parties
+    assert (
+        sum("csv" in w and "yaml" in w for w in warnings) == 2
+    )  # the table, and the second for both its parties

@@ -31,7 +31,18 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
     def poll(handler: BaseHTTPRequestHandler) -> None:
         says(data={"status": next(states, "SUCCESS")})(handler)
 
-    site.peer.will(by_path(task_poll=poll, other=says({"code": 0, "msg": "success, 好", "data": {}})))
+    site.peer.will(
+        by_path(
+            task_poll=poll,
+            other=says(
+                {
+                    "code": 0,
+                    "msg": "success, 好",
+                    "data": {},
+                }
+            ),
+        )
+    )
     spec = a_job_with(SPEC)
     site.node.coordinator.submit_job(spec, ME)
     site.succeed(spec.job_id)
@@ -41,7 +52,9 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
     others = Counter(a.target for a in asked if not a.target.endswith("/task/poll"))
     assert Counter(c["path"] for c in told if not c["path"].endswith("/task/poll")) == others
     polls = [c for c in told if c["path"].endswith("/task/poll")]
-    assert len(polls) + sum(c.get("quiet_before", 0) for c in polls) == len(asked) - sum(others.values())
+    assert len(polls) + sum(c.get("quiet_before", 0) for c in polls) == len(asked) - sum(
+        others.values()
+    )
     assert len(polls) == 3  # it became READY, RUNNING, SUCCESS
     for call in told:
         assert (call["node"], call["by"], call["method"], call["http"]) == (SPEC, SPEC, "POST", 200)
@@ -58,9 +71,20 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
     assert events[events.index("request sent") + 1] == "create accepted"
 
 
-def test_each_partys_code_and_message_are_kept_verbatim(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_each_partys_code_and_message_are_kept_verbatim(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)  # not for what a refusal needs
-    site.peer.will(says({"code": 6000, "message": "no such dataset\n  'x'", "data": None}, 400))
+    site.peer.will(
+        says(
+            {
+                "code": 6000,
+                "message": "no such dataset\n  'x'",
+                "data": None,
+            },
+            400,
+        )
+    )
     spec = a_job_with(FATE)
     with pytest.raises(GatewayError) as caught:
         site.node.coordinator.submit_job(spec, ME)
@@ -80,17 +104,26 @@ def test_each_partys_code_and_message_are_kept_verbatim(site: Site, monkeypatch:
     ],
     ids=["no words", "endless", "half a pair", "no envelope"],
 )
-def test_whatever_a_peer_says_can_be_kept(site: Site, answer: Any, code: Any, said: str):
+def test_whatever_a_peer_says_can_be_kept(
+    site: Site,
+    answer: Any,
+    code: Any,
+    said: str,
+):
     site.peer.will(answer)
     spec = a_job_with(SPEC)
     with pytest.raises(GatewayError):
         site.node.coordinator.submit_job(spec, ME)
     (call, *stops) = calls(site, spec.job_id)
     assert (call["code"], call["message"]) == (code, said)
-    assert {stop["path"] for stop in stops} <= {f"{CONTROL}/job/stop"}  # an answer that is none leaves it open
+    assert {stop["path"] for stop in stops} <= {
+        f"{CONTROL}/job/stop"
+    }  # an answer that is none leaves it open
 
 
-def test_the_retry_that_was_answered_is_always_in_the_timeline(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_the_retry_that_was_answered_is_always_in_the_timeline(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
     """A stop that arrives with the seventh try was not lost, as those before it say."""
     quick = replace(site.node.scheduler._timing, retry_first=0.02, retry_max=0.02)
     monkeypatch.setattr(site.node.scheduler, "_timing", quick)
@@ -103,20 +136,30 @@ def test_the_retry_that_was_answered_is_always_in_the_timeline(site: Site, monke
     site.peer.will(by_path(job_stop=stopping))
     site.node.coordinator.submit_job(spec, ME)
     site.node.coordinator.stop_job(spec.job_id, "", ME)
-    stop = wait_for(lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02)
+    stop = wait_for(
+        lambda: site.node.store.jobs.get(spec.job_id).nodes[SPEC].stop.completed, 60, 0.02
+    )
     told = [c for c in calls(site, spec.job_id) if c["path"] == f"{CONTROL}/job/stop"]
     assert stop and [(c.get("tries", 1), c["http"]) for c in told][-2:] == [(4, None), (7, 200)]
 
 
 def test_requests_on_behalf_of_a_platform_are_in_the_timeline(site: Site):
     spec = a_job_with(SPEC, scheduler=SPEC)
-    spec = type(spec)(**{**vars(spec), "initiator": ME, "initiator_role": "guest"})
+    spec = type(spec)(
+        **{
+            **vars(spec),
+            "initiator": ME,
+            "initiator_role": "guest",
+        }
+    )
     site.node.coordinator.submit(spec)
     site.peer.will(says({"code": 1, "msg": "not now"}))
     with pytest.raises(GatewayError):
         site.node.coordinator.stop(spec.job_id)
     told = calls(site, spec.job_id)
-    assert [(c["side"], c["path"].removeprefix(CONTROL), c["code"], c["message"]) for c in told] == [
+    assert [
+        (c["side"], c["path"].removeprefix(CONTROL), c["code"], c["message"]) for c in told
+    ] == [
         ("initiator", "/job/create_all", 0, "success"),
         ("initiator", "/job/stop_all", 1, "not now"),
     ]

@@ -36,7 +36,13 @@ from tests.inprocess import ME, PEER, ask, running
 
 def greeting(**over: Any) -> dict[str, Any]:
     """Return what a healthy peer says."""
-    said = {"node_id": PEER, "institution": "JG2", "gateway": "1", "protocol": "1.2.0", "knows_you": True}
+    said = {
+        "node_id": PEER,
+        "institution": "JG2",
+        "gateway": "1",
+        "protocol": "1.2.0",
+        "knows_you": True,
+    }
     return said | {"time_ms": int(time.time() * 1000), "back": {"ok": True, "ms": 1.0}} | over
 
 
@@ -51,7 +57,11 @@ def a_peer(answer: Answer = healthy, secure: ssl.SSLContext | None = None) -> It
         yield int(url.rpartition(":")[2])
 
 
-def tried(tmp_path: Path, entry: dict[str, Any] | None, **more: Any) -> dict[str, Step]:
+def tried(
+    tmp_path: Path,
+    entry: dict[str, Any] | None,
+    **more: Any,
+) -> dict[str, Step]:
     """Try the route to the peer with this entry, and others."""
     file = tmp_path / "routes.yml"
     file.write_text(yaml.safe_dump(({} if entry is None else {PEER: entry}) | more))
@@ -85,14 +95,43 @@ def no_large_body(handler: BaseHTTPRequestHandler) -> None:
     (text(b"<html>too large</html>", 413) if large else says(data=greeting()))(handler)
 
 
-RELAYED = {"code": 1, "msg": "no", "data": {"reason": "RELAY_NOT_ALLOWED", "relay": "HOP"}}
-QUOTA = {"code": 429, "msg": "PARTNER_QUOTA: JG1 sends more", "data": {"reason": "PARTNER_QUOTA"}}
+RELAYED = {
+    "code": 1,
+    "msg": "no",
+    "data": {"reason": "RELAY_NOT_ALLOWED", "relay": "HOP"},
+}
+QUOTA = {
+    "code": 429,
+    "msg": "PARTNER_QUOTA: JG1 sends more",
+    "data": {"reason": "PARTNER_QUOTA"},
+}
 FAULTS: dict[str, tuple[Answer | dict[str, Any], str, str]] = {
     "the proxy's gateway is down": (text(b"bad gateway", 502), "answer", ""),
     "it is a web page": (text(b"<html>hello</html>"), "answer", ""),
-    "it refuses us": (says({"code": 401, "msg": "sign", "data": {"reason": "NO_SIGN"}}), "answer", ""),
+    "it refuses us": (
+        says(
+            {
+                "code": 401,
+                "msg": "sign",
+                "data": {"reason": "NO_SIGN"},
+            }
+        ),
+        "answer",
+        "",
+    ),
     "we ask too often": (says(QUOTA, 429), "answer", "raise limits.partner_requests_per_minute"),
-    "it has nothing between nodes": (says({"code": 404, "msg": "no", "data": {}}, 404), "answer", ""),
+    "it has nothing between nodes": (
+        says(
+            {
+                "code": 404,
+                "msg": "no",
+                "data": {},
+            },
+            404,
+        ),
+        "answer",
+        "",
+    ),
     "a relay lives there": (says(RELAYED), "identity", "it is HOP"),
     "another node lives there": ({"node_id": "JG0000000000000099"}, "identity", ""),
     "its clock is fast": ({"time_ms": 4_000_000_000_000}, "clock", ""),
@@ -104,7 +143,11 @@ FAULTS: dict[str, tuple[Answer | dict[str, Any], str, str]] = {
         "way back",
         f"set ca, certificate and key in the route to {ME}",
     ),
-    "it is older and does not reach us": ({"back": {"ok": False, "reason": "AWAY"}}, "way back", "there: AWAY"),
+    "it is older and does not reach us": (
+        {"back": {"ok": False, "reason": "AWAY"}},
+        "way back",
+        "there: AWAY",
+    ),
     "it says nothing of the way back": ({"back": None}, "way back", ""),
 }
 
@@ -121,13 +164,22 @@ def test_a_fault_of_the_peer_is_named_by_its_step_and_no_other(tmp_path: Path, f
     ("entry", "step"),
     [
         (None, "route"),
-        ({"host": "127.0.0.1", "port": 1, "enabled": False}, "route"),
+        (
+            {
+                "host": "127.0.0.1",
+                "port": 1,
+                "enabled": False,
+            },
+            "route",
+        ),
         ({"host": "no-such-host.invalid", "port": 1}, "dns"),
         ({"host": "127.0.0.1", "port": 1}, "tcp"),
     ],
 )
 def test_what_ends_before_the_peer_is_named_and_the_rest_is_skipped(
-    tmp_path: Path, entry: dict[str, Any] | None, step: str
+    tmp_path: Path,
+    entry: dict[str, Any] | None,
+    step: str,
 ):
     steps = tried(tmp_path, entry)
     assert wrong(steps) == [step]
@@ -141,7 +193,9 @@ def no_hello_and_then_nothing(handler: BaseHTTPRequestHandler) -> None:
     (says({"code": 404, "msg": "no"}, 404) if known else text(b"", 503))(handler)
 
 
-def test_a_peer_that_falls_silent_while_it_is_tried_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_peer_that_falls_silent_while_it_is_tried_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with a_peer(no_hello_and_then_nothing) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
     assert wrong(steps) == ["answer"]
@@ -165,7 +219,10 @@ def test_a_peer_that_says_no_time_and_is_slow(tmp_path: Path, monkeypatch: pytes
     with a_peer(says(data=greeting(time_ms="late"))) as port:
         steps = tried(tmp_path, {"host": "127.0.0.1", "port": port})
     assert steps["clock"].result is Result.SKIPPED
-    assert wrong(steps) == ["latency"] and "half of the route's deadline of 10 s" in steps["latency"].cause
+    assert (
+        wrong(steps) == ["latency"]
+        and "half of the route's deadline of 10 s" in steps["latency"].cause
+    )
 
 
 def test_a_peer_that_no_packet_reaches_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -185,7 +242,12 @@ def test_a_peer_that_no_packet_reaches_is_named(tmp_path: Path, monkeypatch: pyt
         (says(RELAYED), "HOP, which answers in the place of", "relay: true"),
     ],
 )
-def test_a_next_hop_that_does_not_pass_on_is_named(tmp_path: Path, answer: Answer, cause: str, remedy: str):
+def test_a_next_hop_that_does_not_pass_on_is_named(
+    tmp_path: Path,
+    answer: Answer,
+    cause: str,
+    remedy: str,
+):
     with a_peer(answer) as port:
         steps = tried(tmp_path, {"via": "HOP"}, HOP={"host": "127.0.0.1", "port": port})
     assert wrong(steps) == ["relay"] and cause in steps["relay"].cause
@@ -199,11 +261,18 @@ def test_files_of_a_route_that_are_gone_are_named(tmp_path: Path, authority: Aut
     assert "correct ca, certificate and key" in step.remedy
 
 
-def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named(authority: Authority):
+def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named(
+    authority: Authority,
+):
     old = authority.sign("expired", days=-1)
     with a_peer(secure=served(authority.sign("there"), authority.file)) as port:
-        step = route_test._tls("127.0.0.1", port, Identity(authority.file, old.certificate, old.key))
-    assert f"this node's certificate in {old.certificate} has expired on" in step.cause and "renew" in step.remedy
+        step = route_test._tls(
+            "127.0.0.1", port, Identity(authority.file, old.certificate, old.key)
+        )
+    assert (
+        f"this node's certificate in {old.certificate} has expired on" in step.cause
+        and "renew" in step.remedy
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +280,10 @@ def test_an_own_certificate_that_has_expired_since_the_routes_were_read_is_named
     [
         ({"node_id": "OTHER"}, "identity"),
         (Refused("JG9: NOT_THERE: the ledger of ann", reason="OF_AN_INTERNAL_SERVICE"), "answer"),
-        (PeerUnreachable("no answer from http://127.0.0.1:25002: the response is not HTTP"), "answer"),
+        (
+            PeerUnreachable("no answer from http://127.0.0.1:25002: the response is not HTTP"),
+            "answer",
+        ),
         (NotConnected("[Errno 111] Connection refused"), "tcp"),
         (socket.gaierror("Name or service not known"), "dns"),
         (ssl.SSLError("WRONG_VERSION_NUMBER"), "tls"),
@@ -236,14 +308,26 @@ def test_a_node_that_is_called_back_in_vain_learns_the_step_and_no_text(found: A
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
     with a_peer() as port:
         keys = Keyring(tmp_path / "theirs").make("ed25519").public
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys, "signing": "required"})
+        steps = tried(
+            tmp_path,
+            {
+                "host": "127.0.0.1",
+                "port": port,
+                "keys": keys,
+                "signing": "required",
+            },
+        )
     assert wrong(steps) == ["answer"]
     assert "accept this node's invitation" in steps["answer"].remedy
 
 
 @pytest.mark.parametrize("ahead", [1200, 0])
 def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path: Path, ahead: int):
-    refusal = {"code": 401, "msg": "SIGNATURE_REFUSED: no", "data": {"reason": "SIGNATURE_REFUSED"}}
+    refusal = {
+        "code": 401,
+        "msg": "SIGNATURE_REFUSED: no",
+        "data": {"reason": "SIGNATURE_REFUSED"},
+    }
 
     def dated(handler: BaseHTTPRequestHandler) -> None:
         handler.date_time_string = lambda *_: formatdate(time.time() + ahead, usegmt=True)  # type: ignore[method-assign]
@@ -251,7 +335,14 @@ def test_a_refused_signature_names_clock_or_key_and_compares_the_clock(tmp_path:
 
     with a_peer(dated) as port:
         keys = Keyring(tmp_path / "theirs").make("ed25519").public
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "keys": keys})
+        steps = tried(
+            tmp_path,
+            {
+                "host": "127.0.0.1",
+                "port": port,
+                "keys": keys,
+            },
+        )
     assert wrong(steps) == (["answer", "clock"] if ahead else ["answer"])
     cause = steps["answer"].cause
     assert "this node" not in cause and "says, unproven: SIGNATURE_REFUSED" in cause
@@ -277,7 +368,10 @@ def served(files: Files, client_ca: str | None = None) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("tls13", [True, False], ids=["TLS 1.3", "TLS 1.2"])
 def test_what_is_wrong_with_tls_is_named_with_its_cause(
-    tmp_path: Path, authority: Authority, stranger: Authority, tls13: bool
+    tmp_path: Path,
+    authority: Authority,
+    stranger: Authority,
+    tls13: bool,
 ):
     good, named = authority.sign("good"), authority.sign("named", "gateway.example")
     mine, theirs = authority.sign("mine"), stranger.sign("theirs")
@@ -288,10 +382,25 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
         (served(good), {"ca": stranger.file}, "not trusted", "does not have its authority"),
         (served(good), {}, "not trusted", "set ca in the entry"),
         (served(named), {"ca": authority.file}, "another name than 127.0.0.1", "server_name"),
-        (served(good), {"ca": authority.file, "server_name": "gateway.example"}, "another name", "server_name"),
+        (
+            served(good),
+            {"ca": authority.file, "server_name": "gateway.example"},
+            "another name",
+            "server_name",
+        ),
         (served(authority.sign("old", days=-1)), {"ca": authority.file}, "has expired", "renew"),
-        (served(good, authority.file), {"ca": authority.file}, "wants a certificate", "certificate and key"),
-        (served(good, authority.file), {"ca": authority.file, **with_theirs}, "does not accept", "admin"),
+        (
+            served(good, authority.file),
+            {"ca": authority.file},
+            "wants a certificate",
+            "certificate and key",
+        ),
+        (
+            served(good, authority.file),
+            {"ca": authority.file, **with_theirs},
+            "does not accept",
+            "admin",
+        ),
     ]
     for context, entry, cause, remedy in faults:
         if context is not None and not tls13:
@@ -302,32 +411,62 @@ def test_what_is_wrong_with_tls_is_named_with_its_cause(
         assert cause in steps["tls"].cause and remedy in steps["tls"].remedy, steps["tls"]
     context = served(named, authority.file)
     with a_peer(secure=context) as port:
-        entry = {"url": f"https://127.0.0.1:{port}", "ca": authority.file, "server_name": "gateway.example"}
+        entry = {
+            "url": f"https://127.0.0.1:{port}",
+            "ca": authority.file,
+            "server_name": "gateway.example",
+        }
         steps = tried(tmp_path, entry | with_mine)
     assert wrong(steps) == [] and steps["tls"].result is Result.OK, steps
 
 
 def test_a_gateway_that_wants_https_and_a_certificate_is_told_from_one_that_is_down(
-    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ):
     """Its listener ends such connections without an alert, and logs one a minute."""
     good = authority.sign("gateway")
-    tls = {"certificate": good.certificate, "key": good.key, "client_ca": authority.file}
+    tls = {
+        "certificate": good.certificate,
+        "key": good.key,
+        "client_ca": authority.file,
+    }
     free = {"bind": "127.0.0.1:0"}
-    listen = {"peer": {**free, "tls": tls}, "container": free, "operator": free}
+    listen = {
+        "peer": {**free, "tls": tls},
+        "container": free,
+        "operator": free,
+    }
     with running(tmp_path / "peer", PEER, listen=listen) as peer:
         url = peer.addresses()["peer"]
         steps = tried(tmp_path, {"url": url.replace("https:", "http:")})
-        assert wrong(steps) == ["answer"] and steps["answer"].remedy == "begin the entry's url with https"
+        assert (
+            wrong(steps) == ["answer"]
+            and steps["answer"].remedy == "begin the entry's url with https"
+        )
         steps = tried(tmp_path, {"url": url, "ca": authority.file})
         assert wrong(steps) == ["tls"] and "wants a certificate of this node" in steps["tls"].cause
         tried(tmp_path, {"url": url, "ca": authority.file})
-        refused = [r for r in caplog.records if r.levelname == "WARNING" and r.msg == "a connection was not made"]
+        refused = [
+            r
+            for r in caplog.records
+            if r.levelname == "WARNING" and r.msg == "a connection was not made"
+        ]
         assert [r.address for r in refused] == ["127.0.0.1"]  # type: ignore[attr-defined]
         other = authority.sign("other", "gateway.example")
         own = {"certificate": other.certificate, "key": other.key}
-        steps = tried(tmp_path, {"url": url, "ca": authority.file, **own})
-        assert wrong(steps) == ["answer"] and steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
+        steps = tried(
+            tmp_path,
+            {
+                "url": url,
+                "ca": authority.file,
+                **own,
+            },
+        )
+        assert (
+            wrong(steps) == ["answer"] and steps["answer"].cause.count("CERTIFICATE_MISMATCH") == 1
+        )
         assert "peer_certificate" in steps["answer"].remedy
 
 
@@ -338,18 +477,29 @@ def test_a_certificate_that_ends_soon_is_a_warning(tmp_path: Path, authority: Au
     assert steps["tls"].result is Result.WARNING and "expires in 4 days" in steps["tls"].cause
     with a_peer(secure=served(long)) as port:
         own = {"certificate": soon.certificate, "key": soon.key}
-        steps = tried(tmp_path, {"url": f"https://127.0.0.1:{port}", "ca": authority.file, **own})
+        steps = tried(
+            tmp_path,
+            {
+                "url": f"https://127.0.0.1:{port}",
+                "ca": authority.file,
+                **own,
+            },
+        )
     assert steps["tls"].result is Result.WARNING and "certificate in" in steps["tls"].cause
 
 
 def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
-    tmp_path: Path, authority: Authority, stranger: Authority
+    tmp_path: Path,
+    authority: Authority,
+    stranger: Authority,
 ):
     ca, routes_file = tmp_path / "ca.pem", tmp_path / "routes.yml"
     ca.write_text(Path(stranger.file).read_text())
     connections = Connections()
     with a_peer(secure=served(authority.sign("server"))) as port:
-        routes_file.write_text(yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}}))
+        routes_file.write_text(
+            yaml.safe_dump({PEER: {"url": f"https://127.0.0.1:{port}", "ca": str(ca)}})
+        )
         peer = Peer(ME, PEER, LiveRoutes(routes_file).resolve, connections)
         with pytest.raises(PeerUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
             route_test.hello(peer, ME)
@@ -364,7 +514,14 @@ def test_a_renewed_file_is_used_without_a_restart_and_a_missing_one_is_named(
 
 def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
     with a_peer() as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "kuscia"})
+        steps = tried(
+            tmp_path,
+            {
+                "host": "127.0.0.1",
+                "port": port,
+                "profile": "kuscia",
+            },
+        )
     assert wrong(steps) == ["profile"]
 
     def another_product(status: int, code: int) -> Answer:
@@ -372,21 +529,52 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
 
         def answer(handler: BaseHTTPRequestHandler) -> None:
             known = handler.path.endswith(("/task/poll", "/task/collect"))
-            (says({"code": 100, "msg": "no task_id"}) if known else says({"code": code}, status))(handler)
+            (says({"code": 100, "msg": "no task_id"}) if known else says({"code": code}, status))(
+                handler
+            )
 
         return answer
 
     with a_peer(another_product(200, 6000)) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
+        steps = tried(
+            tmp_path,
+            {
+                "host": "127.0.0.1",
+                "port": port,
+                "profile": "fate",
+            },
+        )
         assert wrong(steps) == [] and steps["profile"].result is Result.OK
         assert steps["answer"].result is Result.WARNING
-    for answer, result in ((another_product(200, 6000), Result.OK), (says({"code": 404}, 404), Result.FAILED)):
+    for answer, result in (
+        (another_product(200, 6000), Result.OK),
+        (says({"code": 404}, 404), Result.FAILED),
+    ):
         with a_peer(answer) as port:
-            step = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate-partner"})["profile"]
-        assert step.result is result and (step.found == "fate-partner" or "fate.enabled" in step.remedy)
+            step = tried(
+                tmp_path,
+                {
+                    "host": "127.0.0.1",
+                    "port": port,
+                    "profile": "fate-partner",
+                },
+            )["profile"]
+        assert step.result is result and (
+            step.found == "fate-partner" or "fate.enabled" in step.remedy
+        )
     with a_peer(another_product(404, 404)) as port:
-        steps = tried(tmp_path, {"host": "127.0.0.1", "port": port, "profile": "fate"})
-        assert steps["profile"].result is Result.WARNING and "set profile: spec" in steps["profile"].remedy
+        steps = tried(
+            tmp_path,
+            {
+                "host": "127.0.0.1",
+                "port": port,
+                "profile": "fate",
+            },
+        )
+        assert (
+            steps["profile"].result is Result.WARNING
+            and "set profile: spec" in steps["profile"].remedy
+        )
 
 
 @pytest.mark.parametrize(
@@ -394,11 +582,18 @@ def test_a_profile_that_does_not_fit_is_named(tmp_path: Path):
     [("spec", ["json", "protobuf"]), ("fate", ["json", "protobuf"]), ("kuscia", ["raw"])],
 )
 def test_the_channel_is_tried_at_its_own_address_in_each_form_of_the_profile(
-    tmp_path: Path, profile: str, forms: list[str]
+    tmp_path: Path,
+    profile: str,
+    forms: list[str],
 ):
     answers = [{"code": "E0000000404"}, {"code": "E0000000616", "message": "what is that"}]
     with a_peer() as port, scripted() as (transport, url):
-        entry = {"host": "127.0.0.1", "port": port, "profile": profile, "transport": url}
+        entry = {
+            "host": "127.0.0.1",
+            "port": port,
+            "profile": profile,
+            "transport": url,
+        }
         transport.will(says({"code": "E0000000000"}))
         step = tried(tmp_path, entry)["channel"]
         assert (step.result, step.found) == (Result.OK, ", ".join(forms))
@@ -415,7 +610,11 @@ def test_the_channel_is_tried_at_its_own_address_in_each_form_of_the_profile(
 
 
 @pytest.mark.parametrize("profile", ["spec", "fate"])
-def test_a_channel_by_grpc_is_tried_so(me: Gateway, tmp_path: Path, profile: str):
+def test_a_channel_by_grpc_is_tried_so(
+    me: Gateway,
+    tmp_path: Path,
+    profile: str,
+):
     asked: list[bytes] = []
 
     def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
@@ -424,9 +623,15 @@ def test_a_channel_by_grpc_is_tried_so(me: Gateway, tmp_path: Path, profile: str
 
     methods = {"invoke": grpc.unary_unary_rpc_method_handler(answer)}
     with a_peer() as port, ThreadPoolExecutor(1) as pool:
-        entry = {"host": "127.0.0.1", "port": port, "profile": profile}
+        entry = {
+            "host": "127.0.0.1",
+            "port": port,
+            "profile": profile,
+        }
         server = grpc.server(pool)
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(calls.SERVICE, methods)])
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(calls.SERVICE, methods)]
+        )
         transport = f"grpc://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
         step = tried(tmp_path, entry | {"transport": transport})["channel"]
@@ -460,12 +665,22 @@ def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Pa
         ask(two, "operator", "PUT", f"/api/v1/routes/{ME}", json=wrong_way)
         found = ask(me, "operator", "POST", path).json()
         assert [s["name"] for s in found["steps"] if s["result"] == "failed"] == ["way back"]
-        assert "that fails there: tcp" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
+        assert "that fails there: tcp" in next(
+            s["cause"] for s in found["steps"] if s["name"] == "way back"
+        )
         for_operators = {"route": {"url": me.addresses()["operator"]}}
         ask(two, "operator", "PATCH", f"/api/v1/routes/{ME}", json=for_operators)
         found = ask(me, "operator", "POST", path).json()
-        assert "that fails there: answer" in next(s["cause"] for s in found["steps"] if s["name"] == "way back")
-        ask(two, "operator", "PATCH", f"/api/v1/routes/{ME}", json={"route": {"url": me.addresses()["peer"]}})
+        assert "that fails there: answer" in next(
+            s["cause"] for s in found["steps"] if s["name"] == "way back"
+        )
+        ask(
+            two,
+            "operator",
+            "PATCH",
+            f"/api/v1/routes/{ME}",
+            json={"route": {"url": me.addresses()["peer"]}},
+        )
         found = ask(me, "operator", "POST", path).json()
         assert found["good"], found
         nobody = ask(me, "operator", "POST", "/api/v1/routes/JG404/test").json()
@@ -475,7 +690,10 @@ def test_two_nodes_try_their_routes_in_both_directions(me: Gateway, tmp_path: Pa
 def test_a_route_that_leads_back_here_is_named(me: Gateway, tmp_path: Path):
     steps = tried(tmp_path, {"url": me.addresses()["peer"]})
     assert wrong(steps) == ["answer"]
-    assert "this address is this node itself" in steps["answer"].cause and PEER in steps["answer"].remedy
+    assert (
+        "this address is this node itself" in steps["answer"].cause
+        and PEER in steps["answer"].remedy
+    )
 
 
 def test_an_unknown_node_cannot_make_this_node_call_others(me: Gateway):

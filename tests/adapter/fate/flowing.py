@@ -22,14 +22,23 @@ SIGNS = "8888"
 
 
 @contextmanager
-def fate_world(home: Path, fate_port: int = 9, peer: Mapping[str, Any] = {}, **me: Any) -> Iterator[World]:
+def fate_world(
+    home: Path,
+    fate_port: int = 9,
+    peer: Mapping[str, Any] = {},
+    **me: Any,
+) -> Iterator[World]:
     """Yield the nodes: every route but the third node's is one to a node that speaks FATE's protocol.
 
     ``me``, ``peer``: further settings of theirs.
     """
     sites = {SIGNS: {"expects": {"app_id": "1", "app_token": "secret"}}}
     on = {"enabled": True}
-    me = {"fate": on | {"sites": sites}, "limits": {"body_bytes": 200_000}, **me}
+    me = {
+        "fate": on | {"sites": sites},
+        "limits": {"body_bytes": 200_000},
+        **me,
+    }
     with two_nodes(home, me=me, peer={"fate": on, **peer}) as world:
         for node in (world.me, world.peer):
             file = world.home / node.settings.node.id / "routes.yml"
@@ -50,8 +59,17 @@ class Flow:
     def __init__(self, world: World) -> None:
         self._node = world.me
 
-    def post(self, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-        sent = {"dest-party-id": ME, "service": "fateflow", "initiator-party-id": FATE} | headers
+    def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        **headers: str,
+    ) -> dict[str, Any]:
+        sent = {
+            "dest-party-id": ME,
+            "service": "fateflow",
+            "initiator-party-id": FATE,
+        } | headers
         answer = self.sent(path, headers=sent, json=body)
         assert answer.status_code == 200
         said: dict[str, Any] = answer.json()
@@ -68,16 +86,35 @@ class Flow:
             body |= dag() if path == "job/create" else {"status": status} if status else {}
             assert self.code(f"/partner/{path}", body) == 0, step
 
-    def code(self, path: str, body: dict[str, Any], **headers: str) -> int:
+    def code(
+        self,
+        path: str,
+        body: dict[str, Any],
+        **headers: str,
+    ) -> int:
         return int(self.post(path, body, **headers)["code"])
 
 
 def party(job: str = JOB, **more: Any) -> dict[str, Any]:
-    return {"job_id": job, "role": "host", "party_id": ME, **more}
+    return {
+        "job_id": job,
+        "role": "host",
+        "party_id": ME,
+        **more,
+    }
 
 
-def task(version: int = 0, name: str = "a", job: str = JOB, **more: Any) -> dict[str, Any]:
-    return {**party(job), "task_id": f"{job}_{name}", "task_version": version} | more
+def task(
+    version: int = 0,
+    name: str = "a",
+    job: str = JOB,
+    **more: Any,
+) -> dict[str, Any]:
+    return {
+        **party(job),
+        "task_id": f"{job}_{name}",
+        "task_version": version,
+    } | more
 
 
 def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
@@ -98,7 +135,13 @@ def dag(scheduler: str = FATE, **conf: Any) -> dict[str, Any]:
                 **conf,
             },
             "stage": "train",
-            "tasks": {"a": {"component_ref": "Thing", "parameters": {}, "outputs": {}}},
+            "tasks": {
+                "a": {
+                    "component_ref": "Thing",
+                    "parameters": {},
+                    "outputs": {},
+                }
+            },
         },
         "schema_version": "2.2.0",
         "kind": "fate",

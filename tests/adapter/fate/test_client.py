@@ -16,13 +16,33 @@ from adapter.fate.client import Caller, FateProtocol, ParticipantClient, Schedul
 from gateway.domain.rerun import Order
 from gateway.domain.spec import Ending, Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
-from gateway.errors import Busy, GatewayError, Invalid, NotAllowed, NotFound, NotServed, PeerUnreachable, Refused
+from gateway.errors import (
+    Busy,
+    GatewayError,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NotServed,
+    PeerUnreachable,
+    Refused,
+)
 from gateway.ports import TaskReport
 from tests.adapter.fate.flowing import OK
 from tests.builders import T0, a_dag, a_job, a_spec
 
 ME, FATE = "n1", "9999"
-SPEC = replace(a_spec("a", {"guest": (ME,), "host": (FATE,), "arbiter": (FATE,)}), job_id="20241", scheduler=ME)
+SPEC = replace(
+    a_spec(
+        "a",
+        {
+            "guest": (ME,),
+            "host": (FATE,),
+            "arbiter": (FATE,),
+        },
+    ),
+    job_id="20241",
+    scheduler=ME,
+)
 BUSY = {"code": 1005, "message": "Job resource exception"}
 
 
@@ -37,7 +57,12 @@ class Fate:
         """path -> the answer, or a function of the body that returns it"""
 
     def __call__(
-        self, node: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_factor: float
+        self,
+        node: str,
+        path: str,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        timeout_factor: float,
     ) -> tuple[int, Any]:
         assert node == FATE
         path = path.removeprefix("/v2")
@@ -62,7 +87,11 @@ class Standard:
 
 
 PLAIN: Any = SimpleNamespace(
-    written=lambda spec, to="": {"dag": {"conf": {}}, "schema_version": "2.2.0", "kind": "fate"}
+    written=lambda spec, to="": {
+        "dag": {"conf": {}},
+        "schema_version": "2.2.0",
+        "kind": "fate",
+    }
 )
 
 
@@ -70,9 +99,18 @@ def caller(there: Any) -> Caller:
     return Caller(FATE, there, lambda node, initiator: {"Signature": f"{node} {initiator}"})
 
 
-def participant(there: Any, dag: str = "a", **tasks: TaskStatus) -> ParticipantClient:
+def participant(
+    there: Any,
+    dag: str = "a",
+    **tasks: TaskStatus,
+) -> ParticipantClient:
     spec = replace(SPEC, dag=a_dag(dag))
-    job = a_job(dag, spec=spec, status=JobStatus.RUNNING, **tasks or {"a": TaskStatus.RUNNING})
+    job = a_job(
+        dag,
+        spec=spec,
+        status=JobStatus.RUNNING,
+        **tasks or {"a": TaskStatus.RUNNING},
+    )
     return ParticipantClient(caller(there), PLAIN, there.beside, {spec.job_id: job}.get)
 
 
@@ -98,14 +136,22 @@ def scheduler(there: Fate) -> SchedulerClient:
 
 def test_a_request_names_both_ends_and_is_signed(partner: ParticipantClient, there: Fate):
     partner.create_job(SPEC, ME)
-    ends = {"dest-party-id": FATE, "service": "fateflow", "initiator-party-id": ME}
+    ends = {
+        "dest-party-id": FATE,
+        "service": "fateflow",
+        "initiator-party-id": ME,
+    }
     assert there.headers[0] == ends | {"Signature": f"{FATE} {ME}"}
 
 
-def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(partner: ParticipantClient, there: Fate):
+def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(
+    partner: ParticipantClient, there: Fate
+):
     refusal = {"code": 1002, "message": "Create job failed: detail[no]"}
     there.answers["/partner/job/create"] = lambda body: OK if body["role"] == "host" else refusal
-    with pytest.raises(Refused, match="9999 refuses /v2/partner/job/create with code 1002: Create job failed"):
+    with pytest.raises(
+        Refused, match="9999 refuses /v2/partner/job/create with code 1002: Create job failed"
+    ):
         partner.create_job(SPEC, ME)
     path, body = there.asked[-1]
     assert (path, body["role"], body["status"]) == ("/partner/job/status/update", "host", "failed")
@@ -114,7 +160,13 @@ def test_roles_that_accepted_a_job_are_notified_when_another_refuses_it(partner:
 class Pool:
     """What is held at a FATE node: what is held already is refused like what is too much."""
 
-    def __init__(self, there: Fate, of: str = "job", held: tuple[str, ...] = (), full_for: str = "") -> None:
+    def __init__(
+        self,
+        there: Fate,
+        of: str = "job",
+        held: tuple[str, ...] = (),
+        full_for: str = "",
+    ) -> None:
         self.held, self.full_for = set(held), full_for
         there.answers |= {
             f"/partner/{of}/resource/apply": self.apply,
@@ -135,7 +187,11 @@ class Pool:
 
 
 @pytest.mark.parametrize("held", [("host", "arbiter"), ("host",), ("arbiter",)])
-def test_a_repeated_request_reserves_only_once(partner: ParticipantClient, there: Fate, held: tuple[str, ...]):
+def test_a_repeated_request_reserves_only_once(
+    partner: ParticipantClient,
+    there: Fate,
+    held: tuple[str, ...],
+):
     """The answer to the first request was lost, or only one role was asked by then."""
     pool = Pool(there, held=held)
     partner.hold("20241", ME)
@@ -145,7 +201,9 @@ def test_a_repeated_request_reserves_only_once(partner: ParticipantClient, there
     assert not pool.held
 
 
-def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(partner: ParticipantClient, there: Fate):
+def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(
+    partner: ParticipantClient, there: Fate
+):
     pool = Pool(there, full_for="arbiter")
     for _ in range(2):
         with pytest.raises(Refused, match="Job resource") as caught:
@@ -155,10 +213,16 @@ def test_all_roles_of_a_node_reserve_what_they_need_or_none_does(partner: Partic
 
 @pytest.mark.parametrize(
     ("word", "started"),
-    [("running", ["arbiter"]), *((wrong, ["host", "arbiter"]) for wrong in ("fine", None, ["running"]))],
+    [
+        ("running", ["arbiter"]),
+        *((wrong, ["host", "arbiter"]) for wrong in ("fine", None, ["running"])),
+    ],
 )
 def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
-    partner: ParticipantClient, there: Fate, word: Any, started: list[str]
+    partner: ParticipantClient,
+    there: Fate,
+    word: Any,
+    started: list[str],
 ):
     """The answer to the first start was lost; a state that is none is not a begun one."""
     pool = Pool(there, "task", ("host", "arbiter"))
@@ -179,12 +243,24 @@ def test_a_task_is_started_at_the_roles_where_it_has_not_begun(
         ("failed", TaskStatus.FAILED, "FAILED"),
         ("timeout", TaskStatus.FAILED, "TIMEOUT"),
         ("canceled", TaskStatus.FAILED, "STOPPED"),
-        ("waiting", NotFound, "TASK_UNKNOWN"),  # from the job's creation on: a lost start is repeated
+        (
+            "waiting",
+            NotFound,
+            "TASK_UNKNOWN",
+        ),  # from the job's creation on: a lost start is repeated
         ("fine", Invalid, "STATUS_UNKNOWN"),
     ],
 )
-def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, status: Any, reason: str | None):
-    there.answers["/partner/task/collect"] = OK | {"data": {"status": "running", "party_status": word}}
+def test_a_tasks_state(
+    partner: ParticipantClient,
+    there: Fate,
+    word: str,
+    status: Any,
+    reason: str | None,
+):
+    there.answers["/partner/task/collect"] = OK | {
+        "data": {"status": "running", "party_status": word}
+    }
     try:
         news = partner.poll_task("20241_a_1", "host", ME)
     except GatewayError as error:
@@ -202,7 +278,12 @@ def test_a_tasks_state(partner: ParticipantClient, there: Fate, word: str, statu
     ],
 )
 def test_an_end_is_reported_of_the_tasks_and_the_job_before_the_stop(
-    partner: ParticipantClient, there: Fate, outcome: Outcome, failure: Failure | None, of_job: str, of_task: Any
+    partner: ParticipantClient,
+    there: Fate,
+    outcome: Outcome,
+    failure: Failure | None,
+    of_job: str,
+    of_task: Any,
 ):
     partner.stop_job("20241", "", Ending(outcome, T0, failure, ME), ME)
     assert there.sent("/partner/task/status/update", "status") == of_task
@@ -223,7 +304,9 @@ def test_the_progress_of_a_job_is_sent_to_a_fate_site(there: Fate):
 
 
 def test_requests_that_fates_protocol_lacks_use_the_standards_client(
-    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate
+    partner: ParticipantClient,
+    scheduler: SchedulerClient,
+    there: Fate,
 ):
     partner.delete_job("20241", True, ME)
     scheduler.suspend_job("20241", True, ME)
@@ -233,7 +316,14 @@ def test_requests_that_fates_protocol_lacks_use_the_standards_client(
     scheduler.stop_job("20241", "a", ME)
     scheduler.amend_job("20241", {}, "", ME)
     partner.dry_run(SPEC, ME)
-    wanted = ["delete_job", "suspend_job", "confirm_job", "job_status", "resources_free", "stop_job"]
+    wanted = [
+        "delete_job",
+        "suspend_job",
+        "confirm_job",
+        "job_status",
+        "resources_free",
+        "stop_job",
+    ]
     wanted += ["amend_job", "dry_run"]
     assert (there.beside.asked, there.asked) == (wanted, [])
 
@@ -259,23 +349,36 @@ def test_a_job_of_fates_own_is_stopped_for_a_rejection_and_not_asked_after(
 def test_reports_to_a_node_that_schedules(scheduler: SchedulerClient, there: Fate):
     failure = Failure("EXIT_3", "exit code 3")
     scheduler.report_task(TaskReport("20241_a_1", "host", TaskStatus.FAILED, failure, "20241"), ME)
-    assert there.sent("/scheduler/task/report", "status") == ["running", "failed"]  # no failure without the first
+    assert there.sent("/scheduler/task/report", "status") == [
+        "running",
+        "failed",
+    ]  # no failure without the first
     assert there.asked[1][1]["failed_by"] == failure.as_dict()
 
 
-def test_a_report_without_effect_is_repeated_where_it_is_an_end(scheduler: SchedulerClient, there: Fate):
+def test_a_report_without_effect_is_repeated_where_it_is_an_end(
+    scheduler: SchedulerClient, there: Fate
+):
     """FATE drops an end that comes while it records that the task runs."""
-    there.answers["/scheduler/task/report"] = {"code": 2002, "message": "Update task status does not take effect"}
+    there.answers["/scheduler/task/report"] = {
+        "code": 2002,
+        "message": "Update task status does not take effect",
+    }
     scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.RUNNING, None, "20241"), ME)
     for tries in (1, 2):
         with pytest.raises(Busy):
-            scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", tries), ME)
+            scheduler.report_task(
+                TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", tries), ME
+            )
     scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241", 3), ME)
 
 
 def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, there: Fate):
     assert scheduler.submit_job(SPEC, ME) == SPEC.job_id
-    there.answers["/scheduler/job/create"] = OK | {"job_id": "202499", "data": {"model_id": "202499"}}
+    there.answers["/scheduler/job/create"] = OK | {
+        "job_id": "202499",
+        "data": {"model_id": "202499"},
+    }
     assert scheduler.submit_job(SPEC, ME) == "202499"
     for wrong in (7, ["1"], "x" * 101, "a\nb"):
         there.answers["/scheduler/job/create"] = OK | {"job_id": wrong}
@@ -290,7 +393,11 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, the
         ({"code": 2000, "message": "No found task"}, NotFound, "TASK_UNKNOWN"),
         ({"code": 5003, "message": "varify failed!"}, NotAllowed, "SIGNATURE_WRONG"),
         ({"code": 1006, "message": "Job resource exception"}, Refused, "RESOURCES_NEVER"),
-        ({"code": 6000, "message": "Exception('can not found the Job record to update')"}, Refused, "REFUSED"),
+        (
+            {"code": 6000, "message": "Exception('can not found the Job record to update')"},
+            Refused,
+            "REFUSED",
+        ),
         ({"code": 6000, "message": "<NotFound '404: Not Found'>"}, NotServed, "NOT_SERVED_THERE"),
         ((404, None), NotServed, "NOT_SERVED_THERE"),
         ({"code": 1, "data": {"reason": "NOT_SERVED_HERE"}}, NotServed, "NOT_SERVED_THERE"),
@@ -301,7 +408,11 @@ def test_a_scheduler_that_gives_an_id_of_its_own(scheduler: SchedulerClient, the
     ],
 )
 def test_answers_that_are_not_a_success(
-    partner: ParticipantClient, there: Fate, answer: Any, kind: type[GatewayError], reason: str
+    partner: ParticipantClient,
+    there: Fate,
+    answer: Any,
+    kind: type[GatewayError],
+    reason: str,
 ):
     there.answers["/partner/job/start"] = answer
     with pytest.raises(GatewayError) as caught:
@@ -310,25 +421,37 @@ def test_answers_that_are_not_a_success(
 
 
 def test_a_refusal_that_is_no_repetition_is_raised(
-    partner: ParticipantClient, scheduler: SchedulerClient, there: Fate
+    partner: ParticipantClient,
+    scheduler: SchedulerClient,
+    there: Fate,
 ):
-    no = {"code": 1, "message": "no", "data": {"reason": "NO"}}
+    no = {
+        "code": 1,
+        "message": "no",
+        "data": {"reason": "NO"},
+    }
     there.answers |= dict.fromkeys(
         ("/partner/job/status/update", "/partner/job/resource/return", "/scheduler/task/report"), no
     )
     for call in (
         lambda: partner.create_job(SPEC, ME),
         lambda: partner.give_back("20241", ME),
-        lambda: scheduler.report_task(TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME),
+        lambda: scheduler.report_task(
+            TaskReport("20241_a_0", "host", TaskStatus.SUCCESS, None, "20241"), ME
+        ),
     ):
         with pytest.raises(Refused) as caught:
             call()
         assert caught.value.reason == "NO"
 
 
-@pytest.mark.parametrize("answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}])
+@pytest.mark.parametrize(
+    "answer", [{"code": 5004}, {"code": 6000, "message": "dictionary changed size during"}]
+)
 def test_what_fate_flow_refuses_by_a_race_of_its_own_is_requested_again(
-    partner: ParticipantClient, there: Fate, answer: Any
+    partner: ParticipantClient,
+    there: Fate,
+    answer: Any,
 ):
     answers = [OK, answer, answer]
     there.answers["/partner/job/stop"] = lambda _: answers.pop()
@@ -343,13 +466,17 @@ def test_an_id_that_would_be_split_is_refused_here(partner: ParticipantClient, t
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_submission_without_an_answer_says_that_the_job_may_be_there_under_another_id(delivered: bool):
+def test_a_submission_without_an_answer_says_that_the_job_may_be_there_under_another_id(
+    delivered: bool,
+):
     def silent(*_: Any) -> Any:
         raise PeerUnreachable("no answer from 9999", delivered=delivered)
 
     with pytest.raises(PeerUnreachable) as caught:
         scheduling(silent, silent).submit_job(SPEC, ME)
-    assert ("an id of its own" in caught.value.message) is delivered  # else it certainly is not there
+    assert (
+        "an id of its own" in caught.value.message
+    ) is delivered  # else it certainly is not there
 
 
 def test_the_state_of_a_job_cannot_be_learned_of_fate(there: Fate):
@@ -377,4 +504,10 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
 def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoints, "_MOST_TASKS", 2)
     running: dict[tuple[str, str], None] = {}
-    assert [endpoints._ran(running, task, "guest") for task in "abbca"] == [False, False, True, False, False]
+    assert [endpoints._ran(running, task, "guest") for task in "abbca"] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]

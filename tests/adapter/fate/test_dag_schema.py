@@ -27,11 +27,15 @@ class Described:
     """What FATE's pipeline wrote for the components of the user's provider, recorded; and what becomes of it."""
 
     def __init__(self, *providers: str) -> None:
-        self.document: dict[str, Any] = json.loads((GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8"))
+        self.document: dict[str, Any] = json.loads(
+            (GOLDEN / "pipeline-bfia.json").read_text(encoding="utf-8")
+        )
         self.dag, self.tasks = self.document["dag"], self.document["dag"]["tasks"]
         registry = Registry(MemoryRepository())
         for name in providers or ("unionpay",):
-            registry.register(provider_from_request({**example("register_unionpay.json"), "name": name}))
+            registry.register(
+                provider_from_request({**example("register_unionpay.json"), "name": name})
+            )
         self.registry = registry
 
     def read(self) -> tuple[JobSpec, list[str]]:
@@ -65,13 +69,25 @@ def test_the_pipelines_job_is_the_users_job(job: Described):
         (ALIGN, "unionpay:2.0.0/Intersection"),
         (TRAIN, "unionpay:2.0.0/HeteroSecureBoost"),
     ]
-    assert [(i.type, i.task, i.key) for i in spec.dag[TRAIN].inputs] == [("dataset", ALIGN, "train_data")]
+    assert [(i.type, i.task, i.key) for i in spec.dag[TRAIN].inputs] == [
+        ("dataset", ALIGN, "train_data")
+    ]
     outputs = [(o.type, o.key) for o in spec.dag[TRAIN].outputs]
     assert outputs[:2] == [("dataset", "train_data"), ("model", "model")]
-    assert {key for kind, key in outputs if kind == "report"} == {"train-loss", "train-auc", "train-ks"}
+    assert {key for kind, key in outputs if kind == "report"} == {
+        "train-loss",
+        "train-auc",
+        "train-ks",
+    }
     for role in ("guest", "host"):
         assert spec.task_params[role]["0"] == {ALIGN: {"dataset_id": f"testspace#test_{role}"}}
-        assert spec.job_params[role]["0"] == {"resources": {"cpu": -1, "disk": -1, "memory": -1}}
+        assert spec.job_params[role]["0"] == {
+            "resources": {
+                "cpu": -1,
+                "disk": -1,
+                "memory": -1,
+            }
+        }
     assert spec.task_params["common"][TRAIN]["num_trees"] == 2
 
 
@@ -118,14 +134,21 @@ def test_a_readers_dataset_becomes_the_input_of_the_tasks_that_consume_it(job: D
     assert spec.task_params["host"]["0"][ALIGN] == {"dataset_id": "experiment#breast_host"}
     del job.dag["party_tasks"][f"host_{HOST}"]["tasks"]
     found = job.refused()
-    assert list(found) == ["tasks.reader_0.parameters"] and "host.0" in found["tasks.reader_0.parameters"]
+    assert (
+        list(found) == ["tasks.reader_0.parameters"]
+        and "host.0" in found["tasks.reader_0.parameters"]
+    )
 
 
 def test_a_model_of_an_earlier_job_makes_it_a_prediction(job: Described):
     job.dag["conf"]["model_warehouse"] = {"model_id": "m", "model_version": 3}
     job.dag["stage"] = "predict"
     common = job.read()[0].job_params["common"]
-    assert common == {"job_type": "predict", "model_id": "m", "model_version": "3"}
+    assert common == {
+        "job_type": "predict",
+        "model_id": "m",
+        "model_version": "3",
+    }
     artifact = {"model_warehouse": {"model_id": "other", "model_version": "1"}}
     job.tasks[TRAIN]["inputs"]["model"] = {"input_model": artifact}
     assert "must be the model that the rest" in str(job.refused())
@@ -139,7 +162,9 @@ def test_what_cannot_be_kept_is_refused_all_at_once(job: Described):
         {"dataset_id": "c#d", "parties": [{"role": "guest", "party_id": [GUEST]}]},
         {"namespace": "only"},
     ]
-    job.tasks[TRAIN]["inputs"]["data"]["train_data"]["task_output_artifact"]["producer_task"] = "gone"
+    job.tasks[TRAIN]["inputs"]["data"]["train_data"]["task_output_artifact"]["producer_task"] = (
+        "gone"
+    )
     job.dag["party_tasks"]["x"] = {"parties": [{"role": "host", "party_id": ["J"]}]}
     job.dag["party_tasks"][f"guest_{GUEST}"]["tasks"] = {"nobody": {"parameters": {"a": 1}}}
     job.dag["stage"] = "predcit"  # it would train
@@ -165,10 +190,14 @@ def test_an_input_without_its_origin_is_refused(job: Described):
     found = job.refused()
     for part in ("producer_task", "output_artifact_key"):
         assert found[f"{at}.data.train_data.task_output_artifact.{part}"] == "is required"
-    assert "must have model_id and model_version" in found[f"{at}.model.input_model.model_warehouse"]
+    assert (
+        "must have model_id and model_version" in found[f"{at}.model.input_model.model_warehouse"]
+    )
 
 
-def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(job: Described):
+def test_what_steers_fates_own_engines_is_a_warning_and_another_platforms_engine_refused(
+    job: Described,
+):
     job.dag["conf"] |= {
         "engine": {"name": "spark"},
         "cores": 8,

@@ -28,7 +28,11 @@ def flow(world: World) -> Flow:
     return Flow(world)
 
 
-def begin(flow: Flow, job: str, **conf: Any) -> None:
+def begin(
+    flow: Flow,
+    job: str,
+    **conf: Any,
+) -> None:
     """Do what FATE does until it wants a task's resources; it goes on only where each answer is a yes."""
     assert flow.code("/partner/job/create", party(job) | dag(**conf)) == 0
     flow.do(job, "job/status/update waiting", "job/resource/apply", "job/resource/return")
@@ -43,7 +47,11 @@ def waits(flow: Flow, job: str) -> None:
     assert flow.post("/partner/task/collect", task(job=job))["data"]["party_status"] == "waiting"
 
 
-def decide(world: World, job: str, word: str) -> None:
+def decide(
+    world: World,
+    job: str,
+    word: str,
+) -> None:
     said = ask(world.me, "operator", "POST", f"/api/v1/jobs/{job}/{word}", json={"by": "li"})
     assert said.status_code == 200, said.text
 
@@ -63,14 +71,24 @@ def test_nothing_starts_before_approval_and_fates_next_request_starts_it(world: 
     world.end(job, "a", "host.0", code=3)
     flow.do(job, "job/status/update failed", "job/status/update waiting")  # its automatic retry
     again = world.local(f"{job}-r1")
-    assert (again.status, again.approval.by) == (JobStatus.READY, "li")  # who agreed is not asked again
+    assert (again.status, again.approval.by) == (
+        JobStatus.READY,
+        "li",
+    )  # who agreed is not asked again
     flow.do(job, "job/start", "job/status/update failed", "job/status/update waiting")
-    assert world.local(f"{job}-r2").status is JobStatus.PENDING, "the job names one retry; more need another yes"
+    assert world.local(f"{job}-r2").status is JobStatus.PENDING, (
+        "the job names one retry; more need another yes"
+    )
     flow.do(job, "job/stop")
 
 
 @pytest.mark.parametrize(("retries", "end"), [(0, "failed"), (5, "success"), (5, "canceled")])
-def test_what_is_no_retry_of_the_job_needs_another_approval(world: World, flow: Flow, retries: int, end: str):
+def test_what_is_no_retry_of_the_job_needs_another_approval(
+    world: World,
+    flow: Flow,
+    retries: int,
+    end: str,
+):
     """Attack: one approved job is begun again under its id, after a success or without end."""
     job = str(next(_numbers))
     begin(flow, job, auto_retries=retries)
@@ -88,16 +106,26 @@ def test_who_refuses_has_fate_stop_the_job(world: World, flow: Flow):
     job = str(next(_numbers))
     begin(flow, job)
     decide(world, job, "reject")
-    said = flow.post("/partner/task/resource/apply", task(job=job))  # a turn before it hears of the no
-    assert (said["code"], said["data"]["reason"]) == (2004, "JOB_ENDED"), "else FATE begins its own part"
+    said = flow.post(
+        "/partner/task/resource/apply", task(job=job)
+    )  # a turn before it hears of the no
+    assert (said["code"], said["data"]["reason"]) == (2004, "JOB_ENDED"), (
+        "else FATE begins its own part"
+    )
     said = flow.post("/partner/job/status/update", party(job, status="waiting"))
-    assert (said["code"], said["data"]["reason"]) == (1003, "JOB_ENDED")  # no rerun: FATE has not ended it yet
+    assert (said["code"], said["data"]["reason"]) == (
+        1003,
+        "JOB_ENDED",
+    )  # no rerun: FATE has not ended it yet
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
     wait_for(lambda: called(world, job), 20, 0.01, "FATE is told")
     assert called(world, job) == {"/v2/scheduler/job/stop"}
     flow.do(job, "job/stop", "job/status/update canceled")
     local = world.local(job)
-    assert (local.status, local.approval.failure.reason) == (JobStatus.REJECTED, "APPROVAL_REJECTED")
+    assert (local.status, local.approval.failure.reason) == (
+        JobStatus.REJECTED,
+        "APPROVAL_REJECTED",
+    )
     assert local.ending is not None and local.ending.outcome is Outcome.REJECTED
     assert flow.code("/partner/task/start", task(job=job)) != 0
 

@@ -56,7 +56,10 @@ def refused(said: dict[str, Any], reason: str) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_here(
-    path: str, flow: Flow, world: World, running: str
+    path: str,
+    flow: Flow,
+    world: World,
+    running: str,
 ):
     before = kept(world, running)
     body = {**task(job=running), **COMMANDS[path]}
@@ -77,13 +80,19 @@ def test_only_the_node_that_schedules_the_job_commands_and_only_roles_that_are_h
         ({"job_id": "../../etc"}, "INVALID"),
         ({"job_id": "1_2/3"}, "INVALID"),
         ({"dag": {**dag()["dag"], "parties": []}}, "NOT_A_PARTY"),
-        ({"dag": {**dag()["dag"], "parties": [{"role": "host", "party_id": [STRANGER]}]}}, "NOT_A_PARTY"),
+        (
+            {"dag": {**dag()["dag"], "parties": [{"role": "host", "party_id": [STRANGER]}]}},
+            "NOT_A_PARTY",
+        ),
         ({"dag": {**dag()["dag"], "tasks": {}}}, "INVALID"),
         ({"dag": dag(STRANGER)["dag"]}, "NOT_AUTHORISED"),
     ],
 )
 def test_a_job_that_is_not_ours_to_take_leaves_nothing(
-    more: dict[str, Any], reason: str, flow: Flow, world: World
+    more: dict[str, Any],
+    reason: str,
+    flow: Flow,
+    world: World,
 ):
     job = str(next(_numbers))
     said = flow.post("/partner/job/create", {**dag(), **party(job)} | more)
@@ -94,7 +103,12 @@ def test_a_job_that_is_not_ours_to_take_leaves_nothing(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_all_values_of_the_wrong_type_are_reported_together(path: str, flow: Flow):
-    good = {**dag(), **task(), "status": "running", "new_version": 1}
+    good = {
+        **dag(),
+        **task(),
+        "status": "running",
+        "new_version": 1,
+    }
     fields = {"dag", "job_id"} & ({"dag"} if path == "/scheduler/job/create" else set(good))
     fields -= set() if path.endswith("job/create") else {"dag"}
     for wrong in ([], 7, True, {"a": [None]}):
@@ -108,13 +122,22 @@ def test_all_values_of_the_wrong_type_are_reported_together(path: str, flow: Flo
         refused(answer.json(), "INVALID")
 
 
-def test_versions_that_are_over_change_nothing(flow: Flow, world: World, running: str):
+def test_versions_that_are_over_change_nothing(
+    flow: Flow,
+    world: World,
+    running: str,
+):
     for version, name in ((9, "a"), (999_999, "a")):
         assert flow.code("/partner/task/start", task(version, name, running)) == 2001
     before = kept(world, running)
-    assert flow.code("/partner/task/start", task(0, "a", running)) == 0  # it runs: nothing is started twice
+    assert (
+        flow.code("/partner/task/start", task(0, "a", running)) == 0
+    )  # it runs: nothing is started twice
     for version in (-1, 10**9, "0x1", 1.5, None):
-        refused(flow.post("/partner/task/start", task(0, "a", running) | {"task_version": version}), "INVALID")
+        refused(
+            flow.post("/partner/task/start", task(0, "a", running) | {"task_version": version}),
+            "INVALID",
+        )
     assert kept(world, running) == before
 
 
@@ -122,9 +145,14 @@ def test_only_the_scheduling_node_may_rerun_an_ended_job(flow: Flow, world: Worl
     job = str(next(_numbers))
     flow.do(job, "job/create", "job/start", "job/status/update failed")
     again = party(job, status="waiting")
-    refused(flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "JOB_UNKNOWN")
+    refused(
+        flow.post("/partner/job/status/update", again, **{"x-source-node-id": PEER}), "JOB_UNKNOWN"
+    )
     assert world.me.store.local_jobs.find(f"{job}-r1") is None
-    foreign = {**dag(PEER), **party(f"{job}-r1")}  # another node takes the name of what would follow
+    foreign = {
+        **dag(PEER),
+        **party(f"{job}-r1"),
+    }  # another node takes the name of what would follow
     assert flow.code("/partner/job/create", foreign, **{"x-source-node-id": PEER}) == 0
     said = flow.post("/partner/job/start", party(job))
     assert said["data"]["reason"] == "JOB_ENDED"
@@ -133,10 +161,17 @@ def test_only_the_scheduling_node_may_rerun_an_ended_job(flow: Flow, world: Worl
 
 def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
     body = dag(ME)
-    refused(flow.post("/scheduler/job/create", body, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED")
+    refused(
+        flow.post("/scheduler/job/create", body, **{"x-source-node-id": THIRD}), "NOT_AUTHORISED"
+    )
     job = flow.post("/scheduler/job/create", body, **{"x-source-node-id": PEER})["job_id"]
     world.run(job, "a", "guest.0", world.peer)
-    mine = task(job=job, role="guest", party_id=PEER, status="success")
+    mine = task(
+        job=job,
+        role="guest",
+        party_id=PEER,
+        status="success",
+    )
     for more, sender in (
         ({}, THIRD),  # it has no part in the job
         ({"party_id": THIRD}, THIRD),
@@ -147,9 +182,17 @@ def test_reports_on_what_is_not_ones_own(flow: Flow, world: World):
     ):
         said = flow.post("/scheduler/task/report", mine | more, **{"x-source-node-id": sender})
         assert said["code"] != 0, (more, sender)
-        assert said["data"]["reason"] in ("NOT_AUTHORISED", "JOB_UNKNOWN", "TASK_UNKNOWN", "STATUS_UNKNOWN")
+        assert said["data"]["reason"] in (
+            "NOT_AUTHORISED",
+            "JOB_UNKNOWN",
+            "TASK_UNKNOWN",
+            "STATUS_UNKNOWN",
+        )
     for role in ("host", "arbiter"):  # that it does not play
-        assert flow.code("/scheduler/task/report", mine | {"role": role}, **{"x-source-node-id": PEER}) == 0
+        assert (
+            flow.code("/scheduler/task/report", mine | {"role": role}, **{"x-source-node-id": PEER})
+            == 0
+        )
     assert world.job(job).tasks["a"].status.value in ("READY", "RUNNING")
     for path in ("/scheduler/job/stop", "/scheduler/job/rerun"):
         refused(flow.post(path, {"job_id": job}, **{"x-source-node-id": THIRD}), "JOB_UNKNOWN")
@@ -171,6 +214,10 @@ def test_a_signature_is_valid_for_one_request_and_its_retry(flow: Flow, world: W
 
 
 def test_a_body_of_many_values_is_refused_unread(flow: Flow):
-    many = {**dag(), **party(), "dag": {"tasks": {str(n): {} for n in range(9_000)}}}
+    many = {
+        **dag(),
+        **party(),
+        "dag": {"tasks": {str(n): {} for n in range(9_000)}},
+    }
     assert len(json.dumps(many)) < 200_000
     refused(flow.post("/partner/job/create", many), "INVALID")

@@ -105,11 +105,23 @@ def steps(of: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for line in of.strip().splitlines():
         path, *said = line.split()
         body = task(job=JOB) if path.startswith("task/") else party(JOB)
-        yield f"/partner/{path}", body | {k: yaml.safe_load(v) for k, v in (one.split("=") for one in said)}
+        yield (
+            f"/partner/{path}",
+            body | {k: yaml.safe_load(v) for k, v in (one.split("=") for one in said)},
+        )
 
 
-def told(flow: Flow, path: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-    return {"path": path, "asks": body, "answers": flow.post(path, body, **headers)}
+def told(
+    flow: Flow,
+    path: str,
+    body: dict[str, Any],
+    **headers: str,
+) -> dict[str, Any]:
+    return {
+        "path": path,
+        "asks": body,
+        "answers": flow.post(path, body, **headers),
+    }
 
 
 def scheduled(world: World, flow: Flow) -> Iterator[dict[str, Any]]:
@@ -121,7 +133,13 @@ def scheduled(world: World, flow: Flow) -> Iterator[dict[str, Any]]:
     job = made["answers"]["job_id"]
     yield made
     world.run(job, "a", "host.0")
-    at = {"job_id": job, "role": "guest", "party_id": PEER, "task_id": f"{job}_a", "task_version": 0}
+    at = {
+        "job_id": job,
+        "role": "guest",
+        "party_id": PEER,
+        "task_id": f"{job}_a",
+        "task_version": 0,
+    }
     yield ask("/scheduler/task/report", {**at, "status": "running"})
     yield ask("/scheduler/job/stop", {"job_id": job, "stop_status": "canceled"})
     world.wait_status(job, JobStatus.FINISHED)

@@ -35,10 +35,15 @@ def test_how_far_fate_says_that_a_job_is_is_shown(world: World, flow: Flow):
         assert flow.post("/partner/job/update", party(job, progress=said)) == OK
         path = "/v1/platform/schedule/job/status_all"
         data = ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]
-        assert (data["progress"], data["warnings"]) == (shown, list(world.local(job).warnings)), said
+        assert (data["progress"], data["warnings"]) == (shown, list(world.local(job).warnings)), (
+            said
+        )
     assert ask(world.me, "operator", "GET", f"/api/v1/jobs/{job}").json()["progress"] == 99
     flow.do(job, "job/status/update failed")
-    assert ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]["progress"] == 99
+    assert (
+        ask(world.me, "operator", "GET", path, params={"job_id": job}).json()["data"]["progress"]
+        == 99
+    )
     flow.do(job, "job/stop")
 
 
@@ -63,13 +68,18 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Fl
     assert flow.post("/partner/task/start", two) == OK
     world.end(job, "b", "host.0", code=3)
     states = [flow.post("/partner/task/collect", two)["data"]["party_status"] for _ in range(2)]
-    assert states == ["running", "failed"]  # FATE takes no failure of a task that it does not know to run
+    assert states == [
+        "running",
+        "failed",
+    ]  # FATE takes no failure of a task that it does not know to run
     assert flow.post("/partner/task/stop", {**two, "status": "failed"}) == OK
     flow.do(job, "job/status/update failed", "job/stop")
     assert flow.post("/partner/task/rerun", {**two, "new_version": 1}) == OK
     flow.do(job, *["job/status/update waiting"] * 2, "job/resource/apply", "job/start")
     again = {**two, "task_version": 1}
-    states = [flow.post("/partner/task/collect", t)["data"]["party_status"] for t in (one, one, again)]
+    states = [
+        flow.post("/partner/task/collect", t)["data"]["party_status"] for t in (one, one, again)
+    ]
     assert states == ["running", "success", "waiting"]
     for path in ("/partner/task/resource/apply", "/partner/task/start"):
         assert flow.post(path, again) == OK
@@ -85,7 +95,9 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Fl
     assert ask(world.me, "operator", "GET", f"/api/v1/jobs/{job}").json()["outcome"] == "FAILED"
     heir = "202411220101019999980"
     body["dag"]["conf"]["inheritance"] = {"job_id": job, "task_list": ["a", "b"]}
-    assert flow.post("/partner/job/create", {**body, **party(heir)})["data"] == {"inherited": ["a", "b"]}
+    assert flow.post("/partner/job/create", {**body, **party(heir)})["data"] == {
+        "inherited": ["a", "b"]
+    }
     assert world.local(heir).spec.old_job_id == f"{job}-r1"  # as it was begun last
 
 
@@ -106,20 +118,44 @@ def test_fates_automatic_retry_ends_the_job_and_reruns_it(world: World, flow: Fl
         ("/partner/task/status/update", task(status="ready"), 2002),
         ("/partner/job/create", {}, 5001),
         ("/partner/task/collect", task() | {"task_version": "new"}, 5001),
-        ("/partner/job/create", {**dag(), **party("2"), "dag": {}}, 5001),
+        (
+            "/partner/job/create",
+            {
+                **dag(),
+                **party("2"),
+                "dag": {},
+            },
+            5001,
+        ),
         ("/partner/job/create", {**dag("JG404"), **party("2")}, 1002),
         ("/scheduler/job/stop", {"job_id": "1"}, 1001),
         ("/scheduler/job/rerun", {"job_id": "1"}, 6000),
-        ("/scheduler/task/report", task(job="1", status="success", party_id=FATE), 6000),
+        (
+            "/scheduler/task/report",
+            task(
+                job="1",
+                status="success",
+                party_id=FATE,
+            ),
+            6000,
+        ),
         ("/scheduler/job/create", {**dag()}, 1002),  # to be scheduled by another node
-        *((path.removeprefix("/v2"), {}, 6001) for path in (*FOR_WORKERS, "/v2/worker/metric/save/one")),
+        *(
+            (path.removeprefix("/v2"), {}, 6001)
+            for path in (*FOR_WORKERS, "/v2/worker/metric/save/one")
+        ),
         ("/partner/job/begin", party(), 6000),
         ("/scheduler", {}, 6000),
         ("/job/submit", {}, 6000),  # on the operators' listener only
         ("/partner/job/start", {**party(), "more": "x" * 300_000}, 5001),
     ],
 )
-def test_what_is_out_of_order_or_unknown(flow: Flow, path: str, body: dict[str, Any], code: int):
+def test_what_is_out_of_order_or_unknown(
+    flow: Flow,
+    path: str,
+    body: dict[str, Any],
+    code: int,
+):
     flow.post("/partner/job/create", {**dag(), **party()})
     said = flow.post(path, body)
     assert (said["code"], said["data"]["reason"] != "INTERNAL") == (code, True)
@@ -133,7 +169,12 @@ def test_what_is_out_of_order_or_unknown(flow: Flow, path: str, body: dict[str, 
         ("/partner/task/rerun", task(name="b", new_version=1), 2000),
     ],
 )
-def test_fate_may_stop_and_prepare_what_is_not_there(flow: Flow, path: str, body: dict[str, Any], code: int):
+def test_fate_may_stop_and_prepare_what_is_not_there(
+    flow: Flow,
+    path: str,
+    body: dict[str, Any],
+    code: int,
+):
     """As at its own nodes: it tells every party, those too that had refused the job. A gateway is told."""
     flow.post("/partner/job/create", {**dag(), **party()})
     assert flow.post(path, body) == OK
@@ -169,7 +210,12 @@ def test_an_end_that_fate_explains_after_its_stop(world: World, flow: Flow):
         (DatabaseAway("gone"), 503, 1003, "DATABASE_AWAY"),  # so that FATE tries again
     ],
 )
-def test_an_error_has_fates_code_and_our_reason(error: Exception, status: int, code: int, reason: str):
+def test_an_error_has_fates_code_and_our_reason(
+    error: Exception,
+    status: int,
+    code: int,
+    reason: str,
+):
     app = FastAPI()
     app.router.route_class = FateRoute
 
@@ -183,16 +229,26 @@ def test_an_error_has_fates_code_and_our_reason(error: Exception, status: int, c
     assert found["message"].startswith(reason) and "secret" not in answer.text
 
 
-@pytest.mark.parametrize(("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")])
+@pytest.mark.parametrize(
+    ("scheduler", "reason"), [(THIRD, "NOT_AUTHORISED"), (SIGNS, "SIGNATURE_MISSING")]
+)
 def test_an_unnamed_sender_needs_a_fate_route_and_its_signature_where_one_is_required(
-    flow: Flow, scheduler: str, reason: str
+    flow: Flow,
+    scheduler: str,
+    reason: str,
 ):
-    assert flow.post("/partner/job/create", {**dag(scheduler), **party("3")})["data"]["reason"] == reason
+    assert (
+        flow.post("/partner/job/create", {**dag(scheduler), **party("3")})["data"]["reason"]
+        == reason
+    )
 
 
 def test_a_sites_request_to_itself_that_its_proxy_sends_here_is_refused_in_words(flow: Flow):
     said = flow.post("/scheduler/job/create", {**dag(FATE)}, **{"initiator-party-id": FATE})
-    assert (said["code"], said["data"]["problems"][0]["path"]) == (1002, "dag.conf.scheduler_party_id")
+    assert (said["code"], said["data"]["problems"][0]["path"]) == (
+        1002,
+        "dag.conf.scheduler_party_id",
+    )
     assert "have its proxy send them to FATE-Flow" in said["message"]
 
 
@@ -207,19 +263,25 @@ def test_a_job_submitted_by_fate_gets_an_id_in_fates_format(world: World, flow: 
     world.end(job_id, "a", "guest.0", code=3, node=world.peer)
     wait_for(lambda: world.job(job_id).tasks["a"].attempt == 1, 20, 0.01, "the next version")
     assert world.job(job_id).tasks["a"].task_id == f"{job_id}_a_1"
-    wait_for(lambda: len(world.peer.store.local_jobs.get(job_id).runs) == 2, 20, 0.01, "it is begun")
+    wait_for(
+        lambda: len(world.peer.store.local_jobs.get(job_id).runs) == 2, 20, 0.01, "it is begun"
+    )
     assert flow.post("/scheduler/job/stop", {"job_id": job_id, "stop_status": "canceled"}) == OK
     ended = world.wait_status(job_id, JobStatus.FINISHED)
     assert ended.outcome is Outcome.STOPPED
     wait_for(lambda: world.peer.store.local_jobs.get(job_id).status is JobStatus.FINISHED, 20, 0.01)
     asked = {e.detail["path"] for e in world.me.store.timeline(job_id) if e.event == "request sent"}
     assert {path for path in asked if path.startswith("/v1/interconn")} == set()
-    assert asked >= {f"/v2/partner/{what}" for what in ("job/create", "job/resource/apply", "task/start")}
+    assert asked >= {
+        f"/v2/partner/{what}" for what in ("job/create", "job/resource/apply", "task/start")
+    }
     again = [
         world.me.coordinator.rerun(job_id, "", {}).job_id,
         world.peer.coordinator.rerun(job_id, "", {}).job_id,
     ]
-    assert max(map(len, again)) <= 25 and len(set(again)) == 2  # FATE's nodes store no more of an id
+    assert (
+        max(map(len, again)) <= 25 and len(set(again)) == 2
+    )  # FATE's nodes store no more of an id
     for made in again:
         assert world.peer.store.local_jobs.get(made).spec.scheduler == ME
         world.me.coordinator.stop_job(made, "", ME)
@@ -240,11 +302,19 @@ def test_what_this_node_knows_is_shown_of_a_job_that_fate_schedules(world: World
 
 
 @pytest.mark.parametrize("word", ["failed", "timeout"])
-def test_a_stop_for_a_failed_part_is_no_persons_stop(world: World, flow: Flow, word: str):
+def test_a_stop_for_a_failed_part_is_no_persons_stop(
+    world: World,
+    flow: Flow,
+    word: str,
+):
     """FATE's watch over its processes asks for a stop in this way where one has died."""
     job_id = flow.post("/scheduler/job/create", dag(ME), **{"initiator-party-id": PEER})["job_id"]
     assert (
-        flow.post("/scheduler/job/stop", {"job_id": job_id, "stop_status": word}, **{"x-source-node-id": PEER})
+        flow.post(
+            "/scheduler/job/stop",
+            {"job_id": job_id, "stop_status": word},
+            **{"x-source-node-id": PEER},
+        )
         == OK
     )
     ending = world.wait_status(job_id, JobStatus.FINISHED).ending
@@ -254,12 +324,22 @@ def test_a_stop_for_a_failed_part_is_no_persons_stop(world: World, flow: Flow, w
 
 
 def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
-    (tmp_path / "routes.yml").write_text(f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n")
+    (tmp_path / "routes.yml").write_text(
+        f"'{FATE}': {{host: 127.0.0.1, port: 9, profile: fate-partner}}\n"
+    )
     node = Gateway(settings(tmp_path))
     try:
-        for listener, path in (("peer", "/v2/partner/job/start"), ("peer", "/v2/scheduler/job/stop")):
-            assert TestClient(node.apps[listener], "http://127.0.0.1").post(path, json={}).status_code == 404
-        assert node.peers.adapter("fate").name == "fate"  # jobs of earlier times still have their protocol
+        for listener, path in (
+            ("peer", "/v2/partner/job/start"),
+            ("peer", "/v2/scheduler/job/stop"),
+        ):
+            assert (
+                TestClient(node.apps[listener], "http://127.0.0.1").post(path, json={}).status_code
+                == 404
+            )
+        assert (
+            node.peers.adapter("fate").name == "fate"
+        )  # jobs of earlier times still have their protocol
         with pytest.raises(Refused) as caught:
             node.peers.participant(FATE, "bfia")
         assert caught.value.reason == "PROTOCOL_OFF"
@@ -272,9 +352,13 @@ def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch)
     running = a_local_job(a_run(status=RunStatus.RUNNING), status=JobStatus.RUNNING)
     local = replace(running, pool=Pool(Amounts(), 1))
     at: Any = SimpleNamespace(
-        local=local, body=SimpleNamespace(key=SimpleNamespace(here="task-b")), undecided=False
+        local=local,
+        body=SimpleNamespace(key=SimpleNamespace(here="task-b")),
+        undecided=False,
     )
-    with pytest.raises(Refused, match="holds resources for 1 tasks at the same time here") as refused:
+    with pytest.raises(
+        Refused, match="holds resources for 1 tasks at the same time here"
+    ) as refused:
         endpoints._apply_task(at)
     assert refused.value.reason == "RESOURCES_BUSY"
 

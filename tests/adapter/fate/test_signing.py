@@ -29,7 +29,10 @@ def test_between_sites_only_what_is_signed_is_accepted():
         ({"initiatorPartyId": "8888"}, "SIGNATURE_WRONG"),
         ({"Timestamp": "soon"}, "SIGNATURE_WRONG"),
         ({"Timestamp": "1700000000000"}, "SIGNATURE_EXPIRED"),
-        ({"Timestamp": str(time.time_ns() // 1_000_000 + 2 * VALID_MS + 900_000)}, "SIGNATURE_EXPIRED"),
+        (
+            {"Timestamp": str(time.time_ns() // 1_000_000 + 2 * VALID_MS + 900_000)},
+            "SIGNATURE_EXPIRED",
+        ),
         ({"appId": "87654321"}, "APP_UNKNOWN"),
         ({"Signature": ""}, "SIGNATURE_MISSING"),
         ({"Signature": "ü"}, "SIGNATURE_WRONG"),

@@ -26,7 +26,12 @@ class Site(Recorder):
     flow: Flow | None = None
 
     def pass_on(
-        self, to: str, method: str, path: str, raw: bytes, headers: Mapping[str, str]
+        self,
+        to: str,
+        method: str,
+        path: str,
+        raw: bytes,
+        headers: Mapping[str, str],
     ) -> tuple[int, dict[str, str], bytes]:
         answer: dict[str, Any] = OK
         if path == "/v2/scheduler/job/create":
@@ -52,7 +57,12 @@ def world(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Worl
 def submit_to_fate(world: World) -> str:
     """Submit a job of this node's people that the FATE site schedules; return the id it goes by."""
     spec = a_spec("a", {"guest": (FATE,), "host": (ME,)})
-    spec = replace(spec, initiator=ME, initiator_role="host", scheduler=FATE)
+    spec = replace(
+        spec,
+        initiator=ME,
+        initiator_role="host",
+        scheduler=FATE,
+    )
     spec = replace(spec, protocol="fate", flow_id="flow-7")
     return world.me.coordinator.submit(spec)
 
@@ -61,13 +71,21 @@ def test_the_job_goes_by_the_id_that_fate_gave_it(world: World, site: Site):
     flow = site.flow = Flow(world)
     assert submit_to_fate(world) == THEIRS
     local = world.local(THEIRS)
-    assert (local.spec.scheduler, local.spec.protocol, local.spec.flow_id) == (FATE, "fate", "flow-7")
-    assert world.me.coordinator.jobs("flow-7") == {THEIRS: JobStatus.READY}  # and no job under another id
+    assert (local.spec.scheduler, local.spec.protocol, local.spec.flow_id) == (
+        FATE,
+        "fate",
+        "flow-7",
+    )
+    assert world.me.coordinator.jobs("flow-7") == {
+        THEIRS: JobStatus.READY
+    }  # and no job under another id
     flow.do(THEIRS, "job/start", "task/start")
     world.end(THEIRS, "a", "host.0")
     assert world.local(THEIRS).status is JobStatus.RUNNING
     world.me.coordinator.stop(THEIRS)
-    (stop,) = (one for one in site.seen if one.path == "/v2/scheduler/job/stop")  # beside reports of the task
+    (stop,) = (
+        one for one in site.seen if one.path == "/v2/scheduler/job/stop"
+    )  # beside reports of the task
     assert stop.body == {"job_id": THEIRS, "stop_status": "canceled"}
     flow.do(THEIRS, "job/status/update canceled")
     again = world.me.coordinator.rerun(THEIRS, "", {})

@@ -7,21 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.fate.envelope import PATHS
-from adapter.fate.words import OUR_OUTCOME, OUR_TASK, JobWord, Key, TaskWord, job_word, key_of, task_word
+from adapter.fate.words import (
+    OUR_OUTCOME,
+    OUR_TASK,
+    JobWord,
+    Key,
+    TaskWord,
+    job_word,
+    key_of,
+    task_word,
+)
 from gateway.domain.retries import following, numbered_id
 from gateway.domain.spec import Failure
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.language.catalogue import translate
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-_JOBS = st.text("0123456789", min_size=5, max_size=25) | st.text("0123456789abcdef", min_size=8).map(
-    "job-".__add__
-)
+_JOBS = st.text("0123456789", min_size=5, max_size=25) | st.text(
+    "0123456789abcdef", min_size=8
+).map("job-".__add__)
 _NAMES = st.text("abz09_", max_size=20).map("a".__add__)
 
 
 @given(_JOBS, _NAMES, st.integers(0, 99))
-def test_a_task_comes_back_from_fates_id_and_version(job: str, name: str, version: int):
+def test_a_task_comes_back_from_fates_id_and_version(
+    job: str,
+    name: str,
+    version: int,
+):
     ours = numbered_id(job, name, version)
     key = key_of(ours)
     assert key == key_of(ours, job) == Key(job, f"{job}_{name}", version)
@@ -37,7 +50,9 @@ def test_another_id_is_sent_as_it_is(ours: str):
 
 def test_tasks_and_ended_jobs_come_back_from_fates_words_as_they_were():
     for status in TaskStatus:
-        assert OUR_TASK[task_word(status)] is (TaskStatus.READY if status is TaskStatus.PENDING else status)
+        assert OUR_TASK[task_word(status)] is (
+            TaskStatus.READY if status is TaskStatus.PENDING else status
+        )
     assert set(OUR_TASK) == set(TaskWord)
     for outcome in Outcome:
         rejected = outcome is Outcome.REJECTED
@@ -64,4 +79,6 @@ def test_the_page_about_fate_has_every_path_and_its_codes(name: str):
             f"| `{path}` | {translate(means, language)} | {', '.join(map(str, sorted(set(codes.values()))))} |"
         )
     text = (DOCS / name).read_text(encoding="utf-8")
-    assert text.partition("<!-- endpoints -->\n")[2].partition("\n<!-- end -->")[0] == "\n".join(lines)
+    assert text.partition("<!-- endpoints -->\n")[2].partition("\n<!-- end -->")[0] == "\n".join(
+        lines
+    )

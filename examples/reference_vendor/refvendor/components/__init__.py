@@ -15,7 +15,12 @@ def _of(module: str, *roles: str) -> Mapping[str, Component]:
 def _later(module: str, role: str) -> Component:
     """Return a role's function, whose module is imported when it runs: whoever matches ids waits for no numpy."""
 
-    def run(task: Task, io: Io, net: Net, log: Log) -> None:
+    def run(
+        task: Task,
+        io: Io,
+        net: Net,
+        log: Log,
+    ) -> None:
         component: Component = getattr(import_module(f"refvendor.components.{module}"), role)
         component(task, io, net, log)
 

@@ -17,7 +17,14 @@ import numpy as np
 from gmpy2 import mpz  # type: ignore[import-untyped]
 
 from refvendor.components.links import BadMessage, Link, Message
-from refvendor.components.split_search import FRACTION, Bins, Ints, Sums, candidates, columns_of_tree
+from refvendor.components.split_search import (
+    FRACTION,
+    Bins,
+    Ints,
+    Sums,
+    candidates,
+    columns_of_tree,
+)
 from refvendor.components.trees import Parting
 from refvendor.crypto.paillier import PrivateKey, PublicKey
 
@@ -55,7 +62,10 @@ class Slot:
     def join(self, g: Ints, h: Ints) -> list[int]:
         """One row each; g, in [-1, 1], is shifted to be non-negative."""
         one = 1 << (self.g_bits + self.h_bits)
-        return [one + ((a + SHIFT) << self.h_bits) + b for a, b in zip(g.tolist(), h.tolist(), strict=True)]
+        return [
+            one + ((a + SHIFT) << self.h_bits) + b
+            for a, b in zip(g.tolist(), h.tolist(), strict=True)
+        ]
 
     def part(self, values: Sequence[int]) -> Sums:
         """The sums in added-up plaintexts."""
@@ -63,13 +73,23 @@ class Slot:
         g_mask, h_mask = (1 << self.g_bits) - 1, (1 << self.h_bits) - 1
         g = np.array([(value >> self.h_bits) & g_mask for value in values], dtype=np.int64)
         h = np.array([value & h_mask for value in values], dtype=np.int64)
-        return Sums(count=count, g=g - count * SHIFT, h=h)
+        return Sums(
+            count=count,
+            g=g - count * SHIFT,
+            h=h,
+        )
 
 
 class RemoteSource:
     """A host's features as the guest's grower sees them."""
 
-    def __init__(self, link: Link, key: PrivateKey, rows: int, cipher_of_tree: CipherOfTree) -> None:
+    def __init__(
+        self,
+        link: Link,
+        key: PrivateKey,
+        rows: int,
+        cipher_of_tree: CipherOfTree,
+    ) -> None:
         self.party = link.peer
         self._link = link
         self._key = key
@@ -80,7 +100,12 @@ class RemoteSource:
         self._arrived: dict[int, Sums] = {}
         link.send(START, {"rows": rows}, [key.to_bytes()])
 
-    def begin_tree(self, tree: int, g: Ints, h: Ints) -> None:
+    def begin_tree(
+        self,
+        tree: int,
+        g: Ints,
+        h: Ints,
+    ) -> None:
         """Send the tree's encrypted gradients."""
         self._link.send(TREE, {"tree": tree}, [self._cipher_of_tree.of(tree, g, h)])
 
@@ -105,7 +130,10 @@ class RemoteSource:
 
         Raises `BadMessage` where they are not as many as it had offered, or not the node's.
         """
-        tied = {"nodes": list(picks), "positions": [list(positions) for positions in picks.values()]}
+        tied = {
+            "nodes": list(picks),
+            "positions": [list(positions) for positions in picks.values()],
+        }
         self._link.send(CHOOSE, tied)
         message = self._link.expect(PARTED)
         numbers = message.integers("splits")
@@ -142,7 +170,12 @@ class CipherOfTree:
         self._tree = -1
         self._data = b""
 
-    def of(self, tree: int, g: Ints, h: Ints) -> bytes:
+    def of(
+        self,
+        tree: int,
+        g: Ints,
+        h: Ints,
+    ) -> bytes:
         """Return the gradients of a tree, encrypted when first asked for."""
         if tree != self._tree:
             self._tree, self._data = tree, self._key.dump(self._key.encrypt(self._slot.join(g, h)))
@@ -152,7 +185,13 @@ class CipherOfTree:
 class HostOfTrees:
     """The host's side: answers the guest until it finishes, and keeps the host's part of the model."""
 
-    def __init__(self, link: Link, party: str, bins: Bins, rate: float) -> None:
+    def __init__(
+        self,
+        link: Link,
+        party: str,
+        bins: Bins,
+        rate: float,
+    ) -> None:
         self.splits: list[dict[str, Any]] = []
         self.trees = 0
         self._link = link
@@ -173,7 +212,11 @@ class HostOfTrees:
         start.integer("rows", self._total, self._total)
         self._key = PublicKey.from_bytes(start.blob())
         self._key.prepare()
-        answers = {TREE: self._begin_tree, LEVEL: self._search, CHOOSE: self._decide}
+        answers = {
+            TREE: self._begin_tree,
+            LEVEL: self._search,
+            CHOOSE: self._decide,
+        }
         while (message := self._link.expect(*answers, FINISH)).kind != FINISH:
             answers[message.kind](message)
 
@@ -208,7 +251,9 @@ class HostOfTrees:
             places = self._places.get(node, [])
             if not isinstance(tied, list) or not tied:
                 raise BadMessage("choose: a node needs at least one position")
-            if node not in self._rows or any(type(p) is not int or not 0 <= p < len(places) for p in tied):
+            if node not in self._rows or any(
+                type(p) is not int or not 0 <= p < len(places) for p in tied
+            ):
                 raise BadMessage("choose: a position was never offered")
             column, code = min(places[p] for p in tied)
             rows = self._rows[node]
@@ -251,13 +296,20 @@ class HostOfTrees:
         histogram: Histogram = []
         for column in self._columns:
             sums: list[mpz | None] = [None] * (len(self._bins.cuts[column]) + 1)
-            for code, gradient in zip(self._bins.codes[rows, column].tolist(), gradients, strict=True):
+            for code, gradient in zip(
+                self._bins.codes[rows, column].tolist(), gradients, strict=True
+            ):
                 held = sums[code]
                 sums[code] = gradient if held is None else held * gradient % square
             histogram.append(sums)
         return histogram
 
-    def _difference(self, whole: Histogram, part: Histogram, rows: Ints) -> Histogram:
+    def _difference(
+        self,
+        whole: Histogram,
+        part: Histogram,
+        rows: Ints,
+    ) -> Histogram:
         """What the rows have: sums of bins they do not touch are left out, all others by one inversion."""
         both = []
         result: Histogram = []

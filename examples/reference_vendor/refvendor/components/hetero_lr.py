@@ -98,7 +98,12 @@ class Parameters:
 class Trainee:
     """What guest and host do alike: weights, the arbiter's key, masked gradients."""
 
-    def __init__(self, part: Part, arbiter: Link, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        part: Part,
+        arbiter: Link,
+        stack: ExitStack,
+    ) -> None:
         self.part = part
         self.arbiter = arbiter
         self.key = PublicKey.from_bytes(arbiter.expect(KEY).blob())
@@ -115,7 +120,13 @@ class Trainee:
         """Encrypt with randomness that was made beforehand."""
         return self.key.encrypt(values, self.pool.take(len(values)))
 
-    def step(self, residuals: Sequence[mpz], extra: Sequence[mpz], rows: Ints, iteration: int) -> Message:
+    def step(
+        self,
+        residuals: Sequence[mpz],
+        extra: Sequence[mpz],
+        rows: Ints,
+        iteration: int,
+    ) -> Message:
         """Have the own gradient decrypted behind masks and move; ``extra`` ciphertexts go along as they are."""
         columns = self.part.design.cells.shape[1]
         masks = [secrets.randbits(MASK_BITS) for _ in range(columns)]
@@ -125,11 +136,18 @@ class Trainee:
         self.arbiter.send(GRADIENT, {"columns": columns, "rows": len(rows)}, [data])
         answer = self.wait(self.arbiter, GRADIENT)
         values = _integers(answer.blob(), self.key, columns)
-        self.part.move([value - mask for value, mask in zip(values, masks, strict=True)], len(rows), iteration)
+        self.part.move(
+            [value - mask for value, mask in zip(values, masks, strict=True)], len(rows), iteration
+        )
         return answer
 
 
-def guest(task: Task, io: Io, net: Net, log: Log) -> None:
+def guest(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """Train as the party with the labels, or score rows."""
     parameters = read_parameters(task, log)
     if predicts(task):
@@ -145,7 +163,12 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
     _write_guest(task, io, parameters, rows, part, fitted)
 
 
-def host(task: Task, io: Io, net: Net, log: Log) -> None:
+def host(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """Train as the party with features only, or help to score rows."""
     parameters = read_parameters(task, log)
     if predicts(task):
@@ -162,7 +185,12 @@ def host(task: Task, io: Io, net: Net, log: Log) -> None:
     io.write_json(LOSS, held_by(GUEST))
 
 
-def arbiter(task: Task, io: Io, net: Net, log: Log) -> None:
+def arbiter(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """Hold the key: decrypt masked gradients and say when to stop."""
     parameters = read_parameters(task, log)
     if predicts(task):
@@ -176,7 +204,12 @@ def arbiter(task: Task, io: Io, net: Net, log: Log) -> None:
     io.write_json(LOSS, {"loss": numbered(losses, "iteration"), "converged": stop})
 
 
-def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+def _score(
+    task: Task,
+    io: Io,
+    net: Net,
+    parameters: Parameters,
+) -> None:
     model, part, rows = _part_of_model(task, io, parameters)
     total = len(rows.ids)
     links = connect(task, net, [HOST], rows.ids)
@@ -187,7 +220,12 @@ def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
     write_scores(task, io, parameters.common, model, rows, scores, (LOSS,))
 
 
-def _help_to_score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+def _help_to_score(
+    task: Task,
+    io: Io,
+    net: Net,
+    parameters: Parameters,
+) -> None:
     model, part, rows = _part_of_model(task, io, parameters)
     links = connect(task, net, [GUEST], rows.ids)
     with telling_peers(list(links.values())):
@@ -196,13 +234,21 @@ def _help_to_score(task: Task, io: Io, net: Net, parameters: Parameters) -> None
     write_rest(io, parameters.common, rows.ids, (LOSS,))
 
 
-def _part_of_model(task: Task, io: Io, parameters: Parameters) -> tuple[Mapping[str, Any], Part, NewRows]:
+def _part_of_model(
+    task: Task,
+    io: Io,
+    parameters: Parameters,
+) -> tuple[Mapping[str, Any], Part, NewRows]:
     model = read_model(task, io, ("weights", "training"))
     rows = read_new_rows(io.read_table(INPUT), parameters.common, features_of(model))
     return model, fitted_part(task.me, model, rows.values, parameters.plan), rows
 
 
-ROLES: Mapping[str, Component] = {"guest": guest, "host": host, "arbiter": arbiter}
+ROLES: Mapping[str, Component] = {
+    "guest": guest,
+    "host": host,
+    "arbiter": arbiter,
+}
 
 
 def read_parameters(task: Task, log: Log) -> Parameters:
@@ -225,7 +271,9 @@ def read_parameters(task: Task, log: Log) -> Parameters:
     )
     for role in ("guest", "host") if predicts(task) else ("guest", "host", "arbiter"):
         if len(task.parties.get(role, ())) != 1:
-            reader.refuse(role, f"exactly one {role} must take part, {len(task.parties.get(role, ()))} do")
+            reader.refuse(
+                role, f"exactly one {role} must take part, {len(task.parties.get(role, ()))} do"
+            )
     reader.finish(log)
     return Parameters(common=common, plan=plan)
 
@@ -241,9 +289,20 @@ def fit_guest(
 ) -> Fitted:
     """Lead the iterations and learn the host's share of the scores at the end; ``progress`` hears each loss."""
     host, arbiter, total = links[HOST], links[ARBITER], len(labels)
-    start = {"rows": total, "batch": min(plan.batch_size or total, total), "iterations": plan.max_iter}
+    start = {
+        "rows": total,
+        "batch": min(plan.batch_size or total, total),
+        "iterations": plan.max_iter,
+    }
     host.send(START, {**start, "norms": plan.early_stop == "weight_diff"})
-    arbiter.send(START, {**start, "early_stop": plan.early_stop, "tol": plan.tol})
+    arbiter.send(
+        START,
+        {
+            **start,
+            "early_stop": plan.early_stop,
+            "tol": plan.tol,
+        },
+    )
     losses: list[float] = []
     stop = False
     with ExitStack() as stack:
@@ -259,13 +318,27 @@ def fit_guest(
                 arbiter.send(MOVED, None, [own.key.dump(both)])
                 verdict = own.wait(arbiter, VERDICT)
             stop = bool(verdict.fields.get("stop"))
-            log("info", "iteration", iteration=len(losses), of=plan.max_iter, loss=losses[-1])
+            log(
+                "info",
+                "iteration",
+                iteration=len(losses),
+                of=plan.max_iter,
+                loss=losses[-1],
+            )
             progress(losses[-1])
     shares = _floats(host.expect(SHARES).blob(), total)
-    return Fitted(losses=losses, scores=part.scores(np.arange(total)) + shares, converged=stop)
+    return Fitted(
+        losses=losses,
+        scores=part.scores(np.arange(total)) + shares,
+        converged=stop,
+    )
 
 
-def fit_host(part: Part, links: Mapping[str, Link], log: Log) -> None:
+def fit_host(
+    part: Part,
+    links: Mapping[str, Link],
+    log: Log,
+) -> None:
     """Follow the guest's iterations and tell it the share of the scores at the end."""
     guest, arbiter, total = links[GUEST], links[ARBITER], len(part.design.cells)
     start = guest.expect(START)
@@ -291,7 +364,11 @@ def fit_host(part: Part, links: Mapping[str, Link], log: Log) -> None:
     guest.send(SHARES, None, [part.scores(np.arange(total)).astype(">f8").tobytes()])
 
 
-def decrypt_for(links: Mapping[str, Link], key: paillier.PrivateKey, log: Log) -> tuple[list[float], bool]:
+def decrypt_for(
+    links: Mapping[str, Link],
+    key: paillier.PrivateKey,
+    log: Log,
+) -> tuple[list[float], bool]:
     """Decrypt what guest and host send until the guest's plan ends or the last iteration changed too little."""
     guest, host = links[GUEST], links[HOST]
     for link in (guest, host):
@@ -325,11 +402,22 @@ def decrypt_for(links: Mapping[str, Link], key: paillier.PrivateKey, log: Log) -
             stop = converged(plan, losses, math.sqrt(max(0.0, moved * NORM_UNIT)))
             for link in (guest, host):
                 link.send(VERDICT, {"stop": stop})
-        log("info", "iteration", iteration=len(losses), of=plan.max_iter, loss=losses[-1])
+        log(
+            "info",
+            "iteration",
+            iteration=len(losses),
+            of=plan.max_iter,
+            loss=losses[-1],
+        )
     return losses, stop
 
 
-def _residuals(own: Trainee, host: Link, labels: Floats, batch: Ints) -> tuple[list[mpz], list[mpz]]:
+def _residuals(
+    own: Trainee,
+    host: Link,
+    labels: Floats,
+    batch: Ints,
+) -> tuple[list[mpz], list[mpz]]:
     """The batch's encrypted residuals, which the host gets too, and its encrypted loss."""
     scores = own.part.scores(batch)
     *theirs, their_loss = own.key.load(own.wait(host, SCORES).blob(), len(batch) + 1)
@@ -348,9 +436,20 @@ def _write_guest(
     part: Part,
     fitted: Fitted,
 ) -> None:
-    metrics, labels, probabilities = parameters.common.metrics, rows.label_values, sigmoid(fitted.scores)
+    metrics, labels, probabilities = (
+        parameters.common.metrics,
+        rows.label_values,
+        sigmoid(fitted.scores),
+    )
     io.write_table(OUTPUT, predictions(rows, parameters.common, probabilities))
-    io.write_json(MODEL, {**_model_head(task), **part.model(), "threshold": parameters.common.threshold})
+    io.write_json(
+        MODEL,
+        {
+            **_model_head(task),
+            **part.model(),
+            "threshold": parameters.common.threshold,
+        },
+    )
     report: dict[str, Any] = {
         "rows": len(rows.ids),
         "loss": numbered(fitted.losses, "iteration"),
@@ -371,7 +470,11 @@ def _batch_size(reader: Reader) -> int | None:
     return reader.integer("batch_size", 1, 1, MOST_ROWS)
 
 
-def checked_batches(rows: int, size: int | None, part: Part) -> list[Ints]:
+def checked_batches(
+    rows: int,
+    size: int | None,
+    part: Part,
+) -> list[Ints]:
     """The rows of every step. Raises `BadParameters` if a gradient would tell too much."""
     columns = part.design.cells.shape[1]
     steps = batches(rows, size)
@@ -384,7 +487,11 @@ def checked_batches(rows: int, size: int | None, part: Part) -> list[Ints]:
     return steps
 
 
-def _decrypted(message: Message, key: paillier.PrivateKey, extra: int) -> list[int]:
+def _decrypted(
+    message: Message,
+    key: paillier.PrivateKey,
+    extra: int,
+) -> list[int]:
     columns = message.integer("columns", 0, MOST_ROWS)
     return key.decrypt(key.load(message.blob(), columns + extra))
 
@@ -394,11 +501,17 @@ def _integer_bytes(values: Sequence[int], key: PublicKey) -> bytes:
     return b"".join(value.to_bytes(size, "big", signed=True) for value in values)
 
 
-def _integers(data: bytes, key: PublicKey, count: int) -> list[int]:
+def _integers(
+    data: bytes,
+    key: PublicKey,
+    count: int,
+) -> list[int]:
     size = key.cipher_bytes // 2 + 1
     if len(data) != size * count:
         raise BadMessage(f"{count} decrypted gradients take {size * count} bytes, got {len(data)}")
-    return [int.from_bytes(data[i : i + size], "big", signed=True) for i in range(0, len(data), size)]
+    return [
+        int.from_bytes(data[i : i + size], "big", signed=True) for i in range(0, len(data), size)
+    ]
 
 
 def _floats(data: bytes, count: int) -> Floats:
@@ -416,4 +529,8 @@ def _norm(step: Floats) -> int:
 
 
 def _model_head(task: Task) -> dict[str, Any]:
-    return {"component": task.component, "party": task.me, "training": task.task_id}
+    return {
+        "component": task.component,
+        "party": task.me,
+        "training": task.task_id,
+    }

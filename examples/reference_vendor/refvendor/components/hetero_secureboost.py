@@ -20,7 +20,13 @@ from typing import Any
 from refvendor.components.encrypted_trees import CipherOfTree, HostOfTrees, RemoteSource
 from refvendor.components.links import connect, telling_peers
 from refvendor.components.parameters import Reader
-from refvendor.components.predicting import predicts, read_model, read_new_rows, write_rest, write_scores
+from refvendor.components.predicting import (
+    predicts,
+    read_model,
+    read_new_rows,
+    write_rest,
+    write_scores,
+)
 from refvendor.components.split_search import SplitRule, bin_features
 from refvendor.components.training import (
     Common,
@@ -55,7 +61,12 @@ class Parameters:
     feature_rate: float
 
 
-def guest(task: Task, io: Io, net: Net, log: Log) -> None:
+def guest(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """Train as the party with the labels, or score rows."""
     parameters = read_parameters(task, log)
     if predicts(task):
@@ -74,7 +85,13 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
         losses = LossSoFar(io, LOSS, "tree", log)
 
         def progress(tree: int, loss: float) -> None:
-            log("info", "tree finished", tree=tree, of=total, loss=loss)
+            log(
+                "info",
+                "tree finished",
+                tree=tree,
+                of=total,
+                loss=loss,
+            )
             losses.add(loss)
 
         boosted = boost([own, *remote], rows.label_values, parameters.plan, progress)
@@ -83,7 +100,12 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
     _write_guest(task, io, parameters, rows, boosted)
 
 
-def host(task: Task, io: Io, net: Net, log: Log) -> None:
+def host(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """Train as a party with features only, or help to score rows."""
     parameters = read_parameters(task, log)
     if predicts(task):
@@ -102,7 +124,12 @@ def host(task: Task, io: Io, net: Net, log: Log) -> None:
         io.write_json(report, held_by("guest.0"))
 
 
-def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+def _score(
+    task: Task,
+    io: Io,
+    net: Net,
+    parameters: Parameters,
+) -> None:
     model = read_model(task, io, ("base_score", "trees", "training"))
     features = features_of([node for tree in model["trees"] for node in tree])
     rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
@@ -113,7 +140,12 @@ def _score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
     write_scores(task, io, parameters.common, model, rows, scores, (LOSS, AUC, KS))
 
 
-def _help_to_score(task: Task, io: Io, net: Net, parameters: Parameters) -> None:
+def _help_to_score(
+    task: Task,
+    io: Io,
+    net: Net,
+    parameters: Parameters,
+) -> None:
     model = read_model(task, io, ("splits", "training"))
     features = features_of(model["splits"])
     rows = read_new_rows(io.read_table(INPUT), parameters.common, features)
@@ -133,7 +165,9 @@ def read_parameters(task: Task, log: Log) -> Parameters:
     objective = reader.part("objective_param", word="objective")
     objective.choice("objective", "cross_entropy", ("cross_entropy",), {})
     if reader.raw("early_stopping_rounds") is not None:
-        reader.refuse("early_stopping_rounds", "must be empty: it needs a validation set, and there is none")
+        reader.refuse(
+            "early_stopping_rounds", "must be empty: it needs a validation set, and there is none"
+        )
     tree = reader.part("tree_param")
     tree.choice("criterion_method", "xgboost", ("xgboost",), {})
     reg_lambda, reg_alpha = _criterion(tree)
@@ -164,10 +198,18 @@ def read_parameters(task: Task, log: Log) -> Parameters:
     return parameters
 
 
-def pooled(parts: Mapping[str, Rows], labels_of: str, parameters: Parameters) -> Boosted:
+def pooled(
+    parts: Mapping[str, Rows],
+    labels_of: str,
+    parameters: Parameters,
+) -> Boosted:
     """Train in the clear on everybody's rows: the run that the federated one must equal."""
     sources = [
-        LocalSource(party, bin_features(rows.names, rows.values, parameters.bin_num), parameters.feature_rate)
+        LocalSource(
+            party,
+            bin_features(rows.names, rows.values, parameters.bin_num),
+            parameters.feature_rate,
+        )
         for party, rows in parts.items()
     ]
     return boost(sources, parts[labels_of].label_values, parameters.plan, lambda tree, loss: None)
@@ -196,8 +238,18 @@ def _model_head(task: Task) -> dict[str, Any]:
     }
 
 
-def _write_guest(task: Task, io: Io, parameters: Parameters, rows: Rows, boosted: Boosted) -> None:
-    labels, probabilities, metrics = rows.label_values, sigmoid(boosted.scores), parameters.common.metrics
+def _write_guest(
+    task: Task,
+    io: Io,
+    parameters: Parameters,
+    rows: Rows,
+    boosted: Boosted,
+) -> None:
+    labels, probabilities, metrics = (
+        rows.label_values,
+        sigmoid(boosted.scores),
+        parameters.common.metrics,
+    )
     io.write_table(OUTPUT, predictions(rows, parameters.common, probabilities))
     io.write_json(
         MODEL,
@@ -222,4 +274,6 @@ def _write_guest(task: Task, io: Io, parameters: Parameters, rows: Rows, boosted
         alone = pooled({task.me: rows}, task.me, parameters)
         reported["local_baseline"] = quality(labels, sigmoid(alone.scores), metrics)
     io.write_json(AUC, reported)
-    io.write_json(KS, ks_curve(labels, probabilities) if "ks" in metrics else {"left_out": "metrics"})
+    io.write_json(
+        KS, ks_curve(labels, probabilities) if "ks" in metrics else {"left_out": "metrics"}
+    )

@@ -60,7 +60,11 @@ class Settings:
             common |= {"join_role": self.join_role, "use_hash": self.tagging.use_hash}
         if self.method == RAW and self.tagging.use_hash:
             salt = hashlib.sha256(f"salt\n{task_id}\n{self.tagging.salt}".encode()).hexdigest()
-            common |= {"hash_method": self.tagging.hash_method, "base64": self.tagging.base64, "salt": salt}
+            common |= {
+                "hash_method": self.tagging.hash_method,
+                "base64": self.tagging.base64,
+                "salt": salt,
+            }
         return common
 
 
@@ -77,7 +81,12 @@ class Keyed:
         return list(self.rows)
 
 
-def guest(task: Task, io: Io, net: Net, log: Log) -> None:
+def guest(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """The party that every host talks to."""
     settings = read_settings(task, log)
     hosts = task.peers("host")
@@ -91,7 +100,10 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
         if settings.method == RAW and settings.join_role == "host":
             hits = _passive(links[hosts[0]], keyed, settings)
         else:
-            found = {host: _match(link, keyed.ids, settings, counts[host]) for host, link in links.items()}
+            found = {
+                host: _match(link, keyed.ids, settings, counts[host])
+                for host, link in links.items()
+            }
             hits = set(keyed.rows).intersection(*(match.places for match in found.values()))
             if settings.sync:
                 for host, link in links.items():
@@ -99,7 +111,12 @@ def guest(task: Task, io: Io, net: Net, log: Log) -> None:
     _write(io, log, keyed, settings, counts, hits)
 
 
-def host(task: Task, io: Io, net: Net, log: Log) -> None:
+def host(
+    task: Task,
+    io: Io,
+    net: Net,
+    log: Log,
+) -> None:
     """One of the parties that talk to the guest."""
     settings = read_settings(task, log)
     guest_name = task.peers("guest")[0]
@@ -124,7 +141,9 @@ def read_settings(task: Task, log: Log) -> Settings:
     reader = Reader(task.parameters)
     method = reader.choice("intersect_method", RAW, METHODS, {})
     hashes = available()
-    refused = {name: "this installation does not compute it" for name in HASHES if name not in hashes}
+    refused = {
+        name: "this installation does not compute it" for name in HASHES if name not in hashes
+    }
     join_role = reader.choice("join_role", "host", ("guest", "host"), {})
     salt = task.parameters.get("salt", "12345")
     reader.raw("salt")
@@ -154,11 +173,18 @@ def read_settings(task: Task, log: Log) -> Settings:
     if method == RAW and join_role == "host" and hosts > 1:
         reader.refuse("join_role", f"must be guest when there are {hosts} hosts")
     if guests != 1 or not hosts:
-        raise BadParameters(f"config.node_id: needs one guest and at least one host, got {guests} and {hosts}")
+        raise BadParameters(
+            f"config.node_id: needs one guest and at least one host, got {guests} and {hosts}"
+        )
     reader.finish(log)
     for name, only in _ONLY_FOR.items():
         if name in task.parameters and method != only:
-            log("warning", "parameter has no effect with this intersect_method", parameter=name, method=method)
+            log(
+                "warning",
+                "parameter has no effect with this intersect_method",
+                parameter=name,
+                method=method,
+            )
     if method == RAW and not settings.tagging.use_hash:
         log("warning", "use_hash is false: ids are sent to the peer as they are")
     return settings
@@ -187,11 +213,18 @@ def read_rows(table: Table, column: str) -> Keyed:
     if problems:
         more = len(problems) - _SHOWN_PROBLEMS
         shown = "; ".join(problems[:_SHOWN_PROBLEMS]) + (f" and {more} more" if more > 0 else "")
-        raise BadParameters(f"id: every row of {INPUT} needs an id of its own in column {column!r}: {shown}")
+        raise BadParameters(
+            f"id: every row of {INPUT} needs an id of its own in column {column!r}: {shown}"
+        )
     return Keyed(table, rows)
 
 
-def _agree(task: Task, link: Link, settings: Settings, rows: int) -> int:
+def _agree(
+    task: Task,
+    link: Link,
+    settings: Settings,
+    rows: int,
+) -> int:
     """Compare settings with a peer; the number of its rows. Raises `BadParameters` naming what differs."""
     mine = settings.shared(task.task_id)
     link.send("settings", {"rows": rows, "settings": mine})
@@ -199,7 +232,9 @@ def _agree(task: Task, link: Link, settings: Settings, rows: int) -> int:
     theirs = message.fields.get("settings")
     theirs = theirs if isinstance(theirs, dict) else {}
     differing = [
-        name if name == "salt" else f"{name} is {mine.get(name)!r} here and {theirs.get(name)!r} there"
+        name
+        if name == "salt"
+        else f"{name} is {mine.get(name)!r} here and {theirs.get(name)!r} there"
         for name in sorted({*mine, *theirs})
         if mine.get(name) != theirs.get(name)
     ]
@@ -208,16 +243,28 @@ def _agree(task: Task, link: Link, settings: Settings, rows: int) -> int:
     return message.integer("rows", 0, 2**32 - 1)
 
 
-def _match(link: Link, ids: Sequence[str], settings: Settings, rows: int) -> matching.Matches:
+def _match(
+    link: Link,
+    ids: Sequence[str],
+    settings: Settings,
+    rows: int,
+) -> matching.Matches:
     """Be the side that learns."""
     if settings.method == RSA:
-        return matching.rsa_match(link, ids, settings.rsa_hash, settings.rsa_final_hash, settings.rsa_bits, rows)
+        return matching.rsa_match(
+            link, ids, settings.rsa_hash, settings.rsa_final_hash, settings.rsa_bits, rows
+        )
     if settings.method == ECDH:
         return matching.curve_match(link, ids, rows)
     return matching.raw_collect(link, ids, settings.tagging, rows)
 
 
-def _passive(link: Link, keyed: Keyed, settings: Settings, rows: int = 0) -> set[str] | None:
+def _passive(
+    link: Link,
+    keyed: Keyed,
+    settings: Settings,
+    rows: int = 0,
+) -> set[str] | None:
     """Be the side that learns only what the other sends; None if that is nothing."""
     if settings.method == RSA:
         sent = matching.rsa_sign(
@@ -231,7 +278,12 @@ def _passive(link: Link, keyed: Keyed, settings: Settings, rows: int = 0) -> set
 
 
 def _write(
-    io: Io, log: Log, keyed: Keyed, settings: Settings, counts: Mapping[str, int], hits: set[str] | None
+    io: Io,
+    log: Log,
+    keyed: Keyed,
+    settings: Settings,
+    counts: Mapping[str, int],
+    hits: set[str] | None,
 ) -> None:
     ordered = sorted(hits or ())
     if settings.only_id:
@@ -243,6 +295,17 @@ def _write(
     io.write_table(OUTPUT, table)
     io.write_table(REPORT, Table(["party", "count"], [*report, ["intersection", found]]))
     if hits is None:
-        log("info", "intersection done, hits not shared with this party", method=settings.method, **counts)
+        log(
+            "info",
+            "intersection done, hits not shared with this party",
+            method=settings.method,
+            **counts,
+        )
     else:
-        log("info", "intersection done", method=settings.method, common=len(hits), **counts)
+        log(
+            "info",
+            "intersection done",
+            method=settings.method,
+            common=len(hits),
+            **counts,
+        )

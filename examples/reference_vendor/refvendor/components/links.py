@@ -49,7 +49,12 @@ class Message:
     fields: Mapping[str, Any]
     blobs: Sequence[bytes]
 
-    def integer(self, name: str, low: int, high: int) -> int:
+    def integer(
+        self,
+        name: str,
+        low: int,
+        high: int,
+    ) -> int:
         """The whole number of that name. Raises `BadMessage` if there is none or it is out of bounds."""
         value = self.fields.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -82,7 +87,12 @@ class Link(Protocol):
 
     peer: str
 
-    def send(self, kind: str, fields: Mapping[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
+    def send(
+        self,
+        kind: str,
+        fields: Mapping[str, Any] | None = None,
+        blobs: Sequence[bytes] = (),
+    ) -> None:
         """Send one message."""
 
     def expect(self, *kinds: str) -> Message:
@@ -92,14 +102,26 @@ class Link(Protocol):
 class SealedLink:
     """A `Link` whose messages only the peer can read."""
 
-    def __init__(self, net: Net, peer: str, box: Box) -> None:
+    def __init__(
+        self,
+        net: Net,
+        peer: str,
+        box: Box,
+    ) -> None:
         self.peer = peer
         self._net = net
         self._box = box
 
-    def send(self, kind: str, fields: Mapping[str, Any] | None = None, blobs: Sequence[bytes] = ()) -> None:
+    def send(
+        self,
+        kind: str,
+        fields: Mapping[str, Any] | None = None,
+        blobs: Sequence[bytes] = (),
+    ) -> None:
         """Send a message that only the peer can open."""
-        self._net.send(self.peer, TRAIN, bytes(self._box.encrypt(encode(kind, fields or {}, blobs))))
+        self._net.send(
+            self.peer, TRAIN, bytes(self._box.encrypt(encode(kind, fields or {}, blobs)))
+        )
 
     def expect(self, *kinds: str) -> Message:
         """Return the peer's next message. Raises `BadMessage`, and `PeerFailed` where it has given up."""
@@ -107,11 +129,18 @@ class SealedLink:
         try:
             data = self._box.decrypt(data)
         except (CryptoError, ValueError) as error:
-            raise BadMessage(f"{self.peer}: a message does not open under the agreed key") from error
+            raise BadMessage(
+                f"{self.peer}: a message does not open under the agreed key"
+            ) from error
         return checked(self.peer, decode(data), kinds)
 
 
-def connect(task: Task, net: Net, peers: Sequence[str], ids: Sequence[str] | None) -> dict[str, SealedLink]:
+def connect(
+    task: Task,
+    net: Net,
+    peers: Sequence[str],
+    ids: Sequence[str] | None,
+) -> dict[str, SealedLink]:
     """Say hello to every peer and compare rows with those that hold some.
 
     ``ids`` are this party's ids in order, None for a party without rows. Raises `NotAligned` naming the
@@ -132,7 +161,10 @@ def connect(task: Task, net: Net, peers: Sequence[str], ids: Sequence[str] | Non
         except (CryptoError, ValueError, TypeError) as error:
             raise BadMessage(f"{peer}: its public key cannot be used") from error
         links[peer] = SealedLink(net, peer, box)
-        if None not in (fields["ids"], message.fields.get("ids")) and message.fields["ids"] != fields["ids"]:
+        if (
+            None not in (fields["ids"], message.fields.get("ids"))
+            and message.fields["ids"] != fields["ids"]
+        ):
             differing.append(f"{peer} ({message.fields.get('rows')} rows)")
     with telling_peers(list(links.values())):
         if differing:
@@ -166,9 +198,17 @@ def ids_digest(task_id: str, ids: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def encode(kind: str, fields: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+def encode(
+    kind: str,
+    fields: Mapping[str, Any],
+    blobs: Sequence[bytes],
+) -> bytes:
     """Return a message as bytes: the length of its head, its head, its blobs."""
-    head = {"kind": kind, "fields": fields, "blobs": [len(blob) for blob in blobs]}
+    head = {
+        "kind": kind,
+        "fields": fields,
+        "blobs": [len(blob) for blob in blobs],
+    }
     data = json.dumps(head, separators=(",", ":")).encode()
     return b"".join([struct.pack(">I", len(data)), data, *blobs])
 
@@ -189,10 +229,18 @@ def decode(data: bytes) -> Message:
     for length in lengths:
         blobs.append(data[start : start + length])
         start += length
-    return Message(kind=kind, fields=fields, blobs=blobs)
+    return Message(
+        kind=kind,
+        fields=fields,
+        blobs=blobs,
+    )
 
 
-def checked(peer: str, message: Message, kinds: Sequence[str]) -> Message:
+def checked(
+    peer: str,
+    message: Message,
+    kinds: Sequence[str],
+) -> Message:
     """Return a message of one of these kinds.
 
     Raises `BadMessage`, and `PeerFailed` where the peer has given up.

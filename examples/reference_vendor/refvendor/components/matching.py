@@ -64,14 +64,23 @@ def received_ids(link: Link, ids_in_sent_order: Sequence[str]) -> set[str]:
     return {ids_in_sent_order[n] for n in numbers}
 
 
-def raw_send(link: Link, ids: Sequence[str], tagging: Tagging) -> list[str]:
+def raw_send(
+    link: Link,
+    ids: Sequence[str],
+    tagging: Tagging,
+) -> list[str]:
     """Send the tags of all ids; returns the ids in the order sent."""
     tags, ordered = _tagged(ids, tagging.tag)
     link.send("tags", blobs=[json.dumps(tags, ensure_ascii=False).encode()])
     return ordered
 
 
-def raw_collect(link: Link, ids: Sequence[str], tagging: Tagging, rows: int) -> Matches:
+def raw_collect(
+    link: Link,
+    ids: Sequence[str],
+    tagging: Tagging,
+    rows: int,
+) -> Matches:
     """Find own ids among the peer's tags."""
     try:
         tags = json.loads(link.expect("tags").blob())
@@ -84,7 +93,14 @@ def raw_collect(link: Link, ids: Sequence[str], tagging: Tagging, rows: int) -> 
     return Matches({i: places[tag] for i in ids if (tag := tagging.tag(i)) in places})
 
 
-def rsa_sign(link: Link, ids: Sequence[str], method: str, final: str, bits: int, rows: int) -> list[str]:
+def rsa_sign(
+    link: Link,
+    ids: Sequence[str],
+    method: str,
+    final: str,
+    bits: int,
+    rows: int,
+) -> list[str]:
     """Be the signer: make a key, sign blindly, send tags of the own signatures; returns ids as sent."""
     key = rsa.generate(bits)
     public, size = key.public, key.public.size
@@ -94,11 +110,20 @@ def rsa_sign(link: Link, ids: Sequence[str], method: str, final: str, bits: int,
     tags, ordered = _tagged(ids, tag_of.__getitem__)
     blinded = _numbers(link.expect("blinded").blob(), public, "blinded")
     _same_count("blinded", len(blinded), rows)
-    link.send("signed", blobs=[joined_numbers([int(s) for s in key.sign(blinded)], size), b"".join(tags)])
+    link.send(
+        "signed", blobs=[joined_numbers([int(s) for s in key.sign(blinded)], size), b"".join(tags)]
+    )
     return ordered
 
 
-def rsa_match(link: Link, ids: Sequence[str], method: str, final: str, bits: int, rows: int) -> Matches:
+def rsa_match(
+    link: Link,
+    ids: Sequence[str],
+    method: str,
+    final: str,
+    bits: int,
+    rows: int,
+) -> Matches:
     """Be the learner: have the own ids signed blindly and compare with the signer's tags."""
     blob = link.expect("key").blob()
     public = rsa.PublicKey(mpz(int.from_bytes(blob, "big")), mpz(rsa.EXPONENT))
@@ -106,7 +131,9 @@ def rsa_match(link: Link, ids: Sequence[str], method: str, final: str, bits: int
         raise BadMessage(f"key: must be an odd modulus of {bits} bits")
     blinded = rsa.blind(public, [public.hashed(method, value.encode()) for value in ids])
     order = sorted(range(len(ids)), key=blinded.values.__getitem__)
-    link.send("blinded", blobs=[joined_numbers([int(blinded.values[i]) for i in order], public.size)])
+    link.send(
+        "blinded", blobs=[joined_numbers([int(blinded.values[i]) for i in order], public.size)]
+    )
     answer = link.expect("signed")
     signed = _numbers(answer.blob(0), public, "signed")
     _same_count("signed", len(signed), len(ids))
@@ -117,10 +144,16 @@ def rsa_match(link: Link, ids: Sequence[str], method: str, final: str, bits: int
     return _matches(dict(zip(ids, tags, strict=True)), answer.blob(1), rows)
 
 
-def curve_send(link: Link, ids: Sequence[str], rows: int) -> list[str]:
+def curve_send(
+    link: Link,
+    ids: Sequence[str],
+    rows: int,
+) -> list[str]:
     """Be the helper of the curve method; returns ids as sent."""
     scalar = curve.secret()
-    own = dict(zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True))
+    own = dict(
+        zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True)
+    )
     points, ordered = _tagged(ids, own.__getitem__)
     link.send("points", blobs=[b"".join(points)])
     theirs = _slices(link.expect("points").blob(), curve.SIZE, "points")
@@ -129,10 +162,16 @@ def curve_send(link: Link, ids: Sequence[str], rows: int) -> list[str]:
     return ordered
 
 
-def curve_match(link: Link, ids: Sequence[str], rows: int) -> Matches:
+def curve_match(
+    link: Link,
+    ids: Sequence[str],
+    rows: int,
+) -> Matches:
     """Be the learner of the curve method."""
     scalar = curve.secret()
-    own = dict(zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True))
+    own = dict(
+        zip(ids, curve.multiply(scalar, (curve.point(i.encode()) for i in ids)), strict=True)
+    )
     points, ordered = _tagged(ids, own.__getitem__)
     link.send("points", blobs=[b"".join(points)])
     theirs = _slices(link.expect("points").blob(), curve.SIZE, "points")
@@ -147,30 +186,50 @@ def _tagged(ids: Sequence[str], tag_of: Callable[[str], T]) -> tuple[list[T], li
     return [tag for tag, _ in pairs], [value for _, value in pairs]
 
 
-def _signature_tags(signatures: Sequence[mpz], final: str, size: int) -> list[bytes]:
+def _signature_tags(
+    signatures: Sequence[mpz],
+    final: str,
+    size: int,
+) -> list[bytes]:
     return [digest(final, int(signature).to_bytes(size, "big"))[:TAG] for signature in signatures]
 
 
-def _matches(own: dict[str, bytes], peer_tags: bytes, rows: int) -> Matches:
+def _matches(
+    own: dict[str, bytes],
+    peer_tags: bytes,
+    rows: int,
+) -> Matches:
     tags = _slices(peer_tags, TAG, "tags")
     _same_count("tags", len(tags), rows)
     places = {tag: place for place, tag in enumerate(tags)}
     return Matches({value: places[tag] for value, tag in own.items() if tag in places})
 
 
-def _numbers(blob: bytes, public: rsa.PublicKey, what: str) -> list[mpz]:
+def _numbers(
+    blob: bytes,
+    public: rsa.PublicKey,
+    what: str,
+) -> list[mpz]:
     numbers = [mpz(int.from_bytes(part, "big")) for part in _slices(blob, public.size, what)]
     if any(not 0 < number < public.n for number in numbers):
         raise BadMessage(f"{what}: a number is not below the modulus")
     return numbers
 
 
-def _slices(blob: bytes, size: int, what: str) -> list[bytes]:
+def _slices(
+    blob: bytes,
+    size: int,
+    what: str,
+) -> list[bytes]:
     if len(blob) % size:
         raise BadMessage(f"{what}: must be a multiple of {size} bytes")
     return [blob[i : i + size] for i in range(0, len(blob), size)]
 
 
-def _same_count(what: str, got: int, announced: int) -> None:
+def _same_count(
+    what: str,
+    got: int,
+    announced: int,
+) -> None:
     if got != announced:
         raise BadMessage(f"{what}: {got} came, {announced} were announced")

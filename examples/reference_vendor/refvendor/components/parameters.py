@@ -22,7 +22,12 @@ DATA_LOCATION = {"dataset_id", "namespace", "name"}
 class Reader:
     """Reads named values out of one object and keeps a list of what is wrong with them."""
 
-    def __init__(self, values: Mapping[str, Any], path: str = "", problems: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        path: str = "",
+        problems: list[str] | None = None,
+    ) -> None:
         self._values = values
         self._path = path
         self._problems: list[str] = [] if problems is None else problems
@@ -49,7 +54,13 @@ class Reader:
             return default
         return str(value).strip()
 
-    def choice(self, name: str, default: str, allowed: Sequence[str], refused: Mapping[str, str]) -> str:
+    def choice(
+        self,
+        name: str,
+        default: str,
+        allowed: Sequence[str],
+        refused: Mapping[str, str],
+    ) -> str:
         """One of the allowed words, whatever its case; ``refused`` says why a known word cannot work."""
         value = self.text(name, default)
         for word in allowed:
@@ -59,7 +70,14 @@ class Reader:
         self.refuse(name, f"must be one of {', '.join(allowed)}" + (f" ({why})" if why else ""))
         return default
 
-    def number(self, name: str, default: float, low: float, high: float = math.inf, above: bool = False) -> float:
+    def number(
+        self,
+        name: str,
+        default: float,
+        low: float,
+        high: float = math.inf,
+        above: bool = False,
+    ) -> float:
         """A finite number from ``low`` (or just above it) to ``high``."""
         value = self.raw(name)
         if value is None:
@@ -72,7 +90,13 @@ class Reader:
             return default
         return number
 
-    def integer(self, name: str, default: int, low: int, high: int) -> int:
+    def integer(
+        self,
+        name: str,
+        default: int,
+        low: int,
+        high: int,
+    ) -> int:
         """Return a whole number from ``low`` to ``high``.
 
         The default where there is none, or none that will do.
@@ -98,7 +122,12 @@ class Reader:
             self.refuse(name, "must be true or false")
         return False
 
-    def words(self, name: str, default: Sequence[str], allowed: Sequence[str]) -> tuple[str, ...]:
+    def words(
+        self,
+        name: str,
+        default: Sequence[str],
+        allowed: Sequence[str],
+    ) -> tuple[str, ...]:
         """A list of words: a JSON list, its text, or words between commas."""
         value = _decoded(self.raw(name))
         if value is None:

@@ -57,7 +57,11 @@ def predicts(task: Task) -> bool:
     return MODEL in task.inputs
 
 
-def read_model(task: Task, io: Io, keys: Sequence[str]) -> Mapping[str, Any]:
+def read_model(
+    task: Task,
+    io: Io,
+    keys: Sequence[str],
+) -> Mapping[str, Any]:
     """Read this party's part of the model. Raises `BadParameters` for another party's, or another kind."""
     value = io.read_json(MODEL)
     if not isinstance(value, Mapping):
@@ -71,7 +75,11 @@ def read_model(task: Task, io: Io, keys: Sequence[str]) -> Mapping[str, Any]:
     return value
 
 
-def read_new_rows(table: Table, common: Common, features: Sequence[str]) -> NewRows:
+def read_new_rows(
+    table: Table,
+    common: Common,
+    features: Sequence[str],
+) -> NewRows:
     """Take ids, the model's features and the labels, if there are any, out of a table.
 
     Raises `BadParameters`. Messages name columns and counts, never a value.
@@ -79,11 +87,15 @@ def read_new_rows(table: Table, common: Common, features: Sequence[str]) -> NewR
     header = table.header
     wanted = [common.id, *features]
     problems = [
-        f"train_data: has no column {name!r}, which the model needs" for name in features if name not in header
+        f"train_data: has no column {name!r}, which the model needs"
+        for name in features
+        if name not in header
     ]
     if common.id not in header:
         problems.append(f"id: train_data has no column {common.id!r} among its {len(header)}")
-    problems += [f"train_data: column name {n!r} occurs twice" for n in wanted if header.count(n) > 1]
+    problems += [
+        f"train_data: column name {n!r} occurs twice" for n in wanted if header.count(n) > 1
+    ]
     if not table.rows:
         problems.append("train_data: has no rows")
     if uneven := sum(len(row) != len(header) for row in table.rows):
@@ -92,7 +104,9 @@ def read_new_rows(table: Table, common: Common, features: Sequence[str]) -> NewR
         raise BadParameters("; ".join(problems))
     ids = [row[header.index(common.id)] for row in table.rows]
     if len(set(ids)) != len(ids):
-        raise BadParameters(f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}")
+        raise BadParameters(
+            f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}"
+        )
     values = np.empty((len(ids), len(features)))
     for column, name in enumerate(features):
         place = header.index(name)
@@ -115,7 +129,11 @@ def same_training(model: Mapping[str, Any], message: Message) -> None:
         )
 
 
-def threshold_of(task: Task, common: Common, model: Mapping[str, Any]) -> float:
+def threshold_of(
+    task: Task,
+    common: Common,
+    model: Mapping[str, Any],
+) -> float:
     """The job's threshold where it names one, else the one of the training."""
     if task.parameters.get("predict_param") not in (None, "", {}):
         return common.threshold
@@ -135,7 +153,12 @@ def write_scores(
     """Write the guest's outputs: a score and a class per row, and the measures if there are labels."""
     probabilities = sigmoid(scores)
     chosen = probabilities >= threshold_of(task, common, model)
-    header = [common.id, *([common.label] if rows.labels is not None else []), "score", "prediction"]
+    header = [
+        common.id,
+        *([common.label] if rows.labels is not None else []),
+        "score",
+        "prediction",
+    ]
     labels = [[cell] for cell in rows.labels] if rows.labels is not None else [[] for _ in rows.ids]
     cells = [
         [i, *label, repr(float(p)), str(int(c))]
@@ -147,14 +170,21 @@ def write_scores(
     curve: Any = measured
     if known is not None:
         measured = quality(known, probabilities, common.metrics)
-        curve = ks_curve(known, probabilities) if "ks" in common.metrics else {"left_out": "metrics"}
+        curve = (
+            ks_curve(known, probabilities) if "ks" in common.metrics else {"left_out": "metrics"}
+        )
     about = {"rows": len(rows.ids), "predicted_with": model.get("training")}
     for name, value in ((LOSS, {**about, **measured}), (AUC, {**about, **measured}), (KS, curve)):
         if name in reports:
             io.write_json(name, value)
 
 
-def write_rest(io: Io, common: Common, ids: Sequence[str], reports: Sequence[str]) -> None:
+def write_rest(
+    io: Io,
+    common: Common,
+    ids: Sequence[str],
+    reports: Sequence[str],
+) -> None:
     """Write the outputs of a party that gets no scores."""
     io.write_table(OUTPUT, only_ids(common.id, ids))
     for name in reports:

@@ -99,7 +99,12 @@ class Optimizer:
 class Part:
     """One party's weights and how they move."""
 
-    def __init__(self, party: str, design: Design, plan: RegressionPlan) -> None:
+    def __init__(
+        self,
+        party: str,
+        design: Design,
+        plan: RegressionPlan,
+    ) -> None:
         self.design = design
         self.weights = initial_weights(party, design, plan.init)
         self._plan = plan
@@ -122,7 +127,12 @@ class Part:
             return float(self._plan.alpha * np.abs(weights).sum())
         return float(self._plan.alpha / 2 * (weights**2).sum())
 
-    def move(self, sums: Sequence[int], rows: int, iteration: int) -> None:
+    def move(
+        self,
+        sums: Sequence[int],
+        rows: int,
+        iteration: int,
+    ) -> None:
         """Take one step from the summed gradients of a batch."""
         slope = np.sign(self.weights) if self._plan.penalty == "L1" else self.weights
         gradient = np.array([float(value) for value in sums]) * GRADIENT_UNIT / rows
@@ -132,13 +142,22 @@ class Part:
     def model(self) -> dict[str, Any]:
         """The weights with what a new row has to be standardised by."""
         entries = [
-            {"feature": name, "weight": float(weight), "mean": float(mean), "scale": float(scale)}
+            {
+                "feature": name,
+                "weight": float(weight),
+                "mean": float(mean),
+                "scale": float(scale),
+            }
             for name, weight, mean, scale in zip(
                 self.design.names, self.weights, self.design.means, self.design.scales, strict=False
             )
         ]
         intercept = {"intercept": float(self.weights[-1])} if self.design.intercept else {}
-        return {"weights": entries, "largest_feature": LARGEST_FEATURE, **intercept}
+        return {
+            "weights": entries,
+            "largest_feature": LARGEST_FEATURE,
+            **intercept,
+        }
 
 
 def standardise(rows: Rows, intercept: bool) -> Design:
@@ -151,10 +170,20 @@ def standardise(rows: Rows, intercept: bool) -> Design:
     spread = np.sqrt((centred**2).sum(axis=0) / counts)
     scales = np.where(spread > 1e-12 * np.maximum(1.0, np.abs(means)), spread, 1.0)
     cells = _cells(centred, scales, intercept)
-    return Design(names=rows.names, means=means, scales=scales, cells=cells, intercept=intercept)
+    return Design(
+        names=rows.names,
+        means=means,
+        scales=scales,
+        cells=cells,
+        intercept=intercept,
+    )
 
 
-def _cells(centred: Floats, scales: Floats, intercept: bool) -> Ints:
+def _cells(
+    centred: Floats,
+    scales: Floats,
+    intercept: bool,
+) -> Ints:
     """Features in units of 2 ** -FEATURE_BITS, and the intercept's column if there is one."""
     unit = 2.0**FEATURE_BITS
     limit = LARGEST_FEATURE * unit - 1
@@ -175,13 +204,20 @@ def features_of(model: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def fitted_part(party: str, model: Mapping[str, Any], values: Floats, plan: RegressionPlan) -> Part:
+def fitted_part(
+    party: str,
+    model: Mapping[str, Any],
+    values: Floats,
+    plan: RegressionPlan,
+) -> Part:
     """A part with the weights of a model, over new rows standardised as those of the training were.
 
     ``values`` has a column per weight. Raises `BadParameters`.
     """
     try:
-        numbers = np.array([[e["weight"], e["mean"], e["scale"]] for e in model["weights"]], dtype=np.float64)
+        numbers = np.array(
+            [[e["weight"], e["mean"], e["scale"]] for e in model["weights"]], dtype=np.float64
+        )
         weights, means, scales = numbers.reshape(-1, 3).T
         intercept = "intercept" in model
         if intercept:
@@ -192,12 +228,18 @@ def fitted_part(party: str, model: Mapping[str, Any], values: Floats, plan: Regr
         raise BadParameters(_BROKEN)
     centred = np.where(np.isnan(values), 0.0, values - means)
     names = features_of(model)
-    part = Part(party, Design(names, means, scales, _cells(centred, scales, intercept), intercept), plan)
+    part = Part(
+        party, Design(names, means, scales, _cells(centred, scales, intercept), intercept), plan
+    )
     part.weights = weights
     return part
 
 
-def initial_weights(party: str, design: Design, init: str) -> Floats:
+def initial_weights(
+    party: str,
+    design: Design,
+    init: str,
+) -> Floats:
     """Weights to begin with; the random ones are the same in every run. An intercept begins at zero."""
     size = design.cells.shape[1]
     draw = np.random.default_rng([SEED, *party.encode()])
@@ -220,7 +262,9 @@ def batches(rows: int, size: int | None) -> list[Ints]:
         return [order]
     order = np.random.default_rng(SEED).permutation(rows)
     count = max(1, rows // size)
-    return [np.sort(order[i * size : None if i == count - 1 else (i + 1) * size]) for i in range(count)]
+    return [
+        np.sort(order[i * size : None if i == count - 1 else (i + 1) * size]) for i in range(count)
+    ]
 
 
 def quarter(scores: Floats) -> Ints:
@@ -243,7 +287,11 @@ def host_loss(part: Part, scores: Floats) -> int:
     return round((float((scores**2).sum()) / 8 + len(scores) * part.penalty()) / GRADIENT_UNIT)
 
 
-def guest_loss(part: Part, labels: Floats, scores: Floats) -> int:
+def guest_loss(
+    part: Part,
+    labels: Floats,
+    scores: Floats,
+) -> int:
     """What the guest adds to the loss by itself, in units of 2 ** -36."""
     own = float((math.log(2) - signs(labels) * scores / 2 + scores**2 / 8).sum())
     return round((own + len(scores) * part.penalty()) / GRADIENT_UNIT)
@@ -264,14 +312,23 @@ class Fitted:
     converged: bool
 
 
-def converged(plan: RegressionPlan, losses: Sequence[float], moved: float) -> bool:
+def converged(
+    plan: RegressionPlan,
+    losses: Sequence[float],
+    moved: float,
+) -> bool:
     """Whether the last iteration changed too little: the loss, or the weights (Euclidean norm)."""
     if plan.early_stop == "diff":
         return len(losses) > 1 and abs(losses[-2] - losses[-1]) < plan.tol
     return moved < plan.tol
 
 
-def pooled(guest: Part, host: Part | None, labels: Floats, plan: RegressionPlan) -> Fitted:
+def pooled(
+    guest: Part,
+    host: Part | None,
+    labels: Floats,
+    plan: RegressionPlan,
+) -> Fitted:
     """Fit in the clear: the run that the federated one must equal; without a host, the guest alone."""
     parts = [guest] if host is None else [guest, host]
     losses: list[float] = []
@@ -294,4 +351,8 @@ def pooled(guest: Part, host: Part | None, labels: Floats, plan: RegressionPlan)
         stop = converged(plan, losses, math.sqrt(sum(steps)))
     everyone = np.arange(len(labels))
     scores = sum((part.scores(everyone) for part in parts), start=np.zeros(len(labels)))
-    return Fitted(losses=losses, scores=scores, converged=stop)
+    return Fitted(
+        losses=losses,
+        scores=scores,
+        converged=stop,
+    )

@@ -69,7 +69,11 @@ class Bins:
     """rows x features"""
 
 
-def bin_features(names: list[str], values: Floats, bin_num: int) -> Bins:
+def bin_features(
+    names: list[str],
+    values: Floats,
+    bin_num: int,
+) -> Bins:
     """Cut every column at its quantiles into at most ``bin_num`` bins; missing values join the lowest."""
     codes = np.zeros(values.shape, dtype=np.int64)
     cuts = []
@@ -84,10 +88,19 @@ def bin_features(names: list[str], values: Floats, bin_num: int) -> Bins:
         cuts.append(edges)
         known = ~np.isnan(values[:, column])
         codes[known, column] = np.searchsorted(edges, values[known, column], side="left")
-    return Bins(names=names, cuts=cuts, codes=codes)
+    return Bins(
+        names=names,
+        cuts=cuts,
+        codes=codes,
+    )
 
 
-def columns_of_tree(party: str, tree: int, total: int, rate: float) -> list[int]:
+def columns_of_tree(
+    party: str,
+    tree: int,
+    total: int,
+    rate: float,
+) -> list[int]:
     """The columns a party offers in one tree: always the same for the same party, tree and rate."""
     if rate >= 1 or not total:
         return list(range(total))
@@ -96,7 +109,11 @@ def columns_of_tree(party: str, tree: int, total: int, rate: float) -> list[int]
     return sorted(int(column) for column in picked)
 
 
-def candidates(bins: Bins, columns: Sequence[int], rows: Ints) -> list[tuple[int, int]]:
+def candidates(
+    bins: Bins,
+    columns: Sequence[int],
+    rows: Ints,
+) -> list[tuple[int, int]]:
     """Every (column, bin) whose cut leaves rows on both sides, each way of parting a column's rows once."""
     found = []
     for column in columns:
@@ -105,7 +122,13 @@ def candidates(bins: Bins, columns: Sequence[int], rows: Ints) -> list[tuple[int
     return found
 
 
-def left_sums(bins: Bins, places: Sequence[tuple[int, int]], rows: Ints, g: Ints, h: Ints) -> Sums:
+def left_sums(
+    bins: Bins,
+    places: Sequence[tuple[int, int]],
+    rows: Ints,
+    g: Ints,
+    h: Ints,
+) -> Sums:
     """The sums of the rows up to each candidate's bin."""
     size = len(places)
     sums = Sums(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
@@ -123,7 +146,13 @@ def left_sums(bins: Bins, places: Sequence[tuple[int, int]], rows: Ints, g: Ints
     return sums
 
 
-def gains(left: Sums, count: int, g: int, h: int, rule: SplitRule) -> Floats:
+def gains(
+    left: Sums,
+    count: int,
+    g: int,
+    h: int,
+    rule: SplitRule,
+) -> Floats:
     """What each candidate gains in a node with these totals; minus infinity where a side gets too small."""
     right = Sums(count - left.count, g - left.g, h - left.h)
     whole = rule.strength(np.array([g]), np.array([h]))[0]
@@ -133,7 +162,11 @@ def gains(left: Sums, count: int, g: int, h: int, rule: SplitRule) -> Floats:
     return result
 
 
-def _sums_by_code(codes: Ints, values: Ints, width: int) -> Ints:
+def _sums_by_code(
+    codes: Ints,
+    values: Ints,
+    width: int,
+) -> Ints:
     sums = np.zeros(width, np.int64)
     np.add.at(sums, codes, values)
     return sums

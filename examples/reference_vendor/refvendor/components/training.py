@@ -75,7 +75,12 @@ def read_common(reader: Reader) -> Common:
     )
 
 
-def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows:
+def read_rows(
+    table: Table,
+    common: Common,
+    with_labels: bool,
+    log: Log,
+) -> Rows:
     """Take ids, numeric features and, at the guest, labels out of a table. Raises `BadParameters`.
 
     A column without a single number is left out with a warning, one with some is refused. Messages name
@@ -100,7 +105,9 @@ def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows
     columns = dict(zip(header, zip(*table.rows, strict=True), strict=True))
     ids = list(columns[common.id])
     if len(set(ids)) != len(ids):
-        raise BadParameters(f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}")
+        raise BadParameters(
+            f"id: {len(ids) - len(set(ids))} rows repeat another row's id in {common.id!r}"
+        )
     labels = _labels(columns[common.label], common.label) if with_labels else None
     names, values = [], []
     for name, cells in columns.items():
@@ -117,7 +124,12 @@ def read_rows(table: Table, common: Common, with_labels: bool, log: Log) -> Rows
     if problems:
         raise BadParameters("; ".join(problems))
     matrix = np.column_stack(values) if values else np.empty((len(ids), 0))
-    return Rows(ids=ids, names=names, values=matrix, labels=labels)
+    return Rows(
+        ids=ids,
+        names=names,
+        values=matrix,
+        labels=labels,
+    )
 
 
 def sigmoid(scores: Floats) -> Floats:
@@ -127,7 +139,11 @@ def sigmoid(scores: Floats) -> Floats:
     return result
 
 
-def predictions(rows: Rows, common: Common, probabilities: Floats) -> Table:
+def predictions(
+    rows: Rows,
+    common: Common,
+    probabilities: Floats,
+) -> Table:
     """The guest's output table: id, label, score in [0, 1] and the class at the threshold."""
     classes = probabilities >= common.threshold
     cells = [
@@ -158,7 +174,13 @@ class LossSoFar:
     A storage that refuses it fails nothing: the whole report is written at the end.
     """
 
-    def __init__(self, io: Io, report: str, step: str, log: Log) -> None:
+    def __init__(
+        self,
+        io: Io,
+        report: str,
+        step: str,
+        log: Log,
+    ) -> None:
         self._io = io
         self._report = report
         self._step = step
@@ -178,7 +200,11 @@ class LossSoFar:
         self._next = time.monotonic() + 1.0
 
 
-def quality(labels: Floats, probabilities: Floats, metrics: Sequence[str]) -> dict[str, float]:
+def quality(
+    labels: Floats,
+    probabilities: Floats,
+    metrics: Sequence[str],
+) -> dict[str, float]:
     """The measures that the job asks for."""
     measures = {"auc": auc, "ks": ks}
     return {name: float(measures[name](labels, probabilities)) for name in metrics}

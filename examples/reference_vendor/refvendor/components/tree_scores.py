@@ -40,16 +40,31 @@ def goes_left(values: Floats, threshold: Any) -> Sides:
     return result
 
 
-def tell_sides(link: Link, model: Mapping[str, Any], rows: NewRows, features: Sequence[str]) -> None:
+def tell_sides(
+    link: Link,
+    model: Mapping[str, Any],
+    rows: NewRows,
+    features: Sequence[str],
+) -> None:
     """Tell the guest the side of every row at every split of this host."""
     splits = model["splits"]
     columns = {name: rows.values[:, place] for place, name in enumerate(features)}
-    blobs = [np.packbits(goes_left(columns[s["feature"]], s.get("threshold"))).tobytes() for s in splits]
-    fields = {"training": model.get("training"), "splits": len(splits), "rows": len(rows.ids)}
+    blobs = [
+        np.packbits(goes_left(columns[s["feature"]], s.get("threshold"))).tobytes() for s in splits
+    ]
+    fields = {
+        "training": model.get("training"),
+        "splits": len(splits),
+        "rows": len(rows.ids),
+    }
     link.send(SIDES, fields, [b"".join(blobs)])
 
 
-def hear_sides(link: Link, model: Mapping[str, Any], rows: int) -> Sides:
+def hear_sides(
+    link: Link,
+    model: Mapping[str, Any],
+    rows: int,
+) -> Sides:
     """Return what a host tells. Raises `BadMessage`."""
     message = link.expect(SIDES)
     same_training(model, message)
@@ -58,13 +73,19 @@ def hear_sides(link: Link, model: Mapping[str, Any], rows: int) -> Sides:
     size = -(-rows // 8)
     data = message.blob()
     if len(data) != splits * size:
-        raise BadMessage(f"{link.peer}: {splits} splits of {rows} rows are {splits * size} bytes, not {len(data)}")
+        raise BadMessage(
+            f"{link.peer}: {splits} splits of {rows} rows are {splits * size} bytes, not {len(data)}"
+        )
     packed = np.frombuffer(data, dtype=np.uint8).reshape(splits, size)
     return np.unpackbits(packed, axis=1, count=rows).astype(bool)
 
 
 def walk(
-    model: Mapping[str, Any], me: str, rows: NewRows, features: Sequence[str], sides: Mapping[str, Sides]
+    model: Mapping[str, Any],
+    me: str,
+    rows: NewRows,
+    features: Sequence[str],
+    sides: Mapping[str, Sides],
 ) -> Floats:
     """The score of every row, added up in the order of the training. Raises `BadParameters`, `BadMessage`."""
     columns = {name: rows.values[:, place] for place, name in enumerate(features)}
@@ -77,7 +98,9 @@ def walk(
             reached: dict[int, npt.NDArray[np.int64]] = {0: np.arange(count)}
             while reached:
                 number, here = reached.popitem()
-                node = nodes.pop(number)  # each is met once: a tree with a circle ends in a KeyError
+                node = nodes.pop(
+                    number
+                )  # each is met once: a tree with a circle ends in a KeyError
                 if "leaf" in node:
                     step[here] = float(node["leaf"])
                     continue

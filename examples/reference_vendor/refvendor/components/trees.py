@@ -55,7 +55,12 @@ class Source(Protocol):
 
     party: str
 
-    def begin_tree(self, tree: int, g: Ints, h: Ints) -> None:
+    def begin_tree(
+        self,
+        tree: int,
+        g: Ints,
+        h: Ints,
+    ) -> None:
         """Take the gradients of a new tree."""
 
     def search(self, nodes: Mapping[int, Ints]) -> None:
@@ -71,21 +76,34 @@ class Source(Protocol):
 class LocalSource:
     """Features that are at hand."""
 
-    def __init__(self, party: str, bins: Bins, rate: float) -> None:
+    def __init__(
+        self,
+        party: str,
+        bins: Bins,
+        rate: float,
+    ) -> None:
         self.party = party
         self._bins = bins
         self._rate = rate
         self._columns: list[int] = []
         self._nodes: dict[int, tuple[Ints, list[tuple[int, int]]]] = {}
 
-    def begin_tree(self, tree: int, g: Ints, h: Ints) -> None:
+    def begin_tree(
+        self,
+        tree: int,
+        g: Ints,
+        h: Ints,
+    ) -> None:
         """Choose the tree's columns, and take its gradients."""
         self._columns = columns_of_tree(self.party, tree, len(self._bins.names), self._rate)
         self._g, self._h = g, h
 
     def search(self, nodes: Mapping[int, Ints]) -> None:
         """Look for splits of these nodes."""
-        self._nodes = {node: (rows, candidates(self._bins, self._columns, rows)) for node, rows in nodes.items()}
+        self._nodes = {
+            node: (rows, candidates(self._bins, self._columns, rows))
+            for node, rows in nodes.items()
+        }
 
     def offers(self, node: int) -> Sums:
         """Return the sums left of each possible split of a node."""
@@ -121,7 +139,10 @@ class Boosted:
 
 
 def boost(
-    sources: Sequence[Source], labels: Floats, plan: BoostingPlan, progress: Callable[[int, float], None]
+    sources: Sequence[Source],
+    labels: Floats,
+    plan: BoostingPlan,
+    progress: Callable[[int, float], None],
 ) -> Boosted:
     """Grow up to ``plan.num_trees`` trees; ``progress`` hears each tree's number (from 1) and loss."""
     share = labels.mean()
@@ -152,10 +173,17 @@ def boost(
 
 def logistic_loss(labels: Floats, scores: Floats) -> float:
     """The mean cross entropy of scores before the sigmoid."""
-    return float(np.mean(np.log1p(np.exp(-np.abs(scores))) + np.maximum(scores, 0.0) - scores * labels))
+    return float(
+        np.mean(np.log1p(np.exp(-np.abs(scores))) + np.maximum(scores, 0.0) - scores * labels)
+    )
 
 
-def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tuple[list[dict[str, Any]], Floats]:
+def _grow(
+    sources: Sequence[Source],
+    g: Ints,
+    h: Ints,
+    plan: BoostingPlan,
+) -> tuple[list[dict[str, Any]], Floats]:
     """One tree, level by level: its nodes, and what it adds to each row's score.
 
     The children of node ``i`` are ``2 i + 1`` and ``2 i + 2``.
@@ -166,7 +194,9 @@ def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tu
     for depth in range(plan.max_depth + 1):
         decided: dict[int, Parting] = {}
         if depth < plan.max_depth:
-            wide = {node: rows for node, rows in level.items() if len(rows) >= plan.min_sample_split}
+            wide = {
+                node: rows for node, rows in level.items() if len(rows) >= plan.min_sample_split
+            }
             decided = _decide(sources, wide, g, h, plan.rule) if wide else {}
         following: dict[int, Ints] = {}
         for node, rows in level.items():
@@ -177,7 +207,12 @@ def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tu
                 continue
             parting = decided[node]
             left, right = 2 * node + 1, 2 * node + 2
-            nodes[node] = {"node": node, **parting.note, "left": left, "right": right}
+            nodes[node] = {
+                "node": node,
+                **parting.note,
+                "left": left,
+                "right": right,
+            }
             following[left] = parting.left
             following[right] = np.setdiff1d(rows, parting.left, assume_unique=True)
         level = following
@@ -187,7 +222,11 @@ def _grow(sources: Sequence[Source], g: Ints, h: Ints, plan: BoostingPlan) -> tu
 
 
 def _decide(
-    sources: Sequence[Source], nodes: Mapping[int, Ints], g: Ints, h: Ints, rule: SplitRule
+    sources: Sequence[Source],
+    nodes: Mapping[int, Ints],
+    g: Ints,
+    h: Ints,
+    rule: SplitRule,
 ) -> dict[int, Parting]:
     """The best split of every node that has one worth making."""
     for source in sources:

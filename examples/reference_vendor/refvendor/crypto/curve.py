@@ -45,7 +45,9 @@ def point(value: bytes) -> bytes:
 def multiply(scalar: bytes, points: Iterable[bytes]) -> list[bytes]:
     """Encrypt points under a secret. Raises `BadPoint` for one of small order or of a wrong length."""
     found = list(points)
-    if any(len(p) != SIZE for p in found):  # the library reads as many bytes as it needs, whatever is there
+    if any(
+        len(p) != SIZE for p in found
+    ):  # the library reads as many bytes as it needs, whatever is there
         raise BadPoint(f"a point must have {SIZE} bytes")
     try:
         return [crypto_scalarmult(scalar, p) for p in found]

@@ -28,7 +28,11 @@ def digest(name: str, *parts: bytes) -> bytes:
     return state.digest()
 
 
-def expand(name: str, seed: bytes, length: int) -> bytes:
+def expand(
+    name: str,
+    seed: bytes,
+    length: int,
+) -> bytes:
     """``length`` bytes from a seed: the mask generation function MGF1 of PKCS #1 over the named hash."""
     blocks: list[bytes] = []
     size = 0

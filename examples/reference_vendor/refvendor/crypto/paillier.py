@@ -50,13 +50,23 @@ def generate(key_length: int = 2048) -> PrivateKey:
     n = p * q
     x = mpz(secrets.randbelow(int(n) - 2) + 2)
     h = n - x * x % n
-    return PrivateKey(n=n, h=gmpy2.powmod(h, n, n * n), p=p, q=q)
+    return PrivateKey(
+        n=n,
+        h=gmpy2.powmod(h, n, n * n),
+        p=p,
+        q=q,
+    )
 
 
 class FixedBase:
     """Powers of one base by table, one row of 255 entries per byte of the exponent."""
 
-    def __init__(self, base: mpz, modulus: mpz, bits: int) -> None:
+    def __init__(
+        self,
+        base: mpz,
+        modulus: mpz,
+        bits: int,
+    ) -> None:
         self._modulus = modulus
         self._size = -(-bits // 8)
         self._rows: list[list[mpz]] = []
@@ -140,9 +150,13 @@ class PublicKey:
         square = self.square
         return [a * b % square for a, b in zip(left, right, strict=True)]
 
-    def rerandomise(self, ciphers: Sequence[mpz], randomness: Sequence[mpz] | None = None) -> list[mpz]:
+    def rerandomise(
+        self, ciphers: Sequence[mpz], randomness: Sequence[mpz] | None = None
+    ) -> list[mpz]:
         """The same plaintexts in ciphertexts that nobody can link to how they were computed."""
-        return self.add(ciphers, self.randomness(len(ciphers)) if randomness is None else randomness)
+        return self.add(
+            ciphers, self.randomness(len(ciphers)) if randomness is None else randomness
+        )
 
     def negate(self, ciphers: Sequence[mpz]) -> list[mpz]:
         """Ciphertexts of the negated plaintexts: one inversion for the whole list."""
@@ -177,7 +191,12 @@ class PublicKey:
         correction = gmpy2.invert(gmpy2.powmod(product, shift, square), square)
         return [value * correction % square for value in sums]
 
-    def _multi_power(self, bases: Sequence[mpz], exponents: npt.NDArray[np.int64], bits: int) -> mpz:
+    def _multi_power(
+        self,
+        bases: Sequence[mpz],
+        exponents: npt.NDArray[np.int64],
+        bits: int,
+    ) -> mpz:
         """The product of all ``base ** exponent`` by buckets of equal digits (Pippenger)."""
         square = self.square
         window = min(range(1, 13), key=lambda w: -(-bits // w) * (len(bases) + (2 << w)))
@@ -185,7 +204,9 @@ class PublicKey:
         for start in range((bits - 1) // window * window, -1, -window):
             result = gmpy2.powmod(result, 1 << window, square)
             buckets: list[mpz | None] = [None] * (1 << window)
-            for base, digit in zip(bases, ((exponents >> start) & ((1 << window) - 1)).tolist(), strict=True):
+            for base, digit in zip(
+                bases, ((exponents >> start) & ((1 << window) - 1)).tolist(), strict=True
+            ):
                 if digit:
                     held = buckets[digit]
                     buckets[digit] = base if held is None else held * base % square
@@ -220,14 +241,23 @@ class PublicKey:
             if packed:
                 packed = gmpy2.powmod_base_list(packed, step, square)
             here = [chunk[place] for chunk in chunks if len(chunk) > place]
-            packed = [a * b % square for a, b in zip(packed, here, strict=False)] + here[len(packed) :]
+            packed = [a * b % square for a, b in zip(packed, here, strict=False)] + here[
+                len(packed) :
+            ]
         return packed
 
-    def unpack(self, plaintexts: Sequence[int], slot_bits: int, count: int) -> list[int]:
+    def unpack(
+        self,
+        plaintexts: Sequence[int],
+        slot_bits: int,
+        count: int,
+    ) -> list[int]:
         """The ``count`` values that `pack` put into these plaintexts. Raises `BadCiphertext`."""
         sizes = [len(chunk) for chunk in _even_chunks(range(count), self.slots(slot_bits))]
         if len(sizes) != len(plaintexts):
-            raise BadCiphertext(f"{count} packed values need {len(sizes)} ciphertexts, got {len(plaintexts)}")
+            raise BadCiphertext(
+                f"{count} packed values need {len(sizes)} ciphertexts, got {len(plaintexts)}"
+            )
         mask = (1 << slot_bits) - 1
         values = []
         for plaintext, size in zip(plaintexts, sizes, strict=True):
@@ -245,7 +275,9 @@ class PublicKey:
         if len(data) != size * count:
             raise BadCiphertext(f"{count} ciphertexts take {size * count} bytes, got {len(data)}")
         square = self.square
-        ciphers = [mpz(int.from_bytes(data[i : i + size], "big")) for i in range(0, len(data), size)]
+        ciphers = [
+            mpz(int.from_bytes(data[i : i + size], "big")) for i in range(0, len(data), size)
+        ]
         product = mpz(1)
         for cipher in ciphers:
             if not 0 < cipher < square:
@@ -271,7 +303,11 @@ class PrivateKey(PublicKey):
     @cached_property
     def _half_tables(self) -> tuple[FixedBase, FixedBase, mpz]:
         pp, qq, bits = self.p * self.p, self.q * self.q, self.bits // 2
-        return FixedBase(self.h % pp, pp, bits), FixedBase(self.h % qq, qq, bits), gmpy2.invert(qq, pp)
+        return (
+            FixedBase(self.h % pp, pp, bits),
+            FixedBase(self.h % qq, qq, bits),
+            gmpy2.invert(qq, pp),
+        )
 
     def prepare(self) -> None:
         """Make the tables now, so that the first encryption need not."""
@@ -292,7 +328,9 @@ class PrivateKey(PublicKey):
         """The plaintexts; those above half the modulus come back negative."""
         if not ciphers:
             return []
-        halves = [WORKERS.submit(self._decrypt_modulo, ciphers, prime) for prime in (self.p, self.q)]
+        halves = [
+            WORKERS.submit(self._decrypt_modulo, ciphers, prime) for prime in (self.p, self.q)
+        ]
         by_p, by_q = (half.result() for half in halves)
         p, q, n, half = self.p, self.q, self.n, self.n // 2
         inverse = gmpy2.invert(q, p)

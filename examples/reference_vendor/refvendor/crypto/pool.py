@@ -25,14 +25,21 @@ class RandomnessPool:
         self._stock: deque[mpz] = deque()
         self._wanted = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._fill, name="randomness", daemon=True)
+        self._thread = threading.Thread(
+            target=self._fill,
+            name="randomness",
+            daemon=True,
+        )
         self._thread.start()
 
     def __enter__(self) -> RandomnessPool:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._closed = True
         self._wanted.set()

@@ -68,7 +68,9 @@ class PrivateKey:
 def generate(bits: int) -> PrivateKey:
     """A fresh key whose modulus has exactly that many bits."""
     if not SMALLEST_KEY <= bits <= LARGEST_KEY or bits % 2:
-        raise ValueError(f"key length must be even and from {SMALLEST_KEY} to {LARGEST_KEY}, got {bits}")
+        raise ValueError(
+            f"key length must be even and from {SMALLEST_KEY} to {LARGEST_KEY}, got {bits}"
+        )
     p = _prime(bits // 2)
     q = _prime(bits // 2)
     while abs(p - q).bit_length() < bits // 2 - 100:
@@ -94,7 +96,11 @@ def blind(key: PublicKey, hashes: Sequence[mpz]) -> Blinded:
     return Blinded(list(hashes), factors, values)
 
 
-def unblind(key: PublicKey, blinded: Blinded, signed: Sequence[mpz]) -> list[mpz]:
+def unblind(
+    key: PublicKey,
+    blinded: Blinded,
+    signed: Sequence[mpz],
+) -> list[mpz]:
     """The signatures of the hashes. Raises `BadSignature` unless every one verifies."""
     if len(signed) != len(blinded.hashes):
         raise BadSignature(f"{len(signed)} signatures came for {len(blinded.hashes)} values")
@@ -110,8 +116,14 @@ def unblind(key: PublicKey, blinded: Blinded, signed: Sequence[mpz]) -> list[mpz
     return signatures
 
 
-def _powers(values: Sequence[mpz], exponent: mpz, prime: mpz) -> list[mpz]:
-    powers: list[mpz] = gmpy2.powmod_base_list([value % prime for value in values], exponent % (prime - 1), prime)
+def _powers(
+    values: Sequence[mpz],
+    exponent: mpz,
+    prime: mpz,
+) -> list[mpz]:
+    powers: list[mpz] = gmpy2.powmod_base_list(
+        [value % prime for value in values], exponent % (prime - 1), prime
+    )
     return powers
 
 

@@ -10,7 +10,9 @@ revision = "0016_applications"
 down_revision = "0015_exact_audits"
 
 _BINARY = (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-_EXACT: Any = {f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY}
+_EXACT: Any = {
+    f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY
+}
 _LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -34,7 +36,10 @@ def upgrade() -> None:
         **_EXACT,
     )
     known = {index["name"] for index in sa.inspect(op.get_bind()).get_indexes("application")}
-    for name, columns in (("application_due", ["due_at"]), ("application_status", ["status", "kind"])):
+    for name, columns in (
+        ("application_due", ["due_at"]),
+        ("application_status", ["status", "kind"]),
+    ):
         if name not in known:  # a start may have been killed among these statements
             op.create_index(name, "application", columns)
     op.create_table(

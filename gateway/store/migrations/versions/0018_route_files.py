@@ -9,7 +9,9 @@ revision = "0018_route_files"
 down_revision = "0017_audit_chain"
 
 _BINARY = (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-_EXACT: Any = {f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY}
+_EXACT: Any = {
+    f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY
+}
 
 
 def upgrade() -> None:
@@ -22,6 +24,8 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(64), nullable=False),
         **_EXACT,
     )
-    if "own_time" in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("gateway")}:
+    if "own_time" in {
+        column["name"] for column in sa.inspect(op.get_bind()).get_columns("gateway")
+    }:
         with op.batch_alter_table("gateway") as table:
             table.drop_column("own_time")

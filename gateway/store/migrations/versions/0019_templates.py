@@ -10,7 +10,9 @@ revision = "0019_templates"
 down_revision = "0018_route_files"
 
 _BINARY = (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-_EXACT: Any = {f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY}
+_EXACT: Any = {
+    f"{name}_{option}": value for name in ("mysql", "mariadb") for option, value in _BINARY
+}
 _LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 

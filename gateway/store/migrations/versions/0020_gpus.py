@@ -10,4 +10,6 @@ down_revision = "0019_templates"
 def upgrade() -> None:
     for table in ("resource_claim", "resource_engine"):
         if "gpu" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}:
-            op.add_column(table, sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0"))
+            op.add_column(
+                table, sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0")
+            )

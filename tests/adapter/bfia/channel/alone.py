@@ -45,7 +45,13 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(name, folder, descriptor, other, url):
+async def main(
+    name,
+    folder,
+    descriptor,
+    other,
+    url,
+):
     node = Node(name, Path(folder))
     node.socket.close()
     node.socket = socket.socket(fileno=int(descriptor))

@@ -17,7 +17,11 @@ def anyio_backend():
 async def make_node(tmp_path):
     nodes = []
 
-    async def make(name="alpha", start=True, **parts):
+    async def make(
+        name="alpha",
+        start=True,
+        **parts,
+    ):
         node = Node(name, tmp_path / name, **parts)
         nodes.append(node)
         if start:
@@ -63,5 +67,9 @@ async def beta(make_node, alpha):
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=NO_TLS) as client:
+    async with httpx.AsyncClient(
+        timeout=60,
+        trust_env=False,
+        verify=NO_TLS,
+    ) as client:
         yield client

@@ -32,7 +32,12 @@ def listening():
 class Node:
     """One node's channel behind real sockets: one port, both routers, as a site with one port has it."""
 
-    def __init__(self, name, root, **parts):
+    def __init__(
+        self,
+        name,
+        root,
+        **parts,
+    ):
         self.name = name
         self.root = root
         self.routes = {}
@@ -71,7 +76,12 @@ class Node:
 
     async def start(self):
         self.open()
-        config = uvicorn.Config(self.app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            self.app,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
         self.server = uvicorn.Server(config)
         self.server.capture_signals = contextlib.nullcontext
         self.task = asyncio.create_task(self.server.serve(sockets=[self.socket.dup()]))
@@ -93,7 +103,9 @@ async def served(node, most_bytes=16 << 20):
     ready, stopping = asyncio.Event(), asyncio.Event()
     app = node.around(node.app)
     http2 = {"peer": Grpc(app, most_bytes)}
-    serving = asyncio.create_task(serve({"peer": app}, {"peer": [sock]}, ready.set, stopping, http2=http2))
+    serving = asyncio.create_task(
+        serve({"peer": app}, {"peer": [sock]}, ready.set, stopping, http2=http2)
+    )
     await ready.wait()
     try:
         yield node
@@ -111,13 +123,24 @@ class Container:
     Without a token, one run of the node writes and another reads.
     """
 
-    def __init__(self, client, node, token="", **headers):
+    def __init__(
+        self,
+        client,
+        node,
+        token="",
+        **headers,
+    ):
         self.client = client
         self.node = node
         self.token = token
         self.headers = {"x-ptp-session-id": SESSION} | headers
 
-    async def post(self, verb, body, **headers):
+    async def post(
+        self,
+        verb,
+        body,
+        **headers,
+    ):
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         token = self.token or ("writer" if verb == "push" else "reader")
         kind = {"content-type": "application/json", "x-ptp-token": token}
@@ -127,12 +150,23 @@ class Container:
         )
         return response.json()
 
-    async def push(self, target, payload, topic="t", **more):
+    async def push(
+        self,
+        target,
+        payload,
+        topic="t",
+        **more,
+    ):
         headers = more.pop("headers", {})
         body = {"topic": topic, "payload": base64.b64encode(payload).decode()} | more
         return (await self.post("push", body, x_ptp_target_node_id=target, **headers))["code"]
 
-    async def pop(self, topic="t", timeout=1000, **headers):
+    async def pop(
+        self,
+        topic="t",
+        timeout=1000,
+        **headers,
+    ):
         answer = await self.post("pop", {"topic": topic, "timeout": timeout}, **headers)
         assert answer["code"] == OK, answer
         assert answer["content"] == answer["payload"]

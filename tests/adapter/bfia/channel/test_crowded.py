@@ -46,7 +46,10 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
         writer.close()
 
     large = b"x" * (2 * bodies.LARGE)
-    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
+    async with (
+        await asyncio.start_server(silent, "127.0.0.1", 0) as server,
+        anyio.create_task_group() as tasks,
+    ):
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         alpha.routes["beta"] = Route("beta", address, deadline=600.0)
         container = Container(client, alpha)
@@ -71,7 +74,12 @@ async def test_messages_to_a_node_that_is_silent_keep_no_other_large_message_out
     ],
 )
 async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_place(
-    desk, caller, monkeypatch, verb, headers, kind
+    desk,
+    caller,
+    monkeypatch,
+    verb,
+    headers,
+    kind,
 ):
     now = iter(range(1_000_000))
     monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
@@ -96,7 +104,11 @@ async def test_a_body_that_only_trickles_is_refused_while_another_waits_for_its_
     assert desk.broker.waiting(SESSION) == []
 
 
-async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(make_node, client, monkeypatch):
+async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(
+    make_node,
+    client,
+    monkeypatch,
+):
     monkeypatch.setattr(bodies, "LARGE", 1 << 15)
     monkeypatch.setitem(bodies.AT_ONCE, "large", 1)
     both, homes = threading.Barrier(2, timeout=60), {}
@@ -113,7 +125,9 @@ async def test_two_gateways_of_a_node_forward_to_each_other_while_both_are_full(
     codes = []
 
     async def send(node, session):
-        _, answer = await ask(client, node, "invoke", push, INVOKE_HEADERS | {"x-ptp-session-id": session})
+        _, answer = await ask(
+            client, node, "invoke", push, INVOKE_HEADERS | {"x-ptp-session-id": session}
+        )
         codes.append(answer["code"])
 
     try:

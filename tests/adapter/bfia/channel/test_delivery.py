@@ -20,7 +20,11 @@ pytestmark = pytest.mark.anyio
 # ------------------------------------------------------------ between two nodes
 
 
-async def test_a_push_reaches_the_pop_that_waits_on_the_other_node(alpha, beta, client):
+async def test_a_push_reaches_the_pop_that_waits_on_the_other_node(
+    alpha,
+    beta,
+    client,
+):
     guest, host = Container(client, alpha), Container(client, beta)
     pop = asyncio.create_task(host.pop(timeout="60000"))
     await until(lambda: waiters(beta) == 1)
@@ -30,17 +34,27 @@ async def test_a_push_reaches_the_pop_that_waits_on_the_other_node(alpha, beta, 
     assert beta.broker.usage() == (1, 0, 0)
 
 
-async def test_the_peer_sees_the_container_s_bytes_and_every_header(alpha, client, peer):
+async def test_the_peer_sees_the_container_s_bytes_and_every_header(
+    alpha,
+    client,
+    peer,
+):
     peer.will(TAKEN)
     body = b' {"payload" : "aGk", "topic":"t" , "more": 1}'
     guest = Container(client, alpha, "secret")
     answer = await guest.post(
-        "push", body, x_ptp_target_node_id="peer", x_ptp_trace_id="trace", x_ptp_tech_provider_code="acme"
+        "push",
+        body,
+        x_ptp_target_node_id="peer",
+        x_ptp_trace_id="trace",
+        x_ptp_tech_provider_code="acme",
     )
     assert answer["code"] == OK
     (asked,) = peer.asked
     assert asked.raw == body
-    headers = {k: v for k, v in asked.headers.items() if k.startswith("x-ptp") or k == "content-type"}
+    headers = {
+        k: v for k, v in asked.headers.items() if k.startswith("x-ptp") or k == "content-type"
+    }
     token = headers["x-ptp-token"]
     assert len(headers.pop("x-ptp-message-id")) == 32
     assert "secret" not in token and len(token) == 32
@@ -69,8 +83,14 @@ def peer(alpha):
         yield peer
 
 
-async def test_a_push_is_retried_with_the_same_id_until_acknowledged(alpha, client, peer):
-    peer.will(text(b"boom", 500), text(b"", 503), says({"code": "E0000000700", "message": "full"}), TAKEN)
+async def test_a_push_is_retried_with_the_same_id_until_acknowledged(
+    alpha,
+    client,
+    peer,
+):
+    peer.will(
+        text(b"boom", 500), text(b"", 503), says({"code": "E0000000700", "message": "full"}), TAKEN
+    )
     assert await Container(client, alpha).push("peer", b"x") == OK
     assert len(peer.asked) == 4
     assert len({asked.headers["x-ptp-message-id"] for asked in peer.asked}) == 1
@@ -89,7 +109,13 @@ async def test_a_push_is_retried_with_the_same_id_until_acknowledged(alpha, clie
         (text(b"[" * 2_000_000), "E0000000520"),
     ],
 )
-async def test_only_the_peer_s_success_is_success(alpha, client, peer, answer, code):
+async def test_only_the_peer_s_success_is_success(
+    alpha,
+    client,
+    peer,
+    answer,
+    code,
+):
     peer.will(answer)
     assert await Container(client, alpha).push("peer", b"x") == code
     assert len(peer.asked) == 1
@@ -102,7 +128,9 @@ async def test_a_peer_that_never_answers_is_unreachable(make_node, client):
         alpha.routes["beta"] = Route("beta", f"http://127.0.0.1:{nobody.getsockname()[1]}")
         assert await Container(client, alpha).push("beta", b"x") == "E0000000607"
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        alpha.routes["beta"] = Route("beta", f"http://127.0.0.1:{silent.getsockname()[1]}", deadline=0.1)
+        alpha.routes["beta"] = Route(
+            "beta", f"http://127.0.0.1:{silent.getsockname()[1]}", deadline=0.1
+        )
         assert await Container(client, alpha).push("beta", b"x") == "E0000000607"
     alpha.routes["beta"] = Route("beta", "ftp://nowhere")
     assert await Container(client, alpha).push("beta", b"x") == "E0000000619"
@@ -139,7 +167,9 @@ async def test_a_reader_that_hangs_up_takes_no_message_with_it(alpha, client):
     assert await box.pop() == b"still there"
 
 
-async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_message_with_it(alpha, client):
+async def test_a_reader_that_hangs_up_in_the_middle_of_a_long_answer_takes_no_message_with_it(
+    alpha, client
+):
     payload = os.urandom(8 << 20)
     box = Container(client, alpha)
     assert await box.push("alpha", payload) == OK
@@ -171,7 +201,13 @@ async def test_an_unexpected_sequence_number_loses_no_message(desk, caller):
         ({}, b"", set()),
     ],
 )
-async def test_a_release_drops_the_topic_that_it_names(desk, caller, headers, body, dropped):
+async def test_a_release_drops_the_topic_that_it_names(
+    desk,
+    caller,
+    headers,
+    body,
+    dropped,
+):
     box = Container(caller, desk)
     for topic in ("a", "b", ""):
         assert await box.push("alpha", b"x", topic) == OK
@@ -179,7 +215,11 @@ async def test_a_release_drops_the_topic_that_it_names(desk, caller, headers, bo
     assert {topic for topic in ("a", "b", "") if not await box.peek(topic)} == dropped
 
 
-async def test_when_the_job_ends_everything_is_freed_and_refused(alpha, beta, client):
+async def test_when_the_job_ends_everything_is_freed_and_refused(
+    alpha,
+    beta,
+    client,
+):
     guest, host = Container(client, alpha), Container(client, beta)
     assert await guest.push("beta", b"unread") == OK
     pop = asyncio.create_task(host.post("pop", {"topic": "other"}))
@@ -203,7 +243,13 @@ async def test_sessions_of_no_known_job_are_taken_but_few_and_fewer_of_one_peer(
         body = {"topic": "t", "payload": base64.b64encode(b"x").decode()}
         return (await box.post("invoke", body, **headers))["code"]
 
-    assert [await push(s) for s in ("one", "two", "three", "known", "one")] == [OK, OK, "E0000000700", OK, OK]
+    assert [await push(s) for s in ("one", "two", "three", "known", "one")] == [
+        OK,
+        OK,
+        "E0000000700",
+        OK,
+        OK,
+    ]
     await alpha.broker.end_session("one")
     assert await push("three") == OK
     assert [await push(f"of {n}", f"peer{n}") for n in range(1, 8)] == [OK] * 6 + ["E0000000700"]
@@ -219,7 +265,10 @@ async def test_why_a_peer_gave_no_answer_is_passed_on(make_node, client):
         assert answer["code"] == "E0000000607" and "HTTP 503: its disk is full" in answer["message"]
         alpha.routes["peer"] = Route("peer", url.replace("http", "https"), ca="/missing")
         answer = await Container(client, alpha).post("push", pushed, x_ptp_target_node_id="peer")
-        assert answer["code"] == "E0000000607" and "certificates that the route names" in answer["message"]
+        assert (
+            answer["code"] == "E0000000607"
+            and "certificates that the route names" in answer["message"]
+        )
 
 
 async def test_cached_answers_are_few(monkeypatch):

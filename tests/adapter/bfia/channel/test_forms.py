@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import decode_answer, decode_ask, read_envelope, read_push
 from adapter.bfia.channel.forms import MOST_FIELDS, Form
-from adapter.bfia.channel.ptp_pb2 import Inbound, LegacyOutbound, PopInbound, PushInbound, TransportOutbound
+from adapter.bfia.channel.ptp_pb2 import (
+    Inbound,
+    LegacyOutbound,
+    PopInbound,
+    PushInbound,
+    TransportOutbound,
+)
 from gateway.errors import Invalid
 from route_table.model import Route
 from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION
@@ -25,22 +31,44 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 class Speaker:
     """A container that speaks one form, and reads its answers in no other."""
 
-    def __init__(self, client, node, form):
+    def __init__(
+        self,
+        client,
+        node,
+        form,
+    ):
         self.client, self.node, self.form = client, node, form
 
-    async def post(self, verb, body, token, **headers):
+    async def post(
+        self,
+        verb,
+        body,
+        token,
+        **headers,
+    ):
         named = {"x-ptp-session-id": SESSION, "x-ptp-token": token} | headers
         response = await self.client.post(self.node.url + CHAN + verb, content=body, headers=named)
         assert response.status_code == 200
         return response.headers["content-type"], response.content
 
-    async def push(self, target, topic, payload):
+    async def push(
+        self,
+        target,
+        topic,
+        payload,
+    ):
         headers = {"x-ptp-target-node-id": target}
         if self.form is Form.JSON:
-            body = json.dumps({"topic": topic, "payload": base64.b64encode(payload).decode()}).encode()
+            body = json.dumps(
+                {"topic": topic, "payload": base64.b64encode(payload).decode()}
+            ).encode()
             headers["content-type"] = "application/json; charset=utf-8"
         elif self.form is Form.PROTOBUF:
-            body = PushInbound(topic=topic, payload=payload, metadata={"a": "b"}).SerializeToString()
+            body = PushInbound(
+                topic=topic,
+                payload=payload,
+                metadata={"a": "b"},
+            ).SerializeToString()
             headers |= PROTOBUF
         else:
             body, headers = payload, headers | {"x-ptp-topic": topic}
@@ -49,12 +77,16 @@ class Speaker:
     async def pop(self, topic, source=""):
         headers = {"x-ptp-target-node-id": source}
         if self.form is Form.JSON:
-            found = await self.post("pop", json.dumps({"topic": topic}).encode(), "reader", **headers)
+            found = await self.post(
+                "pop", json.dumps({"topic": topic}).encode(), "reader", **headers
+            )
         elif self.form is Form.PROTOBUF:
             body = PopInbound(topic=topic, timeout=60000).SerializeToString()
             found = await self.post("pop", body, "reader", **headers, **PROTOBUF)
         else:
-            found = await self.post("pop?timeout=60", b"", "reader", **headers, **{"x-ptp-topic": topic})
+            found = await self.post(
+                "pop?timeout=60", b"", "reader", **headers, **{"x-ptp-topic": topic}
+            )
         return self.read(found)
 
     def read(self, found):
@@ -63,12 +95,19 @@ class Speaker:
         if self.form is Form.JSON:
             answer = json.loads(body)
             return answer["code"], base64.b64decode(answer["payload"])
-        answer = (TransportOutbound if self.form is Form.PROTOBUF else LegacyOutbound).FromString(body)
+        answer = (TransportOutbound if self.form is Form.PROTOBUF else LegacyOutbound).FromString(
+            body
+        )
         return answer.code, answer.payload
 
 
 @pytest.mark.parametrize("profile", ["spec", "fate", "kuscia"])
-async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, client, profile):
+async def test_containers_of_any_two_forms_understand_each_other(
+    alpha,
+    beta,
+    client,
+    profile,
+):
     alpha.routes["beta"] = Route("beta", beta.url, profile=profile)
     for writes, reads in product(Form, Form):
         guest, host = Speaker(client, alpha, writes), Speaker(client, beta, reads)
@@ -80,7 +119,11 @@ async def test_containers_of_any_two_forms_understand_each_other(alpha, beta, cl
 
 
 @pytest.mark.parametrize("form", Form)
-async def test_a_refusal_has_the_form_of_its_request(desk, caller, form):
+async def test_a_refusal_has_the_form_of_its_request(
+    desk,
+    caller,
+    form,
+):
     assert await Speaker(caller, desk, form).push("stranger", "t", b"x") == "E0000000618"
     assert await Speaker(caller, desk, form).push("nobody", "t", b"x") == "E0000000618"
 
@@ -93,7 +136,12 @@ async def test_a_refusal_has_the_form_of_its_request(desk, caller, form):
         (Form.RAW, Form.JSON),
     ],
 )
-async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, form, expected):
+async def test_a_fate_peer_gets_the_message_inside_an_inbound(
+    alpha,
+    client,
+    form,
+    expected,
+):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url, profile="fate")
         peer.will(says({"code": OK}))
@@ -109,7 +157,11 @@ async def test_a_fate_peer_gets_the_message_inside_an_inbound(alpha, client, for
 
 
 @pytest.mark.parametrize("form", Form)
-async def test_a_kuscia_peer_gets_the_bare_payload(alpha, client, form):
+async def test_a_kuscia_peer_gets_the_bare_payload(
+    alpha,
+    client,
+    form,
+):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url, profile="kuscia")
         peer.will(says({"code": OK}))
@@ -120,7 +172,11 @@ async def test_a_kuscia_peer_gets_the_bare_payload(alpha, client, form):
     assert asked.headers["content-type"] == "application/octet-stream"
 
 
-INVOKE = {"x-ptp-session-id": SESSION, "x-ptp-source-node-id": "beta", "x-ptp-target-node-id": "alpha"}
+INVOKE = {
+    "x-ptp-session-id": SESSION,
+    "x-ptp-source-node-id": "beta",
+    "x-ptp-target-node-id": "alpha",
+}
 PUSH = PushInbound(topic="t", payload=b"hi").SerializeToString()
 
 
@@ -134,15 +190,29 @@ PUSH = PushInbound(topic="t", payload=b"hi").SerializeToString()
         ({"x-ptp-topic": "t", "content-type": "application/octet-stream"}, b"hi", LegacyOutbound),
     ],
 )
-async def test_what_peers_bring_in_protobuf_or_bare(desk, caller, headers, body, answer):
+async def test_what_peers_bring_in_protobuf_or_bare(
+    desk,
+    caller,
+    headers,
+    body,
+    answer,
+):
     response = await caller.post(desk.url + CHAN + "invoke", content=body, headers=INVOKE | headers)
     assert answer.FromString(response.content).code == OK
     assert await Speaker(caller, desk, Form.RAW).pop("t", "beta") == (OK, b"hi")
 
 
-async def test_an_empty_pop_of_a_bare_reader_is_a_success_without_content(desk, caller, monkeypatch):
+async def test_an_empty_pop_of_a_bare_reader_is_a_success_without_content(
+    desk,
+    caller,
+    monkeypatch,
+):
     """As recorded of SecretFlow's client: no Content-Type, ``timeout`` in seconds in the query."""
-    headers = {"x-ptp-session-id": SESSION, "x-ptp-token": "reader", "x-ptp-topic": "host.0-guest.0"}
+    headers = {
+        "x-ptp-session-id": SESSION,
+        "x-ptp-token": "reader",
+        "x-ptp-topic": "host.0-guest.0",
+    }
     response = await caller.post(desk.url + CHAN + "pop?timeout=0.01", headers=headers)
     answer = LegacyOutbound.FromString(response.content)
     assert (answer.code, answer.payload) == (OK, b"")
@@ -180,8 +250,18 @@ MANY = b"".join(b"\x1a\x02\x0a\x00" for _ in range(MOST_FIELDS + 1))
         ("release", b"\x0a\x05t", "PopInbound"),
     ],
 )
-async def test_what_is_no_message_in_protobuf_is_refused(desk, caller, verb, body, named):
-    headers = {"x-ptp-session-id": SESSION, "x-ptp-token": "writer", "x-ptp-target-node-id": "alpha"} | PROTOBUF
+async def test_what_is_no_message_in_protobuf_is_refused(
+    desk,
+    caller,
+    verb,
+    body,
+    named,
+):
+    headers = {
+        "x-ptp-session-id": SESSION,
+        "x-ptp-token": "writer",
+        "x-ptp-target-node-id": "alpha",
+    } | PROTOBUF
     response = await caller.post(desk.url + CHAN + verb, content=body, headers=headers)
     answer = TransportOutbound.FromString(response.content)
     assert (response.status_code, answer.code) == (200, "E0000000400")
@@ -193,25 +273,61 @@ async def test_what_is_no_message_in_protobuf_is_refused(desk, caller, verb, bod
     ("answer", "code", "content"),
     [
         (TransportOutbound(code=OK, message="success"), OK, b""),
-        (TransportOutbound(code=OK, payload=b"x", metadata={"a": "b"}), OK, b"x"),
+        (
+            TransportOutbound(
+                code=OK,
+                payload=b"x",
+                metadata={"a": "b"},
+            ),
+            OK,
+            b"x",
+        ),
         (LegacyOutbound(code=OK, message="success"), OK, b""),
         (LegacyOutbound(code=OK, payload=b"E0000000000"), OK, b"E0000000000"),
-        (LegacyOutbound(code="E0000000608", message="released", payload=b"\x0a\x01"), "E0000000608", b"\x0a\x01"),
+        (
+            LegacyOutbound(
+                code="E0000000608",
+                message="released",
+                payload=b"\x0a\x01",
+            ),
+            "E0000000608",
+            b"\x0a\x01",
+        ),
     ],
     ids=str,
 )
-def test_both_layouts_of_responses_are_distinguished(answer, code, content):
+def test_both_layouts_of_responses_are_distinguished(
+    answer,
+    code,
+    content,
+):
     found = decode_answer(answer.SerializeToString(), "application/proto")
     assert (found.code, found.content) == (code, content)
 
 
-steady = settings(derandomize=True, deadline=None, max_examples=80)
+steady = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=80,
+)
 
 
 @steady
-@given(st.text(max_size=20), st.binary(max_size=200), st.dictionaries(st.text(max_size=5), st.text(max_size=5)))
-def test_what_is_written_is_read(topic, payload, metadata):
-    body = PushInbound(topic=topic, payload=payload, metadata=metadata).SerializeToString()
+@given(
+    st.text(max_size=20),
+    st.binary(max_size=200),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+)
+def test_what_is_written_is_read(
+    topic,
+    payload,
+    metadata,
+):
+    body = PushInbound(
+        topic=topic,
+        payload=payload,
+        metadata=metadata,
+    ).SerializeToString()
     if body:
         push, found = read_push([body], Form.PROTOBUF)
         assert (push.topic, b"".join(found), push.metadata) == (topic, payload, metadata)

@@ -32,10 +32,21 @@ class Killable:
 
     def start(self, other):
         self.other = other
-        line = [sys.executable, "-m", "tests.adapter.bfia.channel.alone", self.name, str(self.folder)]
+        line = [
+            sys.executable,
+            "-m",
+            "tests.adapter.bfia.channel.alone",
+            self.name,
+            str(self.folder),
+        ]
         line += [str(self.socket.fileno()), other.name, other.url]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(line, pass_fds=[self.socket.fileno()], text=True, **pipes)
+        self.process = subprocess.Popen(
+            line,
+            pass_fds=[self.socket.fileno()],
+            text=True,
+            **pipes,
+        )
         assert self.process.stdout.readline() == "ready\n"
 
     def dies(self, how, write):
@@ -90,8 +101,21 @@ def machine(pair):
                 self.client.close()
                 self.pool.shutdown()
 
-        @rule(reading=NODES, from_other=st.booleans(), topic=TOPICS, size=SIZES, killed=KILLED)
-        def push(self, reading, from_other, topic, size, killed):
+        @rule(
+            reading=NODES,
+            from_other=st.booleans(),
+            topic=TOPICS,
+            size=SIZES,
+            killed=KILLED,
+        )
+        def push(
+            self,
+            reading,
+            from_other,
+            topic,
+            size,
+            killed,
+        ):
             number = next(NUMBERS)
             payload = f"{self.session} {number} ".encode() + os.urandom(size)
             node = 1 - reading if from_other else reading
@@ -100,19 +124,37 @@ def machine(pair):
             assert code == OK
             self.waiting[reading, topic].append(payload)
 
-        @rule(reading=NODES, topic=TOPICS, killed=KILLED)
-        def pop(self, reading, topic, killed):
+        @rule(
+            reading=NODES,
+            topic=TOPICS,
+            killed=KILLED,
+        )
+        def pop(
+            self,
+            reading,
+            topic,
+            killed,
+        ):
             more = {"x-ptp-pop-id": f"{next(NUMBERS)}"}
             code, payload = self.while_killed(killed, reading, "peek", topic, "reader", **more)
             wanted = self.waiting[reading, topic].pop(0) if self.waiting[reading, topic] else b""
-            assert (code, payload == wanted) == (OK, True), (len(payload), payload[:50], wanted[:50])
+            assert (code, payload == wanted) == (OK, True), (
+                len(payload),
+                payload[:50],
+                wanted[:50],
+            )
 
         @rule(reading=NODES, topic=TOPICS)
         def release(self, reading, topic):
             assert self.ask(reading, "release", topic, "reader")[0] == OK
             self.waiting[reading, topic].clear()
 
-        def while_killed(self, killed, *args, **more):
+        def while_killed(
+            self,
+            killed,
+            *args,
+            **more,
+        ):
             """Ask, and kill a node at one of its writes meanwhile, or else when it has answered."""
             if killed is None:
                 return self.ask(*args, **more)
@@ -124,13 +166,27 @@ def machine(pair):
             node.start(node.other)
             return asked.result()
 
-        def ask(self, node, verb, topic, token, body=b"", **more):
+        def ask(
+            self,
+            node,
+            verb,
+            topic,
+            token,
+            body=b"",
+            **more,
+        ):
             """Ask as a container does that repeats what was not answered."""
-            named = {"x-ptp-session-id": self.session, "x-ptp-topic": topic, "x-ptp-token": token}
+            named = {
+                "x-ptp-session-id": self.session,
+                "x-ptp-topic": topic,
+                "x-ptp-token": token,
+            }
             end = time.monotonic() + 60
             while True:
                 try:
-                    got = self.client.post(f"{pair[node].url}{CHAN}{verb}", content=body, headers=named | more)
+                    got = self.client.post(
+                        f"{pair[node].url}{CHAN}{verb}", content=body, headers=named | more
+                    )
                     answer = LegacyOutbound.FromString(got.content)
                     if answer.code not in AGAIN:
                         return answer.code, answer.payload

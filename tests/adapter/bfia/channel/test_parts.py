@@ -64,12 +64,27 @@ class Held:
             self.let_out.release()
 
 
-def pushing(client, node, body, size=len(LONG), **headers):
-    named = HEADERS | {"content-length": str(size)} | {k.replace("_", "-"): v for k, v in headers.items()}
+def pushing(
+    client,
+    node,
+    body,
+    size=len(LONG),
+    **headers,
+):
+    named = (
+        HEADERS
+        | {"content-length": str(size)}
+        | {k.replace("_", "-"): v for k, v in headers.items()}
+    )
     return asyncio.create_task(client.post(node.url + CHAN + "push", content=body, headers=named))
 
 
-async def begun(client, node, peer, **headers):
+async def begun(
+    client,
+    node,
+    peer,
+    **headers,
+):
     """Begins a long push, of which two parts are with the peer; the rest is held."""
     body = Held(LONG)
     push = pushing(client, node, body, **headers)
@@ -84,13 +99,26 @@ def code_of(response):
 
 def arrived(node):
     """Returns how many bytes of messages in parts count at a node: it is said behind each."""
-    return sum(int.from_bytes(file.read_bytes()[-8:], "little") for file in node.root.glob("*/*.part"))
+    return sum(
+        int.from_bytes(file.read_bytes()[-8:], "little") for file in node.root.glob("*/*.part")
+    )
 
 
-async def bring(client, node, part, offset=0, size=2 * MIB, **headers):
+async def bring(
+    client,
+    node,
+    part,
+    offset=0,
+    size=2 * MIB,
+    **headers,
+):
     named = (
         HEADERS
-        | {"x-ptp-version": "1", "x-ptp-source-node-id": "alpha", "x-ptp-message-id": "m"}
+        | {
+            "x-ptp-version": "1",
+            "x-ptp-source-node-id": "alpha",
+            "x-ptp-message-id": "m",
+        }
         | {"x-ptp-part": f"{offset}/{size}/{zlib.crc32(part):08x}"}
         | {k.replace("_", "-"): v for k, v in headers.items()}
     )
@@ -101,7 +129,15 @@ async def bring(client, node, part, offset=0, size=2 * MIB, **headers):
     ("target", "reads", "part"),
     [("alpha", Form.JSON, MIB), ("beta", Form.PROTOBUF, MIB), ("beta", Form.RAW, 8 * MIB)],
 )
-async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, monkeypatch, target, reads, part):
+async def test_a_long_payload_reaches_readers_of_each_form(
+    alpha,
+    beta,
+    client,
+    monkeypatch,
+    target,
+    reads,
+    part,
+):
     monkeypatch.setattr(bodies, "PART", part)
     assert await Speaker(client, alpha, Form.RAW).push(target, "t", LONG) == OK
     node = {"alpha": alpha, "beta": beta}[target]
@@ -109,7 +145,11 @@ async def test_a_long_payload_reaches_readers_of_each_form(alpha, beta, client, 
     assert await Speaker(client, node, reads).pop("t") == (OK, LONG)
 
 
-async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, client):
+async def test_a_long_payload_resumes_where_the_peer_restarted(
+    alpha,
+    beta,
+    client,
+):
     body, push = await begun(client, alpha, beta)
     await beta.stop()
     body.let(3)
@@ -119,7 +159,11 @@ async def test_a_long_payload_resumes_where_the_peer_restarted(alpha, beta, clie
     assert beta.broker.usage().messages == 0
 
 
-async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client):
+async def test_a_sender_that_hangs_up_leaves_nothing_to_read(
+    alpha,
+    beta,
+    client,
+):
     _, push = await begun(client, alpha, beta)
     push.cancel()
     await asyncio.wait([push])
@@ -128,9 +172,18 @@ async def test_a_sender_that_hangs_up_leaves_nothing_to_read(alpha, beta, client
 
 
 @pytest.mark.parametrize(
-    "first", [text(b"no such path", 404), text(b"no such path", 500), says({"code": "E0000000614", "message": ""})]
+    "first",
+    [
+        text(b"no such path", 404),
+        text(b"no such path", 500),
+        says({"code": "E0000000614", "message": ""}),
+    ],
 )
-async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, first):
+async def test_a_peer_that_takes_no_parts_gets_the_whole(
+    alpha,
+    client,
+    first,
+):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url)
         peer.will(first, says({"code": OK, "message": "success"}))
@@ -144,12 +197,21 @@ async def test_a_peer_that_takes_no_parts_gets_the_whole(alpha, client, first):
 async def test_a_part_that_the_peer_refuses_ends_the_message(alpha, client):
     with scripted() as (peer, url):
         alpha.routes["peer"] = Route("peer", url)
-        peer.will(says({"code": OK}), says({"code": "E0000000608", "message": "the session has ended"}))
-        assert code_of(await pushing(client, alpha, LONG, x_ptp_target_node_id="peer")) == "E0000000608"
+        peer.will(
+            says({"code": OK}), says({"code": "E0000000608", "message": "the session has ended"})
+        )
+        assert (
+            code_of(await pushing(client, alpha, LONG, x_ptp_target_node_id="peer"))
+            == "E0000000608"
+        )
         assert len(peer.asked) == 2
 
 
-async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, client):
+async def test_a_part_that_is_cut_in_the_middle_is_brought_again(
+    alpha,
+    beta,
+    client,
+):
     """The first connection of each part ends within its body, the second after it: its answer is lost."""
     cut = []
 
@@ -166,7 +228,9 @@ async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, cl
             await there_out.drain()
             if times > 1:
                 answer = await there_in.readuntil(b"\r\n\r\n")
-                answer += await there_in.readexactly(int(answer.split(b"content-length: ")[1].split(b"\r\n")[0]))
+                answer += await there_in.readexactly(
+                    int(answer.split(b"content-length: ")[1].split(b"\r\n")[0])
+                )
                 writer.write(answer[: len(answer) // 2] if times == 2 else answer)
                 await writer.drain()
         finally:
@@ -182,7 +246,11 @@ async def test_a_part_that_is_cut_in_the_middle_is_brought_again(alpha, beta, cl
     assert beta.broker.usage().messages == 0
 
 
-async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(alpha, beta, client):
+async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(
+    alpha,
+    beta,
+    client,
+):
     body, push = await begun(client, alpha, beta)
     await beta.stop()
     for file in beta.root.glob("*/*.part"):
@@ -194,9 +262,15 @@ async def test_a_message_of_which_the_peer_lost_a_part_is_to_be_pushed_again(alp
     assert beta.broker.usage() == (1, 0, 0)
 
 
-async def test_parts_are_forwarded_to_the_gateway_that_has_the_session(make_node, alpha, client):
+async def test_parts_are_forwarded_to_the_gateway_that_has_the_session(
+    make_node,
+    alpha,
+    client,
+):
     home = await make_node("beta")
-    first = Node("beta", home.root.with_name("first"), elsewhere=lambda session: Route("beta", home.url))
+    first = Node(
+        "beta", home.root.with_name("first"), elsewhere=lambda session: Route("beta", home.url)
+    )
     await first.start()
     alpha.routes["beta"] = Route("beta", first.url)
     try:
@@ -208,14 +282,25 @@ async def test_parts_are_forwarded_to_the_gateway_that_has_the_session(make_node
         first.socket.close()
 
 
-async def test_the_part_of_a_stranger_is_not_stored(make_node, alpha, client):
+async def test_the_part_of_a_stranger_is_not_stored(
+    make_node,
+    alpha,
+    client,
+):
     """Attack: a partner of this node brings parts for the session of a job in which it has no part."""
     beta = await make_node("beta", may_bring=lambda node, session: node == "alpha")
     beta.known.add("stranger")
     alpha.routes["beta"] = Route("beta", beta.url)
     body, push = await begun(client, alpha, beta, x_ptp_message_id="m")
     for named in ({}, {"x_ptp_message_id": "other"}):
-        evil = await bring(client, beta, bytes(MIB), size=len(LONG), x_ptp_source_node_id="stranger", **named)
+        evil = await bring(
+            client,
+            beta,
+            bytes(MIB),
+            size=len(LONG),
+            x_ptp_source_node_id="stranger",
+            **named,
+        )
         assert code_of(evil) == "E0000000614"
     body.let(3)
     assert code_of(await push) == OK
@@ -268,7 +353,11 @@ WRONG_PARTS = [
 ]
 
 
-async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, client, monkeypatch):
+async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(
+    beta,
+    client,
+    monkeypatch,
+):
     monkeypatch.setattr(bodies, "PART", 4)
     for wrong, code in WRONG_PARTS:
         response = await bring(client, beta, **{"part": b"part", "size": 9} | wrong)
@@ -278,9 +367,16 @@ async def test_a_part_that_cannot_be_right_is_refused_and_not_stored(beta, clien
 
 
 @pytest.mark.parametrize(
-    ("form", "target"), [(Form.JSON, "beta"), (Form.PROTOBUF, "alpha"), (Form.RAW, "alpha"), (Form.RAW, "beta")]
+    ("form", "target"),
+    [(Form.JSON, "beta"), (Form.PROTOBUF, "alpha"), (Form.RAW, "alpha"), (Form.RAW, "beta")],
 )
-async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form, target):
+async def test_a_long_message_is_never_in_memory_twice(
+    alpha,
+    beta,
+    client,
+    form,
+    target,
+):
     """A bare payload is not even once; others are once at the first gateway, as they came."""
     piece = bytes(3 * MIB // 4)
     text = base64.b64encode(piece) if form is Form.JSON else piece
@@ -301,7 +397,11 @@ async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form
     tracemalloc.start()
     try:
         kind = form.value if form is not Form.RAW else "application/octet-stream"
-        headers = HEADERS | {"x-ptp-target-node-id": target, "content-type": kind, "content-length": str(size)}
+        headers = HEADERS | {
+            "x-ptp-target-node-id": target,
+            "content-type": kind,
+            "content-length": str(size),
+        }
         answer = await client.post(alpha.url + CHAN + "push", content=body(), headers=headers)
         assert decode_answer(answer.content, answer.headers["content-type"]).code == OK
         headers = HEADERS | {"x-ptp-token": "reader", "x-ptp-target-node-id": ""}
@@ -313,19 +413,36 @@ async def test_a_long_message_is_never_in_memory_twice(alpha, beta, client, form
 
 
 @pytest.mark.parametrize("form", [Form.JSON, Form.PROTOBUF])
-async def test_long_messages_of_all_forms_resume_and_are_stored_once(alpha, beta, client, form, monkeypatch):
+async def test_long_messages_of_all_forms_resume_and_are_stored_once(
+    alpha,
+    beta,
+    client,
+    form,
+    monkeypatch,
+):
     """The second push is a repeat, which is recognised although the first came to a node that knew no such job."""
     sent = []
     invoke = alpha.parts.courier.invoke
 
-    async def counted(route, body, headers, retry_for, path, may_be_unknown=False):
+    async def counted(
+        route,
+        body,
+        headers,
+        retry_for,
+        path,
+        may_be_unknown=False,
+    ):
         sent.append(path.rpartition("/")[2])
         return await invoke(route, body, headers, retry_for, path, may_be_unknown)
 
     monkeypatch.setattr(alpha.parts.courier, "invoke", counted)
     fields = {"metadata": {"sequence": "7"}}
     payload = {"topic": "t", "payload": base64.b64encode(LONG).decode()} | fields
-    body = PushInbound(topic="t", payload=LONG, **fields).SerializeToString()
+    body = PushInbound(
+        topic="t",
+        payload=LONG,
+        **fields,
+    ).SerializeToString()
     body = json.dumps(payload).encode() if form is Form.JSON else body
     headers = HEADERS | {"content-type": form.value}
     for known in (False, True):

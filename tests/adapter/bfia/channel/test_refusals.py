@@ -17,36 +17,62 @@ from tests.adapter.bfia.channel.nodes import CHAN, OK, SESSION, Container, Node
 pytestmark = pytest.mark.anyio
 
 INVALID, ENDED, UNKNOWN_FORM = "E0000000400", "E0000000608", "E0000000616"
-PUSH_HEADERS = {"x-ptp-session-id": SESSION, "x-ptp-target-node-id": "alpha", "x-ptp-token": "writer"}
+PUSH_HEADERS = {
+    "x-ptp-session-id": SESSION,
+    "x-ptp-target-node-id": "alpha",
+    "x-ptp-token": "writer",
+}
 PUSH_BODY = {"topic": "t", "payload": "aGk="}
 INVOKE_HEADERS = PUSH_HEADERS | {
     "x-ptp-version": "1",
     "x-ptp-source-node-id": "beta",
     "x-ptp-uri": "/v1/interconn/chan/push",
 }
-KINDS = {Form.JSON: "application/json", Form.PROTOBUF: "application/x-protobuf", Form.RAW: "text/plain"}
+KINDS = {
+    Form.JSON: "application/json",
+    Form.PROTOBUF: "application/x-protobuf",
+    Form.RAW: "text/plain",
+}
 MIB = "t" * (1 << 20)
 ways = pytest.mark.parametrize("way", ["push", "invoke", "encapsulated"])
 
 
-async def ask(client, node, verb, body, headers):
+async def ask(
+    client,
+    node,
+    verb,
+    body,
+    headers,
+):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = await client.post(node.url + CHAN + verb, content=content, headers=headers)
     return response.status_code, response.json()
 
 
 def encapsulated(body, metadata=None):
-    return {"payload": base64.b64encode(body).decode()} | ({"metadata": metadata} if metadata else {})
+    return {"payload": base64.b64encode(body).decode()} | (
+        {"metadata": metadata} if metadata else {}
+    )
 
 
-def headers_of(form, way, **more):
-    named = dict(INVOKE_HEADERS if way == "invoke" else PUSH_HEADERS) | {"content-type": KINDS[form]}
+def headers_of(
+    form,
+    way,
+    **more,
+):
+    named = dict(INVOKE_HEADERS if way == "invoke" else PUSH_HEADERS) | {
+        "content-type": KINDS[form]
+    }
     named |= {"x-ptp-source-node-id": "beta"} if way == "encapsulated" else {}
     named |= {"x-ptp-topic": "t"} if form is Form.RAW else {}
     return named | {name.replace("_", "-"): value for name, value in more.items()}
 
 
-def body_of(form, way, topic="t"):
+def body_of(
+    form,
+    way,
+    topic="t",
+):
     if form is Form.RAW:
         return b"hello"
     if form is Form.PROTOBUF:
@@ -60,18 +86,36 @@ def body_of(form, way, topic="t"):
 @pytest.mark.parametrize(
     ("form", "topic", "cut", "headers", "code"),
     [
-        *((form, MIB, None, {"x_ptp_topic": MIB} if form is Form.RAW else {}, INVALID) for form in Form),
+        *(
+            (form, MIB, None, {"x_ptp_topic": MIB} if form is Form.RAW else {}, INVALID)
+            for form in Form
+        ),
         *((form, "t", -2, {}, INVALID) for form in (Form.JSON, Form.PROTOBUF)),
         (Form.JSON, "t", None, {"content_type": KINDS[Form.PROTOBUF]}, INVALID),
         (Form.PROTOBUF, "t", None, {"content_type": KINDS[Form.JSON]}, INVALID),
-        *((Form.JSON, "t", None, {"content_type": kind}, UNKNOWN_FORM) for kind in ("application/xml", "text/x")),
+        *(
+            (Form.JSON, "t", None, {"content_type": kind}, UNKNOWN_FORM)
+            for kind in ("application/xml", "text/x")
+        ),
         *((form, "t", None, {"x_ptp_session_id": "ended"}, ENDED) for form in Form),
     ],
 )
-async def test_what_no_transport_can_use(desk, caller, way, form, topic, cut, headers, code):
+async def test_what_no_transport_can_use(
+    desk,
+    caller,
+    way,
+    form,
+    topic,
+    cut,
+    headers,
+    code,
+):
     """A topic of a mebibyte, a message that ends early, another form than its type says, or an unknown one."""
     desk.sessions["ended"] = False
-    url, body = f"{desk.url}{CHAN}{'push' if way == 'push' else 'invoke'}", body_of(form, way, topic)
+    url, body = (
+        f"{desk.url}{CHAN}{'push' if way == 'push' else 'invoke'}",
+        body_of(form, way, topic),
+    )
     response = await caller.post(url, content=body[:cut], headers=headers_of(form, way, **headers))
     answer = decode_answer(response.content, response.headers["content-type"])
     assert answer.code == code and answer.message and "Traceback" not in answer.message
@@ -80,10 +124,17 @@ async def test_what_no_transport_can_use(desk, caller, way, form, topic, cut, he
 
 @pytest.mark.parametrize("chunked", [False, True])
 @ways
-async def test_a_body_that_ends_before_its_length(alpha, client, way, chunked):
+async def test_a_body_that_ends_before_its_length(
+    alpha,
+    client,
+    way,
+    chunked,
+):
     """The sender announces more than it sends and hangs up: nothing is kept."""
     body, headers = body_of(Form.JSON, way), headers_of(Form.JSON, way)
-    headers |= {"transfer-encoding": "chunked"} if chunked else {"content-length": str(len(body) + 100)}
+    headers |= (
+        {"transfer-encoding": "chunked"} if chunked else {"content-length": str(len(body) + 100)}
+    )
     lines = [f"POST {CHAN}{'push' if way == 'push' else 'invoke'} HTTP/1.1", "host: alpha"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     sent = f"{len(body) + 100:x}\r\n".encode() + body if chunked else body
@@ -103,8 +154,20 @@ async def test_a_body_that_ends_before_its_length(alpha, client, way, chunked):
         ("push", {"x-ptp-session-id": "s" * 600}, PUSH_BODY, INVALID, "x-ptp-session-id"),
         ("push", {"x-ptp-target-node-id": ""}, PUSH_BODY, INVALID, "x-ptp-target-node-id"),
         ("push", {"x-ptp-target-node-id": "stranger"}, PUSH_BODY, "E0000000618", "stranger"),
-        ("push", {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": "i"}, PUSH_BODY, "E0000000618", "i"),
-        ("push", {"x-ptp-target-node-id": "b", "x-ptp-source-node-id": "c"}, PUSH_BODY, "E0000000503", "node c"),
+        (
+            "push",
+            {"x-ptp-target-node-id": "", "x-ptp-target-inst-id": "i"},
+            PUSH_BODY,
+            "E0000000618",
+            "i",
+        ),
+        (
+            "push",
+            {"x-ptp-target-node-id": "b", "x-ptp-source-node-id": "c"},
+            PUSH_BODY,
+            "E0000000503",
+            "node c",
+        ),
         ("push", {}, b"", INVALID, "body"),
         ("push", {}, b"[1]", INVALID, "body"),
         ("push", {}, {"topic": "t"}, INVALID, "payload"),
@@ -119,11 +182,25 @@ async def test_a_body_that_ends_before_its_length(alpha, client, way, chunked):
         ("pop", {}, b'{"timeout": NaN}', INVALID, "body"),
         ("pop", {"x-ptp-timeout": "soon"}, b"", INVALID, "x-ptp-timeout"),
         ("pop?timeout=soon", {}, b"", INVALID, "query.timeout"),
-        ("pop", {"content-type": "application/xml"}, b"<a/>", UNKNOWN_FORM, "application/x-protobuf"),
+        (
+            "pop",
+            {"content-type": "application/xml"},
+            b"<a/>",
+            UNKNOWN_FORM,
+            "application/x-protobuf",
+        ),
         ("transport", {}, b"", "E0000000614", "invoke"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_by_name(desk, caller, verb, headers, body, code, named):
+async def test_what_cannot_be_done_is_refused_by_name(
+    desk,
+    caller,
+    verb,
+    headers,
+    body,
+    code,
+    named,
+):
     status, answer = await ask(caller, desk, verb, body, PUSH_HEADERS | headers)
     assert (status, answer["code"]) == (200, code), answer
     assert named in answer["message"]
@@ -155,7 +232,14 @@ def test_a_failure_without_a_code_of_its_own_is_answered_and_logged(caplog):
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_what_a_peer_may_not_do_is_refused_by_name(desk, caller, headers, code, named, wrapped):
+async def test_what_a_peer_may_not_do_is_refused_by_name(
+    desk,
+    caller,
+    headers,
+    code,
+    named,
+    wrapped,
+):
     body, said = PUSH_BODY, INVOKE_HEADERS | headers
     if wrapped and "x-ptp-version" not in headers:
         body = encapsulated(json.dumps(PUSH_BODY).encode())
@@ -178,7 +262,11 @@ async def test_what_a_peer_may_not_do_is_refused_by_name(desk, caller, headers, 
         {"content-type": "application/json; charset=utf-8"},
     ],
 )
-async def test_spellings_of_an_invoke(desk, caller, headers):
+async def test_spellings_of_an_invoke(
+    desk,
+    caller,
+    headers,
+):
     said = {name: value for name, value in (INVOKE_HEADERS | headers).items() if value}
     _, answer = await ask(caller, desk, "invoke", PUSH_BODY, said)
     assert answer["code"] == OK, answer
@@ -186,10 +274,15 @@ async def test_spellings_of_an_invoke(desk, caller, headers):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-async def test_an_encapsulated_invoke_may_repeat_the_headers_inside(desk, caller, inside):
+async def test_an_encapsulated_invoke_may_repeat_the_headers_inside(
+    desk,
+    caller,
+    inside,
+):
     said = {k: v for k, v in INVOKE_HEADERS.items() if k != "x-ptp-version"}
     body = encapsulated(
-        json.dumps(PUSH_BODY).encode(), {"x-ptp-session-id": "not this one"} | (said if inside else {})
+        json.dumps(PUSH_BODY).encode(),
+        {"x-ptp-session-id": "not this one"} | (said if inside else {}),
     )
     _, answer = await ask(caller, desk, "invoke", body, {} if inside else said)
     assert answer["code"] == OK, answer
@@ -197,7 +290,11 @@ async def test_an_encapsulated_invoke_may_repeat_the_headers_inside(desk, caller
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_over_the_limit_is_refused(make_node, client, chunked):
+async def test_a_body_over_the_limit_is_refused(
+    make_node,
+    client,
+    chunked,
+):
     alpha = await make_node("alpha", max_body=1000)
     body = json.dumps({"payload": "A" * 10_000_000}).encode()
 
@@ -205,7 +302,11 @@ async def test_a_body_over_the_limit_is_refused(make_node, client, chunked):
         for start in range(0, len(body), 100_000):
             yield body[start : start + 100_000]
 
-    for verb, headers in (("push", PUSH_HEADERS), ("invoke", INVOKE_HEADERS), ("pop", PUSH_HEADERS)):
+    for verb, headers in (
+        ("push", PUSH_HEADERS),
+        ("invoke", INVOKE_HEADERS),
+        ("pop", PUSH_HEADERS),
+    ):
         response = await client.post(
             alpha.url + CHAN + verb, content=pieces() if chunked else body, headers=headers
         )
@@ -214,10 +315,16 @@ async def test_a_body_over_the_limit_is_refused(make_node, client, chunked):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_a_message_for_another_gateway_of_this_node_is_forwarded_once(make_node, client, wrapped):
+async def test_a_message_for_another_gateway_of_this_node_is_forwarded_once(
+    make_node,
+    client,
+    wrapped,
+):
     where = {}  # each thinks the other has it
     home = await make_node("alpha", elsewhere=lambda session: Route("alpha", where["first"]))
-    first = Node("alpha", home.root.with_name("first"), elsewhere=lambda session: Route("alpha", home.url))
+    first = Node(
+        "alpha", home.root.with_name("first"), elsewhere=lambda session: Route("alpha", home.url)
+    )
     await first.start()
     where["first"] = first.url
     try:

@@ -28,14 +28,29 @@ class Caller:
     def __init__(self, channel):
         self.channel = channel
 
-    def call(self, method, message, **named):
-        headers = {"x-ptp-session-id": SESSION, "x-ptp-token": "reader" if method != "push" else "writer"}
+    def call(
+        self,
+        method,
+        message,
+        **named,
+    ):
+        headers = {
+            "x-ptp-session-id": SESSION,
+            "x-ptp-token": "reader" if method != "push" else "writer",
+        }
         headers |= {name.replace("_", "-"): value for name, value in named.items()}
         return self.channel.unary_unary(f"/{SERVICE}/{method}")(
-            message.SerializeToString(), metadata=[(k, v) for k, v in headers.items() if v], timeout=60
+            message.SerializeToString(),
+            metadata=[(k, v) for k, v in headers.items() if v],
+            timeout=60,
         )
 
-    async def ask(self, method, message, **named):
+    async def ask(
+        self,
+        method,
+        message,
+        **named,
+    ):
         return TransportOutbound.FromString(await self.call(method, message, **named))
 
 
@@ -45,7 +60,11 @@ async def speaking(node):
         yield Caller(channel)
 
 
-async def test_messages_pass_between_grpc_and_http(node, make_node, client):
+async def test_messages_pass_between_grpc_and_http(
+    node,
+    make_node,
+    client,
+):
     http, beta = Container(client, node), await make_node("beta")
     node.routes["beta"] = Route("beta", beta.url)
     async with speaking(node) as caller:
@@ -83,7 +102,9 @@ async def test_what_no_transport_can_use_by_grpc(node):
         assert (await caller.ask("push", pushed, **ended)).code == "E0000000608"
         refused = await caller.ask("push", pushed, x_ptp_target_node_id="alpha", x_ptp_token="")
         assert refused.code == "E0000000403"
-        assert (await caller.ask("push", pushed, x_ptp_target_node_id="stranger")).code == "E0000000618"
+        assert (
+            await caller.ask("push", pushed, x_ptp_target_node_id="stranger")
+        ).code == "E0000000618"
         large = PushInbound(payload=bytes(2 << 20))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await caller.ask("push", large, x_ptp_target_node_id="alpha")

@@ -33,7 +33,11 @@ from tests.plain import NO_TLS
 
 pytestmark = pytest.mark.anyio
 
-FROM_ALPHA = {"x-ptp-session-id": SESSION, "x-ptp-source-node-id": "alpha", "x-ptp-target-node-id": "beta"}
+FROM_ALPHA = {
+    "x-ptp-session-id": SESSION,
+    "x-ptp-source-node-id": "alpha",
+    "x-ptp-target-node-id": "beta",
+}
 
 
 @pytest.fixture
@@ -58,27 +62,44 @@ async def speaking(node):
         yield channel
 
 
-def invoke(channel, message, headers, method="invoke"):
+def invoke(
+    channel,
+    message,
+    headers,
+    method="invoke",
+):
     call = channel.unary_unary(f"/{calls.SERVICE}/{method}")
     return call(message.SerializeToString(), metadata=list(headers.items()), timeout=60)
 
 
 @pytest.mark.parametrize("profile", ["spec", "fate"])
 @pytest.mark.parametrize("form", Form)
-async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(sender, beta, client, form, profile):
+async def test_a_message_of_each_form_passes_by_grpc_in_both_modes(
+    sender,
+    beta,
+    client,
+    form,
+    profile,
+):
     sender.routes["beta"] = Route("beta", beta.url.replace("http", "grpc"), profile=profile)
     assert await Speaker(client, sender, form).push("beta", "t", b"hello") == OK
     assert await Speaker(client, beta, form).pop("t", source="alpha") == (OK, b"hello")
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-async def test_small_messages_to_one_peer_are_in_order_and_do_not_wait_for_each_other(tmp_path, scheme):
+async def test_small_messages_to_one_peer_are_in_order_and_do_not_wait_for_each_other(
+    tmp_path, scheme
+):
     """Eight containers share the connections, while one more waits for capacity at the peer."""
     kept = BrokerLimits(session_bytes=10_000)
     async with (
         served(Node("beta", tmp_path / "beta", limits=kept)) as beta,
         served(Node("alpha", tmp_path / "alpha", retry_for=600.0)) as alpha,
-        httpx.AsyncClient(timeout=None, trust_env=False, verify=NO_TLS) as client,
+        httpx.AsyncClient(
+            timeout=None,
+            trust_env=False,
+            verify=NO_TLS,
+        ) as client,
     ):
         alpha.routes["beta"] = Route("beta", beta.url.replace("http", scheme))
         full = {"x-ptp-session-id": "session_full"}
@@ -99,7 +120,10 @@ async def test_small_messages_to_one_peer_are_in_order_and_do_not_wait_for_each_
         assert await asyncio.gather(*(pair(f"{n}") for n in range(8))) == 8 * [list(range(6))]
         assert not waits.done()
         if scheme == "http":
-            assert sum(map(len, alpha.parts.courier._wires.get(Identity(), Identity())._idle.values())) <= 9
+            assert (
+                sum(map(len, alpha.parts.courier._wires.get(Identity(), Identity())._idle.values()))
+                <= 9
+            )
         assert await Container(client, beta, **full).pop() == bytes(9000)
         assert await waits == OK
 
@@ -121,7 +145,9 @@ async def test_what_a_peer_gets_in_each_mode(sender, client):
         for profile in ("spec", "fate"):
             sender.routes["beta"] = Route("beta", url, profile=profile)
             assert await Speaker(client, sender, Form.JSON).push("beta", "t", b"x") == OK
-        assert await Speaker(client, sender, Form.RAW).push("beta", "t", bytes(bodies.LARGE + 1)) == OK
+        assert (
+            await Speaker(client, sender, Form.RAW).push("beta", "t", bytes(bodies.LARGE + 1)) == OK
+        )
     finally:
         await server.stop(0)
     (passed, plain), (wrapped, outer), (_, long) = got
@@ -133,7 +159,12 @@ async def test_what_a_peer_gets_in_each_mode(sender, client):
     assert Inbound.FromString(long).payload  # a peer of that profile is not asked for parts
 
 
-async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monkeypatch):
+async def test_a_long_message_passes_in_parts_by_grpc(
+    sender,
+    beta,
+    client,
+    monkeypatch,
+):
     monkeypatch.setattr(bodies, "PART", 1 << 20)
     for node in (sender, beta):
         node.sessions[SESSION] = True
@@ -143,7 +174,9 @@ async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monk
     tracemalloc.start()
     try:
         assert await Speaker(client, sender, Form.RAW).push("beta", "t", long) == OK
-        assert tracemalloc.get_traced_memory()[0] < 2 << 20  # no part is left for the garbage collector
+        assert (
+            tracemalloc.get_traced_memory()[0] < 2 << 20
+        )  # no part is left for the garbage collector
     finally:
         tracemalloc.stop()
         gc.enable()
@@ -151,19 +184,31 @@ async def test_a_long_message_passes_in_parts_by_grpc(sender, beta, client, monk
     assert await Speaker(client, beta, Form.PROTOBUF).pop("t") == (OK, long)
 
 
-async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still(tmp_path, monkeypatch):
+async def test_a_message_by_grpc_need_not_be_whole_soon_but_must_not_stand_still(
+    tmp_path, monkeypatch
+):
     headers = FROM_ALPHA | {"x-ptp-version": "1"}
-    async with served(Node("beta", tmp_path / "beta", stall_for=0.0)) as beta, speaking(beta) as channel:
+    async with (
+        served(Node("beta", tmp_path / "beta", stall_for=0.0)) as beta,
+        speaking(beta) as channel,
+    ):
         answer = await invoke(channel, PushInbound(topic="t", payload=b"x"), headers)
         assert TransportOutbound.FromString(answer).code == OK
         monkeypatch.setattr(rpc, "_STALL_SECONDS", 0.01)
-        begun = channel.stream_unary(f"/{calls.SERVICE}/invoke")(metadata=list(headers.items()), timeout=60)
+        begun = channel.stream_unary(f"/{calls.SERVICE}/invoke")(
+            metadata=list(headers.items()), timeout=60
+        )
         answer = TransportOutbound.FromString(await begun)  # though nothing was sent
     assert answer.code == "E0000000400" and "too slow" in answer.message
 
 
 @pytest.mark.parametrize("topic", ["名", "a\tb"])
-async def test_a_topic_that_no_metadata_can_bear_stands_in_the_message(sender, beta, client, topic):
+async def test_a_topic_that_no_metadata_can_bear_stands_in_the_message(
+    sender,
+    beta,
+    client,
+    topic,
+):
     assert await Container(client, sender).push("beta", b"x", topic=topic) == OK
     assert await Container(client, beta).pop(topic=topic) == b"x"
 
@@ -177,11 +222,21 @@ async def test_a_peer_that_is_away_gave_no_answer(sender):
 
 
 @pytest.mark.parametrize(("status", "tries"), [(429, 2), (503, 2), (403, 1)])
-async def test_what_a_peer_refuses_for_now_is_tried_again_by_grpc(sender, tmp_path, client, status, tries):
+async def test_what_a_peer_refuses_for_now_is_tried_again_by_grpc(
+    sender,
+    tmp_path,
+    client,
+    status,
+    tries,
+):
     asked, busy = [], Node("beta", tmp_path / "busy")
 
     def around(app):
-        async def refusing(scope, receive, send):
+        async def refusing(
+            scope,
+            receive,
+            send,
+        ):
             asked.append(scope["path"])
             answer = app if len(asked) > 1 else JSONResponse({"msg": "too many"}, status)
             await answer(scope, receive, send)
@@ -194,25 +249,43 @@ async def test_what_a_peer_refuses_for_now_is_tried_again_by_grpc(sender, tmp_pa
         pushed = {"topic": "t", "payload": "aGVsbG8="}
         answer = await Container(client, sender).post("push", pushed, x_ptp_target_node_id="beta")
     assert len(asked) == tries
-    assert answer["code"] == OK or (answer["code"] == "E0000000520" and "too many" in answer["message"])
+    assert answer["code"] == OK or (
+        answer["code"] == "E0000000520" and "too many" in answer["message"]
+    )
 
 
-async def test_a_relay_passes_on_by_http_only(sender, beta, client):
+async def test_a_relay_passes_on_by_http_only(
+    sender,
+    beta,
+    client,
+):
     """A message that came by gRPC goes on with its body, but not where the route of the target says gRPC."""
-    table = RouteTable(1, {name: Route(name, "http://127.0.0.1:9", relay=True) for name in ("alpha", "gamma")})
+    table = RouteTable(
+        1, {name: Route(name, "http://127.0.0.1:9", relay=True) for name in ("alpha", "gamma")}
+    )
     refused = []
     between = Node("between", beta.root.with_name("between"))
     limits = (1 << 20, 1 << 24)
     between.around = lambda app: Relay(
-        app, "between", lambda: table, between.parts.courier, limits, lambda *what: refused.append(what[2])
+        app,
+        "between",
+        lambda: table,
+        between.parts.courier,
+        limits,
+        lambda *what: refused.append(what[2]),
     )
-    async with served(between) as relay, served(Node("gamma", beta.root.with_name("gamma"))) as gamma:
+    async with (
+        served(between) as relay,
+        served(Node("gamma", beta.root.with_name("gamma"))) as gamma,
+    ):
         sender.nodes.add("gamma")
         sender.routes["gamma"] = Route("gamma", relay.url.replace("http", "grpc"), via="between")
         for url, code in ((gamma.url, OK), (gamma.url.replace("http", "grpc"), "E0000000618")):
             table.routes["gamma"] = Route("gamma", url, relay=True)
             pushed = {"topic": "t", "payload": "aGVsbG8="}
-            answer = await Container(client, sender).post("push", pushed, x_ptp_target_node_id="gamma")
+            answer = await Container(client, sender).post(
+                "push", pushed, x_ptp_target_node_id="gamma"
+            )
             assert answer["code"] == code, answer
         assert refused == ["RELAY_NO_ROUTE"]
         assert await Container(client, gamma).pop() == b"hello"
@@ -225,7 +298,10 @@ async def test_a_stream_keeps_the_order_of_its_messages(beta, client):
         )
         for number in range(20):
             pushed = PushInbound(topic="t", payload=b"%d" % number).SerializeToString()
-            more = {"x-ptp-message-id": str(number), "x-ptp-session-id": "ignored: the stream's own counts"}
+            more = {
+                "x-ptp-message-id": str(number),
+                "x-ptp-session-id": "ignored: the stream's own counts",
+            }
             await stream.write(Inbound(payload=pushed, metadata=more).SerializeToString())
             if number % 2:
                 for _ in range(2):
@@ -240,14 +316,23 @@ async def test_a_stream_keeps_the_order_of_its_messages(beta, client):
 
 async def test_a_stream_of_a_stranger_is_refused_before_anything_is_read(beta):
     """Attack: who is no node of a route begins streams, with messages or without."""
-    for named in ({"x-ptp-source-node-id": "nobody"}, {"x-ptp-source-node-id": ""}, {"x-ptp-session-id": ""}):
+    for named in (
+        {"x-ptp-source-node-id": "nobody"},
+        {"x-ptp-source-node-id": ""},
+        {"x-ptp-session-id": ""},
+    ):
         async with speaking(beta) as channel:
             headers = [(k, v) for k, v in (FROM_ALPHA | named).items() if v]
-            stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(metadata=headers, timeout=60)
+            stream = channel.stream_stream(f"/{calls.SERVICE}/transport")(
+                metadata=headers, timeout=60
+            )
             if "x-ptp-session-id" in named:
                 pushed = PushInbound(payload=b"x").SerializeToString()
                 await stream.write(Inbound(payload=pushed).SerializeToString())
-            assert TransportOutbound.FromString(await stream.read()).code in ("E0000000618", "E0000000400")
+            assert TransportOutbound.FromString(await stream.read()).code in (
+                "E0000000618",
+                "E0000000400",
+            )
     assert beta.broker.usage() == (0, 0, 0)
 
 
@@ -273,7 +358,11 @@ async def test_calls_without_a_message_keep_no_other_address_out(tmp_path, monke
         return connected(self, {**scope, "client": (f"10.0.0.{next(numbers)}", 1)})
 
     def around(app):
-        async def noting(scope, receive, send):
+        async def noting(
+            scope,
+            receive,
+            send,
+        ):
             async def noted():
                 waiting.append(scope["client"])
                 return await receive()
@@ -303,7 +392,12 @@ async def test_calls_without_a_message_keep_no_other_address_out(tmp_path, monke
         ("", {"x-ptp-target-node-id": "alpha"}, "E0000000503"),
     ],
 )
-async def test_what_a_peer_may_not_do_by_grpc(beta, version, named, code):
+async def test_what_a_peer_may_not_do_by_grpc(
+    beta,
+    version,
+    named,
+    code,
+):
     pushed = PushInbound(topic="t", payload=b"x")
     message = pushed if version else Inbound(payload=pushed.SerializeToString())
     async with speaking(beta) as channel:
@@ -313,11 +407,20 @@ async def test_what_a_peer_may_not_do_by_grpc(beta, version, named, code):
 
 
 @pytest.mark.parametrize(("limit", "nodes"), [("_OF_ONE", "aaa"), ("_OF_ALL", "abc")])
-async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, limit, nodes):
+async def test_few_large_messages_are_in_memory_together(
+    tmp_path,
+    monkeypatch,
+    limit,
+    nodes,
+):
     """Attack: a node, or several, bring large messages, each with a token of its own."""
     asked, inside, together = 0, 0, []
 
-    async def slow(scope, receive, send):
+    async def slow(
+        scope,
+        receive,
+        send,
+    ):
         nonlocal asked, inside
         asked += 1
         await receive()
@@ -334,9 +437,14 @@ async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, 
     beta = Node("beta", tmp_path / "beta")
     beta.around = lambda _: slow
     async with served(beta), speaking(beta) as channel:
-        named = [{"x-ptp-token": f"{n}", "x-ptp-source-node-id": node} for n, node in enumerate(nodes)]
+        named = [
+            {"x-ptp-token": f"{n}", "x-ptp-source-node-id": node} for n, node in enumerate(nodes)
+        ]
         await asyncio.gather(
-            *(invoke(channel, PushInbound(payload=b"x"), {"x-ptp-version": "1"} | one) for one in named)
+            *(
+                invoke(channel, PushInbound(payload=b"x"), {"x-ptp-version": "1"} | one)
+                for one in named
+            )
         )
     assert together == [1, 1, 1]
 
@@ -344,11 +452,19 @@ async def test_few_large_messages_are_in_memory_together(tmp_path, monkeypatch, 
 async def test_nobody_calls_past_the_listener(beta, tmp_path):
     """Attack: a process on this machine finds the socket file inside, where no certificate is seen."""
     server = Grpc(beta.app, 1 << 20)
-    async with server.connected({"client": ("127.0.0.1", 1), "scheme": "http", "extensions": {}}):
+    async with server.connected(
+        {
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+            "extensions": {},
+        }
+    ):
         assert oct(server._folder.stat().st_mode)[-3:] == "700"
         async with grpc.aio.insecure_channel(f"unix:{server._folder}/grpc") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await invoke(channel, PushInbound(payload=b"x"), FROM_ALPHA | {"x-ptp-version": "1"})
+                await invoke(
+                    channel, PushInbound(payload=b"x"), FROM_ALPHA | {"x-ptp-version": "1"}
+                )
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     await server.close()
     assert not server._folder.exists()
@@ -378,7 +494,9 @@ async def test_a_call_of_ours_that_the_peer_never_answers_ends(sender):
 
 async def test_a_header_that_no_metadata_can_bear_is_named():
     with pytest.raises(Invalid, match="x-ptp-source-inst-id: must be printable ASCII"):
-        calls.metadata([(b"x-ptp-source-inst-id", "机构".encode()), (b"x-ptp-topic", "名".encode())])
+        calls.metadata(
+            [(b"x-ptp-source-inst-id", "机构".encode()), (b"x-ptp-topic", "名".encode())]
+        )
 
 
 async def test_without_its_package_grpc_is_refused_by_name(monkeypatch):
@@ -406,12 +524,20 @@ async def test_by_tls_both_ends_are_proven(tmp_path):
     secure = grpc.ssl_server_credentials([(key, chain)], roots, require_client_auth=True)
     url = f"grpcs://127.0.0.1:{server.add_secure_port('127.0.0.1:0', secure)}"
     server.start()
-    own = {"certificate": mine.certificate, "key": mine.key, "server_name": "node-of-the-route"}
+    own = {
+        "certificate": mine.certificate,
+        "key": mine.key,
+        "server_name": "node-of-the-route",
+    }
     courier = Courier()
     try:
         answer = await courier.invoke(Route("beta", url, ca=authority.file, **own), [b""], [], 0.0)
         assert answer.code == OK
-        for other in ({"ca": stranger.file}, {"ca": None}, {"ca": authority.file, "server_name": "other"}):
+        for other in (
+            {"ca": stranger.file},
+            {"ca": None},
+            {"ca": authority.file, "server_name": "other"},
+        ):
             with pytest.raises(PeerUnreachable, match="gRPC UNAVAILABLE"):
                 await courier.invoke(Route("beta", url, **own | other), [b""], [], 0.0)
     finally:

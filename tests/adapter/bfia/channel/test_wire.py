@@ -24,7 +24,14 @@ async def wires():
     wires.close()
 
 
-async def posted(wires, peer, url, *answers, body=b"x", times=1):
+async def posted(
+    wires,
+    peer,
+    url,
+    *answers,
+    body=b"x",
+    times=1,
+):
     peer.will(*answers)
     return [await wires.post(url + "/p", [body], [(b"x-a", b"b")], 30.0) for _ in range(times)]
 
@@ -49,10 +56,19 @@ async def test_no_topic_becomes_a_header_of_its_own(alpha, client):
         (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n" + HEAD + b"\r\nhi", b"hi"),
         (HEAD + b"content-encoding: UTF-8\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
         (HEAD + b"content-encoding:\r\ncontent-length: 2\r\n\r\nhi", b"hi"),
-        (HEAD + b"content-length: 2\r\n\r\nhi" + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno", b"hi"),
+        (
+            HEAD
+            + b"content-length: 2\r\n\r\nhi"
+            + b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\nno",
+            b"hi",
+        ),
     ],
 )
-async def test_a_whole_response(wires, octets, content):
+async def test_a_whole_response(
+    wires,
+    octets,
+    content,
+):
     with scripted() as (peer, url):
         assert await posted(wires, peer, url, raw(octets)) == [(200, "text/plain", content)]
         assert peer.asked[0].headers["x-a"] == "b" and peer.asked[0].raw == b"x"
@@ -106,7 +122,9 @@ async def test_a_connection_is_kept_until_the_peer_closes_it(wires):
         opened[1].close()
 
 
-@pytest.mark.parametrize("url", ["ftp://x/", "http://", "http://[::1", "http://x:99999/", "http://ä/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x/", "http://", "http://[::1", "http://x:99999/", "http://ä/"]
+)
 async def test_an_address_that_cannot_be_used(wires, url):
     with pytest.raises(BadAddress):
         await wires.post(url, [], [], 1.0)
