@@ -61,12 +61,13 @@ test-fast: setup ## what takes milliseconds, and whether texts, reasons and page
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \
 	  tests/cli/test_languages.py tests/test_documents.py tests/test_reference.py
 
-check: setup ## format, lint, types, the rooms' import rules, words
+check: setup ## format, lint, types, the rooms' import rules, words, how the code reads
 	$(VENV)/bin/ruff format --check . || { echo "run: make fmt" >&2; exit 1; }
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python -m tools.words
+	$(VENV)/bin/python -m tools.readability
 
 fmt: setup ## put the code into form
 	$(VENV)/bin/ruff format .
