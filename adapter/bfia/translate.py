@@ -125,7 +125,7 @@ def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     job_params, task_params = spec.one_by_one(spec.job_params), spec.one_by_one(spec.task_params)
     if profile.needs_common:
         job_params = {
-            "common": {"sync_type": "callback" if spec.by_callback else "poll"}
+            "common": {"sync_type": "callback" if spec.settings.by_callback else "poll"}
         } | job_params
     if profile.reads_task_entries:
         task_params = _entries_for_all(spec, task_params)

@@ -237,7 +237,7 @@ def number_of(local: LocalJob, job_id: str) -> int:
 
 def is_retry(local: LocalJob, job_id: str) -> bool:
     """Whether the next restart of a job is one of the retries that the job itself names, after a failure."""
-    limits = local.spec.time_limits
+    limits = local.spec.settings.time_limits
     retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
     failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
     return failed and number_of(local, job_id) < retries

@@ -42,7 +42,8 @@ from gateway.domain import rerun
 from gateway.domain.applications import Kind
 from gateway.domain.datasets import Default
 from gateway.domain.run import Run
-from gateway.domain.spec import JobSpec, Limits, NodeId
+from gateway.domain.settings import JobLimits
+from gateway.domain.spec import JobSpec, NodeId
 from gateway.errors import GatewayError, Invalid
 from gateway.events.feed import Feed
 from gateway.events.webhooks import Webhooks
@@ -611,7 +612,9 @@ class Gateway:
             return storage.remote
         storage.check_answers()
         job_id = self.store.local_job_of_task(run.task_id)
-        limits = self.store.local_jobs.get(job_id).spec.time_limits if job_id else Limits()
+        limits = (
+            self.store.local_jobs.get(job_id).spec.settings.time_limits if job_id else JobLimits()
+        )
         longest = [
             seconds for seconds in (limits.of(run.task_name).timeout, limits.job_timeout) if seconds
         ]

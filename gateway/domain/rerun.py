@@ -34,12 +34,6 @@ from gateway.domain.states import JOB, TASK, TaskStatus, ended, move
 REASON = "INHERITANCE_FAILED"
 
 
-def demanded(spec: JobSpec) -> tuple[str, ...] | None:
-    """Return the tasks that the job wants to take over, and no others; None: whatever is the same."""
-    asked = spec.common.get("inherit")
-    return None if asked is None else tuple(asked)
-
-
 def difference(
     old: JobSpec,
     new: JobSpec,
@@ -92,7 +86,7 @@ def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, s
     """Return the tasks that may be taken over, as far as the scheduling node knows, and why others may not."""
     found: dict[str, Lineage] = {}
     lacking: dict[str, str] = {}
-    wanted, ran = demanded(spec), amended(old.spec, old.amendments)
+    wanted, ran = spec.settings.inherit, amended(old.spec, old.amendments)
     for name in order(spec.dag):
         if wanted is not None and name not in wanted:
             continue
@@ -147,7 +141,7 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
         without = [node for node in task.nodes if name not in (reported[node] or ())]
         if not without and job.spec.dag[name].upstream <= set(kept):
             kept.append(name)
-        elif demanded(job.spec) is not None:
+        elif job.spec.settings.inherit is not None:
             where = without[0] if without else ""
             return Failure(
                 REASON,
@@ -230,7 +224,7 @@ def checkpoints(
     storage: str = "",
 ) -> tuple[Address | None, Address | None]:
     """Return where a party of a task keeps them, and where it did in the job that this one takes over from."""
-    ids = (spec.job_id, spec.old_job_id) if spec.flag("checkpoints") else ("", "")
+    ids = (spec.job_id, spec.old_job_id) if spec.settings.checkpoints else ("", "")
     name = f"{task}-checkpoint"
     own, old = (
         Address(f"{i}-{party.role}-{party.index}", name, storage) if i else None for i in ids

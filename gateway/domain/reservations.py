@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.domain.job import Job, NodeJob, Reservation
-from gateway.domain.resources import parallelism
 from gateway.domain.scheduling import messages
 from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
@@ -207,7 +206,7 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 def tasks_at_once(job: Job, most: int) -> int:
     """Return how many tasks of the job may be under way: the least that the job and its nodes allow."""
     bounds = (
-        parallelism(job.spec),
+        job.spec.settings.task_parallelism,
         *(n.reservation.acceptance.tasks_at_once for n in job.nodes.values() if not n.excluded),
     )
     return min([most, *(b for b in bounds if b)])

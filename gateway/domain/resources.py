@@ -230,16 +230,6 @@ class Granted:
         return Amounts.of(self.cpu, self.memory, self.disk, self.gpu)
 
 
-def priority(spec: JobSpec) -> int:
-    """Return the job's priority: higher goes first, 0 where it says nothing."""
-    return spec.common.get("priority") or 0
-
-
-def parallelism(spec: JobSpec) -> int | None:
-    """Return how many tasks of the job may be under way at the same time; None: no limit."""
-    return spec.common.get("task_parallelism")
-
-
 def granted(
     spec: JobSpec,
     party: Party,
@@ -460,7 +450,8 @@ def demand(
         most = len(names) if len(by_engine) == 1 else breadth(spec.dag, set(names))
         parts.append(Part(here, most, engine))
     return Demand(
-        tuple(parts), min(widest_level(spec.dag), parallelism(spec) or len(spec.dag.nodes) or 1)
+        tuple(parts),
+        min(widest_level(spec.dag), spec.settings.task_parallelism or len(spec.dag.nodes) or 1),
     )
 
 

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 
 from gateway.domain.dag import downstream
 from gateway.domain.job import Attempt, Job, NodeTask, Task
-from gateway.domain.spec import Call, CallState, Ending, Failure, Limits, NodeId
+from gateway.domain.settings import JobLimits
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry
 
@@ -76,8 +77,8 @@ class TryAgain:
 
 def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings, each with its moment."""
-    rules = job.spec.time_limits
-    if rules == Limits() or job.status is not JobStatus.RUNNING:
+    rules = job.spec.settings.time_limits
+    if rules == JobLimits() or job.status is not JobStatus.RUNNING:
         return
     if rules.job_timeout is not None and job.started_at is not None:
         yield Due(job.started_at + timedelta(seconds=rules.job_timeout), TimeOut())
@@ -122,7 +123,10 @@ def is_tried_again(job: Job, task: Task) -> bool:
     if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
         return False
     reason = task.failure.reason if task.failure else ""
-    return task.attempt < job.spec.time_limits.of(task.name).retries and reason not in NOT_WORTH_IT
+    return (
+        task.attempt < job.spec.settings.time_limits.of(task.name).retries
+        and reason not in NOT_WORTH_IT
+    )
 
 
 def set_back(
@@ -154,7 +158,7 @@ def timed_out(
         text = f"failed ({first.reason} {first.message}) and continues at {_where(task)}"
         failure = replace(first, reason="NOT_STOPPED", message=text)
     else:
-        limit = job.spec.time_limits.of(name).timeout or 0.0
+        limit = job.spec.settings.time_limits.of(name).timeout or 0.0
         text = f"not over after {limit:g} s" + (f", at {left}" if (left := _where(task)) else "")
         failure = Failure("TIMEOUT", text, task=name)
         task = replace(task, failure=failure)
@@ -174,7 +178,7 @@ def timed_out(
 def job_timed_out(job: Job, at: datetime) -> Ending:
     """Return how a job ends that takes too long."""
     left = [t.name for t in job.tasks.values() if t.status is not TaskStatus.SUCCESS]
-    limit = job.spec.time_limits.job_timeout or 0.0
+    limit = job.spec.settings.time_limits.job_timeout or 0.0
     text = f"not over after {limit:g} s; still to succeed: {', '.join(left[:20])}"
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 

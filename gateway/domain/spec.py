@@ -1,8 +1,8 @@
-"""What both records of a job are made of: what was submitted, who takes part, a call, a failure, a note.
+"""The parts that both records of a job share: specification, parties, calls, failures and notes.
 
-A job has two records. `gateway.domain.job.Job` is the scheduling node's: what it knows of everyone.
-`gateway.domain.run.LocalJob` is a participating node's: what it accepted and what it runs. A node that does
-both has both. All these values are frozen; a change makes a new one.
+A job has two records. `gateway.domain.job.Job` is the scheduling node's, about all nodes.
+`gateway.domain.run.LocalJob` is a participating node's, about its own runs. A node that both
+schedules a job and takes part in it has both. All values are frozen; a change makes a new one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,43 +13,22 @@ from typing import Any, Self, TypeVar
 
 from gateway.domain.dag import ComponentRef, Dag
 from gateway.domain.problems import Problem
+from gateway.domain.settings import JobSettings
 from gateway.domain.states import Outcome, replace
 
 NodeId = str
 
+PROVIDERS = "providers"  # key in a party's job_params: task -> name:version of its own provider
+
 
 def moment(at: datetime) -> str:
-    """Return a time as texts for people have it."""
+    """Format a time for messages to people."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True)
-class TaskLimits:
-    """The limits of one task; times in seconds."""
-
-    timeout: float | None = None  # of one attempt, from when its first start is sent
-    retries: int = 0  # how often it is retried
-    retry_delay: float = 0.0  # between the failure of an attempt and the start of the next one
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a job and its tasks: extensions, absent by default."""
-
-    job_timeout: float | None = None  # seconds, from when every node has started the job
-    usual: TaskLimits = TaskLimits()
-    tasks: Mapping[str, TaskLimits] = field(
-        default_factory=dict
-    )  # tasks that differ from the usual
-
-    def of(self, task: str) -> TaskLimits:
-        """Return the rules for one task."""
-        return self.tasks.get(task, self.usual)
-
-
-@dataclass(frozen=True)
 class UnknownField:
-    """An unknown field of the submitted job, and what was probably meant; a warning."""
+    """An unknown field of the submitted job, and the name that was probably meant; a warning."""
 
     path: str
     rule: str
@@ -58,7 +37,7 @@ class UnknownField:
 
     @property
     def problem(self) -> Problem:
-        """The field as a warning, or in a strict job a problem."""
+        """The same as a problem with its path."""
         return Problem(self.path, self.rule, self.got, self.near)
 
 
@@ -76,13 +55,9 @@ class Party:
         return f"{self.role}.{self.index}"
 
 
-PROVIDERS = "providers"
-"""of a party in ``job_params``: task -> name:version of the provider whose component runs there"""
-
-
 @dataclass(frozen=True)
 class JobSpec:
-    """What was submitted. Never changes."""
+    """A job as submitted. Never changes."""
 
     job_id: str
     flow_id: str
@@ -93,93 +68,83 @@ class JobSpec:
     scheduler: NodeId
     protocol: str
     trace_id: str
+    # common -> settings, role -> index -> settings
     job_params: Mapping[str, Any] = field(default_factory=dict)
-    """common, then role -> index -> settings of the job there"""
+    # common -> task -> parameters, role -> index -> task -> parameters
     task_params: Mapping[str, Any] = field(default_factory=dict)
-    """common, then role -> index, then task -> parameters"""
     version: str = "2.0.0"
     old_job_id: str = ""  # an earlier job of which finished tasks are taken over; empty for none
+    # ignored keys of a job submitted here; not sent to other nodes
     unknown_fields: tuple[UnknownField, ...] = field(default=(), metadata={"stored": "unread"})
-    """ignored keys of what was submitted here; other nodes do not get them"""
+    # statements signed by the initiator, by the node that each is for
     bundles: Mapping[NodeId, Mapping[str, Any]] = field(default_factory=dict)
-    """what its initiator has signed for nodes of the job, on its way to them"""
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         """Every node of the job once, in the order of the parties."""
-        return tuple(dict.fromkeys(p.node for p in self.parties))
+        return tuple(dict.fromkeys(party.node for party in self.parties))
 
     def parties_at(self, node: NodeId) -> tuple[Party, ...]:
-        """Return the roles that a node plays; none where it has no part."""
-        return tuple(p for p in self.parties if p.node == node)
+        """Return the parties that a node plays; none for a node outside the job."""
+        return tuple(party for party in self.parties if party.node == node)
 
     @property
     def common(self) -> Mapping[str, Any]:
-        """The settings that hold for all parties."""
+        """The settings that hold for all parties, as they were submitted."""
         common = self.job_params.get("common")
-        return common if isinstance(common, Mapping) else {}
-
-    def flag(self, name: str) -> bool:
-        """Return a common setting that is true or false, as a boolean or as text; absent is false."""
-        return str(self.common.get(name)).lower() == "true"
+        if isinstance(common, Mapping):
+            return common
+        return {}
 
     @property
-    def by_callback(self) -> bool:
-        """Whether participants push their states; by default the scheduler polls."""
-        return self.common.get("sync_type") == "callback"
-
-    @property
-    def time_limits(self) -> Limits:
-        """How long the job and its tasks may take, and how often a task is tried again."""
-        common = self.common
-        usual = TaskLimits(
-            common.get("task_timeout"),
-            common.get("auto_retries") or 0,
-            common.get("auto_retry_delay") or 0.0,
-        )
-        own = {name: _of_task(entry, usual) for name, entry in (common.get("tasks") or {}).items()}
-        return Limits(common.get("timeout"), usual, own)
+    def settings(self) -> JobSettings:
+        """The settings that hold for all parties, as typed values."""
+        return JobSettings(self.common)
 
     def for_node(self, node: NodeId) -> Self:
-        """Return the job as that node gets it: entries of parties at other nodes are emptied."""
-        mine = {p.label for p in self.parties_at(node)}
-        bundles = {to: bundle for to, bundle in self.bundles.items() if to == node}
-        params, tasks = _only(self.job_params, mine), _only(self.task_params, mine)
+        """Return the job as one node gets it: entries for parties at other nodes are emptied."""
+        labels = {party.label for party in self.parties_at(node)}
+        bundles = {}
+        if node in self.bundles:
+            bundles[node] = self.bundles[node]
         return replace(
             self,
             dag=self.dag_at(node),
-            job_params=params,
-            task_params=tasks,
+            job_params=_entries_for(self.job_params, labels),
+            task_params=_entries_for(self.task_params, labels),
             bundles=bundles,
         )
 
     def providers_of(self, party: Party) -> Mapping[str, ComponentRef]:
-        """Return for which tasks a party has another provider of the same component, and which."""
-        found = {}
-        for task, one in overlay(self.job_params, party, PROVIDERS).items():
-            provider, _, version = str(one.value).partition(":")
-            if (node := self.dag.get(task)) is not None:
-                found[task] = ComponentRef(provider, version, node.component.name)
-        return found
+        """Return the party's own provider of each task's component, where it names one."""
+        providers = {}
+        for task, entry in overlay(self.job_params, party, PROVIDERS).items():
+            node = self.dag.get(task)
+            if node is not None:
+                provider, _, version = str(entry.value).partition(":")
+                providers[task] = ComponentRef(provider, version, node.component.name)
+        return providers
 
     def dag_at(self, node: NodeId) -> Dag:
-        """Return the flow as a node runs it: with the providers that its parties have."""
-        own = {
-            task: ref
-            for party in self.parties_at(node)
-            for task, ref in self.providers_of(party).items()
-        }
-        if not own:
+        """Return the flow as a node runs it: with the providers that its parties name."""
+        components: dict[str, ComponentRef] = {}
+        for party in self.parties_at(node):
+            components |= self.providers_of(party)
+        if not components:
             return self.dag
-        nodes = (replace(one, component=own.get(one.name, one.component)) for one in self.dag.nodes)
-        return Dag(tuple(nodes), self.dag.version)
+        tasks = []
+        for task in self.dag.nodes:
+            component = components.get(task.name, task.component)
+            tasks.append(replace(task, component=component))
+        return Dag(tuple(tasks), self.dag.version)
 
     def one_by_one(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Write entries of several indices, such as ``0|1``, once for each: not every peer reads them otherwise.
+        """Split entries of several indices, such as ``0|1``, into one per index.
 
-        Indices that no party has are left out, so that a long key does not multiply its entry.
+        Some peers read no other form. Indices without a party are left out, so that a long key
+        does not multiply its entry.
         """
-        parties = {(p.role, str(p.index)) for p in self.parties}
+        parties = {(party.role, str(party.index)) for party in self.parties}
         result: dict[str, Any] = {}
         for role, by_index in params.items():
             if role == "common" or not isinstance(by_index, Mapping):
@@ -189,58 +154,53 @@ class JobSpec:
             for key, entry in by_index.items():
                 for index in dict.fromkeys(key.split("|")):
                     if (role, index) in parties:
-                        single[index] = _overlaid(single.get(index), entry)
+                        single[index] = _merge_entries(single.get(index), entry)
             result[role] = single
         return result
 
 
-def _of_task(entry: Mapping[str, Any], usual: TaskLimits) -> TaskLimits:
-    """Return a task's own entry over what holds for all; null counts as absent."""
-    timeout, retries, delay = (
-        entry.get(name) for name in ("timeout", "auto_retries", "auto_retry_delay")
-    )
-    return TaskLimits(
-        usual.timeout if timeout is None else timeout,
-        usual.retries if retries is None else retries,
-        usual.retry_delay if delay is None else delay,
-    )
-
-
-def _overlaid(old: Any, new: Any) -> Any:
-    """Lay one entry over another as `overlay` does: by task, shallow."""
+def _merge_entries(old: Any, new: Any) -> Any:
+    """Lay one entry over another as `overlay` does: task by task, a task's values one level deep."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
-    both = {
-        k: {**old[k], **v}
-        for k, v in new.items()
-        if isinstance(v, Mapping) and isinstance(old.get(k), Mapping)
-    }
-    return {
-        **old,
-        **new,
-        **both,
-    }
+    merged = {**old, **new}
+    for task, values in new.items():
+        old_values = old.get(task)
+        if isinstance(values, Mapping) and isinstance(old_values, Mapping):
+            merged[task] = {**old_values, **values}
+    return merged
 
 
-def _only(params: Mapping[str, Any], mine: set[str]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+def _entries_for(params: Mapping[str, Any], labels: set[str]) -> dict[str, Any]:
+    """Return parameters with the entries of all parties but these emptied."""
+    result: dict[str, Any] = {}
     for role, by_index in params.items():
         if role == "common" or not isinstance(by_index, Mapping):
-            kept[role] = by_index
+            result[role] = by_index
             continue
-        kept[role] = {
-            key: value if any(f"{role}.{i}" in mine for i in key.split("|")) else {}
-            for key, value in by_index.items()
-        }
-    return kept
+        entries = {}
+        for key, entry in by_index.items():
+            is_theirs = any(f"{role}.{index}" in labels for index in key.split("|"))
+            entries[key] = entry if is_theirs else {}
+        result[role] = entries
+    return result
 
 
 def is_own(spec: JobSpec, node: NodeId) -> bool:
-    """Tell whether a node has both submitted and scheduled a job; any other is a partner's to it."""
-    return {spec.initiator, spec.scheduler} <= {node}
+    """Return whether a node both submitted and schedules a job; any other is a partner's to it."""
+    return spec.initiator == node and spec.scheduler == node
 
 
-# Which value each parameter has at which party, and where it came from.
+def is_outside(spec: JobSpec, node: NodeId) -> bool:
+    """Return whether a node is not involved in a job, and so learns nothing of it.
+
+    An empty id stands for this node.
+    """
+    involved = (*spec.nodes, spec.scheduler, spec.initiator)
+    return node != "" and node not in involved
+
+
+# ---------------------------------------------------------------- parameters of a party
 
 
 @dataclass(frozen=True)
@@ -251,35 +211,6 @@ class Effective:
     origin: str
 
 
-def overlay(
-    params: Mapping[str, Any],
-    party: Party,
-    task: str,
-) -> dict[str, Effective]:
-    """Merge the entries that the role holds for this index: role index over common is done by `effective`."""
-    found: dict[str, Effective] = {}
-    by_index = params.get(party.role)
-    if not isinstance(by_index, Mapping):
-        return found
-    index = str(party.index)
-    for key, by_task in by_index.items():
-        if index not in (key.split("|") if "|" in key else (key,)) or not isinstance(
-            by_task, Mapping
-        ):
-            continue
-        values = by_task.get(task)
-        if isinstance(values, Mapping):
-            found |= {
-                name: Effective(value, f"{party.role}.{key}") for name, value in values.items()
-            }
-    return found
-
-
-def is_outside(spec: JobSpec, node: NodeId) -> bool:
-    """Tell whether another node has no part in a job, and so learns nothing of it; an empty id is this node."""
-    return bool(node) and node not in (*spec.nodes, spec.scheduler, spec.initiator)
-
-
 def effective(
     params: Mapping[str, Any],
     party: Party,
@@ -287,15 +218,39 @@ def effective(
 ) -> dict[str, Effective]:
     """Return the parameters of a task at a party: common, overlaid by the party's own, shallow.
 
-    Data locations are left out: ``dataset_id`` of the party's own entry names an input, not a parameter.
+    Left out is ``dataset_id`` of the party's own entry, which names an input.
     """
-    merged: dict[str, Effective] = {}
+    parameters: dict[str, Effective] = {}
     common = params.get("common")
     values = common.get(task) if isinstance(common, Mapping) else None
     if isinstance(values, Mapping):
-        merged = {name: Effective(value, "common") for name, value in values.items()}
-    own = overlay(params, party, task)
-    return merged | {name: value for name, value in own.items() if name != "dataset_id"}
+        for name, value in values.items():
+            parameters[name] = Effective(value, "common")
+    for name, parameter in overlay(params, party, task).items():
+        if name != "dataset_id":
+            parameters[name] = parameter
+    return parameters
+
+
+def overlay(
+    params: Mapping[str, Any],
+    party: Party,
+    task: str,
+) -> dict[str, Effective]:
+    """Return the party's own parameters of a task; of several entries for its index the last wins."""
+    parameters: dict[str, Effective] = {}
+    by_index = params.get(party.role)
+    if not isinstance(by_index, Mapping):
+        return parameters
+    index = str(party.index)
+    for key, by_task in by_index.items():
+        if key != index and index not in key.split("|"):
+            continue
+        values = by_task.get(task) if isinstance(by_task, Mapping) else None
+        if isinstance(values, Mapping):
+            for name, value in values.items():
+                parameters[name] = Effective(value, f"{party.role}.{key}")
+    return parameters
 
 
 def data_location(
@@ -303,19 +258,53 @@ def data_location(
     party: Party,
     task: str,
 ) -> Mapping[str, str] | None:
-    """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry, if it has one."""
-    own = overlay(params, party, task)
-    if "dataset_id" in own:
-        named = str(own["dataset_id"].value or "")
-        return {"dataset_id": named} if named else None
-    if "namespace" in own and "name" in own:
-        return {"namespace": str(own["namespace"].value), "name": str(own["name"].value)}
+    """Return ``{dataset_id}`` or ``{namespace, name}`` of the party's own entry; None without."""
+    parameters = overlay(params, party, task)
+    if "dataset_id" in parameters:
+        dataset_id = str(parameters["dataset_id"].value or "")
+        if not dataset_id:
+            return None
+        return {"dataset_id": dataset_id}
+    if "namespace" in parameters and "name" in parameters:
+        namespace = str(parameters["namespace"].value)
+        return {"namespace": namespace, "name": str(parameters["name"].value)}
     return None
+
+
+def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tasks that changes of parameters name."""
+    tasks: set[str] = set(changes.get("common", {}))
+    for role, by_index in changes.items():
+        if role != "common":
+            for by_task in by_index.values():
+                tasks.update(by_task)
+    return tuple(sorted(tasks))
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """One change of parameters; its version is its place among the job's, from 1."""
+
+    id: str
+    parameters: Mapping[str, Any]  # in the form of ``task_params``; a node gets its parties' own
+    by: NodeId
+    reason: str
+    at: datetime
+    # the job's signed bundle with the change, by its initiator or scheduling node, where there is one
+    bundle: Mapping[str, Any] | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that get other parameters."""
+        return tasks_in(self.parameters)
+
+
+# ---------------------------------------------------------------- timelines, calls and endings
 
 
 @dataclass(frozen=True)
 class Note:
-    """One line of a job's timeline: what happened, to whom, caused by whom."""
+    """One line of a job's timeline: event, cause and details."""
 
     at: datetime
     event: str
@@ -324,24 +313,22 @@ class Note:
 
 
 class CallState(StrEnum):
-    """What has become of a request."""
+    """The progress of a request."""
 
     IDLE = "IDLE"
     SENT = "SENT"
     OK = "OK"
     REFUSED = "REFUSED"
-    LOST = "LOST"  # no answer came; may be tried again at `Call.due_at`
+    LOST = "LOST"  # no response; may be tried again at `Call.due_at`
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request to one node: the record of the intent, and what came back."""
+    """One request to one node: the record of the intent, and its response."""
 
     state: CallState = CallState.IDLE
     sent_at: datetime | None = None
-    due_at: datetime | None = (
-        None  # of one that is to be made, or made again: when; None: immediately
-    )
+    due_at: datetime | None = None  # when it is to be made, or made again; None: immediately
     tries: int = 0  # how often it was made
     reason: str = ""  # why it was refused
     message: str = ""
@@ -353,26 +340,21 @@ class Call:
 
     def sent(self, now: datetime) -> "Call":
         """Return the call as made just now."""
-        return replace(
-            self,
-            state=CallState.SENT,
-            sent_at=now,
-            due_at=None,
-            tries=self.tries + 1,
-        )
+        return replace(self, state=CallState.SENT, sent_at=now, due_at=None, tries=self.tries + 1)
 
     def interrupted(self) -> "Call":
-        """Return a call that may be under way as one to be made again immediately."""
-        return (
-            replace(self, state=CallState.LOST, due_at=None)
-            if self.state is CallState.SENT
-            else self
-        )
+        """Return the call for a restarted node: one that was under way is due immediately."""
+        if self.state is not CallState.SENT:
+            return self
+        return replace(self, state=CallState.LOST, due_at=None)
 
     def hurried(self) -> "Call":
-        """Return a call that was tried and got no answer as due now; any other as it is."""
-        waits = self.state is CallState.LOST or (self.state is CallState.IDLE and self.tries > 0)
-        return replace(self, due_at=None) if waits and self.due_at is not None else self
+        """Return the call for a node that is reachable again: one without a response is due now."""
+        was_tried = self.state is CallState.IDLE and self.tries > 0
+        awaits_retry = self.state is CallState.LOST or was_tried
+        if not awaits_retry or self.due_at is None:
+            return self
+        return replace(self, due_at=None)
 
 
 R = TypeVar("R")
@@ -383,16 +365,24 @@ def changed(
     path: str,
     change: Callable[[Any], Any],
 ) -> R:
-    """Return a record with the value at a dotted path changed; as it is where a part of the path is None."""
-    of: Any = record
+    """Return a record with the value at a dotted path changed.
+
+    Where a part of the path is None, or the value stays, the same record is returned.
+    """
     name, _, rest = path.partition(".")
-    old: Any = getattr(of, name)
+    parent: Any = record
+    old: Any = getattr(parent, name)
     if old is None:
         return record
     new = changed(old, rest, change) if rest else change(old)
-    return record if new is old else replace(of, **{name: new})
+    if new is old:
+        return record
+    result: R = replace(parent, **{name: new})
+    return result
 
 
+# Reasons of refusals after which the request may have been carried out all the same: an internal
+# error of the node, and responses of something that stands in the node's place.
 UNCERTAIN = (
     "INTERNAL",
     "NO_ENVELOPE",
@@ -400,8 +390,6 @@ UNCERTAIN = (
     "FILTER_IN_BETWEEN",
     "BODY_LIMIT_IN_BETWEEN",
 )
-"""Reasons of refusals that leave open whether what was asked was done: an error of the node's own, and an answer
-that is none, as something gives that stands in the node's place."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +401,7 @@ class Failure:
     node: NodeId = ""
     role: str = ""
     task: str = ""
-    exit_code: int | None = None  # of the container; None where none has ended
+    exit_code: int | None = None  # of the container; None if none has ended
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -428,31 +416,3 @@ class Ending:
     at: datetime
     failure: Failure | None = None
     by: str = ""
-
-
-def tasks_in(changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the tasks that changes of parameters name."""
-    entries = [
-        changes.get("common", {}),
-        *(e for r, by in changes.items() if r != "common" for e in by.values()),
-    ]
-    return tuple(sorted({task for by_task in entries for task in by_task}))
-
-
-@dataclass(frozen=True)
-class Amendment:
-    """One change of parameters; its version is its place among the job's, from 1."""
-
-    id: str
-    parameters: Mapping[str, Any]
-    """in the form of ``task_params``; a node gets those of its own parties"""
-    by: NodeId
-    reason: str
-    at: datetime
-    bundle: Mapping[str, Any] | None = None
-    """what the job's initiator or its scheduling node has signed of the job with them, for the node that has it"""
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The tasks that get other parameters."""
-        return tasks_in(self.parameters)

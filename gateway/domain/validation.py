@@ -69,7 +69,9 @@ def applied(
     warnings: Sequence[Problem],
 ) -> tuple[list[Problem], list[Problem]]:
     """Return problems and warnings; in a strict job every warning is a problem."""
-    return ([*problems, *warnings], []) if spec.flag("strict") else (list(problems), list(warnings))
+    return (
+        ([*problems, *warnings], []) if spec.settings.strict else (list(problems), list(warnings))
+    )
 
 
 # ---------------------------------------------------------------- parties and their entries

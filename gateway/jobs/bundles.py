@@ -218,7 +218,7 @@ def parts(
     job, tasks = (
         {k: v for k, v in p.items() if k == "common" or not isinstance(v, Mapping)} for p in params
     )
-    sync = {"sync_type": "callback" if spec.by_callback else "poll"}
+    sync = {"sync_type": "callback" if spec.settings.by_callback else "poll"}
     return {
         "flow": {
             "flow_id": spec.flow_id,

@@ -15,7 +15,6 @@ from gateway.data.combined_storage import Storages
 from gateway.data.reports import output_warnings
 from gateway.domain.execution import machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
-from gateway.domain.resources import priority
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
 from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
@@ -350,7 +349,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             calls = isinstance(action, _Call)
             lane = local.spec.scheduler if calls else _LANES.get(type(action), "engine")
             work = partial(self._perform, local, action)
-            self._lanes.submit(lane, work, local.id, 0 if calls else priority(local.spec))
+            self._lanes.submit(lane, work, local.id, 0 if calls else local.spec.settings.priority)
 
     def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
         """Return the runs of a job whose launch waits until those of others have had their turn."""

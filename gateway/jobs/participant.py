@@ -627,7 +627,7 @@ def _check_attempt(
             text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
             raise Conflict(text, reason="ATTEMPTS_USED_UP")
     attempts = {run.task_id for run in local.runs if run.task_name == task.name}
-    allowed = 1 + local.spec.time_limits.of(task.name).retries
+    allowed = 1 + local.spec.settings.time_limits.of(task.name).retries
     if len(attempts) >= allowed:
         text = f"task {task.name} of job {local.id} has run {len(attempts)} times, and may {allowed} (auto_retries)"
         raise Conflict(text, reason="ATTEMPTS_USED_UP")

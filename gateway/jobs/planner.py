@@ -524,7 +524,7 @@ class Inheritance:
     def offer(self, spec: JobSpec) -> Offer:
         """Return what can be taken over here. Raises `Refused` where the job demands what cannot."""
         offer = Offer()
-        wanted = rerun.demanded(spec)
+        wanted = spec.settings.inherit
         old = self._store.local_jobs.find(spec.old_job_id)
         digests: dict[tuple[str, str], str] = {}
         for name in order(spec.dag):

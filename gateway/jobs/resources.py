@@ -483,7 +483,7 @@ def _claim(
     pool: Pool,
     now: datetime,
 ) -> Claim:
-    priority = resources.priority(spec)
+    priority = spec.settings.priority
     return Claim(
         spec.job_id,
         pool.amounts,

@@ -296,7 +296,7 @@ class NewJobs:
             state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
             raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=rerun.REASON)
         found, lacking = rerun.candidates(old, spec)
-        if lacking and rerun.demanded(spec) is not None:
+        if lacking and spec.settings.inherit is not None:
             at = "config.job_params.common.inherit"
             problems = [
                 Problem(at, f"task {n} of job {old.id}: {why}", n) for n, why in lacking.items()

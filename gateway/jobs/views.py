@@ -93,7 +93,7 @@ def _waiting_for_scheduler(
         return None
     node = local.spec.scheduler
     text = f"waits for {node}, asked {asked_before:.0f} s ago, says {found.status}"
-    if found.ends_no_callback_job and local.spec.by_callback:
+    if found.ends_no_callback_job and local.spec.settings.by_callback:
         text += (
             "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
         )

@@ -229,7 +229,7 @@ def test_from_a_task_on_all_that_follows_runs_and_the_rest_is_taken_over():
     made, _ = again(old, "b")
     assert (made.runs, made.inherits) == (("b", "c"), ("a", "d"))
     assert made.spec.old_job_id == "job-old" and made.spec.job_id == "job-new"
-    assert rerun.demanded(made.spec) == ("a", "d") and validation.check(made.spec)[0] == []
+    assert made.spec.settings.inherit == ("a", "d") and validation.check(made.spec)[0] == []
     assert rerun.candidates(old, made.spec)[1] == {}
 
 

@@ -239,7 +239,7 @@ def test_a_job_without_priority_has_priority_0():
         "above": {"priority": 1},
     }
     priorities = {
-        job: resources.priority(a_spec(job_params={"common": common}))
+        job: a_spec(job_params={"common": common}).settings.priority
         for job, common in asked.items()
     }
     ledger, _ = played(

@@ -10,7 +10,8 @@ import pytest
 
 from gateway.domain import validation
 from gateway.domain.dag import Dag, DagInput, DagNode
-from gateway.domain.spec import JobSpec, Limits, TaskLimits, UnknownField
+from gateway.domain.settings import JobLimits, TaskLimits
+from gateway.domain.spec import JobSpec, UnknownField
 from gateway.domain.validation import MOST_WARNINGS, check, idle_roles
 from tests.builders import a_dag, a_node, a_spec
 
@@ -389,7 +390,7 @@ def test_a_task_has_the_jobs_settings_unless_it_has_its_own():
         auto_retries=2,
         auto_retry_delay=3,
         tasks=tasks,
-    ).time_limits
+    ).settings.time_limits
     assert found.job_timeout == 3600
     assert [found.of(t) for t in "abc"] == [
         TaskLimits(5, 0, 3),
@@ -401,8 +402,8 @@ def test_a_task_has_the_jobs_settings_unless_it_has_its_own():
             timeout=None,
             auto_retries=None,
             tasks=None,
-        ).time_limits
-        == Limits()
+        ).settings.time_limits
+        == JobLimits()
     )
 
 

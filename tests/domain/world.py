@@ -266,7 +266,7 @@ class World(Shell[Job]):
     def _check_attempt(self, old: Task, new: Task) -> None:
         if (
             new.attempt != old.attempt + 1
-            or new.attempt > self.plot.spec.time_limits.of(new.name).retries
+            or new.attempt > self.plot.spec.settings.time_limits.of(new.name).retries
         ):
             raise Broken(f"attempt {new.attempt} of {new.name} follows {old.attempt}")
         if [past.number for past in new.attempts] != list(
@@ -405,10 +405,10 @@ def _check_outcome(
             right = (
                 right
                 and world.job.tasks[failure.task].attempt
-                == plot.spec.time_limits.of(failure.task).retries
+                == plot.spec.settings.time_limits.of(failure.task).retries
             )
         case Outcome.FAILED, "TIMEOUT":
-            limits = plot.spec.time_limits
+            limits = plot.spec.settings.time_limits
             right = (
                 limits.of(failure.task).timeout if failure.task else limits.job_timeout
             ) is not None

@@ -157,7 +157,7 @@ def test_a_job_that_is_passed_on_is_the_same_job(body: dict[str, Any], profile: 
         PROFILES[profile].needs_common and "common" not in spec.job_params
     ):  # what is put in says what held anyway
         assert again.job_params["common"] == {
-            "sync_type": "callback" if spec.by_callback else "poll"
+            "sync_type": "callback" if spec.settings.by_callback else "poll"
         }
         spec = replace(spec, job_params={"common": again.job_params["common"]} | spec.job_params)
     assert replace(again, job_params={}, task_params={}) == replace(

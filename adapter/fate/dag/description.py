@@ -54,7 +54,7 @@ class Descriptions:
             conf.get("model_id") or spec.job_id
         )  # FATE's nodes cannot store a job without the two
         conf["model_version"] = conf.get("model_version") or "0"
-        conf["sync_type"] = "callback" if spec.by_callback else "poll"
+        conf["sync_type"] = "callback" if spec.settings.by_callback else "poll"
         conf["extra"]["standard"] = self.standard.request(spec)
         return body
 

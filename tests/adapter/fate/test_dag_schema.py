@@ -104,8 +104,9 @@ def test_there_and_back_nothing_is_lost(job: Described, kind: str):
     job.tasks[TRAIN]["conf"]["timeout"] = 30
     spec = job.read()[0]
     assert spec.protocol == kind and faultless(spec)
-    assert spec.old_job_id == "job-0" and spec.by_callback
-    assert spec.time_limits.of(TRAIN).timeout == 30 and spec.time_limits.of(ALIGN).timeout == 60
+    assert spec.old_job_id == "job-0" and spec.settings.by_callback
+    limits = spec.settings.time_limits
+    assert limits.of(TRAIN).timeout == 30 and limits.of(ALIGN).timeout == 60
     assert read(description.dag_schema(spec, kind), job.registry)[0] == spec
 
 

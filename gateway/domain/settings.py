@@ -1,0 +1,114 @@
+"""The settings in ``job_params.common`` that change how a job is run, as typed values.
+
+Each is read when it is asked for: a job under validation may still hold values that the checks of
+`gateway.domain.validation` are about to refuse. Null and absent are the same.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TaskLimits:
+    """The limits of one task; times in seconds."""
+
+    timeout: float | None = None  # of one attempt, from when its first start is sent
+    retries: int = 0  # how often it is retried
+    retry_delay: float = 0.0  # between the failure of an attempt and the start of the next one
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """The limits of a job and its tasks: extensions, absent by default."""
+
+    job_timeout: float | None = None  # seconds, from when every node has started the job
+    default: TaskLimits = TaskLimits()
+    tasks: Mapping[str, TaskLimits] = field(default_factory=dict)  # tasks with limits of their own
+
+    def of(self, task: str) -> TaskLimits:
+        """Return the limits of one task."""
+        return self.tasks.get(task, self.default)
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """A typed view of the common settings of a job."""
+
+    common: Mapping[str, Any]
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean setting, written as a boolean or as text; false by default."""
+        return str(self.common.get(name)).lower() == "true"
+
+    @property
+    def strict(self) -> bool:
+        """Whether warnings count as problems."""
+        return self.flag("strict")
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether each task gets a folder that survives its attempts."""
+        return self.flag("checkpoints")
+
+    @property
+    def by_callback(self) -> bool:
+        """Whether participants push their states; by default the scheduler polls."""
+        return self.common.get("sync_type") == "callback"
+
+    @property
+    def priority(self) -> int:
+        """The job's place in a queue for resources: higher goes first."""
+        return self.common.get("priority") or 0
+
+    @property
+    def task_parallelism(self) -> int | None:
+        """The number of tasks that may be under way at the same time; None: no limit."""
+        return self.common.get("task_parallelism")
+
+    @property
+    def inherit(self) -> tuple[str, ...] | None:
+        """The tasks to take over from the old job, and no others; None: all that are unchanged."""
+        tasks = self.common.get("inherit")
+        if tasks is None:
+            return None
+        return tuple(tasks)
+
+    @property
+    def min_parties(self) -> Mapping[str, Any]:
+        """Role -> number of its parties that are enough."""
+        return self.common.get("min_parties") or {}
+
+    @property
+    def required_parties(self) -> frozenset[str]:
+        """Labels of the parties, such as ``guest.0``, without which the job does not run."""
+        return frozenset(self.common.get("required_parties") or ())
+
+    @property
+    def tolerable_tasks(self) -> Collection[str]:
+        """The tasks that may fail while the job still succeeds."""
+        return self.common.get("tolerable_tasks") or ()
+
+    @property
+    def time_limits(self) -> JobLimits:
+        """How long the job and its tasks may take, and how often a task is retried."""
+        default = TaskLimits(
+            timeout=self.common.get("task_timeout"),
+            retries=self.common.get("auto_retries") or 0,
+            retry_delay=self.common.get("auto_retry_delay") or 0.0,
+        )
+        entries = self.common.get("tasks") or {}
+        tasks = {name: _task_limits(entry, default) for name, entry in entries.items()}
+        return JobLimits(self.common.get("timeout"), default, tasks)
+
+
+def _task_limits(entry: Mapping[str, Any], default: TaskLimits) -> TaskLimits:
+    """Return the limits in a task's own entry; the default for each that it leaves out."""
+    timeout = entry.get("timeout")
+    retries = entry.get("auto_retries")
+    retry_delay = entry.get("auto_retry_delay")
+    return TaskLimits(
+        timeout=default.timeout if timeout is None else timeout,
+        retries=default.retries if retries is None else retries,
+        retry_delay=default.retry_delay if retry_delay is None else retry_delay,
+    )
