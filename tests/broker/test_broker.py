@@ -178,21 +178,27 @@ def parts(opened):
     return len(list(opened.root.glob("*/*.part")))
 
 
+class LoopClock:
+    """The event loop's clock, which moves only when a test moves it."""
+
+    def __init__(self):
+        self.start = self.now = asyncio.get_running_loop().time()
+
+    async def move_to(self, seconds):
+        """Set the clock to so many seconds after its start, and let the timers that are due run."""
+        self.now = self.start + seconds
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
 @pytest.fixture
-async def later(monkeypatch):
-    """Lets time pass on the event loop."""
-    loop = asyncio.get_running_loop()
-    now = loop.time
-
-    async def pass_by(seconds):
-        monkeypatch.setattr(loop, "time", lambda: now() + seconds)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    return pass_by
+async def loop_clock(monkeypatch):
+    clock = LoopClock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock.now)
+    return clock
 
 
-async def test_messages_that_are_begun_without_end_keep_no_capacity(opened, later):
+async def test_messages_that_are_begun_without_end_keep_no_capacity(opened, loop_clock):
     """Attack: a peer begins ever more messages and brings only the first part of each."""
     broker = opened(session_bytes=64)
     for name in "abcd":
@@ -203,26 +209,26 @@ async def test_messages_that_are_begun_without_end_keep_no_capacity(opened, late
     assert (parts(opened), broker.usage()) == (4, (1, 4, 64))
     last = await waiting(asyncio.create_task(begun(broker, "last", wait=3600.0)))
     await begun(broker, "a", offset=4)
-    await later(119.0)
+    await loop_clock.move_to(119.0)
     await begun(broker, "b")  # no progress
     assert not last.done()
-    await later(121.0)
+    await loop_clock.move_to(121.0)
     await last
     assert (parts(opened), broker.usage()) == (1, (1, 1, 16))
     with pytest.raises(PartsMissing):
         await begun(broker, "a", offset=8)
 
 
-async def test_what_a_crash_left_of_messages_goes_unless_they_go_on(opened, later):
+async def test_what_a_crash_left_of_messages_goes_unless_they_go_on(opened, loop_clock):
     broker = opened()
     for name in "ab":
         await begun(broker, name)
     broker = opened()
     await begun(broker, "a", offset=4, data=b"x" * 11)
     assert parts(opened) == 2
-    await later(119.0)
+    await loop_clock.move_to(119.0)
     await begun(broker, "a", offset=15, data=b"y")
-    await later(121.0)
+    await loop_clock.move_to(121.0)
     assert parts(opened) == 0
     assert await read(broker) == b"part" + b"x" * 11 + b"y"
     with pytest.raises(PartsMissing):
@@ -544,17 +550,13 @@ async def test_a_session_that_ends_while_its_message_is_written_has_ended(
     assert broker.usage() == (0, 0, 0)
 
 
-async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(
-    opened,
-    held,
-    later,
-):
+async def test_a_message_is_not_dropped_while_a_part_of_it_is_written(opened, held, loop_clock):
     broker = opened()
     await begun(broker, "a")
     started, go_on = held("write_part")
     task = asyncio.ensure_future(begun(broker, "a", offset=4, data=b"x" * 12))
     await until_set(started)
-    await later(121.0)
+    await loop_clock.move_to(121.0)
     go_on.set()
     await task
     assert await read(broker) == b"part" + b"x" * 12

@@ -117,7 +117,6 @@ def test_a_task_is_hardened_and_limited_and_started_once(
         "Pids": 33,
     }
     assert resources["Reservations"] == {"MemoryBytes": 64 << 20}
-    assert engine.capacity().cpu == 3 * machine / 1e9
     theirs = harness.engine(node="beta")
     theirs._machines = dict  # type: ignore[method-assign]
     with pytest.raises(EngineDown, match="all are away or drained"):  # jobs wait for them
@@ -272,6 +271,17 @@ def test_runs_do_not_reach_each_other_and_reach_the_gateway(harness: SwarmHarnes
 def third() -> Iterator[SwarmHarness]:
     with the_last_of("swarm"), contextlib.closing(SwarmHarness("==3")) as harness:
         yield harness
+
+
+def test_the_capacity_is_that_of_all_machines(third: SwarmHarness) -> None:
+    engine = third.engine()
+    with contextlib.closing(docker.APIClient(third.manager, timeout=60)) as manager:
+        machines = manager.nodes()
+    nano_cpus = sum(machine["Description"]["Resources"]["NanoCPUs"] for machine in machines)
+    assert len(machines) == 3
+    wait_for(
+        lambda: engine.capacity().cpu == nano_cpus / 1e9, "all three machines are ready and counted"
+    )
 
 
 def test_a_run_on_a_machine_that_is_drained_is_lost_however_it_ends(third: SwarmHarness) -> None:
