@@ -163,8 +163,13 @@ class SqlAudit:
         return True
 
     def _newest(self) -> tuple[int, str]:
-        found = self.list(limit=1)
-        return (found[0].id, found[0].hash or "") if found else (0, "")
+        """Return number and hash of the newest line, (0, "") of an empty log: one look by the table's key."""
+        c = schema.audit.c
+        newest = sa.select(sa.func.max(c.id)).scalar_subquery()
+        line = self._database.first(sa.select(c.id, c.hash).where(c.id == newest))
+        if line is None:
+            return 0, ""
+        return line.id, line.hash or ""
 
     def lines(self) -> Iterator[Line]:
         """Yield the whole log, the oldest line first."""

@@ -192,6 +192,7 @@ def test_applications_and_routes_that_are_not_in_force_are_listed(answers: dict[
         "at": "2026-11-27T03:00:00+00:00",
         "expires_at": None,
         "key": "ed25519 a1b2",
+        "signed": True,
         "trouble": "PEER_UNREACHABLE: n2 is silent",
     }
     answers["GET /api/v1/applications"] = {"applications": [one], "next": None}

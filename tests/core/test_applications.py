@@ -1,6 +1,6 @@
 """Applications of partners: what comes late, twice or not at all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Application, Kind, Side
+from gateway.domain.spec import NodeId
 from gateway.errors import Busy, Conflict, GatewayError, Invalid, NotAllowed, NotFound
 from gateway.jobs.applications import Answer, Applications
 from gateway.jobs.contracts import ContractRoutes
@@ -75,7 +76,11 @@ class Site:
             partner,
             lambda *said: self.noted.append(said),
             lambda: self.now,
+            keys_of=self._keys_of_partner,
         )
+
+    def _keys_of_partner(self, _: NodeId) -> Sequence[str]:
+        return ()
 
     def has(self, new: Application) -> Application:
         made = self.kept.add(new)
@@ -134,8 +139,9 @@ def test_a_partner_that_this_node_applied_with_moves_and_keeps_its_key(site: Sit
             answer={"auth_credential": "key"},
         )
     )
-    site.applications.update(known.partner, known.id, {"address": "https://b:2"})
+    site.applications.update(known.partner, known.id, {"address": "https://b:2"}, key="key")
     after = site.kept.get(known.number)
+    assert after.keys == ("key",)
     assert (after.url, after.answer) == (
         "https://b:2",
         {"auth_credential": "key", "address": "https://b:2"},
