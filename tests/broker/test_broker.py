@@ -524,8 +524,7 @@ def held(monkeypatch):
 
 
 async def until_set(event):
-    while not event.is_set():
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(event.wait, 60)
 
 
 @pytest.mark.parametrize("error", [None, OSError(2, "No such file or directory")])
