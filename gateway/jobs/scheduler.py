@@ -15,7 +15,7 @@ from gateway.domain import quorum
 from gateway.domain.job import Job
 from gateway.domain.scheduling import machine, messages
 from gateway.domain.scheduling.agenda import call_of, is_claimed, may_wait, quiet_polls
-from gateway.domain.scheduling.machine import exclude
+from gateway.domain.scheduling.responses import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, ended
 from gateway.domain.timeouts import Timing

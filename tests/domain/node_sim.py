@@ -9,7 +9,7 @@ from gateway.domain.approval import ApprovalReported
 from gateway.domain.dag import downstream
 from gateway.domain.job import Acceptance, Job
 from gateway.domain.scheduling import machine, messages
-from gateway.domain.scheduling.machine import exclude
+from gateway.domain.scheduling.responses import exclude
 from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import JOB, TASK, JobStatus, TaskStatus, ended
 from tests.builders import T0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.bootstrap.parts import call_timing, run_timing
 from gateway.domain.job import Job
 from gateway.domain.scheduling.agenda import is_claimed, may_wait, with_call
-from gateway.domain.scheduling.machine import apply, exclude, next_due, step
+from gateway.domain.scheduling.machine import apply, next_due, step
 from gateway.domain.scheduling.messages import (
     Accepted,
     CreateAt,
@@ -32,6 +32,7 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
+from gateway.domain.scheduling.responses import exclude
 from gateway.domain.spec import Failure
 from gateway.domain.states import JOB, TASK, JobStatus, Outcome, TaskStatus, ended, may
 from gateway.domain.timeouts import Timing

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gateway.domain import quorum, retries
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job
-from gateway.domain.scheduling.machine import exclude
 from gateway.domain.scheduling.messages import (
     ParametersAgreed,
     PollTaskAt,
@@ -24,6 +23,7 @@ from gateway.domain.scheduling.messages import (
     TaskStopRequested,
     TaskUnknown,
 )
+from gateway.domain.scheduling.responses import exclude
 from gateway.domain.spec import Amendment, CallState, Failure
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended
 from gateway.language.catalogue import groups
