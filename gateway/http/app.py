@@ -1,6 +1,6 @@
 """One application per listener: peers, this node's containers, this node's operators.
 
-Each adapter brings routers; a path on the wrong listener is not there.
+The adapters provide the routers; a listener does not serve the paths of another one.
 """
 
 import ipaddress
@@ -24,8 +24,8 @@ from gateway.language.catalogue import ENGLISH, in_language, next_step, of_heade
 from gateway.version import VERSION
 
 _PAGE = Path(__file__).with_name("docs_page.html")
-_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
-"""headers that browsers send and that no page can remove"""
+# Headers that browsers send and pages cannot remove.
+_BROWSER_HEADERS = frozenset({b"origin", b"sec-fetch-site"})
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
@@ -34,15 +34,18 @@ _PAGE_HEADERS = {
 }
 
 
+# Raises GatewayError to refuse a request.
+Check = Callable[[Request], Awaitable[None]]
+
+
 @dataclass(frozen=True)
 class Mounted:
-    """A router, the largest body its paths take, in bytes, and the model of its errors."""
+    """A router with its limit for bodies (bytes), the model of its refusals, and checks of its requests."""
 
     router: APIRouter
     max_body: int | None
     refusal: type[BaseModel] | None = None
-    first: Sequence[Callable[[Request], Awaitable[None]]] = ()
-    """each may refuse a request"""
+    first: Sequence[Check] = ()
 
 
 def create_app(
@@ -50,62 +53,71 @@ def create_app(
     routers: Sequence[Mounted],
     *,
     documented: bool = False,
-    first: Sequence[Callable[[Request], Awaitable[None]]] = (),
+    first: Sequence[Check] = (),
 ) -> FastAPI:
-    """Return the application of one listener; each of ``first`` may refuse a request."""
+    """Return the application of one listener; ``first``: checks of every request."""
     app = FastAPI(
         title=f"BFIA interconnection gateway: {title}",
         version=VERSION,
-        docs_url=None,  # the framework's page loads scripts from other hosts, which a closed network cannot reach
+        docs_url=None,  # FastAPI's page loads scripts from other hosts, unreachable in a closed network
         redoc_url=None,
-        openapi_url=None,  # the framework would build the description on the event loop
+        openapi_url=None,  # FastAPI would build the description on the event loop
         redirect_slashes=False,
         strict_content_type=False,
         dependencies=[Depends(check) for check in first],
     )
     app.state.first = first
     if documented:
-        routes = [route for one in routers if one.refusal for route in one.router.routes]
-        refusing = {route.path for route in routes if isinstance(route, APIRoute)}
-
-        @cache
-        def described() -> dict[str, Any]:
-            return _with_refusals(deepcopy(app.openapi()), refusing)
-
-        def description() -> JSONResponse:
-            return JSONResponse(described())
-
-        async def page() -> HTMLResponse:
-            return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
-
-        app.add_api_route("/openapi.json", description, include_in_schema=False)
-        app.add_api_route("/docs", page, include_in_schema=False)
+        _add_description(app, routers)
     for mounted in routers:
-        refused = {"model": mounted.refusal, "description": "Refused."}
-        responses: dict[int | str, dict[str, Any]] = {"default": refused} if mounted.refusal else {}
-        checks = [Depends(check) for check in mounted.first]
+        responses: dict[int | str, dict[str, Any]] = {}
+        if mounted.refusal is not None:
+            responses["default"] = {"model": mounted.refusal, "description": "Refused."}
         app.include_router(
             mounted.router,
             max_body_size=mounted.max_body,
             responses=responses,
-            dependencies=checks,
+            dependencies=[Depends(check) for check in mounted.first],
         )
     return app
 
 
+def _add_description(app: FastAPI, routers: Sequence[Mounted]) -> None:
+    """Add ``/openapi.json`` and ``/docs``."""
+    refusing_paths = set()
+    for mounted in routers:
+        if mounted.refusal is not None:
+            api_routes = [r for r in mounted.router.routes if isinstance(r, APIRoute)]
+            refusing_paths |= {route.path for route in api_routes}
+
+    @cache
+    def document() -> dict[str, Any]:
+        return _with_refusals(deepcopy(app.openapi()), refusing_paths)
+
+    def description() -> JSONResponse:
+        return JSONResponse(document())
+
+    async def page() -> HTMLResponse:
+        return HTMLResponse(_PAGE.read_bytes(), headers=_PAGE_HEADERS)
+
+    app.add_api_route("/openapi.json", description, include_in_schema=False)
+    app.add_api_route("/docs", page, include_in_schema=False)
+
+
 def _with_refusals(document: dict[str, Any], paths: Set[str]) -> dict[str, Any]:
-    """Say of paths with an envelope that a refusal comes with HTTP 200, too."""
+    """Add the refusal to the HTTP 200 response of paths with an envelope."""
     for path in paths & document["paths"].keys():
         for operation in document["paths"][path].values():
-            refusal = operation["responses"]["default"]["content"]["application/json"]["schema"]
-            usual = operation["responses"].get("200", {}).get("content", {}).get("application/json")
-            if usual is not None:
-                usual["schema"] = {"anyOf": [usual["schema"], refusal]}
+            responses = operation["responses"]
+            refusal = responses["default"]["content"]["application/json"]["schema"]
+            success = responses.get("200", {}).get("content", {}).get("application/json")
+            if success is not None:
+                success["schema"] = {"anyOf": [success["schema"], refusal]}
     return document
 
 
 class ForeignOrigin(GatewayError):
-    """A page of another site made a browser send the request."""
+    """A browser sent the request for a page of another site."""
 
     reason = "FOREIGN_ORIGIN"
     code = 403
@@ -116,10 +128,11 @@ def refusal(
     scope: Scope,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Return the response that reports an error, for requests that reach no application, in their language."""
+    """Return the response for an error of a layer in front of an application, in the request's language."""
     language = of_header(Headers(scope=scope).get("accept-language", ""))
     body = envelope(error)
-    if step := next_step(error.reason, language, error.node):
+    step = next_step(error.reason, language, error.node)
+    if step:
         body["data"]["next_step"] = step
     if language != ENGLISH:
         body = in_language(body, error.reason, language, error.node)
@@ -127,30 +140,31 @@ def refusal(
 
 
 def without_foreign(app: ASGIApp, foreign: Callable[[Scope], str]) -> ASGIApp:
-    """Refuse, before another application, what a page makes a browser send (FOREIGN_ORIGIN).
+    """Refuse requests of other sites' pages (FOREIGN_ORIGIN).
 
-    ``foreign`` returns why a request is refused: see `from_browser` and `from_elsewhere`.
+    ``foreign`` returns the cause of a refusal, or "": see `from_browser` and `from_elsewhere`.
     """
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        if why := foreign(scope):
-            error = ForeignOrigin(why)
-            scope.setdefault("state", {})["refused"] = error
-            await refusal(error, scope)(scope, receive, send)
+        cause = foreign(scope)
+        if not cause:
+            await app(scope, receive, send)
             return
-        await app(scope, receive, send)
+        error = ForeignOrigin(cause)
+        scope.setdefault("state", {})["refused"] = error
+        await refusal(error, scope)(scope, receive, send)
 
-    return served
+    return serve
 
 
 def with_head(app: ASGIApp) -> ASGIApp:
-    """Answer HEAD by an application that serves GET: the same head, and no body."""
+    """Serve HEAD by an application that serves GET: the same head, and no body."""
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -164,52 +178,55 @@ def with_head(app: ASGIApp) -> ASGIApp:
             nonlocal is_complete
             if message["type"] == "http.response.start":
                 await send(message)
-            elif not is_complete:  # of what is streamed, the end is not waited for
+            elif not is_complete:  # complete at the first piece of a stream
                 is_complete = True
                 await send({"type": "http.response.body"})
 
-        # without the extensions by which a response's body is written past what sends it
-        await app(
-            {
-                **scope,
-                "method": "GET",
-                "extensions": {},
-            },
-            receive,
-            send_head,
-        )
+        # Without extensions: they would write a body directly to the client's socket.
+        get_scope = {
+            **scope,
+            "method": "GET",
+            "extensions": {},
+        }
+        await app(get_scope, receive, send_head)
 
-    return served
+    return serve
 
 
 def from_browser(scope: Scope) -> str:
-    """Refuse browsers: for a listener that serves programs only."""
-    browser = any(name in _BROWSERS for name, _ in scope["headers"])
-    return "this listener serves programs, not browsers" if browser else ""
+    """Refuse browsers, for listeners that serve only programs."""
+    for name, _ in scope["headers"]:
+        if name in _BROWSER_HEADERS:
+            return "this listener serves programs, not browsers"
+    return ""
 
 
 def from_elsewhere(scope: Scope) -> str:
-    """Refuse what does not come from this machine: for a listener without a token.
+    """Refuse requests from other machines, for a listener without tokens.
 
-    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that was made to resolve to here.
+    A foreign page is recognised by its ``Origin``, or by a name in ``Host`` that resolves to this machine.
     """
-    hosts = [v.decode("latin-1") for k, v in scope["headers"] if k == b"host"]
+    hosts = _header_values(scope, b"host")
     if not hosts and scope["http_version"] == "1.0":
-        hosts = ["localhost"]  # by that version a health check may name none; browsers always do
-    origins = [v.decode("latin-1") for k, v in scope["headers"] if k == b"origin"]
-    if (
-        len(hosts) == 1
-        and _is_loopback(f"//{hosts[0]}")
-        and all("://" in origin and _is_loopback(origin) for origin in origins)
-    ):
+        hosts = ["localhost"]  # a health check by HTTP/1.0 may send none; browsers always do
+    has_local_host = len(hosts) == 1 and _is_loopback(f"//{hosts[0]}")
+    origins = _header_values(scope, b"origin")
+    has_local_origins = all("://" in origin and _is_loopback(origin) for origin in origins)
+    if has_local_host and has_local_origins:
         return ""
     return "without auth.mode: on this listener serves requests to and from loopback addresses only"
 
 
+def _header_values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
 @lru_cache(maxsize=256)
 def _is_loopback(url: str) -> bool:
+    if "@" in url:
+        return False
     try:
         host = urlsplit(url).hostname or ""
-        return "@" not in url and (host == "localhost" or ipaddress.ip_address(host).is_loopback)
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

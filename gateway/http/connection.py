@@ -1,4 +1,4 @@
-"""A client's connection to a listener: HTTP/1.1 as uvicorn parses it, in a bounded head and without upgrades."""
+"""A client's connection to a listener: uvicorn's HTTP/1.1, with limits for a request's head and without upgrades."""
 
 import asyncio
 import logging
@@ -19,26 +19,21 @@ from gateway.http.streamed_bodies import READ, WRITE, Rest, written
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.1
-"""seconds between two looks at a response's head that is not written yet"""
-HEAD_SECONDS = 10.0
-"""for a TLS handshake, and for a request's head"""
-_REST_SECONDS = 30.0
-"""for the rest of a body whose request is answered already"""
-_MOST_HEAD = 64 * 1024
-"""bytes of a request line with its headers"""
+_PAUSE = 0.1  # seconds between two checks that a response's head is written
+HEAD_SECONDS = 10.0  # for a TLS handshake, and for a request's head
+_REST_SECONDS = 30.0  # for the rest of a body after its response
+_MOST_HEAD = 64 * 1024  # bytes of a request line with its headers
 
-_HTTP2 = b"PRI * HTTP/2.0"
-"""how a client that speaks HTTP/2 without TLS begins, as gRPC's do"""
+_HTTP2 = b"PRI * HTTP/2.0"  # first bytes of HTTP/2 without TLS, as gRPC clients send them
 
 
 class Http2(Protocol):
-    """A server of HTTP/2 inside."""
+    """A server of HTTP/2 in this process."""
 
     def connected(
         self, scope: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to it; ``scope`` is what the requests of the connection have in theirs. Raises GatewayError."""
+        """Connect to it; its requests have the entries of ``scope`` in their scope. Raises GatewayError."""
         ...
 
     async def close(self) -> None:
@@ -51,13 +46,13 @@ class _HeadTooLarge(Exception):
 
 
 class _Tunnel(Exception):
-    """A client asks for a connection to elsewhere (CONNECT)."""
+    """A client requests a tunnel to another server (CONNECT)."""
 
 
 class Connection(HttpToolsProtocol):
     """One connection of a listener.
 
-    Requests by TLS carry the client's certificate as the ASGI extension ``tls`` says, as ``client_cert_chain``.
+    Requests over TLS have the client's certificate as ``client_cert_chain`` of the ASGI extension ``tls``.
     """
 
     def __init__(
@@ -66,7 +61,6 @@ class Connection(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
     ) -> None:
-        """Take what uvicorn's protocol takes."""
         super().__init__(config, server_state, app_state)
         self.lost = asyncio.Event()
         self.http2: Http2 | None = None
@@ -74,40 +68,42 @@ class Connection(HttpToolsProtocol):
         self._extensions: dict[str, Any] = {}
         self._deadline: asyncio.TimerHandle | None = None
         self._read_whole = True
+        # The parser is at the end of a head that is parsed again.
         self._ignoring_upgrade = False
-        """the parser is at the end of a head that is parsed again"""
-        self._left: int | None = None
-        """bytes of the body that were not received yet, where its head says how many it has"""
+        # Bytes of the body that are still to be received; None without a content-length.
+        self._missing_bytes: int | None = None
         self._head = 0
+        # Bytes since the parser last called back.
         self._unparsed = 0
-        """bytes since the parser last found anything"""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Read the client's certificate once for all requests of the connection."""
+        """Read the client's certificate, once for all requests of the connection."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None:
-            shown = tls.getpeercert(binary_form=True)
-            chain = [] if shown is None else [ssl.DER_cert_to_PEM_cert(shown)]
-            self._extensions = {"tls": {"client_cert_chain": chain}}
+        if tls is None:
+            self._extensions = {WRITE: self._write_rest, READ: self._rest_of_body}
         else:
-            self._extensions = {WRITE: self._written, READ: self._rest}
-        self._watch()
+            chain = []
+            certificate = tls.getpeercert(binary_form=True)
+            if certificate is not None:
+                chain.append(ssl.DER_cert_to_PEM_cert(certificate))
+            self._extensions = {"tls": {"client_cert_chain": chain}}
+        self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note the end."""
+        """Set ``lost``."""
         super().connection_lost(exc)
-        self._watch_no_longer()
+        self._cancel_deadline()
         self.lost.set()
 
     def shutdown(self) -> None:
-        """Close when idle; by TLS without a farewell, since clients do not read from idle connections."""
+        """Close an idle connection; over TLS without a farewell, which clients do not read when idle."""
         super().shutdown()
         if "tls" in self._extensions and self.transport.is_closing():
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, within the limits of size and time while no request is being answered."""
+        """Parse data; outside of a response, within the limits of size and time."""
         if self.http2 is not None and not self._unparsed and data.startswith(_HTTP2):
             self._pass_on(self.http2, data)
             return
@@ -122,15 +118,15 @@ class Connection(HttpToolsProtocol):
         if self._unparsed > _MOST_HEAD and not self.transport.is_closing():
             self.send_400_response("")
         if self.cycle is not None and not self.cycle.response_complete:
-            self._watch_no_longer()
+            self._cancel_deadline()
         elif self._deadline is None:
-            self._watch()
+            self._start_deadline()
 
     def _parse(self, data: bytes) -> None:
-        """Parse on. Raises `httptools.HttpParserError`.
+        """Parse data, ignoring requests for an upgrade (RFC 9110, 7.8). Raises `httptools.HttpParserError`.
 
-        No upgrade is offered here (RFC 9110, 7.8), but the parser ends a request that asks for one at its head:
-        its body would be the next request. A new parser gets the head without the wish, and whatever follows.
+        The parser ends such a request at its head, so that its body would be the next request. Therefore a new
+        parser gets the head without the upgrade, and then the rest.
         """
         while True:
             try:
@@ -147,36 +143,40 @@ class Connection(HttpToolsProtocol):
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
-        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                lines.append(b"%s: %s" % (name, value))
         return b"\r\n".join([*lines, b"", b""])
 
-    def _pass_on(self, server: Http2, begun: bytes) -> None:
+    def _pass_on(self, server: Http2, first_data: bytes) -> None:
         """Leave the connection to a server of HTTP/2."""
-        self._watch_no_longer()
+        self._cancel_deadline()
         reader = asyncio.StreamReader(loop=self.loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         self.connections.discard(self)
         writer = asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
-        self._passing = self.loop.create_task(self._passed(server, begun, reader, writer))
+        self._passing = self.loop.create_task(
+            self._copy_both_ways(server, first_data, reader, writer)
+        )
 
-    async def _passed(
+    async def _copy_both_ways(
         self,
         server: Http2,
-        begun: bytes,
+        first_data: bytes,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        scope = {
+            "client": self.client,
+            "scheme": self.scheme,
+            "extensions": self._extensions,
+        }
         try:
-            scope = {
-                "client": self.client,
-                "scheme": self.scheme,
-                "extensions": self._extensions or {},
-            }
-            async with server.connected(scope) as (inner, outer):
-                outer.write(begun)
-                await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
+            async with server.connected(scope) as (server_reader, server_writer):
+                server_writer.write(first_data)
+                await asyncio.gather(_copy(reader, server_writer), _copy(server_reader, writer))
         except GatewayError as error:
             log.warning("a connection by HTTP/2 is refused", extra={"error": error.message})
         except OSError as error:
@@ -185,40 +185,45 @@ class Connection(HttpToolsProtocol):
             writer.close()
             self.lost.set()
 
-    async def _written(self, pieces: Iterator[bytes]) -> None:
-        """Write what is left of a response past the event loop; a connection on which not all was is over."""
-        cycle, pause = self.cycle, 0.0
+    async def _write_rest(self, pieces: Iterator[bytes]) -> None:
+        """Write the rest of a response from a thread; abort the connection if it was not complete."""
+        cycle = self.cycle
         assert cycle is not None and cycle.response_started
+        pause = 0.0
         while self.transport.get_write_buffer_size():  # the head goes first
             await asyncio.sleep(pause)
             pause = _PAUSE
-        own = self.transport.get_extra_info("socket")
-        with socket.socket(fileno=os.dup(own.fileno())) as client:
+        with self._duplicate_socket() as client:
             if not await written(client, pieces, self.lost.is_set):
                 self.transport.abort()
         cycle.expected_content_length = 0
 
-    def _rest(self) -> Rest | None:
-        """Leave the rest of a body to the caller, where its length is known; then the connection is over."""
+    def _rest_of_body(self) -> Rest | None:
+        """Return the rest of a body of known length for the caller to read; the connection ends after it."""
         cycle = self.cycle
-        if not self._left or cycle is None or cycle.disconnected:
+        if not self._missing_bytes or cycle is None or cycle.disconnected:
             return None
         self.flow.pause_reading()
-        begun, cycle.body, cycle.keep_alive = bytes(cycle.body), bytearray(), False
-        own = self.transport.get_extra_info("socket")
-        return Rest(socket.socket(fileno=os.dup(own.fileno())), begun, self._left)
+        received = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.keep_alive = False
+        return Rest(self._duplicate_socket(), received, self._missing_bytes)
+
+    def _duplicate_socket(self) -> socket.socket:
+        sock = self.transport.get_extra_info("socket")
+        return socket.socket(fileno=os.dup(sock.fileno()))
 
     async def end(self) -> None:
-        """End what is passed on; for others the server closes."""
+        """End an HTTP/2 connection; the server closes others."""
         if self._passing is not None:
             self._passing.cancel()
             await asyncio.wait([self._passing])
 
-    def _watch(self) -> None:
+    def _start_deadline(self) -> None:
         seconds = HEAD_SECONDS if self._read_whole else _REST_SECONDS
         self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
-    def _watch_no_longer(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -234,11 +239,12 @@ class Connection(HttpToolsProtocol):
         self._unparsed = 0
         self._head += len(url)
         if self._head > _MOST_HEAD:
-            raise _HeadTooLarge  # the parser turns it into an error of its own, which is answered below
+            # The parser raises its own error instead, for which `send_400_response` is called.
+            raise _HeadTooLarge
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; of a trailer only the size counts, as it comes after what was checked."""
+        """Take a header; ignore a trailer, which comes after all checks of headers, except for its size."""
         self._unparsed = 0
         self._head += len(name) + len(value)
         if self._head > _MOST_HEAD:
@@ -247,7 +253,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer, or have the head of a request that asks for an upgrade parsed once more."""
+        """Begin the response, or have the head of an upgrade request parsed again."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise _Tunnel
@@ -255,14 +261,14 @@ class Connection(HttpToolsProtocol):
             return
         self._read_whole = False
         length = dict(self.headers).get(b"content-length", b"")
-        self._left = int(length) if length.isdigit() else None
+        self._missing_bytes = int(length) if length.isdigit() else None
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._unparsed = 0
-        if self._left is not None:
-            self._left -= len(body)
+        if self._missing_bytes is not None:
+            self._missing_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -274,15 +280,18 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read, and close: with 431 where it is too large a head."""
+        """Refuse an unreadable request and close: with 431 if its head is too large."""
         if self._head <= _MOST_HEAD and self._unparsed <= _MOST_HEAD:
             super().send_400_response(msg)
             return
         text = b"the request's headers have more than %d bytes" % _MOST_HEAD
-        head = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-        self.transport.write(
-            b"%scontent-length: %d\r\nconnection: close\r\n\r\n%s" % (head, len(text), text)
-        )
+        lines = [
+            b"HTTP/1.1 431 Request Header Fields Too Large",
+            b"content-type: text/plain; charset=utf-8",
+            b"content-length: %d" % len(text),
+            b"connection: close",
+        ]
+        self.transport.write(b"\r\n".join([*lines, b"", text]))
         self.transport.close()
 
 

@@ -1,4 +1,4 @@
-"""Bodies that come compressed: decoded while they are read, so that every bound of a body counts what it holds."""
+"""Compressed bodies: decoded while they are read, so that limits count decoded bytes."""
 
 import hashlib
 import zlib
@@ -12,23 +12,22 @@ from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from gateway.http.streamed_bodies import READ
 
+# Scope key of a decoded body's function that returns the digest of the body as sent.
 SENT_DIGEST = "gateway.sent_digest"
-"""where the scope of a request whose body was decoded has what tells the digest of the body as it was sent"""
+# Coding -> zlib's wbits.
 _WINDOWS = {
     "gzip": 31,
     "x-gzip": 31,
     "deflate": 15,
 }
-"""coding -> what zlib calls its format"""
 _RAW_DEFLATE = -15
+# Lower half of the first byte of deflate with a header (RFC 1950); many clients send it without.
 _ZLIB = 8
-"""the lower half of the first byte of deflate with a header (RFC 1950); many clients send it without"""
-_PIECE = 64 * 1024
-"""decoded bytes that are in memory before somebody takes them"""
+_PIECE = 64 * 1024  # decoded bytes per message
 
 
 class EncodingRefused(Invalid):
-    """A body comes in a coding that is not read here."""
+    """A body has a content coding that this node does not decode."""
 
     reason = "MEDIA_TYPE"
     code = 415
@@ -44,11 +43,11 @@ class _Decoder:
         self._has_more_output = False
 
     def add(self, data: bytes) -> None:
-        """Take a part of the body as it was sent."""
+        """Add a part of the encoded body."""
         self._input += data
 
     def piece(self) -> bytes:
-        """Return some decoded bytes; empty: more of the body is needed. Raises `Invalid`."""
+        """Return decoded bytes, or b"" if more input is needed. Raises `Invalid`."""
         if not self._input and not self._has_more_output:
             return b""
         if self._inflater is None:
@@ -64,7 +63,7 @@ class _Decoder:
         return piece
 
     def end(self) -> None:
-        """Raise `Invalid` where the body is not whole."""
+        """Raise `Invalid` if the body is incomplete."""
         if self._inflater is not None and not self._inflater.eof:
             raise self._refusal("its end is missing")
 
@@ -74,19 +73,18 @@ class _Decoder:
         return _WINDOWS[self._coding]
 
     def _refusal(self, cause: str) -> Invalid:
-        return Invalid(
-            [Problem("content-encoding", f"the body cannot be decoded: {cause}", self._coding)]
-        )
+        rule = f"the body cannot be decoded: {cause}"
+        return Invalid([Problem("content-encoding", rule, self._coding)])
 
 
-class _Body:
-    """The body of one request, decoded; ``refusal`` says what was wrong with it."""
+class _DecodedBody:
+    """The decoded body of one request, and the ``refusal`` of a bad one."""
 
     def __init__(self, coding: str, receive: Receive) -> None:
         self._decoder = _Decoder(coding)
         self._receive = receive
         self._sha256 = hashlib.sha256()
-        self._is_sent = False
+        self._is_received = False
         self._is_over = False
         self.refusal: Invalid | None = None
 
@@ -95,14 +93,16 @@ class _Body:
         if self._is_over:
             return await self._receive()
         try:
-            while not (piece := self._decoder.piece()) and not self._is_sent:
+            piece = self._decoder.piece()
+            while not piece and not self._is_received:
                 message = await self._receive()
                 if message["type"] != "http.request":
                     return message
                 data = message.get("body", b"")
                 self._sha256.update(data)
                 self._decoder.add(data)
-                self._is_sent = not message.get("more_body", False)
+                self._is_received = not message.get("more_body", False)
+                piece = self._decoder.piece()
             if not piece:
                 self._is_over = True
                 self._decoder.end()
@@ -116,36 +116,31 @@ class _Body:
         }
 
     def sent_digest(self) -> str:
-        """Return ``content-digest`` of what was sent so far."""
+        """Return ``content-digest`` of the bytes received so far."""
         return f"sha-256=:{b64encode(self._sha256.digest()).decode()}:"
 
 
 def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response]) -> ASGIApp:
-    """Decode gzip and deflate before an application; refuse other codings, and what cannot be decoded."""
+    """Decode gzip and deflate for an application; refuse other codings and bodies that cannot be decoded.
 
-    async def served(
+    ``refused`` builds the response to a refused request.
+    """
+
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        for name, _ in scope["headers"]:
-            if name == b"content-encoding":
-                break
-        else:
-            await app(scope, receive, send)
-            return
         codings = _codings(scope)
         if not codings:
             await app(scope, receive, send)
             return
         if len(codings) > 1 or codings[0] not in _WINDOWS:
-            sent = ", ".join(codings)[:100]
-            error = EncodingRefused(
-                [Problem("content-encoding", "must be gzip, deflate or identity", sent)]
-            )
+            rule = "must be gzip, deflate or identity"
+            error = EncodingRefused([Problem("content-encoding", rule, ", ".join(codings)[:100])])
             await refused(scope, error)(scope, receive, send)
             return
-        body = _Body(codings[0], receive)
+        body = _DecodedBody(codings[0], receive)
         is_refused = False
 
         async def send_or_refuse(message: Message) -> None:
@@ -158,26 +153,29 @@ def decoding_bodies(app: ASGIApp, refused: Callable[[Scope, Invalid], Response])
 
         await app(_decoded_scope(scope, body), body.receive, send_or_refuse)
 
-    return served
+    return serve
 
 
 def _codings(scope: Scope) -> list[str]:
-    """Return the codings of a body, without those that change nothing."""
-    values = [
-        value.decode("latin-1") for name, value in scope["headers"] if name == b"content-encoding"
-    ]
-    codings = [coding.strip().lower() for coding in ",".join(values).split(",")]
-    return [coding for coding in codings if coding not in ("", "identity")]
+    """Return the codings of a body except identity."""
+    codings = []
+    for name, value in scope["headers"]:
+        if name != b"content-encoding":
+            continue
+        for coding in value.decode("latin-1").split(","):
+            coding = coding.strip().lower()
+            if coding not in ("", "identity"):
+                codings.append(coding)
+    return codings
 
 
-def _decoded_scope(scope: Scope, body: _Body) -> Scope:
-    """Return the scope of a request as if its body had been sent decoded, of a length that is not known."""
-    about_body = (b"content-encoding", b"content-length", b"transfer-encoding")
-    headers = [header for header in scope["headers"] if header[0] not in about_body]
+def _decoded_scope(scope: Scope, body: _DecodedBody) -> Scope:
+    """Return a request's scope as if its body had been sent decoded, with unknown length."""
+    body_headers = (b"content-encoding", b"content-length", b"transfer-encoding")
+    headers = [header for header in scope["headers"] if header[0] not in body_headers]
     headers.append((b"transfer-encoding", b"chunked"))
-    extensions = {
-        name: value for name, value in scope.get("extensions", {}).items() if name != READ
-    }
+    extensions = dict(scope.get("extensions", {}))
+    extensions.pop(READ, None)
     return {
         **scope,
         "headers": headers,

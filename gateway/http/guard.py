@@ -1,8 +1,8 @@
-"""Before the listeners: who sends a request to operators' paths, whether its role allows it, and the audit.
+"""In front of the listeners: authentication and roles on operators' paths, and the audit of both.
 
-The audit holds every change with its result, and refused requests: without a valid token, a role, or a known node;
-a known node's all. Their sender is not proven, so a flood must cost little: the same refusal is written once a
-minute, with how often it came since; of different ones some each minute, then the number of the others.
+The audit holds every change with its result, and refusals: all of a partner's, and the ones for lack of a valid token,
+role or route. The sender of a refused request is unproven, so a flood has to be cheap: a repeated refusal is
+written once a minute with the number of its repetitions, and only `MOST` different ones a minute.
 """
 
 import hashlib
@@ -31,50 +31,49 @@ log = structlog.get_logger(__name__)
 _SESSION = "/api/v1/session"
 OIDC = f"{_SESSION}/oidc"
 _HEALTH = ("/health", "/health/live", "/health/ready")
+# Paths without a token. The pages contain nothing of this node and ask for a token first.
 _OPEN = (*_HEALTH, "/docs", "/", "/console", f"{_SESSION}/ways", OIDC, f"{OIDC}/callback")
 _PAGES = "/console/"
-"""these without a token; the pages hold nothing of this node, and ask for a token before they show anything"""
-_OF_PEERS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
+_PEER_PATHS = ("/v1/interconn/", "/v2/partner/", "/v2/scheduler/")
+# Header of the console's changes; a page of another site cannot set it (CSRF protection).
 BY_PAGE = "x-console"
-"""a header that a page of ours sends with each change: a page of another site cannot"""
 _READS = ("GET", "HEAD", "OPTIONS")
-_CACHE_SECONDS = 2.0
-"""how long an identity is cached; so long a revoked token may still work"""
-_STREAM_SECONDS = 1.0
-"""how long it is cached for streams, which notice half a second later"""
-_MOST_CACHED = 1000
+_CACHE_SECONDS = 2.0  # lifetime of a cached identity: a revoked token works that long
+_STREAM_SECONDS = 1.0  # the same for streams, which check every half second
+_CACHE_SIZE = 1000  # identities
+# The sender on a listener without tokens: any user of this machine.
 _LOCAL = Identity("operator", Role.ADMIN)
-"""the sender where no token is needed: whoever is on this machine"""
-MOST = 20
-"""different refusals written in one minute"""
-_KEPT = 1000
-"""different refusals whose repetitions are counted"""
-_EVERY = timedelta(minutes=1)
+MOST = 20  # different refusals written per minute
+_MOST_COUNTED = 1000  # different refusals with a count of their repetitions
+_MINUTE = timedelta(minutes=1)
 _DENIED = (401, 403)
-_BUSY = "RESOURCES_BUSY"
-"""the reason of a refusal that means: not yet"""
+_BUSY = "RESOURCES_BUSY"  # reason of a refusal that may succeed later
 
+# Writes an audit entry: time, user, action, HTTP status, code of the refusal, detail.
 Record = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
-"""writes when who did what, the HTTP status, the code of a refusal, and the detail into the audit log"""
+# Writes a refusal: user, action, code, detail.
+WriteRefusal = Callable[[str, str, int, Mapping[str, Any]], None]
 
 
 def cookie_name(node: str) -> str:
-    """Return the name of the cookie that holds a token: browsers share cookies between the ports of a host."""
-    return f"bfia-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+    """Return the name of a node's session cookie, since the ports of a host share their cookies."""
+    digest = hashlib.sha256(node.encode()).hexdigest()
+    return f"bfia-{digest[:12]}"
 
 
 @dataclass
 class Guard:
-    """An ASGI application before another one."""
+    """ASGI middleware: authenticates requests, checks roles, and records changes.
+
+    Without ``access``, no token is needed. ``cookie`` names the cookie with a browser's token.
+    """
 
     app: ASGIApp
     access: Access | None
-    """None: no token is needed"""
     record: Record
     clock: Clock
     limiter: CapacityLimiter
     cookie: str = ""
-    """the name of the one in which a browser may send the token"""
     _cache: dict[str, tuple[float, Identity]] = field(default_factory=dict, init=False)
 
     async def __call__(
@@ -83,28 +82,22 @@ class Guard:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Pass a request on if its sender may make it, and record what it changed."""
-        if scope["path"] in _OPEN or scope["path"].startswith(_PAGES):
+        """Pass an allowed request on, and record a change."""
+        path = scope["path"]
+        if path in _OPEN or path.startswith(_PAGES):
             await self.app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         try:
-            identity = await self._identity(scope)
+            identity = await self._identify(scope)
             state["asker"] = identity.name
-            if scope["path"].startswith(_OF_PEERS):
-                text = (
-                    f"no such path on this listener: {scope['path']}; other nodes use listen.peer"
-                )
-                raise NotFound(text, reason="PATH_UNKNOWN")
-            if not may(identity.role, scope["method"], scope["path"]):
-                roles = ", ".join(allowed(scope["method"], scope["path"]))
-                request = f"{scope['method']} {scope['path']}"
-                text = f"{identity.name} has the role {identity.role}; {request} is open to {roles}"
-                raise NotAllowed(text)
+            _check_path_and_role(identity, scope["method"], path)
         except GatewayError as error:
-            if not _only_asks(scope, error):
+            if not _is_login_check(scope, error):
                 state["refused"] = error
-            headers = {"www-authenticate": "Bearer"} if isinstance(error, Unauthenticated) else None
+            headers = None
+            if isinstance(error, Unauthenticated):
+                headers = {"www-authenticate": "Bearer"}
             await refusal(error, scope, headers)(scope, receive, send)
             return
         state["operator"] = identity.name if self.access else ""
@@ -116,173 +109,207 @@ class Guard:
         with acting(state["operator"]):
             await self._audited(identity.name, scope, receive, send)
 
-    async def _identity(self, scope: Scope) -> Identity:
-        access = self.access
-        if access is None:
+    async def _identify(self, scope: Scope) -> Identity:
+        if self.access is None:
             return _LOCAL
-        token = self._token(scope, _texts(scope))
-        return await self._identified(access, token, _CACHE_SECONDS)
+        return await self._identify_token(self.access, self._token(scope), _CACHE_SECONDS)
 
-    def _token(self, scope: Scope, headers: Mapping[str, str]) -> str:
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        token = token.strip() if kind.lower() == "bearer" else ""
-        if not token and (scope["method"] in _READS or BY_PAGE in headers):
-            token = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
-        return token
+    def _token(self, scope: Scope) -> str:
+        """Return the bearer token, or the cookie's for reads and for changes by the console."""
+        headers = _decoded_headers(scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        if token and scheme.lower() == "bearer":
+            return token
+        if scope["method"] in _READS or BY_PAGE in headers:
+            cookies = cookie_parser(headers.get("cookie", ""))
+            return cookies.get(self.cookie, "")
+        return ""
 
     async def _check_again(self, scope: Scope) -> None:
-        """Raise `Unauthenticated` once the token of a request that goes on is revoked or has expired."""
-        token = self._token(scope, _texts(scope))
+        """Raise `Unauthenticated` if the token of an open stream was revoked or has expired."""
+        token = self._token(scope)
         if self.access is not None and token:
-            await self._identified(self.access, token, _STREAM_SECONDS)
+            await self._identify_token(self.access, token, _STREAM_SECONDS)
 
-    async def _identified(
+    async def _identify_token(
         self,
         access: Access,
         token: str,
         cache_seconds: float,
     ) -> Identity:
-        cached = self._cache.get(token)
-        if cached is not None and time.monotonic() - cached[0] < cache_seconds:
-            return cached[1]
+        if token in self._cache:
+            cached_at, identity = self._cache[token]
+            if time.monotonic() - cached_at < cache_seconds:
+                return identity
         identity = await anyio.to_thread.run_sync(access.identify, token, limiter=self.limiter)
-        if len(self._cache) >= _MOST_CACHED:
+        if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         self._cache[token] = (time.monotonic(), identity)
         return identity
 
     async def _audited(
         self,
-        who: str,
+        user: str,
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
+        """Run the application and record its result before the end of the response is sent."""
         state = scope["state"]
         state["audited"] = True
         status = 500
-        at = self.clock()
-        written = False
+        start = self.clock()
+        is_written = False
 
         async def write() -> None:
-            nonlocal written
-            written = True
-            ids = {key: state[key] for key in ("asked", "answered") if state.get(key)}
-            detail = {**ids, **dict(state.get("audit") or {})}
+            nonlocal is_written
+            is_written = True
             refused: GatewayError | None = state.get("refused")
-            if refused is not None:
-                detail["refused"] = f"{refused.reason}: {refused.message}"[:500]
             code = None if refused is None else refused.code
-            action = f"{scope['method']} {scope['path']}"
+            work = partial(
+                self._write, user, _action(scope), start, status, code, _change_detail(state)
+            )
             with anyio.CancelScope(shield=True):
-                work = partial(self._write, who, action, at, status, code, detail)
                 await anyio.to_thread.run_sync(work, limiter=self.limiter)
 
-        async def send_written(message: Message) -> None:
+        async def send_after_write(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            elif not message.get("more_body", False) and not written:
-                await write()  # whoever has the whole answer finds the change in the log
+            elif not message.get("more_body", False) and not is_written:
+                await write()  # a client with the complete response finds the change in the audit
             await send(message)
 
         try:
-            await self.app(scope, receive, send_written)
+            await self.app(scope, receive, send_after_write)
         finally:
-            if not written:
+            if not is_written:
                 await write()
 
     def _write(
         self,
-        who: str,
+        user: str,
         action: str,
         at: datetime,
         *result: Any,
     ) -> None:
         try:
-            self.record(at, who, action, *result)
+            self.record(at, user, action, *result)
         except Exception:
             log.exception(
                 "a change is not in the audit log",
-                who=who,
+                who=user,
                 action=action,
                 status=result[0],
             )
 
 
-def _texts(scope: Scope) -> dict[str, str]:
+def _check_path_and_role(identity: Identity, method: str, path: str) -> None:
+    """Raise `NotFound` for a path of the peer listener, `NotAllowed` without the role."""
+    if path.startswith(_PEER_PATHS):
+        text = f"no such path on this listener: {path}; other nodes use listen.peer"
+        raise NotFound(text, reason="PATH_UNKNOWN")
+    if not may(identity.role, method, path):
+        roles = ", ".join(allowed(method, path))
+        request = f"{method} {path}"
+        text = f"{identity.name} has the role {identity.role}; {request} is open to {roles}"
+        raise NotAllowed(text)
+
+
+def _change_detail(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the audit detail of a change: ids, notes of the handler, and the refusal."""
+    detail = {key: state[key] for key in ("asked", "answered") if state.get(key)}
+    detail |= state.get("audit") or {}
+    refused: GatewayError | None = state.get("refused")
+    if refused is not None:
+        detail["refused"] = f"{refused.reason}: {refused.message}"[:500]
+    return detail
+
+
+def _decoded_headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def _only_asks(scope: Scope, error: GatewayError) -> bool:
-    """Tell whether a page asks, without a token, whether its browser has logged in: that is not a trial."""
+def _is_login_check(scope: Scope, error: GatewayError) -> bool:
+    """Return whether the console checks, still without a token, for a login of its browser."""
     return error.reason == "NO_TOKEN" and (scope["method"], scope["path"]) == ("GET", _SESSION)
 
 
 class Refusals:
-    """Counts refusals and writes some of them into the audit log. Safe to use from several threads."""
+    """Counts refusals and writes some of them into the audit log. Thread-safe."""
 
     def __init__(self, add: Record, clock: Clock) -> None:
         self._add = add
         self._clock = clock
         self._lock = threading.Lock()
+        # Refusal -> time of its last entry, repetitions since.
         self._counts: dict[tuple[str, ...], tuple[datetime, int]] = {}
         self._minute = clock()
         self._written = 0
         self._others = 0
 
-    def due(self, *key: str) -> Callable[[str, str, int, Mapping[str, Any]], None] | None:
-        """Count a refusal; where it is due to be written, return what does so. Does not use the database."""
+    def due(self, *key: str) -> WriteRefusal | None:
+        """Count a refusal; return a function that writes it, or None if it is not due.
+
+        Does not use the database.
+        """
         key = tuple(part[:255] for part in key)
         now = self._clock()
         with self._lock:
-            at, repeated = self._counts.get(key, (None, 0))
-            if at is not None and now - at < _EVERY:
-                self._counts[key] = (at, repeated + 1)
+            counts = self._count(key, now)
+        if counts is None:
+            return None
+        return partial(self._write, now, origin().detail(), counts)
+
+    def _count(self, key: tuple[str, ...], now: datetime) -> dict[str, str] | None:
+        """Return the counts since the last written refusal, or None if this one is not written."""
+        repeated = 0
+        if key in self._counts:
+            last_written, repeated = self._counts[key]
+            if now - last_written < _MINUTE:
+                self._counts[key] = (last_written, repeated + 1)
                 return None
-            if now - self._minute >= _EVERY:
-                self._minute, self._written = now, 0
-            if self._written >= MOST:
-                self._others += 1
-                return None
-            self._written += 1
-            if len(self._counts) >= _KEPT:
-                self._others += sum(count for _, count in self._counts.values())
-                self._counts.clear()
-            others, self._others = self._others, 0
-            self._counts[key] = (now, 0)
-        more = {
-            name: str(count)
-            for name, count in (("repeated", repeated), ("others", others))
-            if count
+        if now - self._minute >= _MINUTE:
+            self._minute = now
+            self._written = 0
+        if self._written >= MOST:
+            self._others += 1
+            return None
+        self._written += 1
+        if len(self._counts) >= _MOST_COUNTED:
+            self._others += sum(count for _, count in self._counts.values())
+            self._counts.clear()
+        self._counts[key] = (now, 0)
+        counts = {}
+        if repeated:
+            counts["repeated"] = str(repeated)
+        if self._others:
+            counts["others"] = str(self._others)
+        self._others = 0
+        return counts
+
+    def _write(
+        self,
+        at: datetime,
+        proof: Mapping[str, Any],
+        counts: Mapping[str, str],
+        user: str,
+        action: str,
+        code: int,
+        detail: Mapping[str, Any],
+    ) -> None:
+        entry = {
+            **proof,
+            **detail,
+            **counts,
         }
-
-        proof = origin().detail()
-
-        def write(
-            who: str,
-            action: str,
-            code: int,
-            detail: Mapping[str, Any],
-        ) -> None:
-            full = {
-                **proof,
-                **detail,
-                **more,
-            }
-            shown = {k: v for k, v in full.items() if k != "message"}
-            log.warning(
-                "refused",
-                who=who,
-                action=action,
-                **shown,
-            )
-            try:
-                self._add(now, who, action, code, code, full)
-            except Exception as error:  # the refusal stands, whether the database is there or not
-                log.warning("a refusal is not in the audit", cause=str(error)[:500])
-
-        return write
+        logged = {key: value for key, value in entry.items() if key != "message"}
+        log.warning("refused", who=user, action=action, **logged)
+        try:
+            self._add(at, user, action, code, code, entry)
+        except Exception as error:  # the refusal stands, even without the database
+            log.warning("a refusal is not in the audit", cause=str(error)[:500])
 
     def relay(
         self,
@@ -291,18 +318,16 @@ class Refusals:
         reason: str,
         message: str,
     ) -> None:
-        """Note a request from one node to another that is not passed on."""
-        if write := self.due("relay", source, target, reason):
-            write(
-                _node(source),
-                "relay",
-                403,
-                {
-                    "reason": reason,
-                    "target": target[:255],
-                    "message": message[:1000],
-                },
-            )
+        """Record a request between two other nodes that this node does not relay."""
+        write = self.due("relay", source, target, reason)
+        if write is None:
+            return
+        detail = {
+            "reason": reason,
+            "target": target[:255],
+            "message": message[:1000],
+        }
+        write(_node_label(source), "relay", 403, detail)
 
     def denied(
         self,
@@ -310,25 +335,27 @@ class Refusals:
         claims: str,
         error: GatewayError,
     ) -> None:
-        """Note a request that claimed to come from nodes for which it may not speak."""
+        """Record a request from a sender without the right to speak for the nodes it claims."""
         address = address_of(scope)
-        if write := self.due("peer", claims, address, error.reason):
-            detail = {
-                "reason": error.reason,
-                "from": address,
-                "message": error.message[:1000],
-            }
-            write(_node(claims), _action(scope), 403, detail)
+        write = self.due("peer", claims, address, error.reason)
+        if write is None:
+            return
+        detail = {
+            "reason": error.reason,
+            "from": address,
+            "message": error.message[:1000],
+        }
+        write(_node_label(claims), _action(scope), 403, detail)
 
 
 class Partners(NamedTuple):
-    """What counts the refusals of known nodes."""
+    """Counters for the refusals of known nodes."""
 
     knows: Callable[[str], bool]
+    # The counter of one node, so that others cannot crowd its refusals out.
     of: Callable[[str], Refusals]
-    """a node's own, so that no other crowds them out"""
+    # The counter of requests that claim a known node without a valid signature or certificate.
     unproven: Refusals
-    """those that only claim to be a known node's, with neither a signature that held nor a certificate"""
 
 
 def noting_refusals(
@@ -338,52 +365,13 @@ def noting_refusals(
     limiter: CapacityLimiter,
     partners: Partners | None = None,
 ) -> ASGIApp:
-    """Note, after another application, the requests whose state says ``refused``.
+    """Record requests that another application refused, as its ``refused`` in their state says.
 
-    ``claimed``: which node a request says that it comes from.
+    ``claimed`` returns the node that a request names as its sender.
     """
+    recorder = _RefusalRecorder(refusals, claimed, limiter, partners)
 
-    def partner(scope: Scope, refused: GatewayError) -> str:
-        """Return the known node that was refused, "" for others and for what may succeed later."""
-        if partners is None or refused.code >= 500 or refused.reason == _BUSY:
-            return ""
-        node = origin().node or claimed(scope)
-        return node if node and partners.knows(node) else ""
-
-    async def note(
-        scope: Scope,
-        state: Mapping[str, Any],
-        refused: GatewayError,
-    ) -> None:
-        known = partner(scope, refused)
-        if not known and refused.code not in _DENIED:
-            return
-        user = state.get("asker", "")
-        node = "" if user else known or claimed(scope)
-        who = user or (f"node {node}"[:255] if node else "somebody")
-        address = address_of(scope)
-        asked = state.get("asked") or {}
-        if known and partners is not None:
-            counts = (
-                partners.of(known) if origin().key or origin().fingerprint else partners.unproven
-            )
-            write = counts.due(who, address, refused.reason, scope["path"], *asked.values())
-        else:
-            write = refusals.due(who, address, refused.reason)
-        if write is None:
-            return
-        detail: dict[str, Any] = {
-            "reason": refused.reason,
-            "from": address,
-            "message": refused.message[:500],
-        }
-        detail |= {"asked": asked} if asked else {}
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(
-                write, who, _action(scope), refused.code, detail, limiter=limiter
-            )
-
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -392,22 +380,78 @@ def noting_refusals(
             await app(scope, receive, send)
         finally:
             state = scope.get("state") or {}
-            if (
-                "refused" in state and "audited" not in state
-            ):  # a change is in the audit with its result
-                await note(scope, state, state["refused"])
+            # A change is in the audit already, with its result.
+            if "refused" in state and "audited" not in state:
+                await recorder.record(scope, state, state["refused"])
 
-    return served
+    return serve
+
+
+class _RefusalRecorder(NamedTuple):
+    refusals: Refusals
+    claimed: Callable[[Scope], str]
+    limiter: CapacityLimiter
+    partners: Partners | None
+
+    async def record(
+        self,
+        scope: Scope,
+        state: Mapping[str, Any],
+        refused: GatewayError,
+    ) -> None:
+        partner = self._partner(scope, refused)
+        if not partner and refused.code not in _DENIED:
+            return
+        sender = state.get("asker", "") or self._node_sender(scope, partner)
+        address = address_of(scope)
+        ids = state.get("asked") or {}
+        if partner:
+            counter = self._partner_counter(partner)
+            write = counter.due(sender, address, refused.reason, scope["path"], *ids.values())
+        else:
+            write = self.refusals.due(sender, address, refused.reason)
+        if write is None:
+            return
+        detail: dict[str, Any] = {
+            "reason": refused.reason,
+            "from": address,
+            "message": refused.message[:500],
+        }
+        if ids:
+            detail["asked"] = ids
+        work = partial(write, sender, _action(scope), refused.code, detail)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(work, limiter=self.limiter)
+
+    def _partner(self, scope: Scope, refused: GatewayError) -> str:
+        """Return the refused partner; "" for other nodes, and for refusals that are only temporary."""
+        if self.partners is None or refused.code >= 500 or refused.reason == _BUSY:
+            return ""
+        node = origin().node or self.claimed(scope)
+        if not node or not self.partners.knows(node):
+            return ""
+        return node
+
+    def _partner_counter(self, partner: str) -> Refusals:
+        assert self.partners is not None
+        if origin().key or origin().fingerprint:
+            return self.partners.of(partner)
+        return self.partners.unproven
+
+    def _node_sender(self, scope: Scope, partner: str) -> str:
+        node = partner or self.claimed(scope)
+        return f"node {node}"[:255] if node else "somebody"
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address from which a request came."""
-    return str((scope.get("client") or ("",))[0])
+    """Return a request's client address, "" if the server names none."""
+    client = scope.get("client") or ("",)
+    return str(client[0])
 
 
 def _action(scope: Scope) -> str:
     return f"{scope['method']} {scope['path']}"[:500]
 
 
-def _node(name: str) -> str:
+def _node_label(name: str) -> str:
     return f"node {name or '(none named)'}"[:255]

@@ -1,15 +1,15 @@
-"""Before the application for peers: which peers a request names, for whom it may speak, and how many it may send.
+"""In front of the application for peers: lookup of unknown senders, proof of identity, request quotas.
 
-This node's own id is never accepted from a peer: only the operators' listener acts for this node's platform.
-Where peers show certificates (``listen.peer.tls.client_ca``), the certificate has to be bound to each node that
-the request claims to come from, by the route of that node, or of the next hop to it.
+A peer cannot use this node's own id: only the operators' listener acts for this node's platform.
+If peers present certificates (``listen.peer.tls.client_ca``), the certificate must be bound to each node that
+the request claims as its sender, by the route of that node or of the next hop to it.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import anyio.to_thread
@@ -26,39 +26,41 @@ from route_table import certificates
 from route_table.model import Bearer, Route, RouteTable, UnknownNode, Unusable
 
 _STATE = "speaks_for"
+# Returns only this node's id; a node that calls itself here detects a route to itself.
 _HELLO = "/v1/interconn/schedule/node/hello"
-"""answers only who this node is, by which a node notices a route that leads to itself"""
+# Headers with node ids: of control requests, in hyphens or in underscores, and of channel messages, in a mixture.
 _CONTROL = frozenset({b"x-source-node-id", b"x-node-id"})
-"""in hyphens or underscores"""
 _CHANNEL = frozenset({b"x-ptp-source-node-id", b"x-ptp-from-node-id", b"x-ptp-target-node-id"})
-"""in any mixture of both"""
 QUOTA = "PARTNER_QUOTA"
-_MOST_NODES = 10_000
-"""buckets that are kept; whoever is named beyond them begins with a full one"""
+_MOST_BUCKETS = 10_000  # when they are full, all senders start again with a full bucket
 
 
 @dataclass(frozen=True)
 class UnknownPeer:
-    """What is known of a node without an enabled entry of its own."""
+    """A node without an enabled route of its own.
+
+    - ``admitted``: it takes part in a job under way, and may send the requests of its part
+    - ``route``: the way to it
+    - ``former``: its earlier entry, which proves its requests until its jobs have ended
+    - ``keys``: job id -> the node's public keys in the signed job
+    - ``error``: the reason why the lookup failed
+    """
 
     admitted: bool = False
-    """whether it takes part in a job under way, and may do what its part needs"""
     route: Route | None = None
-    """how it is reached"""
     former: Route | None = None
-    """the entry that it had, by which what it sends is proven while its jobs go on"""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """by job: its public keys, as the signed job has them"""
     error: GatewayError | None = None
-    """why the lookup failed"""
 
 
-_FOUND: ContextVar[Mapping[str, UnknownPeer] | None] = ContextVar("unknown_peers", default=None)
+# The unknown peers of the request under way, by node id.
+_LOOKED_UP: ContextVar[Mapping[str, UnknownPeer] | None] = ContextVar("unknown_peers", default=None)
 
 
 def unknown_peer(node: str) -> UnknownPeer | None:
-    """Return what was found of a node for the request under way; None where it was not looked up."""
-    return (_FOUND.get() or {}).get(node)
+    """Return the result of a node's lookup for the request under way; None without one."""
+    peers = _LOOKED_UP.get() or {}
+    return peers.get(node)
 
 
 def with_lookup(
@@ -67,13 +69,13 @@ def with_lookup(
     look_up: Callable[[str], UnknownPeer],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Look up, before another application, the unknown peers that a request names, for `unknown_peer`.
+    """Look up the unknown peers that a request names, for `unknown_peer`, before another application.
 
-    What such a node may do, and in which dialect we respond, is needed on the event loop, where nothing may wait.
-    ``is_unknown`` tells without the database whether ``look_up``, which needs it, has to be called.
+    The rights and the dialect of such a node are needed on the event loop, which must not wait for the database.
+    ``is_unknown`` decides without the database whether ``look_up``, which uses it, has to be called.
     """
 
-    def found(nodes: list[str]) -> dict[str, UnknownPeer]:
+    def look_up_all(nodes: list[str]) -> dict[str, UnknownPeer]:
         peers = {}
         for node in nodes:
             try:
@@ -82,49 +84,58 @@ def with_lookup(
                 peers[node] = UnknownPeer(error=error)
         return peers
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        unknown = [node for node in _named(scope) if is_unknown(node)]
-        peers = await anyio.to_thread.run_sync(found, unknown, limiter=limiter) if unknown else {}
-        # Set where there is none, too: the requests of a connection may inherit what one before them had found, as
-        # the server goes on reading in the context of the request that made it pause.
-        before = _FOUND.set(peers)
+        unknown_nodes = [node for node in _named_nodes(scope) if is_unknown(node)]
+        peers: dict[str, UnknownPeer] = {}
+        if unknown_nodes:
+            peers = await anyio.to_thread.run_sync(look_up_all, unknown_nodes, limiter=limiter)
+        # Set even without any: a connection's request may inherit the result of the one before, since the server
+        # reads on in the context of the request that made it pause.
+        previous = _LOOKED_UP.set(peers)
         try:
             await app(scope, receive, send)
         finally:
-            _FOUND.reset(before)
+            _LOOKED_UP.reset(previous)
 
-    return served
+    return serve
 
 
-def _named(scope: Scope) -> set[str]:
-    """Return the nodes that a request's headers name, as they are read: a few, however many headers there are.
+def _named_nodes(scope: Scope) -> set[str]:
+    """Return the nodes that a request's headers name: a few, however many headers there are.
 
-    Of one that is repeated the first is read, or none at all.
+    The first of a repeated header counts, as for the code that reads the sender.
     """
-    found: dict[tuple[bytes, bool], str] = {}
-    for spelled, value in scope["headers"]:
-        name = spelled.replace(b"_", b"-")
-        read = name in _CHANNEL or (
-            name in _CONTROL and spelled in (name, name.replace(b"-", b"_"))
-        )
-        if read and (
-            text := value.decode("latin-1").strip()
-        ):  # as the sender is read: bytes keep more blanks
-            found.setdefault((name, spelled != name), text)
-    return set(found.values())
+    nodes: dict[tuple[bytes, bool], str] = {}
+    for spelling, value in scope["headers"]:
+        name = spelling.replace(b"_", b"-")
+        if not _names_node(name, spelling):
+            continue
+        node = value.decode("latin-1").strip()  # as text, since bytes.strip keeps more blanks
+        if node:
+            nodes.setdefault((name, spelling != name), node)
+    return set(nodes.values())
+
+
+def _names_node(name: bytes, spelling: bytes) -> bool:
+    if name in _CHANNEL:
+        return True
+    return name in _CONTROL and spelling in (name, name.replace(b"-", b"_"))
 
 
 @dataclass(frozen=True)
 class PeerIdentity:
     """Validates which nodes a request may speak for.
 
-    ``table`` gives the routes in force, ``former`` the route that a node without one had, where it still takes
-    part in a job; ``revoked`` tells whether a certificate is revoked; ``handed_on`` whether another gateway
-    of this node passes the request on, whose certificate may then be this node's (``own``, its key's pin).
+    - ``table`` returns the routes in force
+    - ``former`` returns the earlier route of a node that still takes part in a job
+    - ``revoked`` returns whether a certificate is revoked
+    - ``handed_on`` returns whether another gateway of this node passes the request on; its certificate may
+      then be this node's, with a key of ``own`` (pins)
+    - ``open``: paths that serve unknown nodes, to which no certificate is bound yet
     """
 
     node: str
@@ -134,12 +145,11 @@ class PeerIdentity:
     handed_on: Callable[[Scope], bool] = lambda _: False
     own: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
-    """paths that serve unknown nodes: no certificate is bound to one yet"""
 
     def check(self, scope: Scope, claimed: Iterable[str]) -> None:
-        """Raise `NotAllowed` unless a request may speak for every node that it claims to come from.
+        """Raise `NotAllowed` unless a request may speak for every node that it claims as its sender.
 
-        OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
+        Reasons: OWN_NODE_ID, CERTIFICATE_REVOKED, CERTIFICATE_MISMATCH.
         """
         claims = set(claimed)
         if self.node in claims and scope["path"] != _HELLO:
@@ -150,56 +160,64 @@ class PeerIdentity:
             return
         if self.revoked(certificate):
             raise NotAllowed("the client certificate is revoked", reason="CERTIFICATE_REVOKED")
-        if self.handed_on(scope) and not certificate.bears.isdisjoint(
-            self.own | {self.node.lower()}
-        ):
+        if self.handed_on(scope) and self._is_own(certificate):
             return
         if scope["path"] in self.open and claims.isdisjoint(self.table().routes):
             return
-        if claims:
-            wrong = [node for node in claims if not self._bound(node, certificate)]
-        else:
-            wrong = (
-                []
-                if any(self._bound(node, certificate) for node in self.table().routes)
-                else ["any node"]
-            )
-        if wrong:
-            text = f"the client certificate is not that of {', '.join(sorted(wrong))[:300]}"
+        unproven = self._unproven(claims, certificate)
+        if unproven:
+            text = f"the client certificate is not that of {', '.join(sorted(unproven))[:300]}"
             raise NotAllowed(text, reason="CERTIFICATE_MISMATCH")
 
-    def _bound(self, node: str, certificate: Bearer) -> bool:
-        """Tell whether a certificate may speak for a node: its own, or that of the next hop to it."""
+    def _is_own(self, certificate: Bearer) -> bool:
+        return not certificate.bears.isdisjoint(self.own | {self.node.lower()})
+
+    def _unproven(self, claims: set[str], certificate: Bearer) -> list[str]:
+        """Return the claimed nodes that a certificate does not prove; without claims, it must prove any node."""
+        if claims:
+            return [node for node in claims if not self._is_bound(node, certificate)]
+        if any(self._is_bound(node, certificate) for node in self.table().routes):
+            return []
+        return ["any node"]
+
+    def _is_bound(self, node: str, certificate: Bearer) -> bool:
+        """Return whether a certificate belongs to a node or to the next hop to it."""
         table = self.table()
         try:
             resolved: Route | None = table.resolve(node)
         except UnknownNode:
             resolved = self.former(node)
-        own = table.routes.get(node)
-        routes = [resolved, own if own is not None and own.enabled and own.via is None else None]
-        return any(route is not None and route.bound_to(certificate) for route in routes)
+        if resolved is not None and resolved.bound_to(certificate):
+            return True
+        entry = table.routes.get(node)
+        if entry is None or not entry.enabled or entry.via is not None:
+            return False
+        return entry.bound_to(certificate)
 
 
 def shown(scope: Scope) -> Bearer | None:
-    """Return the certificate that a request's client showed; None where it showed none. Raises `NotAllowed`."""
+    """Return the client certificate of a request, if it has one. Raises `NotAllowed` for an unusable one."""
     pem = _certificate(scope)
+    if not pem:
+        return None
     try:
-        return certificates.bearer(pem) if pem else None
+        return certificates.bearer(pem)
     except Unusable as error:
-        raise NotAllowed(
-            f"the client certificate {error}", reason="CERTIFICATE_MISMATCH"
-        ) from error
+        text = f"the client certificate {error}"
+        raise NotAllowed(text, reason="CERTIFICATE_MISMATCH") from error
 
 
 def shows_certificate(scope: Scope) -> bool:
-    """Whether a request's client showed a certificate, which the listener has verified."""
+    """Return whether a request has a client certificate, which the listener has verified."""
     return bool(_certificate(scope))
 
 
 def _certificate(scope: Scope) -> str:
-    """Return the certificate of a request's connection in PEM form; empty where there is none."""
+    """Return the client certificate of a request's connection as PEM text; "" without one."""
     extensions: Mapping[str, Any] = scope.get("extensions") or {}
-    return next(iter((extensions.get("tls") or {}).get("client_cert_chain") or ()), "")
+    tls = extensions.get("tls") or {}
+    chain = tls.get("client_cert_chain") or [""]
+    return str(chain[0])
 
 
 def check_claim(scope: Scope, node: str) -> None:
@@ -218,14 +236,15 @@ def with_identity(
     noted: Callable[[Scope, str, GatewayError], None],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Deny, before another application, requests that claim what they may not; before their bodies are read.
+    """Deny requests of senders without proof before their bodies are read.
 
-    ``claimed``: the nodes that headers name as the sender; ``unknown`` raises `NotAllowed` for one that needs a
-    known sender and names none; ``denied`` makes the response; ``noted`` writes into the audit what was claimed
-    and why it was denied, in a thread of ``limiter``.
+    - ``claimed`` returns the nodes that headers name as the sender
+    - ``unknown`` raises `NotAllowed` for a request that needs a known sender and names none
+    - ``denied`` builds the response
+    - ``noted`` records the claimed nodes and the refusal in the audit, in a thread of ``limiter``
     """
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -234,71 +253,74 @@ def with_identity(
         try:
             identity.check(scope, claims)
             unknown(scope)
-        except (
-            GatewayError
-        ) as error:  # also one of the database, which tells whether the sender is known
+        except GatewayError as error:  # possibly of the database, which the lookup needed
             if isinstance(error, NotAllowed):
-                await anyio.to_thread.run_sync(
-                    noted, scope, ", ".join(sorted(claims)), error, limiter=limiter
-                )
-            await denied(scope, error)(scope, receive, send)
+                nodes = ", ".join(sorted(claims))
+                await anyio.to_thread.run_sync(noted, scope, nodes, error, limiter=limiter)
+            response = denied(scope, error)
+            await response(scope, receive, send)
             return
-        scope.setdefault("state", {})[_STATE] = lambda nodes: identity.check(scope, nodes)
+        scope.setdefault("state", {})[_STATE] = partial(identity.check, scope)
         await app(scope, receive, send)
 
-    return served
+    return serve
 
 
 def noting_origin(app: ASGIApp) -> ASGIApp:
-    """Note the origin of each request, before another application."""
+    """Set the origin of each request (`gateway.auth.origin`) for another application."""
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
+        address = (scope.get("client") or ("",))[0]
         pem = _certificate(scope)
-        before = ORIGIN.set(
-            RequestOrigin((scope.get("client") or ("",))[0], *(_read(pem) if pem else ("", "")))
-        )
+        subject, fingerprint = _subject_and_fingerprint(pem) if pem else ("", "")
+        previous = ORIGIN.set(RequestOrigin(address, subject, fingerprint))
         try:
             await app(scope, receive, send)
         finally:
-            ORIGIN.reset(before)
+            ORIGIN.reset(previous)
 
-    return served
+    return serve
 
 
 @lru_cache(maxsize=256)
-def _read(pem: str) -> tuple[str, str]:
+def _subject_and_fingerprint(pem: str) -> tuple[str, str]:
     certificate = x509.load_pem_x509_certificate(pem.encode("ascii"))
     return certificate.subject.rfc4514_string(), certificate.fingerprint(SHA256()).hex()
 
 
 class QuotaReached(Busy):
-    """A partner has used up what it may take here: requests per minute, or jobs that have not ended."""
+    """A partner has used up its quota here: requests per minute, or unfinished jobs."""
 
     reason = QUOTA
     code = 429
 
 
 class TokenBucket:
-    """Holds so many tokens for each name and refills them within a minute. Used on the event loop only."""
+    """A bucket of tokens for each name, refilled within a minute. For the event loop only."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = float(per_minute)
+        self._capacity = float(per_minute)
         self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}
+        # Name -> tokens, time of that count.
+        self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, name: str) -> bool:
-        """Take a token; False: none is left."""
+        """Take a token; return False if the bucket is empty."""
         now = self._clock()
-        left, at = self._left.get(name, (self._most, now))
-        left = min(self._most, left + (now - at) * self._most / 60)
-        if name not in self._left and len(self._left) >= _MOST_NODES:
-            self._left.clear()
-        self._left[name] = (left - 1 if left >= 1 else left, now)
-        return left >= 1
+        tokens, counted_at = self._buckets.get(name, (self._capacity, now))
+        tokens += (now - counted_at) * self._capacity / 60
+        tokens = min(self._capacity, tokens)
+        if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
+            self._buckets.clear()
+        is_allowed = tokens >= 1
+        if is_allowed:
+            tokens -= 1
+        self._buckets[name] = (tokens, now)
+        return is_allowed
 
 
 def with_quota(
@@ -306,13 +328,13 @@ def with_quota(
     per_minute: int,
     sender: Callable[[Scope], str | None],
 ) -> ASGIApp:
-    """Refuse, before another application, the requests of a node that sends too many.
+    """Refuse requests above a sender's quota before another application.
 
-    ``sender``: whose request it is; None: it counts against no quota.
+    ``sender`` returns the name that a request counts against, or None if it counts against no quota.
     """
     bucket = TokenBucket(per_minute)
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
@@ -321,11 +343,9 @@ def with_quota(
             name = sender(scope)
             if name is not None and not bucket.take(name):
                 raise QuotaReached(f"{name} sends more than {per_minute} requests a minute")
-        except (
-            GatewayError
-        ) as error:  # also one of the database, which tells whether the sender is known
+        except GatewayError as error:  # possibly of the database, which the lookup needed
             await refusal(error, scope)(scope, receive, send)
             return
         await app(scope, receive, send)
 
-    return served
+    return serve

@@ -1,6 +1,6 @@
-"""Runs the listeners of one node in one process and one event loop, until a signal ends them.
+"""Runs the listeners of one node in one process and one event loop until a signal.
 
-Clients' connections are bounded: how many there are; `gateway.http.connection` is one of them.
+The number of clients' connections is limited; see `gateway.http.connection` for the limits of one connection.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -27,26 +27,23 @@ from gateway.version import VERSION
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.1
-"""seconds until a listener that could not accept a connection tries again"""
-_WARN_EVERY = 60.0
-"""seconds between two warnings that a limit of connections is reached, or that one address fails at TLS"""
-_MOST_LOGGED = 64
-"""addresses of which such a thing is logged within that time"""
-_ENOUGH_FILES = 65_536
+_PAUSE = 0.1  # seconds; before the next try after a failure to accept a connection
+# Warnings about the limit of connections, and about failed TLS handshakes of an address.
+_WARN_EVERY = 60.0  # seconds; between two warnings of the same kind
+_MOST_WARNED = 64  # addresses with a warning within that time
+_MOST_DESCRIPTORS = 65_536
 _MOST_CONNECTIONS = 4096
-_OF_ONE_ADDRESS = {"peer": 512, "container": 1024}
-"""the container engine may have all containers come from one address"""
+# Connections from one address, by listener. All containers may share the address of their engine.
+_MOST_PER_ADDRESS = {"peer": 512, "container": 1024}
 
 
 def bound(address: str) -> socket.socket:
-    """Bind ``host:port`` (port 0: any free one). Raises `OSError`, naming the address."""
+    """Return a listening socket at ``host:port`` (port 0: any free one). Raises `OSError` with the address."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # named, so that asyncio sets TCP_NODELAY
+    # With an explicit protocol, as asyncio sets TCP_NODELAY only then.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, int(port)))
@@ -70,95 +67,98 @@ def host_of(sock: socket.socket) -> str:
 
 
 class Arrivals:
-    """Sockets that are bound only after serving has begun, put in by any thread."""
+    """Sockets that are bound after serving has begun. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[str, socket.socket]] = []
-        self._take: Callable[[str, socket.socket], None] | None = None
+        self._serve: Callable[[str, socket.socket], None] | None = None
 
     def put(self, name: str, sock: socket.socket) -> None:
-        """Have the application of that name served on a further socket."""
+        """Serve the application of a name on a further socket."""
         with self._lock:
-            if self._take is None:
+            if self._serve is None:
                 self._waiting.append((name, sock))
             else:
-                self._take(name, sock)
+                self._serve(name, sock)
 
-    def taken_by(self, take: Callable[[str, socket.socket], None]) -> None:
-        """Say who serves them: those that came before, now, and each that comes later."""
+    def taken_by(self, serve: Callable[[str, socket.socket], None]) -> None:
+        """Set the function that serves a socket: those that wait now, others as they arrive."""
         with self._lock:
-            self._take = take
+            self._serve = serve
             for name, sock in self._waiting:
-                take(name, sock)
+                serve(name, sock)
             self._waiting.clear()
 
 
 class Secure(Protocol):
-    """What a listener is served with by https."""
+    """The TLS settings of a listener."""
 
     def context(self, *_: object) -> ssl.SSLContext:
-        """Return it. Raises `OSError` for files that cannot be used."""
+        """Build the SSL context. Raises `OSError` for unusable files."""
         ...
 
 
-class Places:
-    """Counts the open connections of one listener."""
+class ConnectionCount:
+    """The number of open connections of one listener, limited in all and per address."""
 
-    def __init__(self, total: int, of_one_address: int) -> None:
-        """Allow ``total`` connections, and only some of them to one address."""
+    def __init__(self, total: int, per_address: int) -> None:
         self._total = total
-        self._of_one_address = of_one_address
+        self._per_address = per_address
         self._open: Counter[str] = Counter()
 
     def take(self, address: str) -> bool:
-        """Count a connection, if there is room for it."""
-        if self._open.total() >= self._total or self._open[address] >= self._of_one_address:
+        """Count a new connection; return False if there is no room for it."""
+        if self._open.total() >= self._total or self._open[address] >= self._per_address:
             return False
         self._open[address] += 1
         return True
 
     def free(self, address: str) -> None:
-        """Count a connection no longer."""
+        """Count a connection as closed."""
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
 
 
-def places(listener: str) -> Places:
-    """Return the places of a listener: a quarter of the process's descriptors at most.
+def connection_count(listener: str) -> ConnectionCount:
+    """Return a listener's connection count, limited to a quarter of the process's descriptors.
 
     There are up to three listeners; the last quarter is for engines, databases, files and calls to peers.
     """
-    total = min(_MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-    limit = _OF_ONE_ADDRESS.get(listener)
-    return Places(total, total if limit is None else min(limit, total // 2))
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    total = min(_MOST_CONNECTIONS, descriptors // 4)
+    per_address = total
+    if listener in _MOST_PER_ADDRESS:
+        per_address = min(_MOST_PER_ADDRESS[listener], total // 2)
+    return ConnectionCount(total, per_address)
 
 
 def allow_descriptors() -> None:
-    """Raise the soft limit of descriptors to the hard one, as far as they could ever be used."""
+    """Raise the soft limit of descriptors to the hard one, or to the most that could be used."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < (wanted := min(hard, _ENOUGH_FILES)):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = min(hard, _MOST_DESCRIPTORS)
+    if soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class _Server(uvicorn.Server):
-    """Accepts connections itself, so that those over the limit are closed before TLS or HTTP begins."""
+    """Accepts connections itself, to close those above a limit before TLS or HTTP begins."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        places: Places,
+        connection_count: ConnectionCount,
         http2: Http2 | None,
     ) -> None:
         super().__init__(config)
         self._http2 = http2
-        self._places = places
+        self._connection_count = connection_count
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._held: set[asyncio.Task[None]] = set()
-        self._logged: dict[str, float] = {}
-        """address -> when its refused TLS handshake was logged; empty: that the limit is reached"""
+        self._serving: set[asyncio.Task[None]] = set()
+        # Address -> time of the last warning about its TLS handshakes; "": about the limit of connections.
+        self._warned: dict[str, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -175,16 +175,14 @@ class _Server(uvicorn.Server):
         for sock in self._listening:
             if sock.fileno() >= 0:
                 loop.remove_reader(sock)
-        # what was just accepted is taken over first: a task that is cancelled before it began would leave it open
+        # Let tasks of just accepted connections begin: a task cancelled before that would leave its socket open.
         for _ in range(2):
             await asyncio.sleep(0)
-        ending = [
-            *self._accepting,
-            *self._held,
-        ]  # connections that are open already are closed by the server
-        for task in ending:
+        # Established connections are closed by uvicorn.
+        tasks = [*self._accepting, *self._serving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await super().shutdown(sockets)
         if self._http2 is not None:
             await self._http2.close()
@@ -196,36 +194,39 @@ class _Server(uvicorn.Server):
             while not self.should_exit:
                 try:
                     client, address = await loop.sock_accept(sock)
-                except OSError as error:  # no descriptor is left, or the client is gone already
+                except OSError as error:  # no descriptor is free, or the client is gone already
                     log.warning("a connection cannot be accepted", extra={"error": str(error)})
                     await asyncio.sleep(_PAUSE)
                     continue
-                if not self._places.take(address[0]):
+                host = address[0]
+                if not self._connection_count.take(host):
                     client.close()
-                    if self._is_news(""):
-                        log.warning(
-                            "connection limit reached, more are closed",
-                            extra={"address": address[0]},
-                        )
-                    await asyncio.sleep(0)  # others have their turn, however many come
+                    self._warn_of_limit(host)
+                    await asyncio.sleep(0)  # let other tasks run during a flood
                     continue
-                task = loop.create_task(self._hold(client, address[0]))
-                self._held.add(task)
-                task.add_done_callback(self._held.discard)
+                task = loop.create_task(self._serve_connection(client, host))
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
 
-    def _is_news(self, address: str) -> bool:
-        """Note what is to be logged of an address; False: it was within the last minute, or too many were."""
+    def _warn_of_limit(self, address: str) -> None:
+        if self._may_warn(""):
+            log.warning("connection limit reached, more are closed", extra={"address": address})
+
+    def _may_warn(self, address: str) -> bool:
+        """Count a warning; return False if the last one is too recent, or too many addresses had one."""
         now = asyncio.get_running_loop().time()
-        self._logged = {one: at for one, at in self._logged.items() if now - at < _WARN_EVERY}
-        if address in self._logged or (address and len(self._logged) >= _MOST_LOGGED):
+        self._warned = {key: at for key, at in self._warned.items() if now - at < _WARN_EVERY}
+        if address in self._warned:
             return False
-        self._logged[address] = now
+        if address and len(self._warned) >= _MOST_WARNED:
+            return False
+        self._warned[address] = now
         return True
 
-    async def _hold(self, client: socket.socket, address: str) -> None:
+    async def _serve_connection(self, client: socket.socket, address: str) -> None:
         """Serve a connection until it is closed."""
-        secure = self.config.ssl
-        seconds = None if secure is None else HEAD_SECONDS
+        context = self.config.ssl
+        tls_timeout = None if context is None else HEAD_SECONDS
         connection = Connection(self.config, self.server_state, self.lifespan.state)
         connection.http2 = self._http2
         try:
@@ -233,24 +234,27 @@ class _Server(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 client,
-                ssl=secure,
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
+                ssl=context,
+                ssl_handshake_timeout=tls_timeout,
+                ssl_shutdown_timeout=tls_timeout,
             )
             await connection.lost.wait()
-        except OSError as error:  # among them those of TLS
-            tells = isinstance(error, ssl.SSLError) and self._is_news(address)
-            level = logging.WARNING if tells else logging.DEBUG
+        except OSError as error:  # including ssl.SSLError
+            level = logging.DEBUG
+            if isinstance(error, ssl.SSLError) and self._may_warn(address):
+                level = logging.WARNING
             log.log(
-                level, "a connection was not made", extra={"address": address, "error": str(error)}
+                level,
+                "a connection was not made",
+                extra={"address": address, "error": str(error)},
             )
         finally:
-            self._places.free(address)
+            self._connection_count.free(address)
             await connection.end()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # one handler for all listeners, below
+        yield  # `serve` installs one handler for all listeners
 
 
 async def serve(
@@ -263,30 +267,19 @@ async def serve(
     http2: Mapping[str, Http2] | None = None,
     leaving: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve each named application on its sockets, and on those that arrive; call ``ready`` once all answer.
+    """Serve each named application on its sockets and on ``arrivals`` until a signal, or until ``stopping`` is set.
 
-    Applications that ``tls`` names are served by https; connections by HTTP/2 are for the servers of ``http2``.
-
-    Return after a signal; where ``stopping`` is given, when that is set, and signals are left alone. ``leaving``
-    is called first: what it has answered soon is not cut off.
+    - ``ready`` is called once all listeners respond, ``leaving`` before they stop
+    - ``stopping``: if given, signals are not handled
+    - ``tls``: settings of the applications served over https
+    - ``http2``: servers for an application's HTTP/2 connections
     """
     loop = asyncio.get_running_loop()
     allow_descriptors()
     servers = {}
     for name, app in apps.items():
-        secure = (tls or {}).get(name)
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,  # who asks is who has connected: a report is judged by that
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=5,
-            ws="none",
-            ssl_context_factory=secure.context if secure else None,
-        )
-        servers[name] = _Server(config, places(name), (http2 or {}).get(name))
+        config = _uvicorn_config(app, (tls or {}).get(name))
+        servers[name] = _Server(config, connection_count(name), (http2 or {}).get(name))
 
     def leave() -> None:
         leaving()
@@ -294,36 +287,57 @@ async def serve(
             server.force_exit = server.should_exit
             server.should_exit = True
 
-    def arrived(name: str, sock: socket.socket) -> None:
+    def accept_arrival(name: str, sock: socket.socket) -> None:
         try:
             loop.call_soon_threadsafe(servers[name].accept, sock)
-        except RuntimeError:  # the loop is closed: nobody serves any more
+        except RuntimeError:  # the loop is closed: serving has ended
             sock.close()
 
-    tasks = [
-        asyncio.create_task(server.serve(sockets=list(sockets[n]))) for n, server in servers.items()
-    ]
+    tasks = []
+    for name, server in servers.items():
+        tasks.append(asyncio.create_task(server.serve(sockets=list(sockets[name]))))
     if arrivals is not None:
-        arrivals.taken_by(arrived)
+        arrivals.taken_by(accept_arrival)
     if stopping is None:
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(sign, leave)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, leave)
     else:
         waiting = asyncio.create_task(stopping.wait())
         waiting.add_done_callback(lambda _: leave())
-    while not all(server.started for server in servers.values()):
-        if any(task.done() for task in tasks):
-            break
-        await asyncio.sleep(0.01)
-    else:
+    if await _have_started(servers.values(), tasks):
         ready()
     await asyncio.gather(*tasks)
 
 
-# Which listeners are this node's own: while it serves, a file in its state folder names them and is locked.
+def _uvicorn_config(app: ASGIApp, tls: Secure | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the sender is the connected address: reports are judged by it
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        ws="none",
+        ssl_context_factory=None if tls is None else tls.context,
+    )
+
+
+async def _have_started(servers: Collection[_Server], tasks: list[asyncio.Task[None]]) -> bool:
+    """Wait for all servers to start; return False if one ends before that."""
+    while not all(server.started for server in servers):
+        if any(task.done() for task in tasks):
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+# ---------------------------------------------------------------- the lock file of a node that serves
+#
+# A locked file in the state folder lists the addresses of the node's listeners.
 
 _FILE = "listening.json"
-_ANY = ("0.0.0.0", "::")
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 def claimed(
@@ -331,70 +345,74 @@ def claimed(
     sockets: Iterable[socket.socket],
     files: Mapping[str, Sequence[str]] | None = None,
 ) -> TextIO:
-    """Note where this node listens, for as long as what is returned is open. Raises `OSError`.
+    """Write and lock the file of this node's listeners; closing it unlocks it. Raises `OSError`.
 
-    ``files``: what it serves TLS with.
+    ``files`` describes the node's TLS files, see `gateway.config.tls.files`.
     """
     file = (state_dir / _FILE).open("a+", encoding="ascii")
-    fcntl.flock(file, fcntl.LOCK_SH)  # whoever looks holds it for a moment only
+    fcntl.flock(file, fcntl.LOCK_SH)  # a reader locks it for a moment only
     file.truncate(0)
-    names = [sock.getsockname()[:2] for sock in sockets]
-    at = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in names]
-    file.write(
-        json.dumps(
-            {
-                "version": VERSION,
-                "at": at,
-                "files": files or {},
-            }
-        )
-    )
+    addresses = []
+    for sock in sockets:
+        host, port = sock.getsockname()[:2]
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    content = {
+        "version": VERSION,
+        "at": addresses,
+        "files": files or {},
+    }
+    file.write(json.dumps(content))
     file.flush()
     return file
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The gateway that serves from a state folder."""
+    """The gateway that serves from a state folder: its addresses and its TLS files."""
 
     version: str
     at: tuple[str, ...]
-    """where it listens"""
     files: Mapping[str, Sequence[str]]
-    """what it serves TLS with"""
 
     def has(self, address: str) -> bool:
-        """Whether it is what listens at an address that is in use."""
-        return any(same(address, there) for there in self.at)
+        """Return whether it is the program that listens at an address in use."""
+        return any(same(address, listener) for listener in self.at)
 
 
 def serving(state_dir: Path) -> Serving | None:
-    """Return what serves from this state folder; None where nothing does."""
+    """Return the gateway that serves from this state folder, None without one."""
     try:
         with (state_dir / _FILE).open(encoding="ascii") as file:
-            if _is_locked(file):
-                found = json.load(file)
-                return Serving(found["version"], tuple(found["at"]), found.get("files", {}))
+            if not _is_locked(file):
+                return None
+            content = json.load(file)
+            return Serving(content["version"], tuple(content["at"]), content.get("files", {}))
     except (OSError, ValueError):
-        pass
-    return None
+        return None
 
 
 def _is_locked(file: TextIO) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the file is closed
     except BlockingIOError:
         return True
     return False
 
 
-def same(one: str, other: str) -> bool:
-    """Tell whether two listeners at these addresses, ``host:port``, are in each other's way."""
-    (host, port), (host2, port2) = _parts(one), _parts(other)
-    return port == port2 != "0" and (host == host2 or host in _ANY or host2 in _ANY)
+def same(first: str, second: str) -> bool:
+    """Return whether listeners at two addresses, ``host:port``, exclude each other."""
+    first_host, first_port = _host_and_port(first)
+    second_host, second_port = _host_and_port(second)
+    if first_port != second_port or first_port == "0":
+        return False
+    if first_host in _ALL_ADDRESSES or second_host in _ALL_ADDRESSES:
+        return True
+    return first_host == second_host
 
 
-def _parts(address: str) -> tuple[str, str]:
+def _host_and_port(address: str) -> tuple[str, str]:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    return "127.0.0.1" if host == "localhost" else host, port
+    if host == "localhost":
+        host = "127.0.0.1"
+    return host, port

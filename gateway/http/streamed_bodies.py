@@ -1,7 +1,7 @@
-"""Bodies of many bytes: a thread writes a response to the client's socket, and reads a request's from it.
+"""Large bodies: a thread writes a response to the client's socket, or reads a request's body from it.
 
-Through the event loop each piece costs as much again. A client that takes a response slowly holds no thread: the
-loop waits until it takes more. By TLS the framework sends and receives.
+The event loop would double the cost of each piece. A slow client occupies no thread: the loop waits until its
+socket is writable again. Over TLS, the framework sends and receives.
 """
 
 import asyncio
@@ -21,22 +21,16 @@ from gateway.errors import GatewayError
 
 log = structlog.get_logger(__name__)
 
-WRITE = "bfia.write"
-"""the ASGI extension that writes what is left of a response, see `written`"""
-READ = "bfia.read"
-"""the ASGI extension that leaves what is left of a request's body to its caller, see `Rest`"""
-_TURN = 0.5
-"""seconds for which a thread writes; then others have their turn"""
-_STUCK = 0.05
-"""seconds that a thread waits for a client that takes nothing"""
-_AGAIN = 1.0
-"""seconds after which it is tried again, whatever the event loop knows of the client"""
-_SILENT = 300.0
-"""seconds that a thread waits for a client that sends nothing"""
+WRITE = "bfia.write"  # ASGI extension; writes the rest of a response, see `written`
+READ = "bfia.read"  # ASGI extension; gives the rest of a request's body to its caller, see `Rest`
+_TURN = 0.5  # seconds; how long a thread writes before it lets others write
+_SEND_TIMEOUT = 0.05  # seconds; after that a client counts as stuck
+_RETRY = 1.0  # seconds; how long the loop waits for a stuck client before the next try
+_RECEIVE_TIMEOUT = 300.0  # seconds
 
 
 class Body(StreamingResponse):
-    """A response whose length the headers name."""
+    """A response with its length in the headers."""
 
     def __init__(
         self,
@@ -53,7 +47,7 @@ class Body(StreamingResponse):
         receive: Receive,
         send: Send,
     ) -> None:
-        """Answer a request."""
+        """Send the response."""
         write = scope.get("extensions", {}).get(WRITE)
         if write is None:
             await super().__call__(scope, receive, send)
@@ -72,100 +66,109 @@ class Body(StreamingResponse):
 async def written(
     client: socket.socket,
     pieces: Iterator[bytes],
-    gone: Callable[[], bool],
+    is_lost: Callable[[], bool],
 ) -> bool:
-    """Write to a client what an iterator yields, in a thread; return whether all was."""
-    client.settimeout(_STUCK)
-    writing, loop = _Writing(client, pieces), asyncio.get_running_loop()
+    """Write pieces to a client in a thread; return whether all were written."""
+    client.settimeout(_SEND_TIMEOUT)
+    writer = _Writer(client, pieces)
     try:
-        while await anyio.to_thread.run_sync(writing.go_on):
-            if gone():
+        while await anyio.to_thread.run_sync(writer.write_on):
+            if is_lost():
                 return False
-            if writing.stuck:
-                room = asyncio.Event()
-                loop.add_writer(client, room.set)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_AGAIN):
-                        await room.wait()
-                loop.remove_writer(client)
+            if writer.is_stuck:
+                await _wait_until_writable(client)
     except GatewayError as error:
         log.warning("a download is broken off", reason=error.reason, cause=error.message)
         return False
     finally:
-        writing.end()
-    return writing.whole
+        writer.close()
+    return writer.is_complete
 
 
-class _Writing:
+async def _wait_until_writable(client: socket.socket) -> None:
+    """Wait until a client reads again, or for `_RETRY` seconds."""
+    loop = asyncio.get_running_loop()
+    writable = asyncio.Event()
+    loop.add_writer(client, writable.set)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_RETRY):
+            await writable.wait()
+    loop.remove_writer(client)
+
+
+class _Writer:
     def __init__(self, client: socket.socket, pieces: Any) -> None:
         self._client = client
         self._pieces = pieces
-        self._rest = memoryview(b"")
-        self.stuck = False
-        """whether the client takes nothing at the moment"""
-        self.whole = False
+        self._unsent = memoryview(b"")
+        self.is_stuck = False
+        self.is_complete = False
 
-    def go_on(self) -> bool:
-        """Write for a moment; False: it is over."""
-        until, self.stuck = time.monotonic() + _TURN, False
-        while time.monotonic() < until:
+    def write_on(self) -> bool:
+        """Write for one turn; return False at the end, or if the client is gone."""
+        self.is_stuck = False
+        end_of_turn = time.monotonic() + _TURN
+        while time.monotonic() < end_of_turn:
             try:
-                while self._rest:
-                    self._rest = self._rest[self._client.send(self._rest) :]
+                while self._unsent:
+                    count = self._client.send(self._unsent)
+                    self._unsent = self._unsent[count:]
             except TimeoutError:
-                self.stuck = True
+                self.is_stuck = True
                 return True
             except OSError:  # the client is gone
                 return False
             piece = next(self._pieces, None)
             if piece is None:
-                self.whole = True
+                self.is_complete = True
                 return False
-            self._rest = memoryview(piece)
+            self._unsent = memoryview(piece)
         return True
 
-    def end(self) -> None:
-        """Close what is read from."""
+    def close(self) -> None:
+        """Close the source of the pieces."""
         self._pieces.close()
 
 
 class Rest(io.RawIOBase):
-    """What is left of a request's body, for any thread to read."""
+    """The rest of a request's body, readable in any thread: ``received`` bytes, then ``missing_bytes`` more."""
 
     def __init__(
         self,
         client: socket.socket,
-        begun: bytes,
-        left: int,
+        received: bytes,
+        missing_bytes: int,
     ) -> None:
-        """``begun`` was received already, ``left`` bytes were not."""
         self._client = client
-        self._begun = begun
-        self._left = left
-        client.settimeout(_SILENT)
+        self._received = received
+        self._missing_bytes = missing_bytes
+        client.settimeout(_RECEIVE_TIMEOUT)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Wait for more, 0: it is at its end. Raises `OSError` where the client is gone or silent."""
-        if data := self._begun[: len(buffer)]:
-            self._begun = self._begun[len(data) :]
+        """Read into a buffer; return 0 at the end. Raises `OSError` if the client is gone or silent."""
+        if self._received:
+            data = self._received[: len(buffer)]
+            self._received = self._received[len(data) :]
             buffer[: len(data)] = data
             return len(data)
-        count = self._client.recv_into(buffer, min(len(buffer), self._left)) if self._left else 0
-        if self._left and not count:
+        if not self._missing_bytes:
+            return 0
+        count = self._client.recv_into(buffer, min(len(buffer), self._missing_bytes))
+        if not count:
             raise ConnectionError("the client is gone")
-        self._left -= count
+        self._missing_bytes -= count
         return count
 
     def put_back(self, data: bytes) -> None:
-        """Have some bytes come first."""
-        self._begun = data + self._begun
+        """Put bytes back to the front."""
+        self._received = data + self._received
 
     def stop(self) -> None:
-        """End the wait of the thread that reads."""
+        """End the wait of a reading thread."""
         with contextlib.suppress(OSError):
             self._client.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the duplicate of the client's socket."""
         self._client.close()
         super().close()

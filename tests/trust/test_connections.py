@@ -48,7 +48,7 @@ def test_a_connection_that_comes_while_a_listener_ends_is_closed() -> None:
 
     async def main(turns: int) -> None:
         config = uvicorn.Config(HELLO, lifespan="off", log_config=None)
-        ending = server._Server(config, server.places("peer"), None)
+        ending = server._Server(config, server.connection_count("peer"), None)
         config.load()
         ending.lifespan = config.lifespan_class(config)
         sock = bound("127.0.0.1:0")
@@ -481,9 +481,9 @@ def test_http_2_that_cannot_be_served_is_closed_and_http_1_goes_on(error: Except
 
 def test_the_limit_is_logged_however_many_addresses_fail_at_tls() -> None:
     async def news() -> list[bool]:
-        known: Any = SimpleNamespace(_logged={})
+        known: Any = SimpleNamespace(_warned={})
         return [
-            server._Server._is_news(known, address) for address in (*map(str, range(65)), "", "")
+            server._Server._may_warn(known, address) for address in (*map(str, range(65)), "", "")
         ]
 
     assert asyncio.run(news()) == [True] * 64 + [False, True, False]
