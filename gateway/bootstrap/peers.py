@@ -1,4 +1,4 @@
-"""How this node sees its peers: routes, the protocol that each speaks, sessions of the channel."""
+"""This node's peers: their routes, protocols and keys, and the sessions of the channel."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -41,14 +41,12 @@ from route_table.certificates import key_pin, public_key
 from route_table.live import LiveRoutes
 from route_table.model import DEFAULT_PROFILE, Route, UnknownNode
 
-PROFILE = "fate-partner"
-"""the profile of routes to nodes that speak FATE's protocol"""
-_MOST_NUMBERS = 100_000
-"""FATE stores 25 characters of a job's id"""
+PROFILE = "fate-partner"  # the profile of routes to nodes with FATE's protocol
+_JOB_NUMBERS = 100_000  # of five digits, as FATE stores 25 characters of a job's id
 
 
 class FateSide:
-    """FATE's protocol as a client and as routers for each listener: none while it is switched off."""
+    """FATE's protocol: its client, and its routers unless it is switched off."""
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class FateSide:
         self._numbers = counter()
         node = settings.node.id
         sites = settings.fate.sites
-        devices = {site: found.device for site, found in sites.items()}
+        devices = {name: site.device for name, site in sites.items()}
         self.used = UsedSignatures(REMEMBERED, SqlUsedSignatures(store, clock).first)
         self._signatures = FateSignatures(sites, self.used)
         self._descriptions = Descriptions(node, standard, registry, devices)
@@ -81,11 +79,11 @@ class FateSide:
         )
 
     def speaks(self, node: NodeId) -> bool:
-        """Tell whether a node's route names FATE's protocol."""
+        """Return whether a node's route names FATE's protocol."""
         return self._profile_of(node) == PROFILE
 
     def spoken(self, node: NodeId, protocol: str) -> str:
-        """Return the protocol in which a node is called. Raises `Refused` for FATE's while it is switched off."""
+        """Return the protocol for calls to a node. Raises `Refused` for FATE's while it is switched off."""
         if not self.speaks(node):
             return "bfia"
         if not self._settings.fate.enabled:
@@ -96,11 +94,11 @@ class FateSide:
         return PROTOCOL
 
     def sign(self, node: NodeId) -> Mapping[str, str]:
-        """Return the headers that sign a request of the standard's to a node; none where none is required."""
+        """Return the headers that sign a request of the standard to a node; none if it requires no signature."""
         return self._signatures.sign(node, "")
 
     def has_to_sign(self, node: NodeId) -> bool:
-        """Tell whether a node has to sign its requests as FATE's sites do."""
+        """Return whether a node must sign its requests as FATE's sites do."""
         return self._signatures.asks(node)
 
     def may_bring(
@@ -110,19 +108,21 @@ class FateSide:
         *,
         has_route: bool,
     ) -> bool:
-        """Tell whether a node may send a channel message: only to its own jobs.
+        """Return whether a node may send a channel message: only for its own jobs.
 
-        A job may not have been created here yet (None), which a node waits for that has to sign control requests,
-        or has no route of its own.
+        A message may arrive before its job (``takes_part`` is None). That is accepted only from nodes with a
+        route of their own that need not sign control requests.
         """
-        return takes_part or (takes_part is None and has_route and not self._signatures.asks(node))
+        if takes_part is None:
+            return has_route and not self._signatures.asks(node)
+        return takes_part
 
     def signed(
         self, source_of: Callable[[Request], NodeId], limiters: Limiters
     ) -> Callable[[Request], Awaitable[None]]:
-        """Return what refuses a request of the standard's without the signature that its node has to give.
+        """Return the check that refuses requests of the standard without the signature required of their node.
 
-        FATE's paths check that themselves; channel messages come from a node's transport, which signs nothing.
+        FATE's paths check that themselves; a node's transport sends channel messages, and signs nothing.
         """
 
         async def check(request: Request) -> None:
@@ -137,8 +137,10 @@ class FateSide:
         error: GatewayError,
         status: int,
     ) -> JSONResponse | None:
-        """Return FATE's answer to what none of its paths has taken; None for paths that are not FATE's."""
-        return in_fates_words(path, error, status) if self._settings.fate.enabled else None
+        """Return FATE's error response for its own paths, None for other paths."""
+        if not self._settings.fate.enabled:
+            return None
+        return in_fates_words(path, error, status)
 
     def for_peers(
         self,
@@ -148,10 +150,14 @@ class FateSide:
         table: "PeerTable",
         agree: Callable[[str, str, str], object],
     ) -> list[Mounted]:
-        """Return what other nodes ask. ``agree`` takes a consent to a job: its id, who gave it, in which words."""
+        """Return the routers for peers. ``agree`` approves a job: takes its id, the user and the reason."""
         if not self._settings.fate.enabled:
             return []
         local_jobs = self._store.local_jobs
+
+        def set_progress(job_id: str, percent: float) -> object:
+            return local_jobs.update(job_id, lambda job: domain_run.with_progress(job, percent))
+
         parts = FateParts(
             self._settings.node.id,
             coordinator,
@@ -165,18 +171,14 @@ class FateSide:
             local_jobs.find,
             self._new_id,
             agree,
-            lambda job_id, percent: local_jobs.update(
-                job_id, lambda local: domain_run.with_progress(local, percent)
-            ),
+            set_progress,
         )
+        max_body = self._settings.limits.body_bytes
         routers = (endpoints.router(parts), envelope.router(envelope.FOR_WORKERS))
-        return [
-            Mounted(router, self._settings.limits.body_bytes, envelope.Envelope)
-            for router in routers
-        ]
+        return [Mounted(router, max_body, envelope.Envelope) for router in routers]
 
     def _may_send(self, table: "PeerTable", node: NodeId) -> bool:
-        """Tell whether a node may send requests; one without a route signs them as a site."""
+        """Return whether a node may send requests; without a route, only as a signing site."""
         if table.knows(node):
             return True
         return table.takes_part(node) and (table.had_route(node) or self._signatures.asks(node))
@@ -186,58 +188,61 @@ class FateSide:
         return local.spec.protocol if local is not None else "bfia"
 
     def _new_id(self) -> str:
-        """Return an id such as FATE gives: the local time to the microsecond, and a number."""
-        return f"{self._clock():%Y%m%d%H%M%S%f}{next(self._numbers) % _MOST_NUMBERS}"
+        """Return a job id as FATE creates them: the local time to the microsecond, and a number."""
+        number = next(self._numbers) % _JOB_NUMBERS
+        return f"{self._clock():%Y%m%d%H%M%S%f}{number}"
 
 
 class PeerTable:
-    """The other nodes, by the routes of now."""
+    """The other nodes, by the routes in force."""
 
     def __init__(
         self,
-        here: schema.Node,
+        this_node: schema.Node,
         routes: LiveRoutes,
         vouched: Callable[[NodeId], Mapping[str, tuple[str, ...]]],
         jobs_of_task: Callable[[str], Iterable[str]],
         *,
         open_: bool = False,
     ) -> None:
-        """``vouched`` returns a node's public keys by the signed jobs under way that name it, by their ids.
+        """Take the routes and the functions that look up jobs.
 
-        ``jobs_of_task`` returns the job here, if any, that a task belongs to; ``open_``: every node is known.
+        - ``vouched`` returns a node's public keys by the id of the signed job under way that names it
+        - ``jobs_of_task`` returns the job here, if any, of a task
+        - ``open_``: every node is known
         """
-        self._here = here
+        self._this_node = this_node
         self._open = open_
         self._routes = routes
         self._vouched = vouched
         self._jobs_of_task = jobs_of_task
 
     def knows(self, node: str) -> bool:
-        """Tell whether a node has an enabled route of its own.
+        """Return whether a node has an enabled route of its own.
 
-        A request that claims this node's own id from outside is not from here.
+        False for this node's own id: its requests do not come from outside.
         """
-        if node == self._here.id:
+        if node == self._this_node.id:
             return False
         return bool(self._open and node) or self._routes.table.knows(node)
 
     def takes_part(self, node: str) -> bool:
-        """Tell whether a node without an enabled route of its own takes part in a job under way."""
-        if self.knows(node) or node == self._here.id:
+        """Return whether a node without an enabled route of its own takes part in a job under way."""
+        if self.knows(node) or node == self._this_node.id:
             return False
-        found = unknown_peer(node) or self.look(node)
-        if found.error is not None:
-            raise found.error
-        return found.admitted
+        peer = unknown_peer(node) or self.look(node)
+        if peer.error is not None:
+            raise peer.error
+        return peer.admitted
 
     def accepts(self, node: str) -> bool:
-        """Tell whether a node may send requests, be it only those that its part of a job needs."""
+        """Return whether a node may send requests, if only the ones that its part of a job needs."""
         return self.knows(node) or self.takes_part(node)
 
     def had_route(self, node: str) -> bool:
-        """Tell whether a node that takes part in a job under way has a disabled route, or had one."""
-        found = unknown_peer(node) or self.look(node)
-        return node in self._routes.table.routes or found.former is not None
+        """Return whether a node that takes part in a job under way has a disabled route, or had one."""
+        peer = unknown_peer(node) or self.look(node)
+        return node in self._routes.table.routes or peer.former is not None
 
     def check_part(
         self,
@@ -245,56 +250,69 @@ class PeerTable:
         job_id: str,
         task_id: str,
     ) -> None:
-        """Raise `NotAllowed` where the key that came with one job has signed a request about another one."""
-        found = None if self.knows(node) else unknown_peer(node)
-        if found is None or found.former is not None:
+        """Raise `NotAllowed` if a key vouched for by one job signed a request about another one."""
+        if self.knows(node):
+            return
+        peer = unknown_peer(node)
+        if peer is None or peer.former is not None:
             return
         jobs = {job_id, *self._jobs_of_task(task_id)} - {""}
         for job in jobs:
-            pins = [key_pin(public_key(key)) for key in found.keys.get(job, ())]
+            pins = [key_pin(public_key(key)) for key in peer.keys.get(job, ())]
             if origin().key not in pins:
                 raise NotAllowed(requests.NO_ROUTE.format(node))
         if not jobs:
             raise NotAllowed(requests.NO_ROUTE.format(node))
 
     def may_begin(self, node: str, *, asks: bool) -> bool:
-        """Tell whether a new job may be one with a node: its entry is enabled, and there where it is what asks."""
+        """Return whether a new job may include a node: only with an enabled entry, if it submits the job.
+
+        A node that does not submit the job needs no entry.
+        """
         entry = self._routes.table.routes.get(node)
-        return (self._open or not asks) if entry is None else entry.enabled
+        if entry is not None:
+            return entry.enabled
+        return self._open or not asks
 
     def is_unknown(self, node: str) -> bool:
-        """Tell, without a query, whether there is no route to a node."""
-        return node != self._here.id and not self._routes.table.knows(node)
+        """Return, without a query, whether a node has no route."""
+        return node != self._this_node.id and not self._routes.table.knows(node)
 
     def look(self, node: str) -> UnknownPeer:
-        """Ask the database about a node without a route."""
+        """Look up a node without a route in the database."""
         admitted, route = self._routes.look(node)
-        former = self._routes.former(node) if admitted else None
-        keys = self._vouched(node) if admitted and former is None else {}
-        return UnknownPeer(admitted, route, former, keys)
+        if not admitted:
+            return UnknownPeer(admitted, route)
+        former = self._routes.former(node)
+        if former is not None:
+            return UnknownPeer(admitted, route, former)
+        return UnknownPeer(admitted, route, keys=self._vouched(node))
 
     def reached(self, node: str) -> Route | None:
-        """Return how a node without a route is reached, where the request under way is about it."""
-        return found.route if (found := unknown_peer(node)) else None
+        """Return the route to a node without an entry, if the request under way names it."""
+        peer = unknown_peer(node)
+        return None if peer is None else peer.route
 
     def entry(self, node: str) -> Route | None:
-        """Return a node's own entry, also one that is disabled, or the one that it had while its jobs go on."""
-        own = self._routes.table.routes.get(node)
-        if own is not None:
-            return own
-        found = unknown_peer(node)
-        return found.former if found is not None else None
+        """Return a node's own entry, even a disabled one, or its former one until its jobs have ended."""
+        entry = self._routes.table.routes.get(node)
+        if entry is not None:
+            return entry
+        peer = unknown_peer(node)
+        return None if peer is None else peer.former
 
     def proof(self, node: str) -> Route | None:
-        """Return the entry by which a node's requests are proven; None: it needs none, or may send none.
+        """Return the entry with the keys of a node's requests; None if it needs no proof, or may send nothing.
 
-        A node that only takes part in a job signs by the keys that came with it. Without one it proves nothing.
+        A node that only takes part in a job signs with the keys in the signed job. Without any, it proves nothing.
         """
         entry = self.entry(node)
-        found = unknown_peer(node)
-        if entry is not None or found is None or not found.admitted or self.knows(node):
+        if entry is not None or self.knows(node):
             return entry
-        keys = dict.fromkeys(key for of_job in found.keys.values() for key in of_job)
+        peer = unknown_peer(node)
+        if peer is None or not peer.admitted:
+            return None
+        keys = dict.fromkeys(key for job_keys in peer.keys.values() for key in job_keys)
         return Route(node, "", keys=tuple(keys), signing="required")
 
     def keys_of(self, node: str) -> tuple[str, ...]:
@@ -303,56 +321,66 @@ class PeerTable:
         return route.keys if route is not None else ()
 
     def direct(self, node: str) -> Route | None:
-        """Return how a node is called, though its entry may be disabled; None: it needs another route."""
-        own = self._routes.table.routes.get(node)
-        return own if own is not None and own.via is None else self._resolved(node)
+        """Return the route for calls to a node, even a disabled entry of its own; None without any."""
+        entry = self._routes.table.routes.get(node)
+        if entry is not None and entry.via is None:
+            return entry
+        return self._resolved(node)
 
     def barred(self, node: str, component: str) -> str:
-        """Return why a node may not have a component (``provider/name``) run here; empty where it may."""
+        """Return why a node may not run a component (``provider/name``) here; "" if it may."""
         route = self._routes.table.routes.get(node) or self._routes.former(node)
         if route is None or route.may_run(component):
             return ""
         return f"the route of {node} allows {', '.join(route.components)}, not {component}"
 
     def institution(self, node: str) -> str:
-        """Return the institution of a node; of one that names none, the node's own id."""
-        if node == self._here.id:
-            return self._here.institution or node
+        """Return the institution of a node, by default the node's id."""
+        if node == self._this_node.id:
+            return self._this_node.institution or node
         route = self._resolved(node)
-        return (route.institution if route else None) or node
+        if route is None:
+            return node
+        return route.institution or node
 
     def profile_of(self, node: str) -> Profile:
-        """Return how a node departs from the standard."""
-        return PROFILES["spec"] if node == self._here.id else profile_named(self.profile_name(node))
+        """Return a node's deviations from the standard."""
+        if node == self._this_node.id:
+            return PROFILES["spec"]
+        return profile_named(self.profile_name(node))
 
     def profile_name(self, node: str) -> str:
-        """Return the profile that the route of a node names."""
+        """Return the name of the profile in the route of a node."""
         route = self._resolved(node)
         return route.profile if route else DEFAULT_PROFILE
 
     def as_200(self, request: Request) -> bool:
-        """Say whether a request comes from a peer that knows HTTP 200 only."""
+        """Return whether a request comes from a peer that understands only HTTP 200."""
         return self.profile_of(requests.incoming(request).source).errors_as_200
 
     def takes_confirm(self, node: str) -> bool:
-        """Tell whether a later decision on a job here can be sent to a node."""
-        return node == self._here.id or self.profile_of(node).takes_confirm
+        """Return whether a node accepts a later decision on a job."""
+        return node == self._this_node.id or self.profile_of(node).takes_confirm
 
     def route_of(self, node: str) -> Route | None:
-        """Return where messages for a node go; None where there is no way to it."""
+        """Return the route of channel messages to a node, None without any."""
         route = self._resolved(node)
-        return route and route.channel
+        return None if route is None else route.channel
 
     def route_here(self, url: str | None) -> Route | None:
-        """Return the route to another gateway of this node, with the TLS files of an entry of its own id."""
-        own = self._routes.table.routes.get(self._here.id) or Route(self._here.id, "")
-        return None if url is None else replace(own, url=url, via=None)
+        """Return the route to another gateway of this node, with the TLS files of an entry for this node's id."""
+        if url is None:
+            return None
+        node = self._this_node.id
+        entry = self._routes.table.routes.get(node) or Route(node, "")
+        return replace(entry, url=url, via=None)
 
     def _resolved(self, node: str) -> Route | None:
-        if node == self._here.id:  # no route leads here, and to look whether one did costs a query
+        if node == self._this_node.id:  # without a route; a lookup would cost a query
             return None
-        if (unknown := unknown_peer(node)) is not None:
-            return unknown.route
+        peer = unknown_peer(node)
+        if peer is not None:
+            return peer.route
         try:
             return self._routes.resolve(node)
         except UnknownNode:
@@ -360,7 +388,7 @@ class PeerTable:
 
 
 class Sessions:
-    """What the channel needs to know of jobs, and jobs of the channel."""
+    """The sessions of the channel, by the jobs and runs here."""
 
     def __init__(
         self,
@@ -369,9 +397,10 @@ class Sessions:
         per_task: Callable[[JobSpec], bool],
         address_of: Callable[[Run], str],
     ) -> None:
-        """``per_task``: whether the containers of a job have a session for each of its tasks.
+        """Take the store and two functions.
 
-        ``address_of``: from which address a run's requests come; empty where that says nothing.
+        - ``per_task`` returns whether the containers of a job have one session per task
+        - ``address_of`` returns the client address of a run's requests, "" if it identifies no run
         """
         self._store = store
         self._tokens = tokens
@@ -380,31 +409,31 @@ class Sessions:
         self._address_of = address_of
 
     def on_end(self, end: Callable[[str], None]) -> None:
-        """Name what is to happen on the event loop when a session ends."""
+        """Register a function to be called on the event loop when a session ends."""
         self._on_end.append(end)
 
     def end(self, job_id: str) -> None:
-        """End the session of a job, and where its tasks have some of their own, those."""
+        """End the session of a job, and the sessions of its tasks."""
+        names = [job_id]
         local = self._store.local_jobs.known(job_id) or self._store.local_jobs.find(job_id)
-        tasks = (run.task_id for run in local.runs) if local and self._per_task(local.spec) else ()
-        for session in dict.fromkeys(map(session_id, (job_id, *tasks))):
+        if local is not None and self._per_task(local.spec):
+            names += [run.task_id for run in local.runs]
+        for session in dict.fromkeys(map(session_id, names)):
             for end in self._on_end:
                 end(session)
 
     def run_of(self, claim: Claim) -> Member:
-        """Return the run that a request comes from. Raises `NotAllowed`, also for the session of another run."""
-        found = self._by_token(claim.token) if claim.token else self._by_address(claim)
-        if found is None:
-            wrong = (
-                "x-ptp-token is not a valid token of a run here"
-                if claim.token
-                else "x-ptp-token is missing"
-            )
+        """Return the run that sent a request. Raises `NotAllowed`, also for the session of another run."""
+        sender = self._by_token(claim.token) if claim.token else self._by_address(claim)
+        if sender is None:
+            cause = "x-ptp-token is missing"
+            if claim.token:
+                cause = "x-ptp-token is not a valid token of a run here"
             raise NotAllowed(
-                f"RUN_TOKEN_REQUIRED: {wrong}: send the value of config.token",
+                f"RUN_TOKEN_REQUIRED: {cause}: send the value of config.token",
                 reason="RUN_TOKEN_REQUIRED",
             )
-        local, run = found
+        local, run = sender
         if claim.session != self._session_of(local, run):
             raise NotAllowed(
                 "x-ptp-session-id is not this run's session: send the value of config.session_id"
@@ -412,11 +441,15 @@ class Sessions:
         return Member(run.name, frozenset(local.spec.nodes))
 
     def own_session(self, claim: Claim) -> str:
-        """Return the session of the run that a request comes from, whichever it names; empty for no run here."""
-        found = (
-            self._by_token(claim.token) if claim.token else self._by_address_anywhere(claim.address)
-        )
-        return self._session_of(*found) if found is not None else ""
+        """Return the session of the run that sent a request, whichever it claims; "" for no run here."""
+        if claim.token:
+            sender = self._by_token(claim.token)
+        else:
+            sender = self._by_address_anywhere(claim.address)
+        if sender is None:
+            return ""
+        local, run = sender
+        return self._session_of(local, run)
 
     def _by_address_anywhere(self, address: str) -> tuple[LocalJob, Run] | None:
         if not address:
@@ -425,30 +458,35 @@ class Sessions:
             local = self._store.local_jobs.find(job_id)
             if local is None:
                 continue
-            for run in _there(local):
+            for run in _uncollected_runs(local):
                 if self._address_of(run) == address:
                     return local, run
         return None
 
     def _by_token(self, token: str) -> tuple[LocalJob, Run] | None:
-        known = self._tokens.id_of(token)
-        found = self._store.run_of_token(known) if known is not None else None
-        local = self._store.local_jobs.find(found[0]) if found is not None else None
-        runs = _there(local) if local else []
-        return next(
-            ((local, run) for run in runs if local and found and run.run_id == found[1]), None
-        )
+        token_id = self._tokens.id_of(token)
+        if token_id is None:
+            return None
+        ids = self._store.run_of_token(token_id)
+        if ids is None:
+            return None
+        job_id, run_id = ids
+        local = self._store.local_jobs.find(job_id)
+        if local is None:
+            return None
+        for run in _uncollected_runs(local):
+            if run.run_id == run_id:
+                return local, run
+        return None
 
     def _by_address(self, claim: Claim) -> tuple[LocalJob, Run] | None:
-        """Return the run of the session whose container, which is still there, has the address."""
+        """Return the run of the claimed session whose container has the address of the request."""
         local = self._job_of(claim.session)
         if local is None or not claim.address:
             return None
-        for run in _there(local):
-            if (
-                self._session_of(local, run) == claim.session
-                and self._address_of(run) == claim.address
-            ):
+        for run in _uncollected_runs(local):
+            has_session = self._session_of(local, run) == claim.session
+            if has_session and self._address_of(run) == claim.address:
                 return local, run
         return None
 
@@ -456,32 +494,39 @@ class Sessions:
         return session_of(local.id, run.task_id, self._per_task(local.spec))
 
     def is_open(self, session: str) -> bool | None:
-        """Say whether a session takes messages; None for one of no job here."""
+        """Return whether a session accepts messages; None for a session of no job here."""
         local = self._job_of(session)
         return None if local is None else not local.closed
 
     def home_of(self, session: str) -> str | None:
-        """Return the gateway of this node that has the session; None for one of no job here."""
+        """Return the gateway of this node that holds the session; None for a session of no job here."""
         local = self._job_of(session)
         return None if local is None else local.home
 
     def has_party(self, session: str, node: NodeId) -> bool | None:
-        """Say whether a node takes part in the job of a session; None where no job here has it."""
+        """Return whether a node takes part in the job of a session; None for a session of no job here."""
         local = self._job_of(session)
         return None if local is None else node in local.spec.nodes
 
     def _job_of(self, session: str) -> LocalJob | None:
-        prefix, jobs = session_id(""), self._store.local_jobs
-        name = session.removeprefix(prefix)
-        if name == session:
+        """Return the job of a session, which is named after a job or, for some jobs, after a task."""
+        prefix = session_id("")
+        if not session.startswith(prefix):
             return None
-        if (found := jobs.find(name)) is not None:
-            return found
+        name = session.removeprefix(prefix)
+        local_jobs = self._store.local_jobs
+        local = local_jobs.find(name)
+        if local is not None:
+            return local
         job_id = self._store.local_job_of_task(name)
-        found = jobs.find(job_id) if job_id is not None else None
-        return found if found is not None and self._per_task(found.spec) else None
+        if job_id is None:
+            return None
+        local = local_jobs.find(job_id)
+        if local is None or not self._per_task(local.spec):
+            return None
+        return local
 
 
-def _there(local: LocalJob) -> list[Run]:
-    """Return the runs whose container has not been collected yet."""
+def _uncollected_runs(local: LocalJob) -> list[Run]:
+    """Return the runs with a container that has not been collected yet."""
     return [run for run in local.runs if run.collect.state is not CallState.OK]
