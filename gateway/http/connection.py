@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
         while self.transport.get_write_buffer_size():  # the head goes first
             await asyncio.sleep(pause)
             pause = _PAUSE
-        with self._duplicate_socket() as client:
+        with _duplicate_socket(self.transport) as client:
             if not await written(client, pieces, self.lost.is_set):
                 self.transport.abort()
         cycle.expected_content_length = 0
@@ -207,11 +207,7 @@ class Connection(HttpToolsProtocol):
         received = bytes(cycle.body)
         cycle.body = bytearray()
         cycle.keep_alive = False
-        return Rest(self._duplicate_socket(), received, self._missing_bytes)
-
-    def _duplicate_socket(self) -> socket.socket:
-        sock = self.transport.get_extra_info("socket")
-        return socket.socket(fileno=os.dup(sock.fileno()))
+        return Rest(_duplicate_socket(self.transport), received, self._missing_bytes)
 
     async def end(self) -> None:
         """End an HTTP/2 connection; the server closes others."""
@@ -302,3 +298,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     finally:
         writer.close()
+
+
+def _duplicate_socket(transport: asyncio.BaseTransport) -> socket.socket:
+    sock = transport.get_extra_info("socket")
+    return socket.socket(fileno=os.dup(sock.fileno()))

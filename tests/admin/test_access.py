@@ -384,7 +384,7 @@ def test_tokens_without_end_are_remembered_to_a_bound(monkeypatch: pytest.Monkey
             "path": "/x",
             "headers": headers,
         }
-        assert anyio.run(guard._identity, scope) == f"{number}"
+        assert anyio.run(guard._identify, scope) == f"{number}"
         assert len(guard._cache) <= 2
 
 

@@ -500,7 +500,9 @@ def test_a_head_goes_out_before_what_is_written_past_the_event_loop() -> None:
         transport=transport,
         lost=asyncio.Event(),
     )
-    asyncio.run(client_connection.Connection._write_rest(connection, (piece for piece in [b"body"])))
+    asyncio.run(
+        client_connection.Connection._write_rest(connection, (piece for piece in [b"body"]))
+    )
     assert sizes == [] and theirs.recv(10) == b"body"
     ours.close()
     theirs.close()

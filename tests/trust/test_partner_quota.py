@@ -51,7 +51,7 @@ def test_names_without_end_are_kept_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     """Attack: each request names another node."""
     monkeypatch.setattr(peers, "_MOST_BUCKETS", 2)
     bucket = TokenBucket(3)
-    assert all(bucket.take(f"{number}") for number in range(9)) and len(bucket._left) <= 2
+    assert all(bucket.take(f"{number}") for number in range(9)) and len(bucket._buckets) <= 2
 
 
 def test_a_partner_that_sends_too_many_requests_is_refused_and_no_other(tmp_path: Path):
