@@ -12,7 +12,7 @@ from typing import Any
 
 from provider_registry import description
 from provider_registry.model import Component, Parameter, unfit
-from provider_registry.values import Kind, json_of, kind_of, number, reads_as
+from provider_registry.values import ValueKind, json_of, kind_of, number, reads_as
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "runtime.component.parameter."
@@ -66,19 +66,19 @@ def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     made: dict[str, Any] = {"title": parameter.title or parameter.name}
     if parameter.description:
         made["description"] = parameter.description
-    if kind is not Kind.OTHER:
+    if kind is not ValueKind.OTHER:
         made["type"] = str(kind)
     if parameter.binding is None:
         made |= _bounds(parameter, kind)
     else:
         readable = all(reads_as(kind, text) for text in parameter.binding)
-        if kind is Kind.LIST and not readable:
+        if kind is ValueKind.LIST and not readable:
             made["items"] = {
                 "enum": _once(v for text in parameter.binding for v in (text, *_as_number(text)))
             }
         else:
             made["enum"] = _once(_value(kind, text) for text in parameter.binding)
-        if not readable and kind is not Kind.LIST:
+        if not readable and kind is not ValueKind.LIST:
             made.pop("type", None)  # the list says more than the type that it contradicts
     if parameter.default:
         made["default"] = _value(kind, parameter.default)
@@ -88,15 +88,15 @@ def _field(parameter: Parameter, labels: Mapping[str, str]) -> dict[str, Any]:
     return made
 
 
-def _bounds(parameter: Parameter, kind: Kind) -> dict[str, Any]:
+def _bounds(parameter: Parameter, kind: ValueKind) -> dict[str, Any]:
     """Return the check of a parameter as far as a schema can make it, and anybody can make it quickly."""
     check = parameter.validator
     if check is None:
         return {}
     if check.pattern is not None:
-        portable = kind is Kind.TEXT and _PORTABLE.fullmatch(check.pattern)
+        portable = kind is ValueKind.TEXT and _PORTABLE.fullmatch(check.pattern)
         return {"pattern": f"^(?:{check.pattern})$"} if portable else {}
-    if kind not in (Kind.INTEGER, Kind.NUMBER, Kind.OTHER):
+    if kind not in (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.OTHER):
         return {}
     made = {}
     if check.lower is not None:
@@ -159,13 +159,13 @@ def _by_small_letters(choices: Iterable[str]) -> Mapping[str, list[str]]:
     return made
 
 
-def _value(kind: Kind, text: str) -> Any:
+def _value(kind: ValueKind, text: str) -> Any:
     """Return the value of a kind that a text spells; the text itself where it spells none."""
-    if kind in (Kind.TEXT, Kind.OTHER) or not reads_as(kind, text):
+    if kind in (ValueKind.TEXT, ValueKind.OTHER) or not reads_as(kind, text):
         return text
-    if kind is Kind.BOOLEAN:
+    if kind is ValueKind.BOOLEAN:
         return text.strip().lower() == "true"
-    if kind in (Kind.OBJECT, Kind.LIST):
+    if kind in (ValueKind.OBJECT, ValueKind.LIST):
         value = json_of(text)
         return text if unfit(value) else value
     return next(iter(_as_number(text)), text)

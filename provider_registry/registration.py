@@ -151,7 +151,7 @@ def provider_from_component(body: Any) -> Provider:
         },
         {read.name: read},
         (
-            *lint.of_image(body["imageUrl"], "imageUrl"),
+            *lint.image_name_problems(body["imageUrl"], "imageUrl"),
             *(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
         ),
     )
@@ -243,8 +243,8 @@ def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
 def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
     yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
     rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
-    yield from lint.none_of(body["device"], DEVICES, "device", rule)
-    yield from lint.none_of(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
-    yield from lint.of_image(body["metadata"].get("image") or "", "metadata.image")
+    yield from lint.unusual_value(body["device"], DEVICES, "device", rule)
+    yield from lint.unusual_value(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
+    yield from lint.image_name_problems(body["metadata"].get("image") or "", "metadata.image")
     if not body.get("components_description"):
         yield Problem("components_description", "describes no component")

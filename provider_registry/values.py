@@ -1,20 +1,22 @@
-"""A task validated against the description of its component: its parameters, inputs and outputs.
+"""Checks a task against the description of its component: its parameters, inputs and outputs.
 
-What refuses a job: a required parameter that is missing, and text that cannot be read as the number it is declared
-to be. Published descriptions contradict published jobs that run well with them, so all else is a warning. A vendor
-whose description lists every value can ask for more (``strict``): then a value of the declared type that is not
-among the choices or lies out of range refuses the job as well, unless the description names that value itself or
-leaves its own range. Defaults are never filled in.
+A job is refused for a required parameter that is missing, and for text that cannot be read as the
+declared number. Published descriptions contradict published jobs that run well with them, so
+everything else is a warning. A vendor whose descriptions list every value can ask for more
+(``strict``): a value of the declared type that is not among the choices or out of range then refuses
+the job as well, unless the description names that value itself or leaves its own range. Defaults are
+never filled in.
 
-A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``, ``train-auc``), and
-the standard does not say how they meet. Rule: within a group (data, model, metric) equal names first, then what is
-left by position.
+A flow has its own keys (``data0``, ``report1``), a description its own names (``train_data``,
+``train-auc``), and the standard does not say how they correspond. Rule: within a group (data, model,
+metric) equal names first, then the rest by position.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -35,17 +37,24 @@ from provider_registry.model import (
     near,
 )
 
+MAX_PATTERN = 512  # characters
+MAX_VALUE = 4096  # characters; longer values are not matched against an expression
+MAX_PATTERN_MEMORY = 256 * 1024  # bytes; RE2 refuses expressions that need more
+MAX_LISTED_CHOICES = 20  # in a message
+MAX_LISTED_FORMATS = 20  # in a message
+MAX_CHOICE_LENGTH = 64  # characters of each choice in a message
+SIMILARITY = 0.75  # of an unknown parameter to the one that its problem suggests
+MAX_SUGGESTIONS = 100  # per task; also the number of parameters compared for each
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SPECIAL_NUMBERS = ("inf", "infinity", "nan")
 
-MAX_PATTERN = 512
-MAX_VALUE = 4096
-_MEMORY = 256 * 1024
-"""bytes that RE2 may use for one expression; it refuses those that need more"""
+# ------------------------------------------------------------ types of values
 
 
-class Kind(StrEnum):
-    """What a value is read as, by its type in a JSON Schema; ``other``: it is not read at all."""
+class ValueKind(StrEnum):
+    """A parameter's type as in JSON Schema; values of type ``other`` are not read."""
 
     TEXT = "string"
     INTEGER = "integer"
@@ -56,23 +65,25 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-NAMES = {
-    **dict.fromkeys(("string", "str", "text"), Kind.TEXT),
-    **dict.fromkeys(("int", "integer", "long"), Kind.INTEGER),
-    **dict.fromkeys(("float", "double", "number"), Kind.NUMBER),
-    **dict.fromkeys(("bool", "boolean"), Kind.BOOLEAN),
-    **dict.fromkeys(("object", "json", "dict", "map"), Kind.OBJECT),
-    **dict.fromkeys(("list", "array"), Kind.LIST),
+TYPE_NAMES = {
+    **dict.fromkeys(("string", "str", "text"), ValueKind.TEXT),
+    **dict.fromkeys(("int", "integer", "long"), ValueKind.INTEGER),
+    **dict.fromkeys(("float", "double", "number"), ValueKind.NUMBER),
+    **dict.fromkeys(("bool", "boolean"), ValueKind.BOOLEAN),
+    **dict.fromkeys(("object", "json", "dict", "map"), ValueKind.OBJECT),
+    **dict.fromkeys(("list", "array"), ValueKind.LIST),
 }
 
+_NUMERIC = (ValueKind.INTEGER, ValueKind.NUMBER)
 
-def kind_of(declared: str) -> Kind:
-    """Return what a type's name means, however it is spelled."""
-    return NAMES.get(declared.strip().lower(), Kind.OTHER)
+
+def kind_of(type_name: str) -> ValueKind:
+    """Return the kind of a declared type in any of its spellings."""
+    return TYPE_NAMES.get(type_name.strip().lower(), ValueKind.OTHER)
 
 
 def number(value: Any) -> float | None:
-    """Read a JSON number or its decimal text as a finite number; None if it is none."""
+    """Read a JSON number or its decimal text; None for anything but a finite number."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -81,98 +92,120 @@ def number(value: Any) -> float | None:
     elif not isinstance(value, (int, float)):
         return None
     try:
-        read = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return read if math.isfinite(read) else None
+    if not math.isfinite(result):
+        return None
+    return result
 
 
-def reads_as(kind: Kind, text: str) -> bool:
-    """Tell whether text can be read as a value of a kind. Every text is a text, and of a kind we do not know.
+def reads_as(kind: ValueKind, text: str) -> bool:
+    """Return whether text can be read as a value of a kind. Any text reads as TEXT and as OTHER.
 
     ``12.0`` is a whole number; ``inf`` and ``1e999`` are numbers, ``1_000`` is not.
     """
-    text = text.strip()
-    match kind:
-        case Kind.INTEGER:
-            read = None if _INTEGER.fullmatch(text) else number(text)
-            return bool(_INTEGER.fullmatch(text)) or (read is not None and read.is_integer())
-        case Kind.NUMBER:
-            return bool(_NUMBER.fullmatch(text)) or text.lower().lstrip("+-") in (
-                "inf",
-                "infinity",
-                "nan",
-            )
-        case Kind.BOOLEAN:
-            return text.lower() in ("true", "false")
-        case Kind.OBJECT:
-            return isinstance(json_of(text), dict)
-        case Kind.LIST:
-            return isinstance(json_of(text), list)
-    return True
+    reads = _READERS.get(kind)
+    if reads is None:
+        return True
+    return reads(text.strip())
+
+
+def _reads_as_integer(text: str) -> bool:
+    if _INTEGER.fullmatch(text):
+        return True
+    value = number(text)
+    return value is not None and value.is_integer()
+
+
+def _reads_as_number(text: str) -> bool:
+    if _NUMBER.fullmatch(text):
+        return True
+    return text.lower().lstrip("+-") in _SPECIAL_NUMBERS
+
+
+def _reads_as_boolean(text: str) -> bool:
+    return text.lower() in ("true", "false")
+
+
+def _reads_as_object(text: str) -> bool:
+    return isinstance(json_of(text), dict)
+
+
+def _reads_as_list(text: str) -> bool:
+    return isinstance(json_of(text), list)
+
+
+_READERS: Mapping[ValueKind, Callable[[str], bool]] = {
+    ValueKind.INTEGER: _reads_as_integer,
+    ValueKind.NUMBER: _reads_as_number,
+    ValueKind.BOOLEAN: _reads_as_boolean,
+    ValueKind.OBJECT: _reads_as_object,
+    ValueKind.LIST: _reads_as_list,
+}
 
 
 def json_of(text: str) -> Any:
-    """Return the JSON value that a text spells; None if it spells none."""
+    """Parse text as JSON; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
+# ------------------------------------------------------------ regular expressions
+
+
 def flaw(pattern: str) -> str | None:
-    """Say why an expression cannot be used; None if it can."""
+    """Return the reason why an expression cannot be used; None if it can."""
     if len(pattern) > MAX_PATTERN:
         return f"is longer than {MAX_PATTERN} characters"
-    found = _compiled(pattern)
-    return (
-        f"is not a regular expression that RE2 supports ({found})"
-        if isinstance(found, str)
-        else None
-    )
+    expression = _compile(pattern)
+    if expression.error:
+        return f"is not a regular expression that RE2 supports ({expression.error})"
+    return None
 
 
 def full_match(pattern: str, value: str) -> bool | None:
-    """Tell whether the whole value matches; None where the value is too long, or one of the two cannot be used."""
-    found = _compiled(pattern) if len(pattern) <= MAX_PATTERN else ""
-    if isinstance(found, str) or len(value) > MAX_VALUE or not encodable(value):
+    """Return whether the whole value matches; None if the expression or the value cannot be used."""
+    if len(pattern) > MAX_PATTERN or len(value) > MAX_VALUE or not encodable(value):
         return None
-    return found.fullmatch(value) is not None
+    expression = _compile(pattern)
+    if expression.error:
+        return None
+    return expression.compiled.fullmatch(value) is not None
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """A compiled RE2 expression, or the error of its compilation."""
+
+    compiled: Any = None
+    error: str = ""
 
 
 @lru_cache(maxsize=256)
-def _compiled(pattern: str) -> Any:
-    """Return an expression ready for use, or the reason why there is none."""
+def _compile(pattern: str) -> _Expression:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
-    options.max_mem = _MEMORY
+    options.max_mem = MAX_PATTERN_MEMORY
     try:
-        return re2.compile(pattern, options)
+        return _Expression(compiled=re2.compile(pattern, options))
     except UnicodeEncodeError as error:
-        return str(error)
+        return _Expression(error=str(error))
     except re2.error as error:
         [reason] = error.args
-        return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        if isinstance(reason, bytes):
+            reason = reason.decode("utf-8", "replace")
+        return _Expression(error=str(reason))
 
 
-_SHOWN = 20
-"""how many allowed values a problem lists"""
-_NUMERIC = (Kind.INTEGER, Kind.NUMBER)
-_ALIKE, _COMPARED = 0.75, 100
-"""how alike a known parameter must be to be the one that was meant, and how many are looked at"""
-_VALUES: tuple[tuple[type, str, tuple[Kind, ...]], ...] = (
-    (bool, "a boolean", (Kind.BOOLEAN, Kind.TEXT)),
-    (int, "a number", (Kind.INTEGER, Kind.NUMBER, Kind.TEXT)),
-    (float, "a number", (Kind.NUMBER, Kind.TEXT)),
-    (Mapping, "an object", (Kind.OBJECT,)),
-    (object, "a list", (Kind.LIST,)),
-)
-"""the JSON values other than text, the first that fits, and the kinds that they belong to"""
+# ------------------------------------------------------------ parameters
 
 
 class Findings(NamedTuple):
-    """What is wrong with a task's parameters: what refuses the job, and what is only reported."""
+    """Problems of a task's parameters: errors refuse the job, warnings are only reported."""
 
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
@@ -187,208 +220,294 @@ def check(
 ) -> Findings:
     """Compare the effective parameters of one task with its component's description.
 
-    ``path`` is that of the parameters in the job. A value of None counts as not given, as it never reaches the
-    container. ``strict``: values outside choices and ranges refuse the job.
+    ``path`` is the parameters' path in the job. A value of None counts as missing, as it never
+    reaches the container. ``strict``: values outside choices and ranges refuse the job.
     """
-    declared = {p.name: p for p in component.parameters}
-    given = {name: value for name, value in parameters.items() if value is not None}
-    errors: list[Problem] = []
-    warnings: list[Problem] = []
-    for name, value in given.items():
-        at = join(path, name)
-        if name not in declared:
-            rule = f"is not a parameter of {component.name}; passed on as it is"
-            free = [one for one in islice(declared, _COMPARED) if one not in given]
-            meant = near(name, free, _ALIKE) if len(warnings) < _COMPARED else ""
-            warnings.append(Problem(at, rule, value, meant))
-            continue
-        parameter = declared[name]
-        unreadable, warning = _type_problem(parameter, value)
-        if warning:
-            (errors if unreadable else warnings).append(Problem(at, warning, value))
-        if not _is_listed(parameter, value):
-            allowed = parameter.binding or ()
-            rule, meant = f"is none of {listed(allowed, _SHOWN)}", near(as_text(value), allowed)
-            refuses = (
-                strict and not warning
-            )  # choices are no statement about values of another type
-            (errors if refuses else warnings).append(Problem(at, rule, value, meant))
-        refuses = strict and _range_binds(parameter, value)
-        (errors if refuses else warnings).extend(_validator_problem(parameter, value, at))
-    for parameter in component.parameters:
-        if parameter.name not in given and not parameter.optional:
-            at = join(path, parameter.name)
-            conditions = parameter.depends_on
-            if not conditions or any(
-                _holds(c, given, declared) for c in conditions
-            ):  # a form would show it
-                errors.append(Problem(at, f"is missing; {component.name} requires it"))
+    values = {name: value for name, value in parameters.items() if value is not None}
+    return _ParameterCheck(component, values, path, strict).run()
+
+
+class _ParameterCheck:
+    """Collects the problems of one task's parameters."""
+
+    def __init__(
+        self,
+        component: Component,
+        values: Mapping[str, Any],
+        path: str,
+        strict: bool,
+    ) -> None:
+        self._component = component
+        self._declared = {parameter.name: parameter for parameter in component.parameters}
+        self._values = values
+        self._path = path
+        self._strict = strict
+        self._errors: list[Problem] = []
+        self._warnings: list[Problem] = []
+
+    def run(self) -> Findings:
+        for name, value in self._values.items():
+            parameter = self._declared.get(name)
+            if parameter is None:
+                self._warn_of_unknown(name, value)
             else:
-                hint = ", ".join(conditions[:_SHOWN])
-                warnings.append(Problem(at, f"is missing; required where {hint}"))
-    return Findings(bounded(errors), bounded(warnings))
+                self._check_value(parameter, value)
+        for parameter in self._component.parameters:
+            if parameter.name not in self._values and not parameter.optional:
+                self._report_missing(parameter)
+        return Findings(bounded(self._errors), bounded(self._warnings))
+
+    def _report(self, problem: Problem, *, refuses: bool) -> None:
+        if refuses:
+            self._errors.append(problem)
+        else:
+            self._warnings.append(problem)
+
+    def _warn_of_unknown(self, name: str, value: Any) -> None:
+        rule = f"is not a parameter of {self._component.name}; passed on as it is"
+        suggestion = ""
+        if len(self._warnings) < MAX_SUGGESTIONS:
+            compared = islice(self._declared, MAX_SUGGESTIONS)
+            unused = [other for other in compared if other not in self._values]
+            suggestion = near(name, unused, SIMILARITY)
+        self._warnings.append(Problem(join(self._path, name), rule, value, suggestion))
+
+    def _check_value(self, parameter: Parameter, value: Any) -> None:
+        path = join(self._path, parameter.name)
+        mismatch = _type_mismatch(parameter, value)
+        if mismatch is not None:
+            self._report(Problem(path, mismatch.rule, value), refuses=mismatch.refuses)
+        if not _is_listed(parameter, value):
+            choices = parameter.binding or ()
+            rule = f"is none of {listed(choices, MAX_LISTED_CHOICES)}"
+            problem = Problem(path, rule, value, near(as_text(value), choices))
+            # Choices say nothing about values of another type.
+            self._report(problem, refuses=self._strict and mismatch is None)
+        unmatched = _validator_rule(parameter, value)
+        if unmatched:
+            refuses = self._strict and _range_binds(parameter, value)
+            self._report(Problem(path, unmatched, value), refuses=refuses)
+
+    def _report_missing(self, parameter: Parameter) -> None:
+        path = join(self._path, parameter.name)
+        conditions = parameter.depends_on
+        if not conditions or any(self._holds(condition) for condition in conditions):
+            rule = f"is missing; {self._component.name} requires it"
+            self._errors.append(Problem(path, rule))
+        else:
+            hint = ", ".join(conditions[:MAX_LISTED_CHOICES])
+            self._warnings.append(Problem(path, f"is missing; required where {hint}"))
+
+    def _holds(self, condition: str) -> bool:
+        """Evaluate a condition under which a form shows a parameter.
+
+        ``name.value`` holds if that parameter has that value, set or by default; ``name`` if it is
+        set; a condition on an unknown parameter always.
+        """
+        if condition in self._declared:
+            return condition in self._values
+        name, _, expected = condition.partition(".")
+        parameter = self._declared.get(name)
+        if parameter is None:
+            return True
+        value = self._values.get(name, parameter.default or "")
+        return as_text(value).lower() == expected.lower()
 
 
-def _type_problem(parameter: Parameter, value: Any) -> tuple[bool, str | None]:
-    """Return (whether it refuses the job, rule or None) for a value of another type than the declared one.
+@dataclass(frozen=True)
+class _TypeMismatch:
+    """A value of another type than the declared one."""
 
-    A value that the description itself names, as default or in bindingData, never refuses the job.
-    """
+    rule: str
+    refuses: bool = False
+
+
+def _type_mismatch(parameter: Parameter, value: Any) -> _TypeMismatch | None:
     kind = kind_of(parameter.type)
+    if kind is ValueKind.OTHER:
+        return None
     if isinstance(value, str):
-        if kind is Kind.TEXT or kind is Kind.OTHER:
-            return False, None
-        if not value.strip():
-            return False, f"is empty where {parameter.type} is declared"
-        if kind is Kind.BOOLEAN and reads_as(kind, value) and value not in ("true", "false"):
-            return False, "is text for a boolean, and neither true nor false as spelled in JSON"
-        if reads_as(kind, value):
-            return False, None
-        return kind in _NUMERIC and value not in _named(
-            parameter
-        ), f"cannot be read as {parameter.type}"
-    name, kinds = next((name, kinds) for types, name, kinds in _VALUES if isinstance(value, types))
-    fits = kind is Kind.OTHER or kind in kinds  # any scalar counts as text
-    return False, None if fits else f"is {name} where {parameter.type} is declared"
+        return _text_mismatch(parameter, kind, value)
+    type_name, kinds = _json_type(value)
+    if kind in kinds:
+        return None
+    return _TypeMismatch(f"is {type_name} where {parameter.type} is declared")
 
 
-def _named(parameter: Parameter) -> tuple[str, ...]:
-    """Return the values that the description itself names, as default or in bindingData."""
-    return (*((parameter.default,) if parameter.default else ()), *(parameter.binding or ()))
+def _text_mismatch(parameter: Parameter, kind: ValueKind, value: str) -> _TypeMismatch | None:
+    """Compare text with the declared type.
+
+    Text that the description itself names, as default or in bindingData, never refuses the job.
+    """
+    if kind is ValueKind.TEXT:
+        return None
+    if not value.strip():
+        return _TypeMismatch(f"is empty where {parameter.type} is declared")
+    if not reads_as(kind, value):
+        refuses = kind in _NUMERIC and value not in _named_values(parameter)
+        return _TypeMismatch(f"cannot be read as {parameter.type}", refuses)
+    if kind is ValueKind.BOOLEAN and value not in ("true", "false"):
+        rule = "is text for a boolean, and neither true nor false as spelled in JSON"
+        return _TypeMismatch(rule)
+    return None
+
+
+def _json_type(value: Any) -> tuple[str, tuple[ValueKind, ...]]:
+    """Return the name of a JSON value's type and the kinds it belongs to; any scalar counts as text."""
+    if isinstance(value, bool):
+        return "a boolean", (ValueKind.BOOLEAN, ValueKind.TEXT)
+    if isinstance(value, int):
+        return "a number", (ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT)
+    if isinstance(value, float):
+        return "a number", (ValueKind.NUMBER, ValueKind.TEXT)
+    if isinstance(value, Mapping):
+        return "an object", (ValueKind.OBJECT,)
+    return "a list", (ValueKind.LIST,)
+
+
+def _named_values(parameter: Parameter) -> list[str]:
+    """Return the values that the description itself names: the default and bindingData."""
+    values = list(parameter.binding or ())
+    if parameter.default:
+        values.append(parameter.default)
+    return values
 
 
 def _range_binds(parameter: Parameter, value: Any) -> bool:
-    """Tell whether a value may be refused for its range: the description keeps to the range itself."""
-    check = parameter.validator
-    if check is None or check.pattern is not None:
+    """Return whether a number may be refused for its range: the description's values keep to it."""
+    validator = parameter.validator
+    if validator is None or validator.pattern is not None or number(value) is None:
         return False
-    named = [read for text in _named(parameter) if (read := number(text)) is not None]
-    return number(value) is not None and all(map(check.in_range, named))
+    numbers = [number(text) for text in _named_values(parameter)]
+    return all(validator.in_range(named) for named in numbers if named is not None)
 
 
 def _is_listed(parameter: Parameter, value: Any) -> bool:
-    """Tell whether a value is an allowed one or the default, if any are listed. Empty text is not a choice.
+    """Return whether a value is a choice or the default; True if no choices are listed.
 
-    Numbers are compared as numbers, booleans without regard to case, and a list by its elements.
+    Empty text is always accepted. Numbers are compared as numbers, booleans without regard to case,
+    a list by its elements.
     """
-    allowed = parameter.binding
-    if allowed is None or value == "" or as_text(value) == parameter.default:
+    choices = parameter.binding
+    if choices is None or value == "" or as_text(value) == parameter.default:
         return True
     if not isinstance(value, (list, tuple, Mapping)):
-        return _is_one(parameter, allowed, value)
-    choices = [json_of(choice) for choice in allowed if choice.lstrip()[:1] in ("{", "[")]
-    if any(value == choice for choice in choices):
+        return _is_choice(parameter, choices, value)
+    structures = [json_of(choice) for choice in choices if choice.lstrip()[:1] in ("{", "[")]
+    if any(value == structure for structure in structures):
         return True
     if isinstance(value, Mapping):
-        return _is_one(parameter, allowed, value)
-    return all(
-        element == ""
-        or isinstance(element, (list, tuple))
-        or (isinstance(element, Mapping) and element in choices)
-        or _is_one(parameter, allowed, element)
-        for element in value
-    )
+        return _is_choice(parameter, choices, value)
+    return all(_is_listed_element(parameter, structures, element) for element in value)
 
 
-def _is_one(
-    parameter: Parameter,
-    allowed: Sequence[str],
-    value: Any,
-) -> bool:
-    """Tell whether a single value is among the allowed ones."""
+def _is_listed_element(parameter: Parameter, structures: Sequence[Any], element: Any) -> bool:
+    """Return whether an element of a list is a choice; lists inside it are not checked."""
+    if element == "" or isinstance(element, (list, tuple)):
+        return True
+    if isinstance(element, Mapping) and element in structures:
+        return True
+    return _is_choice(parameter, parameter.binding or (), element)
+
+
+def _is_choice(parameter: Parameter, choices: Sequence[str], value: Any) -> bool:
     text = as_text(value)
-    if text in allowed:
+    if text in choices:
         return True
-    if kind_of(parameter.type) is Kind.BOOLEAN or isinstance(value, bool):
-        return text.lower() in {choice.lower() for choice in allowed}
-    read = number(value)
-    return read is not None and any(number(choice) == read for choice in allowed)
+    if kind_of(parameter.type) is ValueKind.BOOLEAN or isinstance(value, bool):
+        return text.lower() in {choice.lower() for choice in choices}
+    as_number = number(value)
+    if as_number is None:
+        return False
+    return any(number(choice) == as_number for choice in choices)
 
 
-def listed(values: Sequence[str], most: int) -> str:
-    """Return values in one line, of many the first few."""
-    shown = ", ".join(value[:64] for value in values[:most])
-    return f"{shown}, … ({len(values)})" if len(values) > most else shown
+def listed(values: Sequence[str], limit: int) -> str:
+    """Return values in one line; if there are more than ``limit``, the first ones and their number."""
+    text = ", ".join(value[:MAX_CHOICE_LENGTH] for value in values[:limit])
+    if len(values) > limit:
+        text += f", … ({len(values)})"
+    return text
 
 
-def _validator_problem(
-    parameter: Parameter,
-    value: Any,
-    at: str,
-) -> Iterator[Problem]:
-    """Check a value against the range or the expression of its parameter. Empty text is not matched."""
-    check = parameter.validator
-    if check is None or value == "":
-        return
-    if check.pattern is None:
-        read = number(value)
-        if read is not None and not check.in_range(read):
-            yield Problem(at, f"lies outside {check.text}", value)
-        return
-    matches = full_match(check.pattern, as_text(value))
-    if matches is False:
-        yield Problem(at, f"must match {check.pattern}", value)
-    elif matches is None:
-        yield Problem(at, f"could not be checked against {check.pattern}", value)
+def _validator_rule(parameter: Parameter, value: Any) -> str:
+    """Return the rule of the range or expression that a value breaks; empty if none.
+
+    Empty text is not matched.
+    """
+    validator = parameter.validator
+    if validator is None or value == "":
+        return ""
+    if validator.pattern is None:
+        as_number = number(value)
+        if as_number is None or validator.in_range(as_number):
+            return ""
+        return f"lies outside {validator.text}"
+    matches = full_match(validator.pattern, as_text(value))
+    if matches is None:
+        return f"could not be checked against {validator.pattern}"
+    if not matches:
+        return f"must match {validator.pattern}"
+    return ""
 
 
-def _holds(
-    condition: str,
-    given: Mapping[str, Any],
-    declared: Mapping[str, Parameter],
-) -> bool:
-    """``name.value`` holds if that parameter has that value, given or by default; ``name`` if it is given."""
-    if condition in declared:
-        return condition in given
-    name, _, wanted = condition.partition(".")
-    other = declared.get(name)
-    if other is None:
-        return True
-    return as_text(given.get(name, other.default or "")).lower() == wanted.lower()
+# ------------------------------------------------------------ inputs and outputs
 
 
 def match_outputs(
     dag_outputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
 ) -> dict[str, str]:
     """Match a flow's outputs, each (type, key), with a component's: key -> name in the description."""
-    return _match([(kind, key, key) for kind, key in dag_outputs], specs)
+    flow_items = [_FlowItem(group_of(category), key, key) for category, key in dag_outputs]
+    return _match(flow_items, specs)
 
 
 def match_inputs(
     dag_inputs: Sequence[tuple[str, str]], specs: Sequence[DataSpec]
 ) -> dict[str, str]:
-    """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's; the names compared are the keys.
+    """Match a flow's inputs, each (type, ``<task>.<key>``), with a component's by their keys.
 
-    An input that no upstream task feeds belongs to the first of the component's inputs and is not listed here.
+    An input without an upstream task belongs to the first of the component's inputs and is not
+    listed here.
     """
-    return _match([(kind, key, key.partition(".")[2] or key) for kind, key in dag_inputs], specs)
+    flow_items = []
+    for category, source in dag_inputs:
+        key = source.partition(".")[2] or source
+        flow_items.append(_FlowItem(group_of(category), source, key))
+    return _match(flow_items, specs)
 
 
-def format_problem(
-    format_name: str,
-    spec: DataSpec,
-    path: str,
-) -> Problem | None:
-    """Say that an input does not list the format of what would feed it; None if it does, or lists none."""
-    if not spec.formats or format_name.lower() in (f.lower() for f in spec.formats):
+def format_problem(format_name: str, spec: DataSpec, path: str) -> Problem | None:
+    """Return the problem of an upstream format that an input does not list; None if it lists none."""
+    if not spec.formats:
         return None
-    return Problem(
-        path,
-        f"is {format_name}; input {spec.name} reads {', '.join(spec.formats[:20])}",
-        format_name,
-    )
+    if format_name.lower() in {name.lower() for name in spec.formats}:
+        return None
+    readable = ", ".join(spec.formats[:MAX_LISTED_FORMATS])
+    return Problem(path, f"is {format_name}; input {spec.name} reads {readable}", format_name)
 
 
-def _match(wanted: Sequence[tuple[str, str, str]], specs: Sequence[DataSpec]) -> dict[str, str]:
-    """Match (type, key in the flow, name to compare); a duplicate key is matched once."""
-    free, left, names = list(specs), list(wanted), dict[str, str]()
-    for by_name in (True, False):
-        waiting, left = left, []
-        for kind, key, name in waiting:
-            fit = (s for s in free if s.group == group_of(kind) and (s.name == name or not by_name))
-            if key in names or (found := next(fit, None)) is None:
-                left.append((kind, key, name))
-            else:
-                names[key] = found.name
-                free.remove(found)
-    return {key: names[key] for _, key, _ in wanted if key in names}
+class _FlowItem(NamedTuple):
+    """An input or output of a task in a flow; ``name`` is compared with the description's names."""
+
+    group: str
+    key: str
+    name: str
+
+
+def _match(flow_items: Sequence[_FlowItem], specs: Sequence[DataSpec]) -> dict[str, str]:
+    """Match by name first, then the rest by position; a duplicate key is matched once."""
+    free = list(specs)
+    names: dict[str, str] = {}
+
+    def assign(item: _FlowItem, candidates: Sequence[DataSpec]) -> None:
+        if item.key not in names and candidates:
+            names[item.key] = candidates[0].name
+            free.remove(candidates[0])
+
+    for item in flow_items:
+        same_group = [spec for spec in free if spec.group == item.group]
+        assign(item, [spec for spec in same_group if spec.name == item.name])
+    for item in flow_items:
+        assign(item, [spec for spec in free if spec.group == item.group])
+    return {item.key: names[item.key] for item in flow_items if item.key in names}
