@@ -1,4 +1,4 @@
-"""The bodies that register something, read into a `Provider`; and the form a provider is stored in.
+"""Reads registration requests and stored providers into a `Provider`.
 
 Two requests exist: one provider with all its components, and one component with its image.
 """
@@ -28,133 +28,240 @@ from provider_registry.model import (
 DEVICE = DEVICES[0]
 PROTOCOL = "bfia"
 PROTOCOLS = (PROTOCOL, "fate")
-MAX_KEY = 255
-MAX_BYTES = 2 * 1024**2
-"""of a body: a hundred components with their parameters take half a megabyte"""
+MAX_KEY = 255  # characters of name, version and device with their separators
+MAX_BYTES = 2 * 1024**2  # of a body; a hundred components with parameters take half a megabyte
 
 _REQUEST_FIELDS = schema.REGISTRATION.fields()
+
+# A string, or a comma before a closing bracket. An unclosed string runs to the end, so that matching
+# is linear.
 _STRING_OR_COMMA = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])', re.DOTALL)
-"""an unclosed text runs to the end, so that matching is linear"""
 
 
 def read(text: bytes, single: bool = False) -> tuple[Provider, bool]:
     """Read a body of either form: (provider, whether it was one component with its image).
 
-    ``single``: it was one where it does not show which of the two it is.
-
-    A trailing comma is a warning, as the standard's samples have it. Raises InvalidDescription.
+    ``single`` decides where the body does not show which of the two it is. A trailing comma is a
+    warning, as the standard's samples have it. Raises InvalidDescription.
     """
-    if len(text) > MAX_BYTES:
-        raise _refused(f"must not be longer than {MAX_BYTES} bytes")
-    trailing = False
-    try:
-        try:
-            body = json.loads(text)
-        except ValueError:  # a trailing comma, or something else
-            trailing = True
-            cleaned = _STRING_OR_COMMA.sub(lambda found: found[0].removeprefix(","), text.decode())
-            body = json.loads(cleaned)
-    except RecursionError:
-        raise _refused("must not nest so deeply") from None
-    except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
-        raise _refused(f"must be JSON: {str(error)[:200]}") from None
+    body, trailing_comma = _parse(text)
     provider, single = read_value(body, single)
-    if trailing:
-        warning = Problem(
-            ROOT, "has a comma before a closing bracket, which JSON does not allow; ignored"
-        )
-        provider = replace(provider, warnings=bounded([warning, *provider.warnings]))
+    if trailing_comma:
+        rule = "has a comma before a closing bracket, which JSON does not allow; ignored"
+        warnings = bounded([Problem(ROOT, rule), *provider.warnings])
+        provider = replace(provider, warnings=warnings)
     return provider, single
 
 
+def _parse(text: bytes) -> tuple[Any, bool]:
+    """Parse JSON, with trailing commas if need be; return the value and whether it had any."""
+    if len(text) > MAX_BYTES:
+        raise _invalid(f"must not be longer than {MAX_BYTES} bytes")
+    try:
+        try:
+            return json.loads(text), False
+        except ValueError:
+            without_commas = _STRING_OR_COMMA.sub(_drop_comma, text.decode())
+            return json.loads(without_commas), True
+    except RecursionError:
+        raise _invalid("must not nest so deeply") from None
+    except ValueError as error:  # not JSON, not UTF-8, or integers of thousands of digits
+        raise _invalid(f"must be JSON: {str(error)[:200]}") from None
+
+
+def _drop_comma(match: re.Match[str]) -> str:
+    return match[0].removeprefix(",")
+
+
 def read_value(body: Any, single: bool = False) -> tuple[Provider, bool]:
-    """Do as `read` with a body that is parsed already."""
-    keys = body.keys() if isinstance(body, Mapping) else frozenset()
-    single = not keys.isdisjoint(("imageUrl", "component_info")) or (
-        single and "metadata" not in keys
-    )
-    return (provider_from_component if single else provider_from_request)(body), single
+    """Do as `read` with a parsed body."""
+    fields = body.keys() if isinstance(body, Mapping) else frozenset()
+    if "imageUrl" in fields or "component_info" in fields:
+        single = True
+    elif "metadata" in fields:
+        single = False
+    if single:
+        return provider_from_component(body), True
+    return provider_from_request(body), False
 
 
-def _refused(rule: str) -> InvalidDescription:
+def _invalid(rule: str) -> InvalidDescription:
     return InvalidDescription((Problem(ROOT, rule),))
+
+
+# ------------------------------------------------------------ a provider with its components
 
 
 def provider_from_request(body: Any) -> Provider:
     """Read ``{name, version, device, metadata, protocol, components_description}``.
 
-    The outer name and version are the components' provider and version. Raises InvalidDescription with every
-    problem of the body and of all descriptions in it.
+    The outer name and version are the components' provider and version. Raises InvalidDescription
+    with every problem of the body and of all descriptions in it.
     """
-    if problem := unfit(body):
-        raise InvalidDescription((problem,))
-    if of_another_platform := foreign.registration_problems(body):
-        raise InvalidDescription(bounded(of_another_platform))
-    wrong = schema.REGISTRATION.problems(body)
-    problems = [*_of_another_form(body), *wrong, *_too_long(body)]
+    oversized = unfit(body)
+    if oversized:
+        raise InvalidDescription((oversized,))
+    foreign_problems = foreign.registration_problems(body)
+    if foreign_problems:
+        raise InvalidDescription(bounded(foreign_problems))
+    schema_problems = schema.REGISTRATION.problems(body)
+    problems = [*_single_component_problems(body), *schema_problems, *_key_problems(body)]
+    warnings: list[Problem] = []
+    if not schema_problems:
+        warnings += _request_warnings(body)
     components: dict[str, Component] = {}
-    warnings = [] if wrong else [*_request_warnings(body)]
     if isinstance(body, Mapping):
-        metadata, described = body.get("metadata"), body.get("components_description")
-        if (
-            isinstance(metadata, Mapping)
-            and "image" not in metadata
-            and body.get("device") in DEVICES
-        ):
-            problems.append(Problem("metadata.image", "is missing"))
-        names = {"provider": body.get("name"), "version": body.get("version")}
-        outer = {field: name for field, name in names.items() if isinstance(name, str)}
-        few = isinstance(described, Mapping) and len(described) <= MAX_COMPONENTS
-        for key, document in (described or {}).items() if few else ():
-            if (
-                isinstance(document, Mapping) and len(problems) <= MAX_PROBLEMS
-            ):  # no more are reported
-                try:
-                    components[key], found = _component(key, document, outer)
-                    warnings += found
-                except InvalidDescription as error:
-                    problems += error.problems
-                    warnings += error.warnings
+        problems += _missing_image(body)
+        components = _read_components(body, problems, warnings)
     if problems:
         raise InvalidDescription(bounded(problems), bounded(warnings))
     return _provider(body, components, bounded(warnings))
 
 
+def _read_components(
+    body: Mapping[str, Any],
+    problems: list[Problem],
+    warnings: list[Problem],
+) -> dict[str, Component]:
+    """Read the valid descriptions of a request; what is wrong with them is added to the two lists."""
+    described = body.get("components_description")
+    if not isinstance(described, Mapping) or len(described) > MAX_COMPONENTS:
+        return {}
+    registered = {}
+    for field, value in (("provider", body.get("name")), ("version", body.get("version"))):
+        if isinstance(value, str):
+            registered[field] = value
+    components = {}
+    for key, document in described.items():
+        if not isinstance(document, Mapping):
+            continue
+        if len(problems) > MAX_PROBLEMS:  # further ones are not reported
+            break
+        try:
+            components[key], component_warnings = _read_component(key, document, registered)
+            warnings += component_warnings
+        except InvalidDescription as error:
+            problems += error.problems
+            warnings += error.warnings
+    return components
+
+
+def _read_component(
+    key: str,
+    document: Mapping[str, Any],
+    registered: Mapping[str, str],
+) -> tuple[Component, tuple[Problem, ...]]:
+    """Read the description under a key, which has to be its component's name."""
+    path = join("components_description", key)
+    name_path = join(path, "componentName")
+    name = document.get("componentName")
+    name_problems: tuple[Problem, ...] = ()
+    name_warnings: tuple[Problem, ...] = ()
+    if name is None:
+        document = {**document, "componentName": key}
+        name_warnings = (Problem(name_path, "is missing; its key is used"),)
+    elif name != key:
+        name_problems = (Problem(name_path, f"must equal its key, {key[:64]}", name),)
+    try:
+        component, warnings = description.component(document, path, **registered)
+    except InvalidDescription as error:
+        raise InvalidDescription((*name_problems, *error.problems), error.warnings) from None
+    if name_problems:
+        raise InvalidDescription(name_problems, warnings)
+    return component, (*name_warnings, *warnings)
+
+
+def _single_component_problems(body: Any) -> Iterator[Problem]:
+    """Recognise one component's description sent as a provider's registration."""
+    if not isinstance(body, Mapping):
+        return
+    if "components_description" not in body and "roleList" in body:
+        rule = (
+            "is the description of one component, "
+            "without a provider's name, version and image around it"
+        )
+        form = (
+            '{"imageUrl": …, "component_info": <this>}, '
+            "or under components_description by its componentName"
+        )
+        yield Problem(ROOT, rule, None, form)
+
+
+def _missing_image(body: Mapping[str, Any]) -> Iterator[Problem]:
+    """Require an image of a provider on one of our devices."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, Mapping):
+        return
+    if "image" not in metadata and body.get("device") in DEVICES:
+        yield Problem("metadata.image", "is missing")
+
+
+def _key_problems(body: Any, path: str = "name") -> Iterator[Problem]:
+    """Bound the length of a provider's key; ``path`` leads to its name."""
+    if not isinstance(body, Mapping):
+        return
+    name_field = path.rpartition(".")[2]
+    parts = (body.get(name_field), body.get("version"), body.get("device", DEVICE))
+    length = sum(len(part) for part in parts if isinstance(part, str)) + 2
+    if length > MAX_KEY:
+        rule = f"must not be longer than {MAX_KEY} characters with version and device"
+        yield Problem(path, rule, length)
+
+
+def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
+    rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
+    yield from lint.unusual_value(body["device"], DEVICES, "device", rule)
+    yield from lint.unusual_value(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
+    yield from lint.image_name_problems(body["metadata"].get("image") or "", "metadata.image")
+    if not body.get("components_description"):
+        yield Problem("components_description", "describes no component")
+
+
+# ------------------------------------------------------------ one component with its image
+
+
 def provider_from_component(body: Any) -> Provider:
     """Read ``{imageUrl, component_info}`` into a provider that has this one component.
 
-    `Registry.register_component` adds it to what the provider already has; the paths of the warnings are those
-    of the component in its provider's document. Raises InvalidDescription, with paths of the body.
+    `Registry.register_component` adds it to the components that the provider already has; the paths
+    of the warnings are those of the component in its provider's document. Raises InvalidDescription,
+    with paths of the body.
     """
-    if problem := unfit(body):
-        raise InvalidDescription((problem,))
-    info = body.get("component_info") if isinstance(body, Mapping) else None
+    oversized = unfit(body)
+    if oversized:
+        raise InvalidDescription((oversized,))
+    component_info = body.get("component_info") if isinstance(body, Mapping) else None
     problems = [
         *schema.COMPONENT_REGISTRATION.problems(body),
-        *_too_long(info, "component_info.provider"),
+        *_key_problems(component_info, "component_info.provider"),
     ]
-    if isinstance(info, Mapping):
+    if isinstance(component_info, Mapping):
         try:
-            read, warnings = description.component(info, "component_info")
+            component, warnings = description.component(component_info, "component_info")
         except InvalidDescription as error:
-            known = {(p.path, p.rule) for p in problems}
-            problems += [p for p in error.problems if (p.path, p.rule) not in known]
+            reported = {(problem.path, problem.rule) for problem in problems}
+            for problem in error.problems:
+                if (problem.path, problem.rule) not in reported:
+                    problems.append(problem)
     if problems:
         raise InvalidDescription(bounded(problems))
-    place = join("components_description", read.name)
-    return _provider(
-        {
-            "name": read.provider,
-            "version": read.version,
-            "device": DEVICE,
-            "metadata": {"image": body["imageUrl"], "base_url": ""},
-        },
-        {read.name: read},
-        (
-            *lint.image_name_problems(body["imageUrl"], "imageUrl"),
-            *(w._replace(path=place + w.path.removeprefix("component_info")) for w in warnings),
-        ),
-    )
+    image = body["imageUrl"]
+    request = {
+        "name": component.provider,
+        "version": component.version,
+        "device": DEVICE,
+        "metadata": {"image": image, "base_url": ""},
+    }
+    all_warnings = [*lint.image_name_problems(image, "imageUrl")]
+    component_path = join("components_description", component.name)
+    for warning in warnings:
+        path = component_path + warning.path.removeprefix("component_info")
+        all_warnings.append(warning._replace(path=path))
+    return _provider(request, {component.name: component}, tuple(all_warnings))
+
+
+# ------------------------------------------------------------ a stored provider
 
 
 def from_document(document: Mapping[str, Any]) -> Provider:
@@ -163,15 +270,15 @@ def from_document(document: Mapping[str, Any]) -> Provider:
     Raises InvalidDescription if the value is not such a document.
     """
     try:
-        name, version = document["name"], document["version"]
-        components = {
-            key: description.from_valid(described, provider=name, version=version)[0]
-            for key, described in document["components_description"].items()
-        }
+        name = document["name"]
+        version = document["version"]
+        components = {}
+        for key, described in document["components_description"].items():
+            component, _ = description.from_valid(described, provider=name, version=version)
+            components[key] = component
+        warnings = tuple(Problem(*warning) for warning in document["warnings"])
         return replace(
-            _provider(
-                document, components, tuple(Problem(*warning) for warning in document["warnings"])
-            ),
+            _provider(document, components, warnings),
             images=dict(document["images"]),
             digests=dict(document.get("digests") or {}),
             retired=bool(document.get("retired")),
@@ -198,53 +305,3 @@ def _provider(
         components=components,
         warnings=warnings,
     )
-
-
-def _component(
-    key: str,
-    document: Mapping[str, Any],
-    outer: Mapping[str, str],
-) -> tuple[Component, tuple[Problem, ...]]:
-    """Read the description under a key, which has to be its component's name."""
-    path = join("components_description", key)
-    at, name = join(path, "componentName"), document.get("componentName")
-    wrong = () if name in (None, key) else (Problem(at, f"must equal its key, {key[:64]}", name),)
-    try:
-        named = {**document, "componentName": key if name is None else name}
-        read, found = description.component(named, path, **outer)
-    except InvalidDescription as error:
-        raise InvalidDescription((*wrong, *error.problems), error.warnings) from None
-    if wrong:
-        raise InvalidDescription(wrong, found)
-    return read, found if name is not None else (Problem(at, "is missing; its key is used"), *found)
-
-
-def _of_another_form(body: Any) -> Iterator[Problem]:
-    """Recognise one component's description where a provider is to be registered."""
-    if isinstance(body, Mapping) and "components_description" not in body and "roleList" in body:
-        rule = "is the description of one component, without a provider's name, version and image around it"
-        form = '{"imageUrl": …, "component_info": <this>}, or under components_description by its componentName'
-        yield Problem(ROOT, rule, None, form)
-
-
-def _too_long(body: Any, name: str = "name") -> Iterator[Problem]:
-    """Bound the full name of a provider, which it is kept by."""
-    if isinstance(body, Mapping):
-        parts = (body.get(name.rpartition(".")[2]), body.get("version"), body.get("device", DEVICE))
-        length = sum(len(part) for part in parts if isinstance(part, str)) + 2
-        if length > MAX_KEY:
-            yield Problem(
-                name,
-                f"must not be longer than {MAX_KEY} characters with version and device",
-                length,
-            )
-
-
-def _request_warnings(body: Mapping[str, Any]) -> Iterator[Problem]:
-    yield from lint.unknown_fields(body, _REQUEST_FIELDS, "")
-    rule = "is not {}: jobs that name this provider are refused here (PROVIDER_UNKNOWN)"
-    yield from lint.unusual_value(body["device"], DEVICES, "device", rule)
-    yield from lint.unusual_value(body.get("protocol") or PROTOCOL, PROTOCOLS, "protocol")
-    yield from lint.image_name_problems(body["metadata"].get("image") or "", "metadata.image")
-    if not body.get("components_description"):
-        yield Problem("components_description", "describes no component")

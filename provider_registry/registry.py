@@ -1,4 +1,4 @@
-"""The providers that are registered here, and how a job's component is found among them."""
+"""The registered providers, their revisions, and the search for a job's component among them."""
 
 import json
 import re
@@ -25,17 +25,23 @@ from provider_registry.model import (
 )
 from provider_registry.registration import DEVICE
 
-_ALIKE = 0.75
-"""how alike a registered name must be to be the one that was meant"""
-MOST_CHANGES = 200
-_PARTS = re.compile(r"[0-9]+|[^0-9.]+")
-_NAMES = ("name", "value", "resultCode")
-"""by which of its fields an entry of a list is recognised, if each entry has it"""
+MOST_CHANGES = 200  # reported between two states of a provider
+MAX_LISTED_NAMES = 10  # in a message
+MAX_ENTRY_NAME = 128  # characters of a list entry's name in a path
+MAX_WRITE_ATTEMPTS = 16  # of a change, if other writers come first
+SIMILARITY = 0.75  # of an unknown name to the registered one that the error suggests
+
+_VERSION_PART = re.compile(r"[0-9]+|[^0-9.]+")
+_NAME_FIELDS = ("name", "value", "resultCode")  # fields that identify the entries of a list
 _ABSENT: Any = object()
+
+T = TypeVar("T")
+
+# ------------------------------------------------------------ revisions
 
 
 class Action(StrEnum):
-    """What was done to a provider."""
+    """A change of a provider. PINNED: by the node, at the first start of an image not yet approved."""
 
     REGISTERED = "registered"
     UPDATED = "updated"
@@ -43,13 +49,20 @@ class Action(StrEnum):
     UNRETIRED = "unretired"
     APPROVED = "approved"
     PINNED = "pinned"
-    """the node itself, when an image that was not here at the registration was here for the first time"""
     DELETED = "deleted"
+
+
+# Actions that make no revision if nothing would change.
+_IDEMPOTENT = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
 
 
 @dataclass(frozen=True)
 class Revision:
-    """A state of a provider and who made it so. Numbers count from 1 per key, and go on after a deletion."""
+    """A state of a provider and its author.
+
+    Numbers count from 1 per key, and go on after a deletion. ``provider`` is the new state; of a
+    deletion, the last one.
+    """
 
     key: str
     number: int
@@ -58,11 +71,10 @@ class Revision:
     action: Action
     reason: str
     provider: Provider
-    """as it was from then on; of a deletion, as it was until then"""
 
 
 class Change(NamedTuple):
-    """One difference. ``before`` is None where something is new, ``after`` where it is gone."""
+    """One difference; ``before`` is None for a new value, ``after`` for a removed one."""
 
     path: str
     before: Any
@@ -73,93 +85,113 @@ class Change(NamedTuple):
             return f"+ {self.path}: {as_text(self.after)}"
         if self.after is None:
             return f"- {self.path}: {as_text(self.before)}"
-        before, after = as_text(self.before), as_text(self.after)
-        if before == after:  # of another type
-            before, after = json.dumps(self.before), json.dumps(self.after)
+        before = as_text(self.before)
+        after = as_text(self.after)
+        if before == after:  # values of different types
+            before = json.dumps(self.before)
+            after = json.dumps(self.after)
         return f"~ {self.path}: {before} → {after}"
 
 
 def changes(before: Provider | None, after: Provider | None) -> tuple[Change, ...]:
-    """Return how two states of a provider differ, each place with both values cut short; `MOST_CHANGES` at most.
+    """Return at most `MOST_CHANGES` differences between two states of a provider, values shortened.
 
-    Entries of lists are compared by their names, so that moving one is not a change. Warnings are not compared.
+    Entries of lists are compared by their names, so that moving one is not a change. Warnings are
+    not compared.
     """
-    old, new = (
-        {**p.document(), "warnings": None} if p else {"warnings": None} for p in (before, after)
-    )
-    return tuple(islice(_differences("", old, new), MOST_CHANGES))
+    differences = _differences("", _comparable(before), _comparable(after))
+    return tuple(islice(differences, MOST_CHANGES))
 
 
-def _differences(
-    path: str,
-    old: Any,
-    new: Any,
-) -> Iterator[Change]:
+def _comparable(provider: Provider | None) -> dict[str, Any]:
+    document = {} if provider is None else provider.document()
+    document["warnings"] = None
+    return document
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
     if old == new and type(old) is type(new):
         return
-    old_parts, new_parts = parts(old), parts(new)
+    old_parts = parts(old)
+    new_parts = parts(new)
     if old_parts is None or new_parts is None:
-        yield Change(path, _shown(old), _shown(new))
+        yield Change(path, _change_value(old), _change_value(new))
         return
     for name in dict.fromkeys((*old_parts, *new_parts)):
-        at = f"{path}[{name}]" if isinstance(new, list) else join(path, name)
-        yield from _differences(at, old_parts.get(name, _ABSENT), new_parts.get(name, _ABSENT))
+        part_path = f"{path}[{name}]" if isinstance(new, list) else join(path, name)
+        old_part = old_parts.get(name, _ABSENT)
+        new_part = new_parts.get(name, _ABSENT)
+        yield from _differences(part_path, old_part, new_part)
 
 
 def parts(value: Any) -> Mapping[str, Any] | None:
-    """Return an object, or a list whose entries have names, as parts by name; None for anything else."""
+    """Return an object, or a list of named entries, as parts by name; None for anything else."""
     if isinstance(value, Mapping):
         return value
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(isinstance(entry, Mapping) for entry in value)
-    ):
+    if not isinstance(value, list) or not value:
         return None
-    for name_field in _NAMES:
-        names = [entry.get(name_field) for entry in value]
-        if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
-            return {str(name)[:128]: entry for name, entry in zip(names, value, strict=True)}
+    if not all(isinstance(entry, Mapping) for entry in value):
+        return None
+    for field in _NAME_FIELDS:
+        names = [entry.get(field) for entry in value]
+        are_text = all(isinstance(name, str) for name in names)
+        if are_text and len(set(names)) == len(names):
+            return {
+                str(name)[:MAX_ENTRY_NAME]: entry for name, entry in zip(names, value, strict=True)
+            }
     return None
 
 
-def _shown(value: Any) -> Any:
-    return None if value is _ABSENT else "null" if value is None else shorten(value)
+def _change_value(value: Any) -> Any:
+    if value is _ABSENT:
+        return None
+    if value is None:
+        return "null"
+    return shorten(value)
 
 
 def order(version: str) -> tuple[Any, ...]:
-    """Return what versions are sorted by: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0; no two versions are alike.
+    """Return the sort key of a version: 1.9 before 1.10, 2.0.0-rc1 before 2.0.0.
 
-    What follows a ``+`` counts only between versions that are otherwise the same.
+    No two versions have the same key. The part after a ``+`` counts only between versions that are
+    otherwise the same.
     """
-    main, _, before = version.partition("+")[0].removeprefix("v").partition("-")
-    return _version_parts(main), not before, _version_parts(before), version
+    without_build = version.partition("+")[0].removeprefix("v")
+    release, _, prerelease = without_build.partition("-")
+    return _version_parts(release), not prerelease, _version_parts(prerelease), version
 
 
 def _version_parts(text: str) -> tuple[tuple[int, int, str], ...]:
-    found: list[tuple[int, int, str]] = [
-        (1, int(p), "") if p.isdecimal() else (0, 0, p) for p in _PARTS.findall(text)
-    ]
-    while found and found[-1] == (1, 0, ""):
-        found.pop()
-    return tuple(found)
+    """Return the parts of a version for sorting, without trailing zeros; words before numbers."""
+    result: list[tuple[int, int, str]] = []
+    for part in _VERSION_PART.findall(text):
+        if part.isdecimal():
+            result.append((1, int(part), ""))
+        else:
+            result.append((0, 0, part))
+    while result and result[-1] == (1, 0, ""):
+        result.pop()
+    return tuple(result)
+
+
+# ------------------------------------------------------------ storage
 
 
 class Stale(Exception):
-    """Somebody else wrote the revision of that number."""
+    """Another writer stored the revision of that number first."""
 
 
 class Repository(Protocol):
-    """Where providers are kept, by `Provider.key`. Safe to use from several threads and processes."""
+    """Stores providers by `Provider.key`. Safe to use from several threads and processes."""
 
     def get(self, key: str) -> Provider | None:
-        """Return what is registered now, retired or not."""
+        """Return the registered provider, retired or not."""
 
     def list(self) -> list[Provider]:
         """Return every provider, ordered by key."""
 
     def write(self, revision: Revision) -> None:
-        """Store a revision and its provider as the present state. Raises `Stale` if its number is taken."""
+        """Store a revision and its provider as the present state. Raises `Stale`."""
 
     def newest(self, key: str) -> int:
         """Return the number of the last revision; 0 if there was never one."""
@@ -170,32 +202,23 @@ class Repository(Protocol):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return revisions, newest first; with ``before`` those of lower numbers."""
+        """Return revisions, newest first; with ``before`` only those of lower numbers."""
 
     def since(self, key: str, moment: datetime) -> Revision | None:
         """Return the revision in force at a moment if another one followed it, else None."""
 
     def owner(self, name: str) -> str | None:
-        """Return who owns a provider's name; empty: the node's admins; None: nobody yet."""
+        """Return the owner of a provider's name; empty: the node's admins; None: nobody yet."""
 
     def claim(self, name: str, owner: str) -> str:
-        """Set the owner of a name that has none; return who owns it now."""
+        """Set the owner of a name that has none; return the present owner."""
 
     def give(self, name: str, owner: str) -> None:
         """Set the owner of a name."""
 
 
-T = TypeVar("T")
-_SHOWN = 10
-"""how many known names a message lists"""
-_ONCE = (Action.UPDATED, Action.RETIRED, Action.UNRETIRED, Action.PINNED)
-"""what makes no revision where nothing would change"""
-_TRIES = 16
-"""how often a change is made again because another one came first"""
-
-
 class Unknown(Exception):
-    """No such component is registered. ``reason`` says which part of its key is unknown."""
+    """No such component is registered. ``reason`` tells which part of its key is unknown."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -205,38 +228,46 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """A change that was made, and what there was before it."""
+    """A change and the state before it.
+
+    ``written`` is False if nothing had to change: ``revision`` is then the newest one.
+    """
 
     revision: Revision
     before: Provider | None
     created: bool
     written: bool = True
-    """False where it was so before: ``revision`` is then the newest there is"""
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """What is different now, component by component."""
-        gone = self.revision.action is Action.DELETED
-        return changes(self.before, None if gone else self.revision.provider)
+        """The differences of the two states, component by component."""
+        if self.revision.action is Action.DELETED:
+            return changes(self.before, None)
+        return changes(self.before, self.revision.provider)
+
+
+# ------------------------------------------------------------ the registry
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 class Registry:
     """Registers, finds, lists, retires and removes providers; every change is a `Revision`.
 
-    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*`` stands for
-    any part. Names that are not given do not restrict.
+    ``provider_name`` in a query is ``name``, ``name:version``, ``name@device`` or the full key; ``*``
+    stands for any part. Absent names do not restrict.
     """
 
-    def __init__(
-        self, repository: Repository, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, repository: Repository, clock: Callable[[], datetime] = _utc_now) -> None:
         self.repository = repository
         self._clock = clock
         self._view = threading.local()
 
     @contextmanager
     def one_view(self) -> Iterator[None]:
-        """Have `find` read each provider once, as long as this thread stays within."""
+        """Let `find` read each provider only once in this thread while the context is open."""
         outer: dict[Hashable, Any] | None = getattr(self._view, "read", None)
         self._view.read = {} if outer is None else outer
         try:
@@ -250,18 +281,23 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Store a provider; one of the same key is replaced. The same once more: no revision.
+        """Store a provider; one of the same key is replaced. An equal one makes no revision.
 
-        It stays retired if it was, and an approved image that cannot be inspected now stays approved.
+        A retired provider stays retired, and an approved image that cannot be inspected now stays
+        approved.
         """
 
-        def replaced(known: Provider | None) -> Provider:
-            if known is None:
+        def replace_registered(registered: Provider | None) -> Provider:
+            if registered is None:
                 return provider
-            kept = {i: known.digests[i] for i in provider.every_image() if i in known.digests}
-            return replace(provider, retired=known.retired, digests={**kept, **provider.digests})
+            digests = {}
+            for image in provider.every_image():
+                if image in registered.digests:
+                    digests[image] = registered.digests[image]
+            digests |= provider.digests
+            return replace(provider, retired=registered.retired, digests=digests)
 
-        return self._write(provider.key, replaced, Action.UPDATED, author, reason)
+        return self._write(provider.key, replace_registered, Action.UPDATED, author, reason)
 
     def register_component(
         self,
@@ -269,40 +305,30 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Add the components of ``provider`` to the registered one of its key; ``created`` if any is new there.
+        """Add the components of ``provider`` to the registered one of its key.
 
-        A component keeps the image it was registered with, also where that is not the provider's.
+        ``created`` is True if any of them is new. A component keeps the image it was registered
+        with, even if the provider has another one.
         """
 
-        def joined(known: Provider | None) -> Provider:
-            return provider if known is None else _merged(known, provider)
+        def add_components(registered: Provider | None) -> Provider:
+            if registered is None:
+                return provider
+            return _merge(registered, provider)
 
-        done = self._write(provider.key, joined, Action.UPDATED, author, reason)
-        known = done.before.components.keys() if done.before else frozenset()
-        return replace(done, created=not provider.components.keys() <= known)
+        written = self._write(provider.key, add_components, Action.UPDATED, author, reason)
+        before = written.before.components.keys() if written.before else frozenset()
+        return replace(written, created=not provider.components.keys() <= before)
 
-    def retire(
-        self,
-        key: str,
-        author: str = "",
-        reason: str = "",
-    ) -> Written:
-        """Retire a provider: new jobs cannot use it, those under way continue. A repetition makes no revision.
+    def retire(self, key: str, author: str = "", reason: str = "") -> Written:
+        """Retire a provider: new jobs cannot use it, running ones continue. Raises `Unknown`."""
+        set_retired = partial(replace, retired=True)
+        return self._change(key, set_retired, Action.RETIRED, author, reason)
 
-        Raises `Unknown`.
-        """
-        return self._change(key, lambda p: replace(p, retired=True), Action.RETIRED, author, reason)
-
-    def unretire(
-        self,
-        key: str,
-        author: str = "",
-        reason: str = "",
-    ) -> Written:
-        """Take `retire` back. Raises `Unknown`."""
-        return self._change(
-            key, lambda p: replace(p, retired=False), Action.UNRETIRED, author, reason
-        )
+    def unretire(self, key: str, author: str = "", reason: str = "") -> Written:
+        """Undo `retire`. Raises `Unknown`."""
+        set_in_use = partial(replace, retired=False)
+        return self._change(key, set_in_use, Action.UNRETIRED, author, reason)
 
     def approve(
         self,
@@ -311,14 +337,12 @@ class Registry:
         author: str = "",
         reason: str = "",
     ) -> Written:
-        """Have these images, by their digests, be the right ones from now on. Raises `Unknown`."""
-        return self._change(
-            key,
-            lambda p: replace(p, digests={**p.digests, **digests}),
-            Action.APPROVED,
-            author,
-            reason,
-        )
+        """Approve images, by their digests, from now on. Raises `Unknown`."""
+
+        def add_digests(provider: Provider) -> Provider:
+            return replace(provider, digests={**provider.digests, **digests})
+
+        return self._change(key, add_digests, Action.APPROVED, author, reason)
 
     def pin(
         self,
@@ -327,27 +351,29 @@ class Registry:
         image: str,
         digest: str,
     ) -> str:
-        """Have an image that has no approved digest be the right one by this digest; return what is approved.
+        """Approve a digest of an image that has none yet; return the approved digest.
 
         A deleted provider is left alone.
         """
-        why, digests = f"{image} was started for the first time", {image: digest}
+
+        def add_digest(registered: Provider) -> Provider:
+            return replace(registered, digests={image: digest, **registered.digests})
+
+        reason = f"{image} was started for the first time"
         try:
-            key = self._named(provider, version).key
-            done = self._change(
-                key,
-                lambda p: replace(p, digests={**digests, **p.digests}),
-                Action.PINNED,
-                "gateway",
-                why,
-            )
+            key = self._find_version(provider, version).key
+            written = self._change(key, add_digest, Action.PINNED, "gateway", reason)
         except Unknown:
             return digest
-        return done.revision.provider.digests[image]
+        return written.revision.provider.digests[image]
 
     def remove(self, key: str, author: str = "") -> Written:
         """Remove one provider; its history stays. Raises `Unknown`."""
-        return self._change(key, lambda p: p, Action.DELETED, author, "")
+
+        def unchanged(provider: Provider) -> Provider:
+            return provider
+
+        return self._change(key, unchanged, Action.DELETED, author, "")
 
     def history(
         self,
@@ -355,36 +381,37 @@ class Registry:
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return what happened to a provider, newest first. Raises `Unknown` if nothing ever did."""
-        found = self.repository.history(key, before, limit)
-        if not found and not self.repository.newest(key):
-            raise self._unknown(*_parts(key))
-        return found
+        """Return a provider's revisions, newest first. Raises `Unknown` if it never had one."""
+        revisions = self.repository.history(key, before, limit)
+        if not revisions and not self.repository.newest(key):
+            raise self._unknown(*_split_key(key))
+        return revisions
 
     def revision(self, key: str, number: int) -> Revision:
         """Return one revision. Raises `Unknown`."""
-        found = self.repository.history(key, number + 1, 1)
-        if not found or found[0].number != number:
+        revisions = self.repository.history(key, number + 1, 1)
+        if not revisions or revisions[0].number != number:
             raise Unknown("VERSION_UNKNOWN", f"{shorten(key)} has no revision {number}")
-        return found[0]
+        return revisions[0]
 
     def get(self, key: str) -> Provider:
         """Return a provider, retired or not. Raises `Unknown`."""
-        if (found := self.repository.get(key)) is None:
-            raise self._unknown(*_parts(key))
-        return found
+        provider = self.repository.get(key)
+        if provider is None:
+            raise self._unknown(*_split_key(key))
+        return provider
 
     def named(self, name: str) -> Provider:
-        """Return the provider of a full name, or the newest of those that a name without all its parts stands for.
+        """Return the provider of a full name, or the newest that a partial name matches.
 
-        One in use comes before a retired one. Raises `Unknown`.
+        Providers in use precede retired ones. Raises `Unknown`.
         """
-        provider, version, device = _parts(name)
+        provider, version, device = _split_key(name)
         candidates = self.query(provider, device, version) if provider else []
         if not candidates:
             raise self._unknown(provider, version, device)
         in_use = [candidate for candidate in candidates if not candidate.retired]
-        return max(in_use or candidates, key=_newest_on_first_device)
+        return max(in_use or candidates, key=_version_and_device_order)
 
     def find(
         self,
@@ -393,46 +420,39 @@ class Registry:
         name: str,
         at: datetime | None = None,
     ) -> tuple[Provider, Component]:
-        """Return the component and the provider that has it; raises Unknown.
+        """Return a component and its provider. Raises `Unknown`.
 
-        ``at`` is when the job began that asks: it gets what was registered then, whatever became of that since,
-        only with the images that are approved now.
+        ``at`` is the start of the job: it gets the state registered at that time, even if the
+        provider was changed, retired or deleted since, but the images that are approved now.
         """
-        found = self._named(provider, version, at)
-        if found.retired:
-            others = [p.version for p in self._of_jobs(provider) if not p.retired]
-            rest = (
-                f"versions in use are {_some(others)}"
-                if others
-                else "no other version is registered"
-            )
-            until = "until an admin takes it back (bfia-gateway provider unretire)"
-            text = f"provider {found.key} is retired: jobs that begin now cannot use it {until}; {rest}"
-            raise Unknown("PROVIDER_RETIRED", text)
-        if name not in found.components:
-            meant = near(name, found.components, _ALIKE)
-            rest = f"has no component {shorten(name)}; it has {_some(found.components)}"
-            rest += f" (did you mean {meant}?)" if meant else ""
-            raise Unknown("COMPONENT_UNKNOWN", f"provider {found.key} {rest}")
-        return found, found.components[name]
+        registered = self._find_version(provider, version, at)
+        if registered.retired:
+            raise self._retired(registered)
+        component = registered.components.get(name)
+        if component is None:
+            raise _component_unknown(registered, name)
+        return registered, component
 
     def newest(self, provider: str, name: str) -> str:
-        """Return the highest version of a provider that is not retired and has a component. Raises `Unknown`."""
-        known = self._of_jobs(provider) if provider and provider != ANY else []
-        fit = [p.version for p in known if name in p.components and not p.retired]
-        if fit:
-            return max(fit, key=order)
-        if not known:
+        """Return the highest version of a provider in use that has a component. Raises `Unknown`."""
+        versions = self._versions_for_jobs(provider) if provider and provider != ANY else []
+        if not versions:
             raise self._unknown(provider, ANY, DEVICE)
-        if all(p.retired for p in known):
-            raise Unknown(
-                "PROVIDER_RETIRED", f"every version of provider {shorten(provider)} is retired"
-            )
-        in_use = _some(p.version for p in known if not p.retired)
-        raise Unknown(
-            "COMPONENT_UNKNOWN",
-            f"no version of provider {shorten(provider)} in use ({in_use}) has a component {shorten(name)}",
+        in_use = [registered for registered in versions if not registered.retired]
+        if not in_use:
+            text = f"every version of provider {shorten(provider)} is retired"
+            raise Unknown("PROVIDER_RETIRED", text)
+        with_component = [
+            registered.version for registered in in_use if name in registered.components
+        ]
+        if with_component:
+            return max(with_component, key=order)
+        numbers = _name_list(registered.version for registered in in_use)
+        text = (
+            f"no version of provider {shorten(provider)} in use ({numbers}) "
+            f"has a component {shorten(name)}"
         )
+        raise Unknown("COMPONENT_UNKNOWN", text)
 
     def query(
         self,
@@ -441,52 +461,47 @@ class Registry:
         version: str | None = None,
         provider_name: str | None = None,
     ) -> list[Provider]:
-        """Return the providers that have all the given parts."""
-        wanted = [(name, version, device), _parts(provider_name)]
+        """Return the providers that match all parts."""
+        patterns = ((name, version, device), _split_key(provider_name))
         return [
-            p
-            for p in self.repository.list()
-            if all(
-                part in (None, "", "*", own)
-                for parts in wanted
-                for part, own in zip(parts, (p.name, p.version, p.device), strict=True)
-            )
+            provider
+            for provider in self.repository.list()
+            if all(_matches(provider, pattern) for pattern in patterns)
         ]
 
-    def _of_jobs(self, provider: str) -> list[Provider]:
-        return [known for known in self.query(name=provider) if known.device in DEVICES]
+    def _versions_for_jobs(self, provider: str) -> list[Provider]:
+        """Return all versions of a provider on the devices that jobs use."""
+        versions = self.query(name=provider)
+        return [registered for registered in versions if registered.device in DEVICES]
 
-    def _named(
+    def _find_version(
         self,
         provider: str,
         version: str,
         at: datetime | None = None,
     ) -> Provider:
-        """Return what a job means, on the first device that it is registered for. Raises `Unknown`."""
+        """Return a version of a provider on its first registered device. Raises `Unknown`."""
         for device in DEVICES:
             key = f"{provider}:{version}@{device}"
-            found = self._once(key, partial(self.repository.get, key))
-            past = (
-                self._once((key, at), partial(self.repository.since, key, at))
-                if at is not None
-                else None
-            )
+            registered = self._read_once(key, partial(self.repository.get, key))
+            past = None
+            if at is not None:
+                past = self._read_once((key, at), partial(self.repository.since, key, at))
             if past is not None and past.action is not Action.DELETED:
-                now_approved = found.digests if found is not None else {}
-                return replace(past.provider, digests={**past.provider.digests, **now_approved})
-            if found is not None:
-                return found
+                approved = registered.digests if registered is not None else {}
+                return replace(past.provider, digests={**past.provider.digests, **approved})
+            if registered is not None:
+                return registered
         raise self._unknown(provider, version, DEVICE)
 
-    def _once(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return what was read for this key in the open view, or read it."""
-        known = getattr(self._view, "read", None)
-        if known is None:
+    def _read_once(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Read a value, or return the one read before for this key in the open view."""
+        view: dict[Hashable, T] | None = getattr(self._view, "read", None)
+        if view is None:
             return read()
-        if key not in known:
-            known[key] = read()
-        found: T = known[key]
-        return found
+        if key not in view:
+            view[key] = read()
+        return view[key]
 
     def _change(
         self,
@@ -496,99 +511,158 @@ class Registry:
         author: str,
         reason: str,
     ) -> Written:
-        """Do as `_write` with a provider that is there. Raises `Unknown`."""
+        """Change a registered provider. Raises `Unknown`."""
 
-        def changed(known: Provider | None) -> Provider:
-            if known is None:
-                raise self._unknown(*_parts(key))
-            return change(known)
+        def change_registered(registered: Provider | None) -> Provider:
+            if registered is None:
+                raise self._unknown(*_split_key(key))
+            return change(registered)
 
-        return self._write(key, changed, action, author, reason)
+        return self._write(key, change_registered, action, author, reason)
 
     def _write(
         self,
         key: str,
-        make: Callable[[Provider | None], Provider],
+        change: Callable[[Provider | None], Provider],
         action: Action,
         author: str,
         reason: str,
     ) -> Written:
-        """Make the next revision of what there is; begin again if another came first."""
-        for left in reversed(range(_TRIES)):
-            newest = next(iter(self.repository.history(key, limit=1)), None)
-            before = None if newest is None or newest.action is Action.DELETED else newest.provider
-            after = make(before)
-            if newest is not None and after == before and action in _ONCE:
-                return Written(newest, before, False, written=False)
-            done = Action.REGISTERED if action is Action.UPDATED and before is None else action
-            number = newest.number + 1 if newest is not None else 1
-            revision = Revision(key, number, self._clock(), author, done, reason, after)
+        """Store the next revision; start over if another writer was first."""
+        attempts = 0
+        while True:
+            attempts += 1
+            newest = self._newest_revision(key)
+            before = None
+            if newest is not None and newest.action is not Action.DELETED:
+                before = newest.provider
+            after = change(before)
+            if newest is not None and after == before and action in _IDEMPOTENT:
+                return Written(newest, before, created=False, written=False)
+            is_first = action is Action.UPDATED and before is None
+            revision = Revision(
+                key=key,
+                number=newest.number + 1 if newest else 1,
+                at=self._clock(),
+                author=author,
+                action=Action.REGISTERED if is_first else action,
+                reason=reason,
+                provider=after,
+            )
             try:
                 self.repository.write(revision)
             except Stale:
-                if not left:
+                if attempts == MAX_WRITE_ATTEMPTS:
                     raise
                 continue
-            return Written(revision, before, before is None)
-        raise AssertionError("unreachable")
+            return Written(revision, before, created=before is None)
 
-    def _unknown(
-        self,
-        provider: str,
-        version: str,
-        device: str,
-    ) -> Unknown:
+    def _newest_revision(self, key: str) -> Revision | None:
+        revisions = self.repository.history(key, limit=1)
+        return revisions[0] if revisions else None
+
+    def _retired(self, provider: Provider) -> Unknown:
+        versions = self._versions_for_jobs(provider.name)
+        in_use = [registered.version for registered in versions if not registered.retired]
+        rest = "no other version is registered"
+        if in_use:
+            rest = f"versions in use are {_name_list(in_use)}"
+        until = "until an admin takes it back (bfia-gateway provider unretire)"
+        text = (
+            f"provider {provider.key} is retired: jobs that begin now cannot use it {until}; {rest}"
+        )
+        return Unknown("PROVIDER_RETIRED", text)
+
+    def _unknown(self, provider: str, version: str, device: str) -> Unknown:
         device = device or DEVICE
-        same_name = self.query(name=provider) if provider and provider != "*" else []
-        here = [p.version for p in same_name if p.device == device]
-        if same_name and (not version or version in here):
-            keys = _some(p.key for p in same_name)
+        same_name = self.query(name=provider) if provider and provider != ANY else []
+        if not same_name:
+            return self._provider_unknown(provider, device)
+        keys = _name_list(registered.key for registered in same_name)
+        on_device = [registered.version for registered in same_name if registered.device == device]
+        if not version or version in on_device:
             text = f"name a version and a device of provider {shorten(provider)}: {keys}"
             return Unknown("VERSION_UNKNOWN", text)
-        if here:
-            rest = f"has no version {shorten(version)}; it has {_some(here)}"
+        if on_device:
+            rest = f"has no version {shorten(version)}; it has {_name_list(on_device)}"
             return Unknown("VERSION_UNKNOWN", f"provider {shorten(provider)} on {device} {rest}")
+        text = f"no provider {shorten(provider)} is registered on {device}"
+        return Unknown("PROVIDER_UNKNOWN", f"{text}; it is registered as {keys}")
+
+    def _provider_unknown(self, provider: str, device: str) -> Unknown:
         text = f"no provider {shorten(provider)} is registered"
-        text += f" on {device}" if same_name or device != DEVICE else ""
-        elsewhere = f"it is registered as {_some(p.key for p in same_name)}"
-        if not same_name and (
-            meant := near(provider, {p.name: None for p in self.repository.list()}, _ALIKE)
-        ):
+        if device != DEVICE:
+            text += f" on {device}"
+        names = dict.fromkeys(registered.name for registered in self.repository.list())
+        meant = near(provider, names, SIMILARITY)
+        if meant:
             text += f", but {meant} is: did you mean that?"
         register = "register it with: bfia-gateway provider register FILE"
-        return Unknown("PROVIDER_UNKNOWN", f"{text}; {elsewhere if same_name else register}")
+        return Unknown("PROVIDER_UNKNOWN", f"{text}; {register}")
 
 
-def _merged(known: Provider, added: Provider) -> Provider:
-    places = [join("components_description", name) for name in added.components]
-    replaced = tuple(place + mark for place in places for mark in ".[")
-    images = {name: image for name, image in known.images.items() if name not in added.components}
-    if added.image != known.image:
+def _component_unknown(provider: Provider, name: str) -> Unknown:
+    names = _name_list(provider.components)
+    rest = f"has no component {shorten(name)}; it has {names}"
+    meant = near(name, provider.components, SIMILARITY)
+    if meant:
+        rest += f" (did you mean {meant}?)"
+    return Unknown("COMPONENT_UNKNOWN", f"provider {provider.key} {rest}")
+
+
+def _merge(registered: Provider, added: Provider) -> Provider:
+    """Return a registered provider with the components of another one of its key."""
+    images = {
+        name: image for name, image in registered.images.items() if name not in added.components
+    }
+    if added.image != registered.image:
         images |= dict.fromkeys(added.components, added.image)
+    replaced_paths = []
+    for name in added.components:
+        path = join("components_description", name)
+        replaced_paths += [f"{path}.", f"{path}["]
+    warnings = [
+        warning
+        for warning in registered.warnings
+        if not warning.path.startswith(tuple(replaced_paths))
+    ]
     return replace(
-        known,
-        components={**known.components, **added.components},
+        registered,
+        components={**registered.components, **added.components},
         images=images,
-        digests={**known.digests, **added.digests},
-        warnings=bounded(
-            [w for w in known.warnings if not w.path.startswith(replaced)] + list(added.warnings)
-        ),
+        digests={**registered.digests, **added.digests},
+        warnings=bounded([*warnings, *added.warnings]),
     )
 
 
-def _newest_on_first_device(provider: Provider) -> tuple[Any, ...]:
-    known = provider.device in DEVICES
-    return order(provider.version), -DEVICES.index(provider.device) if known else -len(DEVICES)
+def _version_and_device_order(provider: Provider) -> tuple[Any, ...]:
+    """Return the sort key by which the newest version on the first device is the greatest."""
+    position = len(DEVICES)
+    if provider.device in DEVICES:
+        position = DEVICES.index(provider.device)
+    return order(provider.version), -position
 
 
-def _parts(provider_name: str | None) -> tuple[str, str, str]:
-    """Split ``name:version@device`` into its parts; a part that is not there is empty."""
+def _split_key(provider_name: str | None) -> tuple[str, str, str]:
+    """Split ``name:version@device`` into its parts; an absent part is empty."""
     rest, _, device = (provider_name or "").partition("@")
     name, _, version = rest.partition(":")
     return name, version, device
 
 
-def _some(names: Iterable[str]) -> str:
-    every = list(names)
-    shown = ", ".join(every[:_SHOWN]) or "none"
-    return f"{shown}, …" if len(every) > _SHOWN else shown
+def _matches(provider: Provider, pattern: tuple[str | None, str | None, str | None]) -> bool:
+    """Return whether a provider has a name, version and device; absent parts and ``*`` match any."""
+    key_parts = (provider.name, provider.version, provider.device)
+    return all(
+        part in (None, "", ANY, key_part) for part, key_part in zip(pattern, key_parts, strict=True)
+    )
+
+
+def _name_list(names: Iterable[str]) -> str:
+    all_names = list(names)
+    if not all_names:
+        return "none"
+    text = ", ".join(all_names[:MAX_LISTED_NAMES])
+    if len(all_names) > MAX_LISTED_NAMES:
+        text += ", …"
+    return text
