@@ -146,7 +146,10 @@ def test_what_answers_before_the_channel_is_quoted(tmp_path: Path):
 
 
 def fate_flow(*, adapter: bool) -> Answer:
-    """Answer as FATE-Flow 2.2.0 does, with or without its adapter for the standard (recorded)."""
+    """Answer as FATE-Flow 2.2.0 does, with or without its adapter for the standard.
+
+    The answers were recorded, or written after its source.
+    """
     unknown = says({"code": 6000, "message": "<NotFound '404: Not Found'>"})
     no_task = says(
         {"code": 6000, "message": "RuntimeError('No found task: which-profile node id 9999')"}

@@ -1,7 +1,7 @@
 """A job that FATE-Flow schedules by its adapter of the standard: how it ended, the same wherever it is shown.
 
 FATE-Flow sends a bare ``job/stop`` at every end, leaves tasks FAILED that it stopped, and tells neither outcome
-nor cause; its answers here are recorded ones.
+nor cause. Its answers here were recorded, or written after its source.
 """
 
 from collections.abc import Iterator
