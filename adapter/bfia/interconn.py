@@ -142,9 +142,14 @@ def router(
     def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller) -> None:
         participant.stop_task("", body.task_id, "", caller.node)
 
-    @router.get(f"{SCHEDULE}/job/status_all", include_in_schema=False)
+    @router.get(
+        f"{SCHEDULE}/job/status_all",
+        include_in_schema=False,
+        max_body_size=peers.ids_bytes,
+    )
     @router.post(
         f"{SCHEDULE}/job/status_all",
+        max_body_size=peers.ids_bytes,
         summary="State of a job that this node schedules, or of its own part (3.7)",
         openapi_extra=examples.STATUS_ALL,
     )
@@ -287,6 +292,7 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         f"{JOB_AUDIT}/query",
         summary="What has become of a question of the sender's (ours)",
         openapi_extra=described(wire.AuditQuery),
+        max_body_size=peers.ids_bytes,
     )
     async def query(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StateData]:
         wanted = (await read(request, wire.AuditQuery)).audit_id

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.bfia.requests import Done, Sender, described, incoming, on, read
+from adapter.bfia.requests import IDS_BYTES, Done, Sender, described, incoming, on, read
 from gateway.data.log_levels import LEVELS, Level
 from gateway.data.logs import Excerpt, RunLogs
 from gateway.domain.problems import Problem
@@ -77,10 +77,12 @@ def operator_router(
     profile_of: Callable[[NodeId], Profile],
     limiters: Limiters,
     expanded: Callable[[JobSpec], JobSpec],
+    ids_bytes: int = IDS_BYTES,
 ) -> APIRouter:
     """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here.
 
-    ``expanded`` puts the nodes of the job's project in place of the word for them.
+    ``expanded`` puts the nodes of the job's project in place of the word for them. ``ids_bytes``: of a body at the
+    paths that take no job.
     """
     router = APIRouter(tags=["platform"], route_class=Route)
 
@@ -108,6 +110,7 @@ def operator_router(
         "POST",
         summary="State of a job and of all its tasks",
         openapi_extra=described(wire.JobQuery),
+        max_body_size=ids_bytes,
     )
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
         wanted, sender = (await read(request, wire.JobQuery)).job_id, incoming(request)
@@ -116,7 +119,13 @@ def operator_router(
             view = await on(limiters.peers, sender, lambda: jobs.status(wanted))
         return ok(wire.StatusData(**translate.status_body(view)))
 
-    @_spelled(router, "/job/stop_all", "POST", summary="Stop a job at every node")
+    @_spelled(
+        router,
+        "/job/stop_all",
+        "POST",
+        summary="Stop a job at every node",
+        max_body_size=ids_bytes,
+    )
     async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], sender: Sender) -> Done:
         """Stop a job, whichever node schedules it. What is over stays as it is; a second stop changes nothing."""
         await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
@@ -127,6 +136,7 @@ def operator_router(
         "/job/stop_task",
         "POST",
         summary="Stop a task, and all that needs its output, at every node",
+        max_body_size=ids_bytes,
     )
     async def stop_task(
         body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender
@@ -141,6 +151,7 @@ def operator_router(
         "GET",
         summary="All jobs of a flow, or all jobs",
         openapi_extra=described(_Flow),
+        max_body_size=ids_bytes,
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
         asked = await read(request, _Flow)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from adapter.bfia.channel.bodies import announced
 from adapter.bfia.channel.codec import CHANNEL
 from adapter.bfia.envelope import ok
-from adapter.bfia.peer import INTERCONN, NEVER_SIGNED, NODE, UNSIGNED
+from adapter.bfia.peer import INTERCONN, JOB_AUDIT, NEVER_SIGNED, NODE, UNSIGNED
 from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.body import read_json, without_nulls
@@ -68,6 +68,19 @@ OF_PARTIES = frozenset(
 )
 """paths for a node that only takes part in a job under way: as its scheduling node (a new job is refused), or as a
 party"""
+
+OF_IDS = frozenset(
+    f"{INTERCONN}/{name}"
+    for name in (
+        *("job/start", "job/stop", "job/stop_all", "job/suspend", "job/resume", "job/delete"),
+        *("job/resource/apply", "job/resource/return", "job/resource/free"),
+        *("task/start", "task/stop", "task/poll", "task/callback"),
+        *("job/audit_confirm", "output/metadata"),
+    )
+) | {f"{JOB_AUDIT}/confirm", f"{JOB_AUDIT}/terminate"}
+"""paths whose bodies hold ids, states and short reasons, but no job and no parameters"""
+IDS_BYTES = 128 * 1024
+"""bytes of a body at these paths: a thousand ids of the longest fit"""
 
 
 @dataclass(frozen=True)
@@ -158,6 +171,8 @@ class Peers:
     """whether a node without one takes part in a job under way: it may do what its part needs (`OF_PARTIES`)"""
     check_part: Callable[[NodeId, str, str], None]
     """raises `NotAllowed` where such a node's proof is not one for the job, or the task, that it names"""
+    ids_bytes: int = IDS_BYTES
+    """bytes of a body at the paths `OF_IDS`"""
 
     @property
     def caller(self) -> Any:
@@ -215,6 +230,7 @@ class Paths:
         """``limiter``: the threads, by default those for the rest."""
         threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
         for_parties = self.base + path in OF_PARTIES
+        of_ids = self.base + path in OF_IDS
         who = self.peers.caller
         if self.unknown:
             who = self.peers.named
@@ -243,7 +259,13 @@ class Paths:
             endpoint.__name__ = work.__name__
             answer = envelope[of.return_annotation or Empty]
             endpoint.__signature__ = Signature(asked, return_annotation=answer)  # type: ignore[attr-defined]
-            self.router.add_api_route(self.base + path, endpoint, methods=[method], summary=summary)
+            self.router.add_api_route(
+                self.base + path,
+                endpoint,
+                methods=[method],
+                summary=summary,
+                max_body_size=self.peers.ids_bytes if of_ids else None,
+            )
             return work
 
         return add

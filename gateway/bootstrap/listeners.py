@@ -105,7 +105,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node, verifier)],
         "container": [
             Mounted(of_containers, None, bfia.ChannelRefusal),
-            *_bounded(node, callbacks),
+            *_bounded(node, callbacks, ahead=True),
         ],
     }
     all_ = [one for some in mounts.values() for one in some]
@@ -148,7 +148,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
             app.state.before_body = signed[0]  # a dependency comes after the body was parsed
         envelope.install(app, as_200, elsewhere, for_others if name == "peer" else None)
         usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
-        control = (one.router for one in routers if one.max_body == body and not one.first)
+        control = (one.router for one in routers if one.ahead)
         served = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
         apps[name] = decoding_bodies(
             served, partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
@@ -287,16 +287,28 @@ def _institution(node: "Gateway") -> str:
 def _bounded(
     node: "Gateway",
     *routers: APIRouter,
-    size: int = 0,
+    size: int | None = None,
+    ahead: bool = False,
 ) -> list[Mounted]:
-    return [Mounted(one, size or node.settings.limits.body_bytes, bfia.Refusal) for one in routers]
+    """Mount routers of the standard's paths; ``size``: bytes of a body, never more than limits.body_bytes."""
+    max_body = node.settings.limits.body_bytes
+    if size is not None:
+        max_body = min(size, max_body)
+    return [Mounted(one, max_body, bfia.Refusal, ahead=ahead) for one in routers]
 
 
 def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
     """Return the routers for peers but the channel's, the most frequent first: paths are tried in this order."""
     here, institution, kept = node.settings.node.id, _institution(node), node.applications
     table = node.peer_table
-    peers = Peers(table.knows, table.profile_of, node.limiters, table.takes_part, table.check_part)
+    peers = Peers(
+        table.knows,
+        table.profile_of,
+        node.limiters,
+        table.takes_part,
+        table.check_part,
+        min(requests.IDS_BYTES, node.settings.limits.body_bytes),
+    )
     policy = approval_policy(node.settings)
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, policy)
     return [
@@ -306,6 +318,7 @@ def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
             interconn.audit_router(audits, peers),
             interconn.hello_router(here, institution, node.protocol.peer, peers),
             interconn.outputs_router(node.outputs, peers),
+            ahead=True,
         ),
         *_bounded(
             node, management.node_router(node.card, kept, peers, verifier, node.clock), size=SMALL
@@ -335,6 +348,7 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         node.peer_table.profile_of,
         limiters,
         node.offers.expanded,
+        min(requests.IDS_BYTES, body),
     )
     open_streams = streams.Streams(node.leaving)
     sessions = session.Sessions(settings, node.tokens, node.audit.add, node.clock)
@@ -367,8 +381,14 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         ),
     ]
     mounts = [
-        *_bounded(node, operators, platform.log_router(node.run_logs, limiters)),
-        Mounted(platform.provider_router(node.providers, limiters), body, bfia.OwnRefusal),
+        *_bounded(node, operators, ahead=True),
+        *_bounded(node, platform.log_router(node.run_logs, limiters), size=SMALL, ahead=True),
+        Mounted(
+            platform.provider_router(node.providers, limiters),
+            body,
+            bfia.OwnRefusal,
+            ahead=True,
+        ),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),
         Mounted(

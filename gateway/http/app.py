@@ -46,6 +46,7 @@ class Mounted:
     max_body: int | None
     refusal: type[BaseModel] | None = None
     first: Sequence[Check] = ()
+    ahead: bool = False  # plain paths are served before the layers: adapter.bfia.ahead
 
 
 def create_app(

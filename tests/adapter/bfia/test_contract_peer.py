@@ -1,5 +1,6 @@
 """The contract of every path between nodes, case by case: control layer 3, and the one path of a single peer."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
@@ -10,6 +11,7 @@ import pytest
 from adapter.bfia import translate
 from adapter.bfia.peer import JOB_AUDIT, OPTIONAL
 from adapter.bfia.profiles import PROFILES
+from adapter.bfia.requests import IDS_BYTES, OF_IDS
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.spec import Failure, JobSpec
@@ -251,6 +253,21 @@ def test_every_path_for_peers_is_in_the_table(stage: Stage):
     assert {p.removeprefix(JOB_AUDIT) for p in described if p.startswith(JOB_AUDIT)} == {
         e.path for e in AUDITS
     }
+
+
+@pytest.mark.parametrize("path", sorted(OF_IDS | {f"{CONTROL}/job/status_all"}))
+def test_a_path_that_takes_ids_takes_no_large_body(stage: Stage, path: str):
+    call = Caller(stage.site.node, "peer", "", {"x-source-node-id": SPEC})
+    body = json.dumps({"job_id": [1] * IDS_BYTES}).encode()
+    refused(call(path, content=body), 413, "TOO_LARGE", 413)
+    with_most_ids = {
+        "job_id": "j",
+        "task_id": "t",
+        "task_name": "a",
+        "amendments": ["i" * 100] * 1000,
+    }
+    answer = call(path, content=json.dumps(with_most_ids).encode())
+    assert answer.status_code != 413
 
 
 # ---------------------------------------------------------------- the job audit: management layer 8
