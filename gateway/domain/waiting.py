@@ -10,6 +10,8 @@ from datetime import datetime
 from gateway.domain import approval, reservations
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
+from gateway.domain.execution.agenda import agenda as agenda_of_party
+from gateway.domain.execution.contact import watched
 from gateway.domain.job import Job, NodeJob, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
@@ -247,11 +249,7 @@ def _of_local(local: LocalJob, released: bool) -> Waiting | None:
         return Waiting(
             "CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at
         )
-    if (
-        machine.watched(local)
-        and local.ask.state in (CallState.SENT, CallState.LOST)
-        and local.ask.tries
-    ):
+    if watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
         since = local.last_contact or local.created_at
         return Waiting(UNREACHABLE, f"nothing received from {by} since {moment(since)}", since)
     if (pull := approval.prepares(local)) and pull.agreed:
@@ -284,7 +282,7 @@ def of_runs(
     ``turns``: those whose launch waits behind that of others.
     """
     dues: dict[str, datetime] = {}
-    for due in machine.agenda(local, timing):
+    for due in agenda_of_party(local, timing):
         run_id = getattr(due.command, "run", "")
         dues[run_id] = min(due.at, dues.get(run_id, due.at))
     again = _moment(min(dues.values(), default=None), local.created_at)

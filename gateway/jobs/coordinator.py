@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from gateway.domain import approval, rerun, run
 from gateway.domain.approval import ApprovalReported
-from gateway.domain.execution.machine import UNREACHABLE
+from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.job import Job, Origin
 from gateway.domain.problems import of_job
 from gateway.domain.rerun import Order, RerunResult

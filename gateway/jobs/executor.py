@@ -13,7 +13,7 @@ import structlog
 from engines.base import EngineDown, EngineError, Exited, Missing, Watch
 from gateway.data.combined_storage import Storages
 from gateway.data.reports import output_warnings
-from gateway.domain.execution import machine, messages
+from gateway.domain.execution import contact, endings, machine, messages
 from gateway.domain.execution.runs import merge_runs, result_of
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
@@ -114,7 +114,7 @@ class SchedulerCalls:
             text = (
                 f"the scheduling node {scheduler} does not know the job any more: {error.message}"
             )
-            failure, now = Failure(machine.FORGOT, text, local.node), self.clock()
+            failure, now = Failure(contact.FORGOT, text, local.node), self.clock()
             ending = Ending(Outcome.STOPPED, now, failure, local.node)
             return [messages.StopRequested(now, None, ending, local.node)]
         except (
@@ -339,7 +339,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
 
     def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
-        return machine.retry_reports(local, node)
+        return contact.retry_reports(local, node)
 
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         return machine.step(local, self._clock(), self._timing, self._owner)
@@ -589,7 +589,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """Take in what the scheduling node has just reported of a job: that it has ended, and how."""
         for event in _lost_stop(local, view, self._clock()):
             outcome = event.ending.outcome if event.ending else Outcome.STOPPED
-            news = machine.may_explain(local, outcome, is_inferred=event.is_inferred)
+            news = endings.may_explain(local, outcome, is_inferred=event.is_inferred)
             if news or not ended(JOB, local.status):
                 return self.record(local.id, event)
         return local
@@ -601,7 +601,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def scheduler_alive(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""
         now = self._clock()
-        if machine.worth_noting(local, now, self._timing.orphan):
+        if contact.worth_noting(local, now, self._timing.orphan):
             self.record(local.id, messages.SchedulerAlive(now))
 
 

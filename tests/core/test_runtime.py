@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.domain.execution import machine
+from gateway.domain.execution import contact, machine
 from gateway.domain.execution.messages import Event, OwnerLost, Tell
 from gateway.domain.run import Reporting
 from gateway.domain.scheduling import machine as scheduling_machine
@@ -387,8 +387,8 @@ def test_a_report_that_did_not_arrive_is_due_when_the_scheduling_node_is_back():
     local = a_local_job(run)
     local = replace(local, spec=replace(local.spec, scheduler="n9"))
     assert machine.plan(local, at(60)) == []
-    assert machine.retry_reports(local, "n2") is local
-    assert machine.plan(machine.retry_reports(local, "n9"), at(60)) == [
+    assert contact.retry_reports(local, "n2") is local
+    assert machine.plan(contact.retry_reports(local, "n9"), at(60)) == [
         Tell(run.run_id, TaskStatus.SUCCESS)
     ]
 

@@ -20,7 +20,7 @@ from gateway.domain.approval import (
     pieces,
 )
 from gateway.domain.execution import machine
-from gateway.domain.execution.machine import watched
+from gateway.domain.execution.contact import watched
 from gateway.domain.execution.messages import (
     Close,
     Confirm,

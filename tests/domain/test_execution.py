@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.execution import machine
+from gateway.domain.execution import contact, machine
 from gateway.domain.execution.machine import next_due, step
 from gateway.domain.execution.messages import (
     Abandon,
@@ -805,7 +805,7 @@ def test_a_local_stop_is_reported_to_a_silent_scheduling_node_before_the_states_
     )
     waits = of_local(gone, RunTiming())
     assert waits is not None and (waits.reason, "n9" in waits.message) == ("CONFIRMING", True)
-    assert AskStop() in due(machine.retry_reports(gone, "n9"), 2)
+    assert AskStop() in due(contact.retry_reports(gone, "n9"), 2)
     told = after(gone, 1000, Done(AskStop(), at(1001)))
     assert any(isinstance(one, Tell) for one in due(told, 1001)) and AskStop() not in due(
         told, 10_000
@@ -813,9 +813,9 @@ def test_a_local_stop_is_reported_to_a_silent_scheduling_node_before_the_states_
 
 
 def test_news_of_the_scheduling_node_is_kept_coarsely():
-    assert [machine.worth_noting(WATCHED, at(t), 100) for t in (9, 11)] == [False, True]
+    assert [contact.worth_noting(WATCHED, at(t), 100) for t in (9, 11)] == [False, True]
     asking = after(WATCHED, *NO_ANSWER)
-    assert machine.worth_noting(replace(asking, last_contact=at(727)), at(728), 100)
+    assert contact.worth_noting(replace(asking, last_contact=at(727)), at(728), 100)
     events = [note.event for note in after(asking, SchedulerAlive(at(730))).notes]
     assert events == ["scheduling node does not respond", "scheduling node responds"]
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain import models
 from gateway.domain.dag import ComponentRef, Dag, DagNode, DagOutput
 from gateway.domain.execution import runs
-from gateway.domain.execution.machine import agenda
+from gateway.domain.execution.agenda import agenda
 from gateway.domain.execution.messages import Collect, Done, Seal, Sealed, StopRequested, Tell
 from gateway.domain.execution.runs import merge_runs
 from gateway.domain.run import Address, FileSum

@@ -15,20 +15,24 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from gateway.domain.execution import messages
-from gateway.domain.run import Exit, Reporting, Run
+from gateway.domain.run import Exit, LocalJob, Reporting, Run
 from gateway.domain.spec import Call, CallState, Failure, changed, moment
 from gateway.domain.states import RUN, RunStatus, TaskStatus, merge, move, replace
 from gateway.domain.timeouts import RunTiming
 
-SEAL_TRIES = 10
-"""how often files that cannot be read are tried before the model goes without them"""
-_BY_THE_DAEMON = (255, 137, 143)
-_ENDING = timedelta(seconds=15)
-"""so long Docker gives its containers when it ends; a run of which the end was seen before is not in question"""
-_LONGEST_CODE, _LONGEST_MESSAGE = 100, 1000
-NEVER_BEGAN = (126, 127)
-_WANTS_MEMORY = (6, 7, 9, 11)
-"""signals of which a program ends that gets no more memory: it gives up, meets what is not there, or is killed"""
+SEAL_TRIES = 10  # tries to read a model's files before the model goes without them
+NEVER_BEGAN = (126, 127)  # exit codes of a command that could not be executed
+
+# Exit codes of a container whose daemon died: unknown, SIGKILL, SIGTERM.
+_DAEMON_EXIT_CODES = (255, 137, 143)
+# Time that Docker gives its containers when it ends; a run that had ended before is not affected.
+_DAEMON_GRACE = timedelta(seconds=15)
+# Characters of a reported result that are kept.
+_MAX_CODE_LENGTH = 100
+_MAX_MESSAGE_LENGTH = 1000
+# Signals by which programs end that get no more memory: abort, bus error, kill, segmentation fault.
+_OUT_OF_MEMORY_SIGNALS = (6, 7, 9, 11)
+# Exit codes with a meaning by convention.
 _MEANINGS = {
     126: "what it was to run is there and cannot be executed: a file without the right to be, or one that was "
     "built for another kind of machine",
@@ -49,19 +53,45 @@ def result_of(lines: Sequence[bytes]) -> tuple[str, str]:
         return "", ""
     if not isinstance(reported, dict):
         return "", ""
-    code = reported.get("result_code") or reported.get("resultCode")
-    message = reported.get("result_message") or reported.get("resultMessage")
-    return str(code or "")[:_LONGEST_CODE], str(message or "")[:_LONGEST_MESSAGE]
+    code = reported.get("result_code") or reported.get("resultCode") or ""
+    message = reported.get("result_message") or reported.get("resultMessage") or ""
+    return str(code)[:_MAX_CODE_LENGTH], str(message)[:_MAX_MESSAGE_LENGTH]
 
 
 def meaning(code: int) -> str:
-    """Return in words what a code says by convention; empty for one that is the program's own."""
+    """Return the conventional meaning of an exit code; empty for one that is the program's own."""
     return _MEANINGS.get(code, "")
 
 
+def with_run(
+    local: LocalJob,
+    run_id: str,
+    change: Callable[[Run], Run],
+    at: datetime | None = None,
+) -> LocalJob:
+    """Change one run of a job, and write its moves into the timeline."""
+    for i, old in enumerate(local.runs):
+        if old.run_id != run_id:
+            continue
+        new = change(old)
+        if new is old:
+            return local
+        local = replace(local, runs=(*local.runs[:i], new, *local.runs[i + 1 :]))
+        if new.status is old.status:
+            return local
+        moved_at = at or new.ended_at or new.launch.sent_at or new.created_at
+        detail = new.failure.as_dict() if new.failure else {}
+        detail |= {"task": new.task_name, "role": new.party.label, "attempt": new.attempt}
+        return local.noted(moved_at, f"run {new.status}", **detail)
+    return local
+
+
 def merge_runs(runs: Iterable[Run]) -> TaskStatus:
-    """Fold the runs of a task (or of one role in it) into what is reported to other nodes."""
+    """Fold the runs of a task (or of one role in it) into the status reported to other nodes."""
     return merge(run.reported_status for run in runs)
+
+
+# ---------------------------------------------------------------- events
 
 
 def apply(
@@ -71,67 +101,25 @@ def apply(
     job_id: str,
 ) -> Run:
     """Return the run after an event; a late or repeated one changes nothing."""
-    probe_at = event.at + timedelta(seconds=timing.probe_every)
     match event:
         case messages.Launched():
-            return _launched(run, event, timing, probe_at, job_id)
-        case messages.LaunchFailed() if run.status is RunStatus.LAUNCHING:
+            return _launched(run, event, timing, job_id)
+        case messages.LaunchFailed():
             return _not_launched(run, event, timing)
-        case messages.EngineSilent() if not run.over:
-            if (
-                run.probe_at is not None and run.probe_at > event.at
-            ):  # a connection that breaks over and over
-                probe_at = min(probe_at, run.probe_at)
-            return replace(run, probe_at=probe_at, away_at=run.away_at or event.at)
-        case messages.Gone() if run.status is RunStatus.STOPPING:
-            return finished(run, event.at, _stopped(run))
-        case messages.Gone() if run.status is RunStatus.RUNNING and run.exit is None:
-            return finished(
-                run, event.at, Failure("GONE", "the engine does not know the container any more")
-            )
-        case messages.EngineSilent() | messages.Gone() | messages.LaunchFailed():
-            return run
+        case messages.EngineSilent():
+            return _engine_silent(run, event, timing)
+        case messages.Gone():
+            return _gone(run, event)
         case messages.Inspected():
-            claimed = run.probe_at is not None and run.probe_at > event.at
-            known = claimed and run.status is RunStatus.RUNNING and run.away_at is None
-            return run if run.over or known else replace(run, probe_at=probe_at, away_at=None)
+            return _inspected(run, event, timing)
         case messages.Broken():
-            return (
-                run
-                if run.status is not RunStatus.RUNNING
-                else finished(run, event.at, event.failure)
-            )
-        case messages.Exited():
-            if run.exit is not None or run.status is RunStatus.WAITING:
-                return run
-            code, message = (
-                run.result_code or event.result_code,
-                run.result_message or event.result_message,
-            )
-            run = replace(
-                run,
-                exit=event.exit,
-                result_code=code,
-                result_message=message,
-            )
-            return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
-        case messages.Reported():
-            if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
-                return run
-            code, message = (
-                event.result_code or run.result_code,
-                event.result_message or run.result_message,
-            )
-            run = replace(
-                run,
-                reported=event.status,
-                reported_at=event.at,
-                result_code=code,
-                result_message=message,
-            )
             if run.status is not RunStatus.RUNNING:
                 return run
-            return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
+            return finished(run, event.at, event.failure)
+        case messages.Exited():
+            return _exited(run, event, timing, job_id)
+        case messages.Reported():
+            return _with_report(run, event, timing, job_id)
         case messages.Sealed():
             return _sealed(run, event, timing)
         case _:
@@ -143,34 +131,109 @@ def probed(
     now: datetime,
     timing: RunTiming,
 ) -> Run:
-    """Return the run as it is inspected now: the longer it has run undisturbed, the later again."""
-    steady = run.status is RunStatus.RUNNING and run.away_at is None and run.started_at is not None
-    ran = (now - run.started_at).total_seconds() if steady and run.started_at else 0.0
-    pause = max(timing.probe_every, min(ran, timing.probe_rarely))
+    """Return the run as inspected now; the longer it runs undisturbed, the longer until the next."""
+    seconds = 0.0
+    if run.status is RunStatus.RUNNING and run.away_at is None and run.started_at is not None:
+        seconds = (now - run.started_at).total_seconds()
+    pause = max(timing.probe_every, min(seconds, timing.probe_rarely))
     return replace(run, probe_at=now + timedelta(seconds=pause))
+
+
+def _next_probe(at: datetime, timing: RunTiming) -> datetime:
+    return at + timedelta(seconds=timing.probe_every)
+
+
+def _engine_silent(
+    run: Run,
+    event: messages.EngineSilent,
+    timing: RunTiming,
+) -> Run:
+    if run.over:
+        return run
+    probe_at = _next_probe(event.at, timing)
+    if run.probe_at is not None and run.probe_at > event.at:
+        # a connection that breaks over and over does not put the probe off
+        probe_at = min(probe_at, run.probe_at)
+    return replace(run, probe_at=probe_at, away_at=run.away_at or event.at)
+
+
+def _gone(run: Run, event: messages.Gone) -> Run:
+    if run.status is RunStatus.STOPPING:
+        return finished(run, event.at, _stop_failure(run))
+    if run.status is RunStatus.RUNNING and run.exit is None:
+        failure = Failure("GONE", "the engine does not know the container any more")
+        return finished(run, event.at, failure)
+    return run
+
+
+def _inspected(
+    run: Run,
+    event: messages.Inspected,
+    timing: RunTiming,
+) -> Run:
+    if run.over:
+        return run
+    is_running = run.status is RunStatus.RUNNING and run.away_at is None
+    if is_running and run.probe_at is not None and run.probe_at > event.at:
+        return run
+    return replace(run, probe_at=_next_probe(event.at, timing), away_at=None)
+
+
+def _exited(
+    run: Run,
+    event: messages.Exited,
+    timing: RunTiming,
+    job_id: str,
+) -> Run:
+    if run.exit is not None or run.status is RunStatus.WAITING:
+        return run
+    run = replace(
+        run,
+        exit=event.exit,
+        result_code=run.result_code or event.result_code,
+        result_message=run.result_message or event.result_message,
+    )
+    return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
+
+
+def _with_report(
+    run: Run,
+    event: messages.Reported,
+    timing: RunTiming,
+    job_id: str,
+) -> Run:
+    if run.over or run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+        return run
+    run = replace(
+        run,
+        reported=event.status,
+        reported_at=event.at,
+        result_code=event.result_code or run.result_code,
+        result_message=event.result_message or run.result_message,
+    )
+    if run.status is not RunStatus.RUNNING:
+        return run
+    return conclude(run, event.at, timing, job_id, last=False, cause=event.cause)
 
 
 def _launched(
     run: Run,
     event: messages.Launched,
     timing: RunTiming,
-    probe_at: datetime,
     job_id: str,
 ) -> Run:
-    if (
-        run.over and run.collect.state is not CallState.IDLE
-    ):  # by a gateway that was frozen meanwhile
+    if run.over and run.collect.state is not CallState.IDLE:
+        # a gateway that was frozen meanwhile has started the container after it was collected
         return replace(run, collect=Call())
     if run.status is not RunStatus.LAUNCHING:
         return run
+    status = RunStatus.RUNNING if run.stop_at is None else RunStatus.STOPPING
     run = replace(
         run,
-        status=move(
-            RUN, run.status, RunStatus.RUNNING if run.stop_at is None else RunStatus.STOPPING
-        ),
+        status=move(RUN, run.status, status),
         launch=replace(run.launch, state=CallState.OK),
         started_at=event.at,
-        probe_at=probe_at,
+        probe_at=_next_probe(event.at, timing),
         image_digest=event.image_digest,
         granted=event.granted,
         away_at=None,
@@ -183,14 +246,18 @@ def _not_launched(
     event: messages.LaunchFailed,
     timing: RunTiming,
 ) -> Run:
-    """Have a run whose engine is away launched again for as long as one that is up would wait for it."""
-    since = run.away_at or event.at
-    lasting = event.at >= since + timedelta(seconds=timing.engine_timeout)
-    if event.failure.reason == "ENGINE_DOWN" and run.stop_at is None and not lasting:
+    """End a run that could not be launched.
+
+    A run whose engine is away is launched again, for as long as a running one would wait for it.
+    """
+    if run.status is not RunStatus.LAUNCHING:
+        return run
+    away_at = run.away_at or event.at
+    gives_up = event.at >= away_at + timedelta(seconds=timing.engine_timeout)
+    if event.failure.reason == "ENGINE_DOWN" and run.stop_at is None and not gives_up:
         due = event.at + timing.retry(run.launch.tries - 1, run.name)
-        return replace(
-            run, away_at=since, launch=replace(run.launch, state=CallState.LOST, due_at=due)
-        )
+        launch = replace(run.launch, state=CallState.LOST, due_at=due)
+        return replace(run, away_at=away_at, launch=launch)
     launch = replace(run.launch, state=CallState.REFUSED, reason=event.failure.reason)
     return finished(replace(run, launch=launch), event.at, event.failure)
 
@@ -202,31 +269,20 @@ def _sealed(
 ) -> Run:
     if not run.unsealed:
         return run
+    seal = run.seal
     if event.files is not None:
-        run = replace(
-            run, files=event.files, seal=replace(run.seal, state=CallState.OK, message="")
-        )
-    elif run.seal.tries < SEAL_TRIES and not event.final:
-        due = event.at + timing.retry(run.seal.tries - 1, run.name)
-        run = replace(
-            run,
-            seal=replace(
-                run.seal,
-                state=CallState.LOST,
-                due_at=due,
-                message=event.message,
-            ),
-        )
-    else:
-        seal = replace(
-            run.seal,
-            state=CallState.REFUSED,
-            due_at=None,
-            message=event.message,
-        )
-        text = f"the model's files could not be read, so it is not saved: {event.message}"
-        run = replace(run, seal=seal, warnings=(*run.warnings, text))
-    return _with_news(run)
+        seal = replace(seal, state=CallState.OK, message="")
+        return _with_news(replace(run, files=event.files, seal=seal))
+    if seal.tries < SEAL_TRIES and not event.final:
+        due = event.at + timing.retry(seal.tries - 1, run.name)
+        seal = replace(seal, state=CallState.LOST, due_at=due, message=event.message)
+        return _with_news(replace(run, seal=seal))
+    seal = replace(seal, state=CallState.REFUSED, due_at=None, message=event.message)
+    text = f"the model's files could not be read, so it is not saved: {event.message}"
+    return _with_news(replace(run, seal=seal, warnings=(*run.warnings, text)))
+
+
+# ---------------------------------------------------------------- the end of a run
 
 
 def conclude(
@@ -238,40 +294,53 @@ def conclude(
     last: bool,
     cause: Failure | None = None,
 ) -> Run:
-    """Decide a running container's fate from what it reported and how it exited; ``last``: nothing more comes.
+    """End a running container's run if its report and its exit decide that.
 
-    ``cause``: what is the matter with its storage; the failure's reason then, beside the container's own words.
+    ``last``: nothing more comes. ``cause``: the failure of its storage, which becomes the failure's
+    reason beside the container's own words.
     """
     if run.status is RunStatus.STOPPING and run.exit is not None:
-        return finished(run, now, _stopped(run))
+        return finished(run, now, _stop_failure(run))
     if run.status is not RunStatus.RUNNING:
         return run
     if run.reported is TaskStatus.FAILED:
-        return finished(run, now, _caused(exit_failure(run, job_id), cause))
+        return finished(run, now, _with_cause(exit_failure(run, job_id), cause))
     if run.exit is None:
-        if last and run.reported is TaskStatus.SUCCESS:
-            return finished(run, now)
-        if (
-            last
-            and run.away_at is not None
-            and now >= run.away_at + timedelta(seconds=timing.engine_timeout)
-        ):
-            since = moment(run.away_at)
-            return finished(
-                run,
-                now,
-                Failure("ENGINE_DOWN", f"the container engine has not answered since {since}"),
-            )
-        return run
+        if not last:
+            return run
+        return _conclude_without_exit(run, now, timing)
     if run.exit.code != 0:
-        return finished(run, now, _caused(exit_failure(run, job_id), cause))
+        return finished(run, now, _with_cause(exit_failure(run, job_id), cause))
     if run.reported is TaskStatus.SUCCESS:
         return finished(run, now)
     if not last:
         return run
-    text = ""
-    if run.exit.missing_outputs:
-        missing = ", ".join(run.exit.missing_outputs)
+    return _conclude_without_report(run, run.exit, now, timing)
+
+
+def _conclude_without_exit(
+    run: Run,
+    now: datetime,
+    timing: RunTiming,
+) -> Run:
+    if run.reported is TaskStatus.SUCCESS:
+        return finished(run, now)
+    if run.away_at is None or now < run.away_at + timedelta(seconds=timing.engine_timeout):
+        return run
+    since = moment(run.away_at)
+    text = f"the container engine has not answered since {since}"
+    return finished(run, now, Failure("ENGINE_DOWN", text))
+
+
+def _conclude_without_report(
+    run: Run,
+    exit_: Exit,
+    now: datetime,
+    timing: RunTiming,
+) -> Run:
+    """End a run whose container exited with code 0: a success if its outputs are there."""
+    if exit_.missing_outputs:
+        missing = ", ".join(exit_.missing_outputs)
         text = (
             f"the container ended with code 0, without a report and without its outputs {missing}"
         )
@@ -279,54 +348,9 @@ def conclude(
         text = (
             "the container ended with code 0 and without a report, which counts as a failure here"
         )
-    if text:
-        return finished(run, now, Failure("NO_CALLBACK", text, exit_code=0))
-    return finished(replace(run, no_callback=True), now)
-
-
-def exit_failure(run: Run, job_id: str) -> Failure:
-    """Name why the container failed: its engine, out of memory, its exit code, or what it reported itself."""
-    exit_ = run.exit
-    text = run.result_message or run.results.get(run.result_code, "")
-    if run.result_code:
-        text = f"result code {run.result_code}" + (f": {text}" if text else "")
-    if exit_ is None or exit_.code == 0:
-        of = [job_id, "--task", run.task_name, "--party", run.party.label]
-        look = shlex.join(["bfia-gateway", "job", "logs", *of])
-        text = text or f"the container reported FAILED; its node has the log: {look}"
-        return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
-    if exit_.oom_killed:
-        return Failure(
-            "OOM_KILLED", text or "the container used more memory than it may", exit_code=exit_.code
-        )
-    if _with_its_engine(run, exit_):
-        text = (
-            f"the container engine went away and took the container along (exit code {exit_.code})"
-        )
-        return Failure("ENGINE_DOWN", text, exit_code=exit_.code)
-    signal = f" by signal {exit_.signal}" if exit_.signal else ""
-    words = [f"exit code {exit_.code}{signal}", "" if run.reported else meaning(exit_.code)]
-    if run.reported:
-        words[0] += f" after it reported {run.reported}"
-    if exit_.code - 128 in _WANTS_MEMORY and run.limits.get("memory"):
-        words.append("its memory is limited, and programs that get no more end so")
-    return Failure(
-        f"EXIT_{exit_.code}", "; ".join(filter(None, (*words, text))), exit_code=exit_.code
-    )
-
-
-def _caused(failure: Failure, cause: Failure | None) -> Failure:
-    if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
-        return failure
-    return replace(
-        failure, reason=cause.reason, message=f"{cause.message}; the container: {failure.message}"
-    )
-
-
-def _with_its_engine(run: Run, exit_: Exit) -> bool:
-    if run.away_at is None or exit_.code not in _BY_THE_DAEMON or run.reported is TaskStatus.FAILED:
-        return False
-    return exit_.finished_at is None or exit_.finished_at >= run.away_at - _ENDING
+    else:
+        return finished(replace(run, no_callback=True), now)
+    return finished(run, now, Failure("NO_CALLBACK", text, exit_code=0))
 
 
 def finished(
@@ -335,55 +359,115 @@ def finished(
     failure: Failure | None = None,
 ) -> Run:
     """End the run: as a success, or with a failure that names party, task and node."""
+    status = RunStatus.SUCCESS
     if failure is not None:
-        failure = replace(
-            failure,
-            role=run.party.role,
-            task=run.task_name,
-            node=run.party.node,
+        status = RunStatus.FAILED
+        party = run.party
+        failure = replace(failure, role=party.role, task=run.task_name, node=party.node)
+    status = move(RUN, run.status, status)
+    return _with_news(replace(run, status=status, ended_at=at, failure=failure))
+
+
+def exit_failure(run: Run, job_id: str) -> Failure:
+    """Return why the container failed: its engine, out of memory, its exit code or its report."""
+    exit_ = run.exit
+    text = run.result_message or run.results.get(run.result_code, "")
+    if run.result_code:
+        code = f"result code {run.result_code}"
+        text = f"{code}: {text}" if text else code
+    if exit_ is None or exit_.code == 0:
+        if not text:
+            text = _pointer_to_log(run, job_id)
+        return Failure("REPORTED_FAILED", text, exit_code=exit_.code if exit_ else None)
+    if exit_.oom_killed:
+        text = text or "the container used more memory than it may"
+        return Failure("OOM_KILLED", text, exit_code=exit_.code)
+    if _ended_with_engine(run, exit_):
+        text = (
+            f"the container engine went away and took the container along (exit code {exit_.code})"
         )
-    status = RunStatus.SUCCESS if failure is None else RunStatus.FAILED
-    return _with_news(
-        replace(
-            run,
-            status=move(RUN, run.status, status),
-            ended_at=at,
-            failure=failure,
-        )
-    )
+        return Failure("ENGINE_DOWN", text, exit_code=exit_.code)
+    sentences = [_exit_in_words(run, exit_)]
+    if not run.reported:
+        sentences.append(meaning(exit_.code))
+    if exit_.code - 128 in _OUT_OF_MEMORY_SIGNALS and run.limits.get("memory"):
+        sentences.append("its memory is limited, and programs that get no more end so")
+    sentences.append(text)
+    message = "; ".join(filter(None, sentences))
+    return Failure(f"EXIT_{exit_.code}", message, exit_code=exit_.code)
+
+
+def _pointer_to_log(run: Run, job_id: str) -> str:
+    arguments = [job_id, "--task", run.task_name, "--party", run.party.label]
+    look = shlex.join(["bfia-gateway", "job", "logs", *arguments])
+    return f"the container reported FAILED; its node has the log: {look}"
+
+
+def _exit_in_words(run: Run, exit_: Exit) -> str:
+    text = f"exit code {exit_.code}"
+    if exit_.signal:
+        text += f" by signal {exit_.signal}"
+    if run.reported:
+        text += f" after it reported {run.reported}"
+    return text
+
+
+def _with_cause(failure: Failure, cause: Failure | None) -> Failure:
+    if cause is None or failure.reason in ("OOM_KILLED", "ENGINE_DOWN"):
+        return failure
+    message = f"{cause.message}; the container: {failure.message}"
+    return replace(failure, reason=cause.reason, message=message)
+
+
+def _ended_with_engine(run: Run, exit_: Exit) -> bool:
+    if run.away_at is None or run.reported is TaskStatus.FAILED:
+        return False
+    if exit_.code not in _DAEMON_EXIT_CODES:
+        return False
+    return exit_.finished_at is None or exit_.finished_at >= run.away_at - _DAEMON_GRACE
 
 
 def _with_news(run: Run) -> Run:
-    """A call that reports an older state need not be waited for."""
+    """Return the run with its state due to be reported; no older report is waited for."""
     return replace(run, reporting=replace(run.reporting, call=Call()))
 
 
-def _stopped(run: Run) -> Failure:
-    return Failure("STOPPED", "stopped on request", exit_code=run.exit.code if run.exit else None)
+def _stop_failure(run: Run) -> Failure:
+    exit_code = run.exit.code if run.exit else None
+    return Failure("STOPPED", "stopped on request", exit_code=exit_code)
+
+
+# ---------------------------------------------------------------- stops, reports, lost gateways
 
 
 def stopped(run: Run, at: datetime) -> Run:
-    """Return the run with the end that it is to have; one that has ended, or is ending, is returned unchanged.
+    """Return the run as it is to end; one that has ended, or is ending, is returned unchanged.
 
     One that has succeeded leaves no model if that is not fingerprinted yet.
     """
     if run.unsealed:
-        return _with_news(
-            replace(run, seal=replace(run.seal, state=CallState.REFUSED, message="stopped"))
-        )
+        seal = replace(run.seal, state=CallState.REFUSED, message="stopped")
+        return _with_news(replace(run, seal=seal))
     if run.over or run.stop_at is not None:
         return run
     run = replace(run, stop_at=at)
-    not_at_it = run.status is RunStatus.LAUNCHING and run.launch.state is CallState.LOST
-    if (
-        run.status is RunStatus.WAITING
-        or not_at_it
-        or (run.status is RunStatus.RUNNING and run.exit is not None)
-    ):
-        return finished(run, at, _stopped(run))
+    if not _may_have_container(run):
+        return finished(run, at, _stop_failure(run))
     if run.status is RunStatus.RUNNING:
         return replace(run, status=move(RUN, run.status, RunStatus.STOPPING))
     return run
+
+
+def _may_have_container(run: Run) -> bool:
+    match run.status:
+        case RunStatus.WAITING:
+            return False
+        case RunStatus.LAUNCHING:
+            return run.launch.state is not CallState.LOST
+        case RunStatus.RUNNING:
+            return run.exit is None
+        case _:
+            return True
 
 
 def reported(
@@ -395,26 +479,31 @@ def reported(
     if status is not run.reported_status or status is run.reporting.status:
         return run
     call = done(run.reporting.call)
-    news = (
-        Reporting(status, Call())
-        if call.state is CallState.OK
-        else replace(run.reporting, call=call)
-    )
-    return replace(run, reporting=news)
+    reporting = replace(run.reporting, call=call)
+    if call.state is CallState.OK:
+        reporting = Reporting(status, Call())
+    return replace(run, reporting=reporting)
+
+
+def with_warnings(run: Run, warnings: tuple[str, ...]) -> Run:
+    """Return the run with further warnings, each once."""
+    return replace(run, warnings=tuple(dict.fromkeys((*run.warnings, *warnings))))
 
 
 def without_owner(run: Run, event: messages.OwnerLost) -> Run:
-    """Return the run of a lost gateway: what had not started goes to its heir, the rest has failed with it."""
+    """Return the run of a lost gateway: the heir's if it had not started, else failed."""
     if run.status is RunStatus.WAITING:
         return replace(run, owner=event.heir)
     if run.status is RunStatus.STOPPING or run.stop_at is not None:
-        return finished(run, event.at, _stopped(run))
+        return finished(run, event.at, _stop_failure(run))
     text = "the gateway that ran the container, and its channel with it, did not come back in time"
     return finished(run, event.at, Failure("CHANNEL_LOST", text))
 
 
 def interrupted(run: Run) -> Run:
-    """Return the run with everything that was under way to be done again, as its gateway has restarted."""
+    """Return the run for a restarted gateway: every call that was under way is repeated."""
     for path in ("launch", "stop", "collect", "seal", "reporting.call"):
         run = changed(run, path, Call.interrupted)
-    return run if run.exit is not None else replace(run, probe_at=None)
+    if run.exit is not None:
+        return run
+    return replace(run, probe_at=None)

@@ -1,6 +1,7 @@
 """The rules of the node that schedules a job.
 
-`machine` is the way in, and says what an event changes; `messages` has requests, decisions and events; `agenda`
-says what there is to do and when. Rules about one subject (`quorum`, `approval`, `reservations`, `retries`) stand
+`machine` is the way in; `messages` has requests, decisions and events; `agenda` lists what there is
+to do and when. `responses` and `reports` change the job by what nodes send, and `progress` by what
+follows from that. Rules about one subject (`quorum`, `approval`, `reservations`, `retries`) stand
 beside the package.
 """

@@ -1,0 +1,98 @@
+"""The contact of a participating node to the job's scheduling node.
+
+After ``RunTiming.orphan`` seconds without a request or a response, and when it has restarted, the
+node asks whether the job is still known there, and a tenth of that later again. The job continues
+where it is known, and ends where the scheduling node does not know it, does not respond after a
+silence, or reports that it has ended.
+"""
+
+from datetime import datetime, timedelta
+from operator import is_
+
+from gateway.domain.execution import messages
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import Call, CallState, NodeId, changed
+from gateway.domain.states import JOB, ended, replace
+from gateway.domain.timeouts import RunTiming
+
+# Reasons of a job that ended here without its scheduling node.
+UNREACHABLE = "SCHEDULER_UNREACHABLE"
+FORGOT = "SCHEDULER_FORGOT"
+
+MAX_QUERIES = 2  # unanswered queries after a silence, after which the scheduler counts as gone
+
+
+def watched(local: LocalJob) -> bool:
+    """Return whether another node's silence matters to the job here."""
+    is_created = local.audit is None or local.audit.created
+    is_under_way = is_created and not ended(JOB, local.status)
+    return is_under_way and local.spec.scheduler != local.node
+
+
+def silence_limit(timing: RunTiming) -> timedelta:
+    """Return the silence after which the scheduler counts as gone.
+
+    It has 10 % slack, as contacts are stored coarsely.
+    """
+    return timedelta(seconds=timing.orphan * 1.1)
+
+
+def worth_noting(
+    local: LocalJob,
+    now: datetime,
+    limit: float,
+) -> bool:
+    """Return whether a contact has to be stored: it is kept to a tenth of the limit in seconds."""
+    if not watched(local):
+        return False
+    last_contact = local.last_contact or local.created_at
+    return local.ask.tries > 0 or now - last_contact > timedelta(seconds=limit / 10)
+
+
+def record_contact(local: LocalJob, at: datetime) -> LocalJob:
+    """Return the job after a sign of life of the scheduling node: the limit starts again."""
+    was_silent = bool(local.ask.message) or local.ask.tries > 1
+    query = replace(local.ask, state=CallState.IDLE, due_at=None, tries=0, message="")
+    local = replace(local, last_contact=at, ask=query)
+    if not was_silent:
+        return local
+    return local.noted(at, "scheduling node responds", local.spec.scheduler)
+
+
+def record_query(
+    local: LocalJob,
+    event: messages.Done,
+    timing: RunTiming,
+) -> LocalJob:
+    """Record the response to a query of the scheduling node; not ``final``: there was none."""
+    if not watched(local):
+        return local
+    if event.final:
+        return record_contact(local, event.at)
+    shortest_pause = timedelta(seconds=timing.orphan / 10)  # it may just be restarting
+    pause = timing.retry(local.ask.tries - 1, local.id, event.action)
+    due = event.at + max(pause, shortest_pause)
+    query = replace(local.ask, state=CallState.LOST, due_at=due, message=event.message)
+    last_contact = local.last_contact or local.created_at
+    if event.at < last_contact + silence_limit(timing):  # asked early, as this node has restarted
+        query = Call(due_at=due)
+    local = replace(local, ask=query)
+    scheduler = local.spec.scheduler
+    return local.noted(
+        event.at, "scheduling node does not respond", scheduler, message=event.message
+    )
+
+
+def retry_reports(local: LocalJob, node: NodeId) -> LocalJob:
+    """Return the job with all undelivered reports due now, if this is its scheduling node.
+
+    To be called when the node is reachable again.
+    """
+    if local.spec.scheduler != node:
+        return local
+    local = changed(local, "wish", Call.hurried)
+    local = changed(local, "inquiry", Call.hurried)
+    runs = tuple(changed(run, "reporting.call", Call.hurried) for run in local.runs)
+    if all(map(is_, runs, local.runs)):
+        return local
+    return replace(local, runs=runs)
