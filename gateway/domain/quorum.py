@@ -1,9 +1,13 @@
-"""Which parties and tasks a job can do without: optional settings in ``job_params.common``, none in the standard.
+"""Which parties and tasks a job can do without: optional settings in ``job_params.common``.
 
-``min_parties: {host: 2}``: so many of that role are enough. ``required_parties: ["guest.0"]``: these are needed;
-of a role that it names, only those, unless ``min_parties`` asks for more. A role that neither names is needed
-whole, and so is whatever the initiator's node plays. ``tolerable_tasks: [names]``: when one fails, what follows it
-never starts, the rest goes on, and the job may still succeed.
+The standard has none of them:
+
+- ``min_parties: {host: 2}``: two parties of that role are enough.
+- ``required_parties: ["guest.0"]``: these parties are needed; of a role with required parties only
+  those, unless ``min_parties`` asks for more. A role in neither setting is needed with all its
+  parties. The initiator's node is always needed.
+- ``tolerable_tasks: [names]``: if one of them fails, its downstream tasks never start, the rest
+  goes on, and the job may still succeed.
 """
 
 from collections.abc import Iterable
@@ -13,67 +17,84 @@ from datetime import datetime
 from gateway.domain import redaction, rerun, retries
 from gateway.domain.dag import downstream
 from gateway.domain.job import Job, NodeJob, Task
-from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, moment
+from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, NodeId, Party, moment
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 
-# ---------------------------------------------------------------- what was asked
+# ---------------------------------------------------------------- requirements
 
 
 def can_spare(spec: JobSpec, nodes: Iterable[NodeId]) -> bool:
-    """Say whether the job may run without all of these nodes."""
-    gone = set(nodes)
-    least = spec.common.get("min_parties") or {}
-    required = frozenset(spec.common.get("required_parties") or ())
-    if spec.initiator in gone or any(p.label in required for p in spec.parties if p.node in gone):
+    """Return whether the job may run without all of these nodes."""
+    excluded = frozenset(nodes)
+    if spec.initiator in excluded:
         return False
-    for role in {p.role for p in spec.parties if p.node in gone}:
-        all_of_it = [p for p in spec.parties if p.role == role]
-        left = sum(p.node not in gone for p in all_of_it)
-        named = any(p.label in required for p in all_of_it)
-        needed = least.get(role, 0 if named else len(all_of_it))
-        if left < (needed if isinstance(needed, int) else len(all_of_it)):
+    required = spec.settings.required_parties
+    roles = set()
+    for party in spec.parties:
+        if party.node not in excluded:
+            continue
+        if party.label in required:
             return False
-    return True
+        roles.add(party.role)
+    return all(_has_enough(spec, role, excluded) for role in roles)
 
 
-# ---------------------------------------------------------------- running with fewer
+def _has_enough(spec: JobSpec, role: str, excluded: frozenset[NodeId]) -> bool:
+    parties = [party for party in spec.parties if party.role == role]
+    remaining = [party for party in parties if party.node not in excluded]
+    return len(remaining) >= _least(spec, role, parties)
+
+
+def _least(spec: JobSpec, role: str, parties: list[Party]) -> int:
+    """Return how many parties of a role the job needs; all of them if the number is not valid."""
+    min_parties = spec.settings.min_parties
+    required = spec.settings.required_parties
+    if role in min_parties:
+        least = min_parties[role]
+        if isinstance(least, int):
+            return least
+        return len(parties)
+    if any(party.label in required for party in parties):
+        return 0
+    return len(parties)
+
+
+# ---------------------------------------------------------------- running with fewer parties
 
 
 def left_out(job: Job) -> tuple[str, ...]:
-    """Return the parties without which the job runs."""
-    return tuple(
-        p.label for p in job.spec.parties if p.node in job.nodes and job.nodes[p.node].excluded
-    )
+    """Return the labels of the parties that the job runs without."""
+    labels = []
+    for party in job.spec.parties:
+        node_job = job.nodes.get(party.node)
+        if node_job is not None and node_job.excluded:
+            labels.append(party.label)
+    return tuple(labels)
 
 
-def exclude(
-    job: Job,
-    node: NodeId,
-    failure: Failure,
-    at: datetime,
-) -> Job | None:
-    """Return the job without a node and its parts of all tasks; None where the job cannot do without it.
+def exclude(job: Job, node: NodeId, failure: Failure, at: datetime) -> Job | None:
+    """Return the job without a node and its parts of all tasks; None if the job needs the node.
 
-    Only before any task starts. Nodes that got a start get another one, which names who is left out.
+    A node can be excluded only before any task starts. Nodes that got a start get another one,
+    which names the excluded parties.
     """
-    gone = [n.node for n in job.nodes.values() if n.excluded] + [node]
-    if job.status is JobStatus.RUNNING or job.ending is not None or not can_spare(job.spec, gone):
+    if job.status is JobStatus.RUNNING or job.ending is not None:
+        return None
+    excluded = [node_job.node for node_job in job.nodes.values() if node_job.excluded]
+    if not can_spare(job.spec, [*excluded, node]):
         return None
     tasks = {}
     for name, task in job.tasks.items():
-        parts = {n: part for n, part in task.nodes.items() if n != node}
-        if not parts:
+        remaining = {n: part for n, part in task.nodes.items() if n != node}
+        if not remaining:
             return None
-        tasks[name] = replace(task, nodes=parts)
-    others = {one.node: replace(one, start=Call()) for one in job.active}
-    nodes = {
-        **job.nodes,
-        **others,
-        node: replace(job.nodes[node], excluded=failure),
-    }
-    return replace(job, nodes=nodes, tasks=tasks).noted(
-        at, "continues without", node, **failure.as_dict()
-    )
+        tasks[name] = replace(task, nodes=remaining)
+    nodes = dict(job.nodes)
+    for active in job.active:
+        nodes[active.node] = replace(active, start=Call())
+    nodes[node] = replace(job.nodes[node], excluded=failure)
+    job = replace(job, nodes=nodes, tasks=tasks)
+    return job.noted(at, "continues without", node, **failure.as_dict())
 
 
 def ending_for(job: Job, node: NodeId) -> Ending | None:
@@ -83,10 +104,11 @@ def ending_for(job: Job, node: NodeId) -> Ending | None:
         ending = redaction.for_node(job.spec, node, job.ending)
         return redaction.for_node(rerun.amended(job.spec, job.amendments), node, ending)
     at = job.ending.at if job.ending else job.created_at
-    return Ending(Outcome.STOPPED, at, replace(excluded, message=f"left out: {excluded.message}"))
+    failure = replace(excluded, message=f"left out: {excluded.message}")
+    return Ending(Outcome.STOPPED, at, failure)
 
 
-# ---------------------------------------------------------------- failures that are borne
+# ---------------------------------------------------------------- tolerated failures
 
 
 def tolerated(
@@ -94,35 +116,43 @@ def tolerated(
     task: Task,
     at: datetime,
 ) -> Job | None:
-    """Return the job as it goes on after a task has failed; None where it cannot."""
-    if (
-        task.name not in (job.spec.common.get("tolerable_tasks") or ())
-        or task.ending is not None
-        or job.ending is not None
-    ):
+    """Return the job as it goes on after the failure of a task; None if it cannot."""
+    if task.name not in job.spec.settings.tolerable_tasks:
+        return None
+    if task.ending is not None or job.ending is not None:
         return None
     failure = task.failure or Failure("FAILED", task=task.name)
-    skipped = Failure(
-        "UPSTREAM_FAILED", f"needs the output of {task.name}, which failed", task=task.name
-    )
-    along = downstream(job.spec.dag, [task.name]) - {task.name}
+    text = f"needs the output of {task.name}, which failed"
+    skipped = Failure("UPSTREAM_FAILED", text, task=task.name)
+    dependent_tasks = downstream(job.spec.dag, [task.name]) - {task.name}
     job = job.with_task(replace(task, ending=Ending(Outcome.FAILED, at, failure)))
-    job, _ = retries.with_endings(job, along, Ending(Outcome.FAILED, at, skipped))
+    job, _ = retries.with_endings(job, dependent_tasks, Ending(Outcome.FAILED, at, skipped))
     return job.noted(
         at,
         "failure tolerated",
         task=task.name,
-        tasks=sorted(along),
+        tasks=sorted(dependent_tasks),
         reason=failure.reason,
     )
 
 
-# ---------------------------------------------------------------- telling
+def failed_tasks(job: Job) -> list[str]:
+    """Return the tasks whose failure the job has tolerated."""
+    names = []
+    for task in job.tasks.values():
+        if task.status is not TaskStatus.FAILED or task.ending is None:
+            continue
+        if task.ending.outcome is Outcome.FAILED:
+            names.append(task.name)
+    return names
+
+
+# ---------------------------------------------------------------- the state of every party
 
 
 @dataclass(frozen=True)
 class PartyDetail:
-    """How a party stands to the job: ``ok``, ``error`` (it said no) or ``unknown`` (it has not said anything)."""
+    """The state of a party: ``ok``, ``error`` (it refused) or ``unknown`` (no response yet)."""
 
     party: str
     node: NodeId
@@ -130,65 +160,73 @@ class PartyDetail:
     excluded: bool
     reason: str = ""
     message: str = ""
-    tries: int = 0  # of the call that is, or was last, to be answered
+    tries: int = 0  # of the call whose response is awaited, or came last
     next_try: datetime | None = None
 
 
 def details(job: Job) -> list[PartyDetail]:
-    """Return how every party stands to the job. A reply that is missing is unknown, and so not ok."""
+    """Return the state of every party."""
     return [
-        _detail(job, p.label, job.nodes[p.node]) for p in job.spec.parties if p.node in job.nodes
+        _detail(party.label, job.nodes[party.node])
+        for party in job.spec.parties
+        if party.node in job.nodes
     ]
-
-
-def _detail(
-    job: Job,
-    label: str,
-    node: NodeJob,
-) -> PartyDetail:
-    asked_to_start = node.start.tries > 0 or node.start.completed
-    call = node.start if asked_to_start else node.create
-    hold = node.reservation.apply
-    asked_to_hold = hold.tries > 0 and hold.state is not CallState.OK and not asked_to_start
-    if hold.state is CallState.REFUSED or asked_to_hold:
-        call = hold
-    consent = node.consent
-    state, reason, message = "unknown", call.reason, call.message
-    if call.state is CallState.OK:
-        state = "ok"
-    if call.state is CallState.REFUSED or (
-        consent is not None and consent.status is JobStatus.REJECTED
-    ):
-        state = "error"
-    if state == "ok" and consent is not None and consent.status is JobStatus.PENDING:
-        by = moment(consent.decides_by)
-        state, reason, message = ("unknown", "APPROVAL", f"waits for its approval until {by}")
-        if consent.waits_for:
-            reason, message = "PREPARING", f"{consent.waits_for}, by {by}"
-    if state != "error" and node.excluded is not None:
-        state, reason, message = "unknown", node.excluded.reason, node.excluded.message
-    if state == "unknown" and node.unreachable_since is not None and not reason:
-        reason = "PEER_UNREACHABLE"
-    return PartyDetail(
-        label, node.node, state, node.excluded is not None, reason, message, call.tries, call.due_at
-    )
 
 
 def in_words(job: Job) -> str:
-    """Return in one sentence how every node stands to the job."""
-    states = dict[NodeId, str]()
-    for d in details(job):
-        why = " ".join(filter(None, (d.reason, d.message)))
-        states[d.node] = f"{d.node} {d.state}" + (f": {why}" if why and d.state != "ok" else "")
+    """Describe the state of every node in one sentence."""
+    states: dict[NodeId, str] = {}
+    for detail in details(job):
+        text = f"{detail.node} {detail.state}"
+        why = " ".join(filter(None, (detail.reason, detail.message)))
+        if why and detail.state != "ok":
+            text += f": {why}"
+        states[detail.node] = text
     return "; ".join(states.values())
 
 
-def failed_tasks(job: Job) -> list[str]:
-    """Return the tasks that have failed although the job may succeed."""
-    return [
-        t.name
-        for t in job.tasks.values()
-        if t.status is TaskStatus.FAILED
-        and t.ending is not None
-        and t.ending.outcome is Outcome.FAILED
-    ]
+def _detail(label: str, node: NodeJob) -> PartyDetail:
+    call = _latest_call(node)
+    state, reason, message = _state(node, call)
+    if state == "unknown" and node.unreachable_since is not None and not reason:
+        reason = "PEER_UNREACHABLE"
+    return PartyDetail(
+        label,
+        node.node,
+        state,
+        excluded=node.excluded is not None,
+        reason=reason,
+        message=message,
+        tries=call.tries,
+        next_try=call.due_at,
+    )
+
+
+def _latest_call(node: NodeJob) -> Call:
+    """Return the call that the node's state depends on: create, then reservation, then start."""
+    reservation = node.reservation.apply
+    if reservation.state is CallState.REFUSED:
+        return reservation
+    if node.start.tries > 0 or node.start.completed:
+        return node.start
+    if reservation.tries > 0 and reservation.state is not CallState.OK:
+        return reservation
+    return node.create
+
+
+def _state(node: NodeJob, call: Call) -> tuple[str, str, str]:
+    """Return state, reason and message of a node."""
+    consent = node.consent
+    is_rejected = consent is not None and consent.status is JobStatus.REJECTED
+    if is_rejected or call.state is CallState.REFUSED:
+        return "error", call.reason, call.message
+    if node.excluded is not None:
+        return "unknown", node.excluded.reason, node.excluded.message
+    if call.state is not CallState.OK:
+        return "unknown", call.reason, call.message
+    if consent is None or consent.status is not JobStatus.PENDING:
+        return "ok", call.reason, call.message
+    deadline = moment(consent.decides_by)
+    if consent.waits_for:
+        return "unknown", "PREPARING", f"{consent.waits_for}, by {deadline}"
+    return "unknown", "APPROVAL", f"waits for its approval until {deadline}"

@@ -1,4 +1,4 @@
-"""What becomes of a task that fails, takes too long or is stopped.
+"""Retries, time-outs and stops of tasks.
 
 An attempt that failed is stopped at every node. Once it is over at each of them, and no start or stop of it can
 still be on its way, the task begins again under a new id: nodes take a known id for one that was started already.
@@ -20,10 +20,10 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, Outcome, TaskStatus, ended, may, merge, move
 from gateway.domain.timeouts import NOW, Due, Timing, expiry
 
-# The ids of a task's attempts: opaque, or such that they tell the task and the attempt.
+# The ids of a task's attempts: opaque, or made of the task's name and the attempt's number.
 #
-# Nodes that know a task only by its name and the number of its attempt need the second kind; a job whose first
-# attempts have it keeps to it.
+# Nodes that know a task only by name and number need the second kind; a job whose first attempts
+# have it keeps to it.
 
 
 def numbered_id(
@@ -41,15 +41,16 @@ def following(
     attempt: int,
     before: str,
 ) -> str:
-    """Return the id of an attempt after the one with the id ``before``: of the same kind.
+    """Return the id of the attempt after the one with the id ``before``, of the same kind.
 
-    It is always the same one, so that two planners agree on it.
+    Always the same one, so that two planners agree on it.
     """
     if before == numbered_id(job_id, task, attempt - 1):
         return numbered_id(job_id, task, attempt)
     return "task_" + hashlib.sha256(f"{job_id}\n{task}\n{attempt}".encode()).hexdigest()[:32]
 
 
+# Reasons that another attempt would meet again, or that were intended.
 _REPEATED = """
     ATTEMPTS_USED_UP COMMAND_NOT_FOUND COMPONENT_UNKNOWN DAEMON_NOT_ALLOWED DATASET_CHANGED DATASET_DISABLED
     DATASET_UNKNOWN DATA_MISSING DIGEST_CHANGED IMAGE_NOT_FOUND INPUT_MISSING INVALID JOB_ENDED JOB_UNKNOWN
@@ -58,7 +59,6 @@ _REPEATED = """
     STORAGE_DENIED STORAGE_GONE STORAGE_MISMATCH STORAGE_UNKNOWN TASK_ID_CONFLICT TASK_UNKNOWN VERSION_UNKNOWN
 """
 NOT_WORTH_IT = frozenset(_REPEATED.split())
-"""Reasons that another attempt would meet again, or that were intended."""
 
 
 @dataclass(frozen=True)
@@ -77,56 +77,70 @@ class TryAgain:
 
 def decisions(job: Job, timing: Timing) -> Iterator[Due[TimeOut | TryAgain]]:
     """Yield the decisions that time alone brings, each with its moment."""
-    rules = job.spec.settings.time_limits
-    if rules == JobLimits() or job.status is not JobStatus.RUNNING:
+    limits = job.spec.settings.time_limits
+    if limits == JobLimits() or job.status is not JobStatus.RUNNING:
         return
-    if rules.job_timeout is not None and job.started_at is not None:
-        yield Due(job.started_at + timedelta(seconds=rules.job_timeout), TimeOut())
+    if limits.job_timeout is not None and job.started_at is not None:
+        yield Due(job.started_at + timedelta(seconds=limits.job_timeout), TimeOut())
     for task in job.tasks.values():
-        own = rules.of(task.name)
         if ended(TASK, task.status) or task.ending is not None:
             continue
-        if task.again_from is None:
-            if own.timeout is not None and task.started_at is not None:
-                yield Due(task.started_at + timedelta(seconds=own.timeout), TimeOut(task.name))
-            continue
-        parts = task.nodes.values()
-        if all(part.over for part in parts):
-            again = task.again_from + timedelta(seconds=own.retry_delay)
-            landed = (
-                _landed_at(call, timing.call_deadline)
-                for part in parts
-                for call in (part.start, part.stop)
-            )
-            yield Due(max([again, *landed]), TryAgain(task.name))
-        else:
-            given_up = filter(None, (_given_up_at(part, timing.stop_timeout) for part in parts))
-            yield from (Due(when, TimeOut(task.name)) for when in given_up)
+        task_limits = limits.of(task.name)
+        if task.again_from is not None:
+            again = task.again_from + timedelta(seconds=task_limits.retry_delay)
+            yield from _after_failed_attempt(task, again, timing)
+        elif task_limits.timeout is not None and task.started_at is not None:
+            yield Due(task.started_at + timedelta(seconds=task_limits.timeout), TimeOut(task.name))
+
+
+def _after_failed_attempt(
+    task: Task,
+    again: datetime,
+    timing: Timing,
+) -> Iterator[Due[TimeOut | TryAgain]]:
+    """Yield the next attempt once the failed one is over everywhere, else when that is given up."""
+    parts = task.nodes.values()
+    if all(part.over for part in parts):
+        moments = [again]
+        for part in parts:
+            moments.append(_last_arrival(part.start, timing.call_deadline))
+            moments.append(_last_arrival(part.stop, timing.call_deadline))
+        yield Due(max(moments), TryAgain(task.name))
+        return
+    for part in parts:
+        given_up = _given_up_at(part, timing.stop_timeout)
+        if given_up is not None:
+            yield Due(given_up, TimeOut(task.name))
 
 
 def _given_up_at(part: NodeTask, timeout: float) -> datetime | None:
-    """Return when a node had had time enough to end its part, if it was asked later and has not."""
+    """Return when a node's time to end its part was over, if a later poll showed it still there."""
     if part.over or part.stop.sent_at is None or part.poll.sent_at is None:
         return None
-    late = part.stop.sent_at + timedelta(seconds=timeout)
-    asked = part.stop.completed and part.poll.state is CallState.OK and part.poll.sent_at >= late
-    return late if asked else None
+    deadline = part.stop.sent_at + timedelta(seconds=timeout)
+    was_polled_later = part.poll.state is CallState.OK and part.poll.sent_at >= deadline
+    if not part.stop.completed or not was_polled_later:
+        return None
+    return deadline
 
 
-def _landed_at(call: Call, call_deadline: float) -> datetime:
-    """Return when a call certainly does not arrive any more; of one that was made twice, the first may be late."""
-    return NOW if call.completed and call.tries < 2 else expiry(call, call_deadline)
+def _last_arrival(call: Call, call_deadline: float) -> datetime:
+    """Return when a call certainly does not arrive any more.
+
+    Of a call that was made twice the first may be late.
+    """
+    if call.completed and call.tries < 2:
+        return NOW
+    return expiry(call, call_deadline)
 
 
 def is_tried_again(job: Job, task: Task) -> bool:
-    """Whether a task that has just failed is to be retried."""
+    """Return whether a task that has just failed is to be retried."""
     if job.ending is not None or task.ending is not None or job.status is not JobStatus.RUNNING:
         return False
-    reason = task.failure.reason if task.failure else ""
-    return (
-        task.attempt < job.spec.settings.time_limits.of(task.name).retries
-        and reason not in NOT_WORTH_IT
-    )
+    if task.failure is not None and task.failure.reason in NOT_WORTH_IT:
+        return False
+    return task.attempt < job.spec.settings.time_limits.of(task.name).retries
 
 
 def set_back(
@@ -151,35 +165,42 @@ def timed_out(
     name: str,
     at: datetime,
 ) -> Job:
-    """Decide that a task takes too long: it is tried again, or fails with all that still runs of it."""
+    """Return the job after a task took too long: it is retried, or fails with all that still runs."""
     task = job.tasks[name]
     if task.again_from is not None:
         first = task.failure or Failure("FAILED", task=name)
-        text = f"failed ({first.reason} {first.message}) and continues at {_where(task)}"
+        text = f"failed ({first.reason} {first.message}) and continues at {_open_nodes(task)}"
         failure = replace(first, reason="NOT_STOPPED", message=text)
     else:
         limit = job.spec.settings.time_limits.of(name).timeout or 0.0
-        text = f"not over after {limit:g} s" + (f", at {left}" if (left := _where(task)) else "")
+        text = f"not over after {limit:g} s"
+        nodes = _open_nodes(task)
+        if nodes:
+            text += f", at {nodes}"
         failure = Failure("TIMEOUT", text, task=name)
         task = replace(task, failure=failure)
         if is_tried_again(job, task):
             return set_back(job, task, at)
-    nodes = {node: part.failed() for node, part in task.nodes.items()}
-    return job.with_task(
-        replace(
-            task,
-            again_from=None,
-            failure=failure,
-            nodes=nodes,
-        )
-    )
+    parts = {node: part.failed() for node, part in task.nodes.items()}
+    return job.with_task(replace(task, again_from=None, failure=failure, nodes=parts))
+
+
+def _open_nodes(task: Task) -> str:
+    """List the nodes at which a task is not over, each with its state there."""
+    texts = []
+    for node, part in task.nodes.items():
+        open_statuses = [status for status in part.roles.values() if not ended(TASK, status)]
+        if open_statuses:
+            texts.append(f"{node} ({merge(open_statuses)})")
+    return ", ".join(texts)
 
 
 def job_timed_out(job: Job, at: datetime) -> Ending:
     """Return how a job ends that takes too long."""
-    left = [t.name for t in job.tasks.values() if t.status is not TaskStatus.SUCCESS]
+    tasks = job.tasks.values()
+    open_tasks = [task.name for task in tasks if task.status is not TaskStatus.SUCCESS]
     limit = job.spec.settings.time_limits.job_timeout or 0.0
-    text = f"not over after {limit:g} s; still to succeed: {', '.join(left[:20])}"
+    text = f"not over after {limit:g} s; still to succeed: {', '.join(open_tasks[:20])}"
     return Ending(Outcome.FAILED, at, Failure("TIMEOUT", text))
 
 
@@ -195,35 +216,23 @@ def begun_again(
         return job.noted(at, "success after all", task=name)
     failure = task.failure or Failure("FAILED", task=name)
     past = Attempt(task.attempt, task.task_id, failure, task.started_at, task.again_from)
-    number = task.attempt + 1
-    again = replace(
+    attempt = task.attempt + 1
+    parts = {}
+    for node, part in task.nodes.items():
+        parts[node] = NodeTask(node, dict.fromkeys(part.roles, TaskStatus.PENDING))
+    next_task = replace(
         task,
-        task_id=following(job.id, name, number, task.task_id),
-        attempt=number,
+        task_id=following(job.id, name, attempt, task.task_id),
+        attempt=attempt,
         attempts=(*task.attempts, past),
         again_from=None,
         failure=None,
         started_at=None,
-        nodes={
-            n: NodeTask(n, dict.fromkeys(part.roles, TaskStatus.PENDING))
-            for n, part in task.nodes.items()
-        },
+        nodes=parts,
     )
-    return job.with_task(again).noted(
-        at,
-        "next attempt",
-        task=name,
-        task_id=again.task_id,
-        attempt=number,
-    )
-
-
-def _where(task: Task) -> str:
-    """Name the nodes at which a task is not over, and how it is there."""
-    left = {
-        n: [s for s in part.roles.values() if not ended(TASK, s)] for n, part in task.nodes.items()
-    }
-    return ", ".join(f"{node} ({merge(open_)})" for node, open_ in left.items() if open_)
+    job = job.with_task(next_task)
+    task_id = next_task.task_id
+    return job.noted(at, "next attempt", task=name, task_id=task_id, attempt=attempt)
 
 
 # ---------------------------------------------------------------- stops
@@ -234,11 +243,15 @@ def with_endings(
     names: Iterable[str],
     ending: Ending,
 ) -> tuple[Job, list[str]]:
-    """Return the job with tasks that are to end so, and which these are: some may end already."""
-    along = set(names)
-    ends = [name for name, task in job.tasks.items() if name in along and task.ending is None]
-    tasks = {name: replace(job.tasks[name], ending=ending) for name in ends}
-    return replace(job, tasks={**job.tasks, **tasks}), ends
+    """Return the job with this ending decided for tasks, and the names of those that had none."""
+    requested = set(names)
+    tasks = dict(job.tasks)
+    changed = []
+    for name, task in job.tasks.items():
+        if name in requested and task.ending is None:
+            tasks[name] = replace(task, ending=ending)
+            changed.append(name)
+    return replace(job, tasks=tasks), changed
 
 
 def stop(
@@ -252,9 +265,8 @@ def stop(
     root = job.tasks[name]
     if job.ending is not None or root.ending is not None or ended(TASK, root.status):
         return job
-    ending = Ending(
-        Outcome.STOPPED, at, Failure("STOPPED", message or f"stopped by {by}", task=name), by
-    )
+    failure = Failure("STOPPED", message or f"stopped by {by}", task=name)
+    ending = Ending(Outcome.STOPPED, at, failure, by)
     job, names = with_endings(job, downstream(job.spec.dag, [name]), ending)
     return job.noted(at, "task stop asked", by, task=name, tasks=names)
 
@@ -262,12 +274,14 @@ def stop(
 def ending_by_tasks(job: Job, at: datetime) -> Ending | None:
     """Return how the job ends because nothing is left to run; None where something is."""
     tasks = job.tasks.values()
-    open_ = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
-    if not tasks or any(task.ending is None for task in open_):
+    open_tasks = [task for task in tasks if task.status is not TaskStatus.SUCCESS]
+    if not tasks or any(task.ending is None for task in open_tasks):
         return None
-    endings = [task.ending for task in tasks if task.ending is not None] if open_ else []
-    stopped = next((ending for ending in endings if ending.outcome is Outcome.STOPPED), None)
-    return Ending(Outcome.SUCCEEDED, at) if stopped is None else replace(stopped, at=at)
+    if open_tasks:
+        for task in tasks:
+            if task.ending is not None and task.ending.outcome is Outcome.STOPPED:
+                return replace(task.ending, at=at)
+    return Ending(Outcome.SUCCEEDED, at)
 
 
 def cause(
@@ -275,32 +289,28 @@ def cause(
     task: Task,
     failure: Failure,
 ) -> Failure:
-    """Return why a task fails: the stop, if it or its job is being stopped, else what its node says."""
+    """Return why a task fails: the stop of the task or its job, else the failure that its node names."""
     if task.ending is not None:
         return task.ending.failure or failure
-    if (
-        job.ending is not None
-        and job.ending.outcome is Outcome.STOPPED
-        and job.ending.failure is not None
-    ):
-        return replace(job.ending.failure, task=task.name)
-    return failure
+    ending = job.ending
+    if ending is None or ending.outcome is not Outcome.STOPPED or ending.failure is None:
+        return failure
+    return replace(ending.failure, task=task.name)
 
 
 def stopped(task: Task) -> Task:
-    """Return a task as its stop leaves it: no attempt follows, and parts that will never start have failed.
+    """Return a task as its stop leaves it: no attempt follows, and parts never started have failed.
 
-    The parts count only of a task that began elsewhere.
+    The parts count only if the task began at some node.
     """
     if task.ending is None:
         return task
     if task.again_from is not None:
         task = replace(task, again_from=None, failure=task.ending.failure or task.failure)
-    if task.attempt == 0 and not any(part.there for part in task.nodes.values()):
+    parts = task.nodes.values()
+    if task.attempt == 0 and not any(part.there for part in parts):
         return task
-    return _failed(
-        task, [part for part in task.nodes.values() if part.start.state is CallState.IDLE]
-    )
+    return _with_failed(task, [part for part in parts if part.start.state is CallState.IDLE])
 
 
 def closed(
@@ -308,27 +318,31 @@ def closed(
     task: Task,
     at: datetime,
 ) -> Task:
-    """Return the task as the end of its job leaves it: what began and has not succeeded has failed, everywhere."""
+    """Return the task as the end of its job leaves it: failed everywhere if it began without success."""
     parts = task.nodes.values()
-    begun = task.attempt > 0 or any(
-        part.start.state is not CallState.IDLE or part.there for part in parts
-    )
-    if task.status is TaskStatus.SUCCESS or not begun:
+    if task.status is TaskStatus.SUCCESS or not _has_begun(task):
         return task
-    task = _failed(task, parts)
+    task = _with_failed(task, parts)
     if not may(TASK, task.status, TaskStatus.FAILED):
         return task
-    failure = task.failure or cause(
-        job, task, Failure("STOPPED", "stopped with its job", task=task.name)
-    )
-    return replace(
-        task,
-        status=move(TASK, task.status, TaskStatus.FAILED),
-        ended_at=at,
-        failure=failure,
-    )
+    failure = task.failure
+    if failure is None:
+        failure = cause(job, task, Failure("STOPPED", "stopped with its job", task=task.name))
+    status = move(TASK, task.status, TaskStatus.FAILED)
+    return replace(task, status=status, ended_at=at, failure=failure)
 
 
-def _failed(task: Task, parts: Iterable[NodeTask]) -> Task:
-    nodes = {**task.nodes, **{part.node: part.failed() for part in parts}}
-    return task if nodes == task.nodes else replace(task, nodes=nodes)
+def _has_begun(task: Task) -> bool:
+    if task.attempt > 0:
+        return True
+    parts = task.nodes.values()
+    return any(part.there or part.start.state is not CallState.IDLE for part in parts)
+
+
+def _with_failed(task: Task, parts: Iterable[NodeTask]) -> Task:
+    nodes = dict(task.nodes)
+    for part in parts:
+        nodes[part.node] = part.failed()
+    if nodes == task.nodes:
+        return task
+    return replace(task, nodes=nodes)

@@ -41,24 +41,25 @@ def _of_node(
     if job.status is JobStatus.PENDING:
         yield from when_due(node.create, messages.CreateAt(node.node), timing.call_deadline)
         if node.unreachable_since is not None and not node.create.completed:
-            yield Due(
-                job.created_at + timedelta(seconds=timing.create_deadline),
-                messages.GiveUp(node.node),
-            )
+            limit = timedelta(seconds=timing.create_deadline)
+            yield Due(job.created_at + limit, messages.GiveUp(node.node))
         return
     if job.status is JobStatus.READY and reservations.granted(job):
         yield from when_due(node.start, messages.StartAt(node.node), timing.call_deadline)
     if node.unreachable_since is not None:
-        starting = job.status is JobStatus.READY and node.start.tries > 0
-        limit = timedelta(seconds=timing.start_deadline if starting else timing.unreachable_limit)
-        yield Due(node.unreachable_since + limit, messages.GiveUp(node.node))
+        seconds = timing.unreachable_limit
+        if job.status is JobStatus.READY and node.start.tries > 0:
+            seconds = timing.start_deadline
+        yield Due(node.unreachable_since + timedelta(seconds=seconds), messages.GiveUp(node.node))
 
 
 def _tasks(job: Job, timing: Timing) -> ToDo:
-    done = {t.name for t in job.tasks.values() if t.status is TaskStatus.SUCCESS}
-    most = reservations.tasks_at_once(job, timing.abreast)
-    for name in within(job, ready(job.spec.dag, done, done), most):
-        yield from _of_task(job.tasks[name], job.suspended is not None, timing)
+    tasks = job.tasks.values()
+    done = {task.name for task in tasks if task.status is TaskStatus.SUCCESS}
+    ready_tasks = ready(job.spec.dag, done, done)
+    is_suspended = job.suspended is not None
+    for name in within(job, ready_tasks, reservations.tasks_at_once(job, timing.abreast)):
+        yield from _of_task(job.tasks[name], is_suspended, timing)
 
 
 def within(
@@ -66,19 +67,20 @@ def within(
     ready: Iterable[str],
     most: int,
 ) -> Iterator[str]:
-    """Yield of the tasks that may run those under way, and as many more as there is capacity for.
+    """Yield the tasks under way, and as many more of those that may run as there is capacity for.
 
-    Tasks start in the order of the flow, at all their nodes together: no two nodes then hold different halves of
-    tasks that wait for each other.
+    Tasks start in the order of the flow, at all their nodes together: no two nodes then hold
+    different halves of tasks that wait for each other.
     """
     tasks = [job.tasks[name] for name in ready]
-    left = most - sum(task.begun and not ended(TASK, task.status) for task in tasks)
+    under_way = [task for task in tasks if task.begun and not ended(TASK, task.status)]
+    capacity = most - len(under_way)
     for task in tasks:
-        if task.ending is None and not task.begun:
-            left -= 1
-            if left < 0:
-                continue
-        yield task.name
+        is_new = task.ending is None and not task.begun
+        if is_new:
+            capacity -= 1
+        if not is_new or capacity >= 0:
+            yield task.name
 
 
 def _of_task(
@@ -86,25 +88,31 @@ def _of_task(
     suspended: bool,
     timing: Timing,
 ) -> ToDo:
-    """Yield what there is to do for a task; while the job is suspended, nothing that begins it."""
-    stopped = task.ending is not None or task.again_from is not None
+    """Yield the requests about a task; while the job is suspended, none that begins it."""
+    is_stopped = task.ending is not None or task.again_from is not None
+    may_start = not is_stopped and (task.begun or not suspended)
     for part in task.nodes.values():
-        if stopped:
+        if is_stopped:
             yield from _task_stop(task, part, timing)
-        known = ended(TASK, part.status)
-        if part.over if task.again_from is not None else known:
+        is_over = ended(TASK, part.status) if task.again_from is None else part.over
+        if is_over:
             continue
-        start = part.start
-        if start.state is CallState.IDLE:
-            if not stopped and (task.begun or not suspended):
-                yield Due(
-                    start.due_at or NOW, messages.StartTaskAt(part.node, task.name, task.attempt)
-                )
-            continue
-        open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
-        poll = messages.PollTaskAt(part.node, task.name, open_roles, task.attempt)
-        after = NOW if start.state is CallState.OK else expiry(start, timing.call_deadline)
-        yield from _not_before(after, when_due(part.poll, poll, timing.call_deadline, repeats=True))
+        if part.start.state is not CallState.IDLE:
+            yield from _task_poll(task, part, timing)
+        elif may_start:
+            start = messages.StartTaskAt(part.node, task.name, task.attempt)
+            yield Due(part.start.due_at or NOW, start)
+
+
+def _task_poll(
+    task: Task,
+    part: NodeTask,
+    timing: Timing,
+) -> ToDo:
+    open_roles = tuple(role for role, status in part.roles.items() if not ended(TASK, status))
+    poll = messages.PollTaskAt(part.node, task.name, open_roles, task.attempt)
+    polls = when_due(part.poll, poll, timing.call_deadline, repeats=True)
+    yield from _not_before(_arrived_by(part, timing), polls)
 
 
 def _task_stop(
@@ -112,13 +120,21 @@ def _task_stop(
     part: NodeTask,
     timing: Timing,
 ) -> ToDo:
-    """Yield the stop of a task where a start may have arrived, once that start can no longer be on its way."""
-    nothing_there = part.start.state in (CallState.IDLE, CallState.REFUSED)
-    if nothing_there or part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
+    """Yield the stop of a task where a start may have arrived, once it can no longer be on its way."""
+    if part.start.state in (CallState.IDLE, CallState.REFUSED):
         return
-    after = NOW if part.start.state is CallState.OK else expiry(part.start, timing.call_deadline)
+    if part.status is TaskStatus.SUCCESS or (task.ending is None and part.over):
+        return
     stop = messages.StopTaskAt(part.node, task.name, task.attempt)
-    yield from _not_before(after, when_due(part.stop, stop, timing.call_deadline))
+    stops = when_due(part.stop, stop, timing.call_deadline)
+    yield from _not_before(_arrived_by(part, timing), stops)
+
+
+def _arrived_by(part: NodeTask, timing: Timing) -> datetime:
+    """Return when the start of a node's part can no longer be on its way."""
+    if part.start.state is CallState.OK:
+        return NOW
+    return expiry(part.start, timing.call_deadline)
 
 
 def _stops(
@@ -126,45 +142,57 @@ def _stops(
     timing: Timing,
     nodes: Iterable[NodeJob],
 ) -> ToDo:
+    """Yield the stop of the job at nodes, once no other call to them can be on its way."""
     for node in nodes:
-        last, over = node.stop.sent_at, job.ended_at
-        given_up = (
-            last is not None
-            and over is not None
-            and last - over > timedelta(seconds=timing.redeliver_for)
-        )
-        if given_up or node.stop.completed or not needs_stop(node):
+        if node.stop.completed or not needs_stop(node) or _is_given_up(job, node, timing):
             continue
-        parts = (task.nodes[node.node] for task in job.tasks.values() if node.node in task.nodes)
-        calls = (node.create, node.start, *(part.start for part in parts))
-        under_way = (call for call in calls if call.state in (CallState.SENT, CallState.LOST))
-        after = max((expiry(c, timing.call_deadline) for c in under_way), default=NOW)
-        yield from _not_before(
-            after, when_due(node.stop, messages.StopAt(node.node), timing.call_deadline)
-        )
+        calls = [node.create, node.start]
+        for task in job.tasks.values():
+            if node.node in task.nodes:
+                calls.append(task.nodes[node.node].start)
+        after = NOW
+        for call in calls:
+            if call.state in (CallState.SENT, CallState.LOST):
+                after = max(after, expiry(call, timing.call_deadline))
+        stops = when_due(node.stop, messages.StopAt(node.node), timing.call_deadline)
+        yield from _not_before(after, stops)
+
+
+def _is_given_up(
+    job: Job,
+    node: NodeJob,
+    timing: Timing,
+) -> bool:
+    """Return whether the stop of an ended job was repeated for long enough."""
+    if node.stop.sent_at is None or job.ended_at is None:
+        return False
+    return node.stop.sent_at - job.ended_at > timedelta(seconds=timing.redeliver_for)
 
 
 def _not_before(after: datetime, todo: ToDo) -> ToDo:
-    yield from (Due(max(due.at, after), due.command) for due in todo)
+    for due in todo:
+        yield Due(max(due.at, after), due.command)
 
 
 def needs_stop(node: NodeJob) -> bool:
-    """Whether the node may keep something of the job.
+    """Return whether the node may keep something of the job.
 
-    It does not where it never got the job or refused it: unless it had agreed before, when only asked; may have
-    accepted an earlier try whose response was lost; or gave a response that leaves it open.
+    It does not if it never got the job or refused it: unless it had agreed before, in an audit; may
+    have accepted an earlier try whose response was lost; or gave a response that leaves it open.
     """
     agreed = node.consent is not None and node.consent.status is JobStatus.READY
-    if node.create.state is CallState.IDLE:
-        return agreed
-    if node.create.state is not CallState.REFUSED:
-        return True
-    if node.consent is not None:
-        return agreed
-    return node.create.tries > 1 or node.create.reason in UNCERTAIN
+    match node.create.state:
+        case CallState.IDLE:
+            return agreed
+        case CallState.REFUSED if node.consent is not None:
+            return agreed
+        case CallState.REFUSED:
+            return node.create.tries > 1 or node.create.reason in UNCERTAIN
+        case _:
+            return True
 
 
-# Calls: where a request is recorded in the job
+# ---------------------------------------------------------------- the record of a request's call
 
 
 def call_of(job: Job, request: messages.Request) -> Call:
@@ -174,15 +202,20 @@ def call_of(job: Job, request: messages.Request) -> Call:
 
 
 def may_wait(job: Job, request: messages.Request) -> int:
-    """Return how many answers to requests of this kind, of this task where it is about one, may be stored later.
+    """Return how many responses to requests of this kind may be stored later.
 
-    From all but the last nothing follows; nor from the last to a task's start, at nodes that report by themselves.
+    Nothing follows from all but the last; nor from the last to a task's start, at nodes that report
+    by themselves. For a request about a task, only requests about the same task count.
     """
-    about = job.tasks[request.task] if isinstance(request, messages.TaskRequest) else job
+    records: Iterable[NodeJob | NodeTask] = job.nodes.values()
+    if isinstance(request, messages.TaskRequest):
+        records = job.tasks[request.task].nodes.values()
     call = attrgetter(request.call)
-    open_ = [record.node for record in about.nodes.values() if call(record).state is CallState.SENT]
-    report = all(job.nodes[node].pushes or node == job.spec.scheduler for node in open_)
-    return len(open_) - (not (report and isinstance(request, messages.StartTaskAt)))
+    nodes = [record.node for record in records if call(record).state is CallState.SENT]
+    all_report = all(job.nodes[node].pushes or node == job.spec.scheduler for node in nodes)
+    if isinstance(request, messages.StartTaskAt) and all_report:
+        return len(nodes)
+    return len(nodes) - 1
 
 
 def with_call(
@@ -192,11 +225,9 @@ def with_call(
 ) -> Job:
     """Return the job with another record of this request's call."""
     record = changed(_record_of(job, request), request.call, lambda _: call)
-    return (
-        job.with_part(request.task, record)
-        if isinstance(request, messages.TaskRequest)
-        else job.with_node(record)
-    )
+    if isinstance(request, messages.TaskRequest):
+        return job.with_part(request.task, record)
+    return job.with_node(record)
 
 
 def _record_of(job: Job, request: messages.Request) -> Any:
@@ -224,6 +255,8 @@ def is_claimed(
 
 
 def quiet_polls(job: Job, request: messages.PollTaskAt) -> int:
-    """Return how many polls of a task have brought no news since the last one that did."""
+    """Return the number of polls of a task without news since the last one that brought any."""
     part = job.tasks[request.task].nodes.get(request.node)
-    return part.quiet if part else 0
+    if part is None:
+        return 0
+    return part.quiet
