@@ -24,7 +24,7 @@ from gateway.domain.rerun import Order
 from gateway.domain.run import Audit
 from gateway.domain.spec import Amendment, Failure, NodeId
 from gateway.errors import NotAllowed, Refused
-from gateway.jobs.participant import JobAudits
+from gateway.jobs.job_audits import JobAudits
 from gateway.ports import JobView, ParticipantApi, SchedulerApi, TaskReport
 from gateway.version import VERSION
 

@@ -50,7 +50,8 @@ from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid, NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
 from gateway.jobs.bundles import document
-from gateway.jobs.retention import Deleted, Deleting, Item, SomeUnreached
+from gateway.jobs.deletion import Deleted, Deleting, SomeUnreached
+from gateway.jobs.retention import Item
 from gateway.ports import Clock, Limiters
 from gateway.store.queries import Listed, Place, Wanted, is_known, page
 from gateway.store.repositories import SqlTemplates

@@ -35,8 +35,8 @@ from gateway.config.loader import effective
 from gateway.errors import EngineFailed
 from gateway.http.pagination import numbered_page
 from gateway.identity.statements import HEAD
+from gateway.jobs.drain import Drain
 from gateway.jobs.retention import Cleaner, Item
-from gateway.jobs.submission import Drain
 from gateway.language.catalogue import LANGUAGE, translate
 from gateway.runtime.trials import Step, good
 from gateway.store.audit import AuditEntry

@@ -60,7 +60,7 @@ from gateway.http.peers import (
     with_quota,
 )
 from gateway.identity.signatures import Verifier
-from gateway.jobs.participant import JobAudits
+from gateway.jobs.job_audits import JobAudits
 from gateway.runtime.context import current_trace, new_trace_id
 from gateway.store.repositories import SqlTemplates, SqlUsedSignatures
 from route_table import certificates

@@ -1,4 +1,4 @@
-"""Use cases of the scheduling node: accept a job, report on it, record news, stop it."""
+"""Use cases of the scheduling node: accept a job, report on it, record news of it, stop it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from gateway.domain import approval, rerun, run
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.job import Job, Origin
-from gateway.domain.problems import of_job
+from gateway.domain.problems import Problem, of_job
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import messages
@@ -29,8 +29,9 @@ from gateway.errors import (
     Refused,
 )
 from gateway.jobs.executor import Executor
+from gateway.jobs.intake import Intake
+from gateway.jobs.new_jobs import NewJobs
 from gateway.jobs.scheduler import Scheduler
-from gateway.jobs.submission import Intake, NewJobs
 from gateway.jobs.views import local_view, unanswered_view, view, with_local
 from gateway.ports import JobView, SchedulerApi, TaskReport
 from gateway.runtime.context import (
@@ -48,12 +49,11 @@ from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes
 
-_ANSWER_WITHIN = 30.0
-"""seconds in which every node has to accept a job"""
-_LIST_WITHIN = 5.0
-"""seconds that a list of jobs waits for the nodes that schedule them"""
+_ANSWER_WITHIN = 30.0  # seconds in which every node has to accept a job
+_LIST_WITHIN = 5.0  # seconds; a list of jobs waits this long for their scheduling nodes
+
+# Timeline events of a submission; the second is that of databases of earlier releases.
 _SUBMIT = ("submission requested", "asked to submit")
-"""event of a timeline; the actor is the person"""
 
 
 class Coordinator:
@@ -81,91 +81,38 @@ class Coordinator:
         self._executor = executor
         self.new_id = new_id
 
+    # ---------------------------------------------------------------- submission
+
+    def check(self, spec: JobSpec) -> list[str]:
+        """Return warnings about a job as far as this node can tell.
+
+        Raises `Invalid` with every problem.
+        """
+        return self._new.check(spec)
+
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job of this node's own platform to the node that schedules it; return its id."""
-        here = self._peers.node
-        if spec.scheduler == here:
-            with self._naming(spec.job_id), traced(spec.trace_id):
-                return self.submit_job(spec, here)
+        """Submit a job of this node's own platform to its scheduling node; return the job's id."""
+        this_node = self._peers.node
+        if spec.scheduler == this_node:
+            with self._name_job_in_errors(spec.job_id), traced(spec.trace_id):
+                return self.submit_job(spec, this_node)
         self._intake.check()
         self._new.check(spec)
-        with (
-            self._submitting(spec.job_id, spec.flow_id, spec.scheduler, spec.job_id),
-            traced(spec.trace_id),
-        ):
-            there = self._peers.scheduler(spec.scheduler, spec.protocol).submit_job(spec, here)
-        if there != spec.job_id:
-            self._renamed(there, spec)
-        return there
-
-    @contextmanager
-    def _submitting(
-        self,
-        job_id: str,
-        flow_id: str,
-        scheduler: NodeId,
-        timeline: str,
-        **detail: Any,
-    ) -> Iterator[None]:
-        """Have another node make a job. It is recorded before: where no answer comes it may have been made."""
-        self._store.add_submission(job_id, flow_id, scheduler, self._clock())
-        self._asked(
-            job_id, "submission", **detail
-        )  # before a peer can have it wait for approval here
-        with self._naming(job_id):
-            try:
-                with self._in_timeline(timeline):
-                    yield
-            except PeerUnreachable:
-                raise
-            except GatewayError:
-                self._store.drop_submission(job_id)
-                raise
-
-    @contextmanager
-    def _naming(self, job_id: str) -> Iterator[None]:
-        """Name the job in its refusal, if this node keeps a record of it, or may."""
-        try:
-            yield
-        except GatewayError as error:
-            unreachable = isinstance(error, PeerUnreachable)
-            if unreachable or self._store.record(job_id):
-                error.job_id = job_id
-            raise
-
-    def _asked(
-        self,
-        job_id: str,
-        what: str,
-        **detail: Any,
-    ) -> None:
-        """Write into the job's timeline which person asked for it here, where people say who they are."""
-        if person := by_user().get("user"):
-            self._store.note(
-                job_id, "operator", [Note(self._clock(), f"{what} requested", person, detail)]
-            )
-
-    def submitters(self, job_id: str) -> set[str]:
-        """Return the people here who submitted a job, or had it run again, where people say who they are."""
-        job = self._store.jobs.find(job_id)
-        noted = {e.by for e in self._store.timeline(job_id) if e.event in _SUBMIT}
-        return (noted | ({job.user} if job else set())) - {""}
-
-    def _renamed(self, job_id: str, spec: JobSpec) -> None:
-        """Keep the id that the scheduling node gave a job. Raises `Refused` where it is another job's."""
-        self._store.drop_submission(spec.job_id)
-        known = self._store.record(job_id)
-        if isinstance(known, Job) or (known is not None and known.spec.scheduler != spec.scheduler):
-            text = f"{spec.scheduler} has taken the job under the id {job_id}, which is another job's here"
-            raise Refused(text, reason="JOB_ID_CONFLICT")
-        self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
-        self._asked(job_id, "submission")
+        scheduler = self._peers.scheduler(spec.scheduler, spec.protocol)
+        submission = self._submission(
+            spec.job_id, spec.flow_id, spec.scheduler, timeline=spec.job_id
+        )
+        with submission, traced(spec.trace_id):
+            job_id = scheduler.submit_job(spec, this_node)
+        if job_id != spec.job_id:
+            self._adopt_id(job_id, spec)
+        return job_id
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
         """Take a job in from its initiator; return once every node has accepted it.
 
-        Beyond what the port says: raises `NotAllowed` for another sender than the initiator, and
-        `PeerUnreachable` where some node has not answered in time; the job may come about then.
+        Beyond the port's errors: raises `NotAllowed` for a sender other than the initiator, and
+        `PeerUnreachable` if a node has not answered in time (the job may begin all the same).
         """
         if sender not in ("", spec.initiator, self._peers.node):
             raise NotAllowed(
@@ -174,37 +121,101 @@ class Coordinator:
         self._take_in(spec, sender)
         return spec.job_id
 
+    def submitters(self, job_id: str) -> set[str]:
+        """Return the people here who submitted a job or its rerun, as far as they are known."""
+        people = set()
+        for entry in self._store.timeline(job_id):
+            if entry.event in _SUBMIT:
+                people.add(entry.by)
+        job = self._store.jobs.find(job_id)
+        if job is not None:
+            people.add(job.user)
+        return people - {""}
+
+    @contextmanager
+    def _submission(
+        self,
+        job_id: str,
+        flow_id: str,
+        scheduler: NodeId,
+        timeline: str,
+        **detail: Any,
+    ) -> Iterator[None]:
+        """Record the submission of a job to another node, and drop the record if it is refused.
+
+        The record precedes the call: without an answer, the job may exist all the same, and its
+        scheduling node may ask for an approval here before it answers.
+        """
+        self._store.add_submission(job_id, flow_id, scheduler, self._clock())
+        self._note_request(job_id, "submission", **detail)
+        with self._name_job_in_errors(job_id):
+            try:
+                with self._calls_in_timeline(timeline):
+                    yield
+            except PeerUnreachable:
+                raise
+            except GatewayError:
+                self._store.drop_submission(job_id)
+                raise
+
+    @contextmanager
+    def _name_job_in_errors(self, job_id: str) -> Iterator[None]:
+        """Put the job's id into an error if this node has a record of the job, or may get one."""
+        try:
+            yield
+        except GatewayError as error:
+            if isinstance(error, PeerUnreachable) or self._store.record(job_id):
+                error.job_id = job_id
+            raise
+
+    def _adopt_id(self, job_id: str, spec: JobSpec) -> None:
+        """Keep the id that the scheduling node chose. Raises `Refused` for another job's id."""
+        self._store.drop_submission(spec.job_id)
+        record = self._store.record(job_id)
+        if record is not None:
+            from_elsewhere = record.spec.scheduler != spec.scheduler
+            if isinstance(record, Job) or from_elsewhere:
+                raise Refused(
+                    f"{spec.scheduler} has taken the job under the id {job_id}, "
+                    "which is another job's here",
+                    reason="JOB_ID_CONFLICT",
+                )
+        self._store.add_submission(job_id, spec.flow_id, spec.scheduler, self._clock())
+        self._note_request(job_id, "submission")
+
     def _take_in(
         self,
         spec: JobSpec,
         sender: NodeId,
         origin: Origin | None = None,
     ) -> None:
-        try:
-            self._intake.check("" if sender == self._peers.node else sender)
-        except GatewayError:
-            if self._store.jobs.find(spec.job_id) is None:  # else it is asked for once more
-                raise
+        """Begin a job and wait until its nodes have decided."""
+        self._check_intake(spec.job_id, sender)
         with self._registry.one_view():
-            job = replace(self._new.made(spec), origin=origin)
+            job = replace(self._new.build_job(spec), origin=origin)
         if not self._scheduler.begin(job):
-            known = self._store.jobs.get(spec.job_id)
-            if known.digest != job.digest:
+            existing = self._store.jobs.get(spec.job_id)
+            if existing.digest != job.digest:
                 raise Conflict(
                     f"job {spec.job_id} is here already, with another body",
                     reason="JOB_ID_CONFLICT",
                 )
-        job = self._scheduler.wait(spec.job_id, _decided, _ANSWER_WITHIN)
+        job = self._scheduler.wait(spec.job_id, _is_decided, _ANSWER_WITHIN)
         if job.ending is not None and job.outcome in (Outcome.REJECTED, Outcome.STOPPED):
-            failure = job.ending.failure
-            found = (p for one in job.refusals for p in of_job(one.message, one.node))
-            refused = Refused(
-                _refusal(job), reason=failure.reason if failure else "REFUSED", problems=found
-            )
-            refused.node = failure.node if failure else ""
-            raise refused
-        if not _decided(job):
+            raise _refused(job)
+        if not _is_decided(job):
             raise PeerUnreachable(f"not every node has answered within {_ANSWER_WITHIN:g} s")
+
+    def _check_intake(self, job_id: str, sender: NodeId) -> None:
+        """Raise if no new jobs are taken from the sender; a repeated submission always passes."""
+        is_own = sender == self._peers.node
+        try:
+            self._intake.check("" if is_own else sender)
+        except GatewayError:
+            if self._store.jobs.find(job_id) is None:
+                raise
+
+    # ---------------------------------------------------------------- rerun
 
     def rerun(
         self,
@@ -212,205 +223,220 @@ class Coordinator:
         start: str,
         parameters: Mapping[str, Any],
     ) -> RerunResult:
-        """Have the node that schedules a job run it again from a task on, as a new job.
+        """Have the scheduling node of a job run it again from a task on, as a new job.
 
-        ``start`` empty: from the first task that has not succeeded. Raises `NotFound`, `Conflict`, `Invalid`,
-        `Refused`, `PeerUnreachable`, `NotServed` where the scheduling node does not know of such a thing.
+        With an empty ``start``: from the first task that has not succeeded. Raises `NotFound`,
+        `Conflict`, `Invalid`, `Refused`, `PeerUnreachable`, or `NotServed` if the scheduling node
+        has no such function.
         """
         self._intake.check()
         record = self._store.record(job_id)
-        node = record.spec.scheduler if record else self._store.scheduler_of(job_id) or ""
-        wanted = Order(
-            job_id, self.new_id((node, *(record.spec.nodes if record else ()))), start, parameters
-        )
-        if isinstance(record, Job):
-            with self._naming(wanted.new_job_id):
-                made = self.rerun_job(wanted, self._peers.node)
+        if record is not None:
+            scheduler = record.spec.scheduler
+            nodes = record.spec.nodes
         else:
-            scheduler = self._scheduling(job_id, record)
-            flow = record.spec.flow_id if record else ""
-            with (
-                self._submitting(wanted.new_job_id, flow, node, job_id, rerun_of=job_id),
-                traced(current_trace()),
-            ):
-                made = scheduler.rerun_job(wanted, self._peers.node)
-            if made.job_id != wanted.new_job_id:  # some run it again under an id of their own
-                self._store.drop_submission(wanted.new_job_id)
-                self._asked(made.job_id, "submission", rerun_of=job_id)
-        self._asked(job_id, "rerun", new_job=made.job_id)
-        return made
+            scheduler = self._store.scheduler_of(job_id) or ""
+            nodes = ()
+        order = Order(job_id, self.new_id((scheduler, *nodes)), start, parameters)
+        if isinstance(record, Job):
+            with self._name_job_in_errors(order.new_job_id):
+                result = self.rerun_job(order, self._peers.node)
+        else:
+            result = self._rerun_elsewhere(order, record, scheduler)
+        self._note_request(job_id, "rerun", new_job=result.job_id)
+        return result
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
+    def _rerun_elsewhere(
+        self, order: Order, record: LocalJob | None, scheduler: NodeId
+    ) -> RerunResult:
+        api = self._scheduler_api(order.job_id, record)
+        flow_id = record.spec.flow_id if record else ""
+        submission = self._submission(
+            order.new_job_id, flow_id, scheduler, timeline=order.job_id, rerun_of=order.job_id
+        )
+        with submission, traced(current_trace()):
+            result = api.rerun_job(order, self._peers.node)
+        if result.job_id != order.new_job_id:  # some nodes choose the id themselves
+            self._store.drop_submission(order.new_job_id)
+            self._note_request(result.job_id, "submission", rerun_of=order.job_id)
+        return result
+
+    def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
         """Plan the new job from the old one's record, and take it in like any other."""
-        old = self._scheduled(wanted.job_id, sender)
+        old = self._scheduled(order.job_id, sender)
         if not ended(JOB, old.status):
             text = f"job {old.id} is still {old.status}: stop it, or wait for its end"
             raise Conflict(text, reason="JOB_NOT_ENDED")
-        made, problems = rerun.plan(
-            old, wanted, sender or self._peers.node, current_trace() or new_trace_id()
-        )
-        if made is None:
+        trace_id = current_trace() or new_trace_id()
+        plan, problems = rerun.plan(old, order, sender or self._peers.node, trace_id)
+        if plan is None:
             raise Invalid(problems)
-        known = self._store.jobs.find(wanted.new_job_id)
-        self._take_in(made.spec, sender, made.origin)
-        origin = made.origin
-        if known is None:
-            detail = {
-                "new_job": made.spec.job_id,
-                "from": origin.start,
-                "parameters": dict(origin.parameters),
-            }
-            note = Note(self._clock(), "run again as another job", origin.by, detail)
-            self._store.jobs.update(old.id, lambda job: replace(job, notes=(*job.notes, note)))
-        return RerunResult(made.spec.job_id, origin.start, made.runs, made.inherits)
+        is_new = self._store.jobs.find(order.new_job_id) is None
+        self._take_in(plan.spec, sender, plan.origin)
+        if is_new:
+            self._note_rerun(old.id, plan.spec.job_id, plan.origin)
+        return RerunResult(plan.spec.job_id, plan.origin.start, plan.runs, plan.inherits)
+
+    def _note_rerun(self, old_id: str, new_id: str, origin: Origin) -> None:
+        detail = {
+            "new_job": new_id,
+            "from": origin.start,
+            "parameters": dict(origin.parameters),
+        }
+        note = Note(self._clock(), "run again as another job", origin.by, detail)
+        self._store.jobs.update(old_id, lambda job: replace(job, notes=(*job.notes, note)))
+
+    # ---------------------------------------------------------------- status
 
     def status_here(self, job_id: str) -> JobView | None:
-        """Tell of a job that this node schedules; None for others. Waits for nobody."""
+        """Return the status of a job scheduled here, None for others; calls no other node."""
         job = self._store.jobs.find(job_id)
-        return None if job is None else view(job, self._store.timing)
+        if job is None:
+            return None
+        return view(job, self._store.timing)
 
     def status(self, job_id: str) -> JobView:
-        """Tell of a job, whichever node schedules it. Raises `NotFound`."""
-        local = self._store.record(job_id)
-        if isinstance(local, Job):
-            return view(local, self._store.timing)
-        scheduler = self._scheduling(job_id, local)
+        """Return the status of a job, whichever node schedules it. Raises `NotFound`.
+
+        If the scheduling node does not answer, has no route by now or has deleted the job, what
+        this node knows is returned.
+        """
+        record = self._store.record(job_id)
+        if isinstance(record, Job):
+            return view(record, self._store.timing)
+        scheduler = self._scheduler_api(job_id, record)
         began = time.monotonic()
         try:
-            with traced(local.spec.trace_id if local else current_trace()):
-                found = scheduler.job_status(job_id, self._peers.node)
-        except (
-            GatewayError
-        ) as error:  # silent, without a route by now, or without the job, which may be old
-            if local is None:
+            with traced(record.spec.trace_id if record else current_trace()):
+                reported = scheduler.job_status(job_id, self._peers.node)
+        except GatewayError as error:
+            if record is None:
                 raise
-            return unanswered_view(local, error, self._store.run_timing)
-        if local is None:
-            return found
-        local = self._executor.learned(local, found)
-        if found.progress > local.progress and not ended(JOB, found.status):
-            with suppress(GatewayError):  # it is only for when that node does not answer
-                self._store.local_jobs.update(
-                    job_id, lambda local: run.with_progress(local, found.progress)
-                )
-        return with_local(found, local, asked_before=time.monotonic() - began)
+            return unanswered_view(record, error, self._store.run_timing)
+        if record is None:
+            return reported
+        local = self._executor.learn_ending(record, reported)
+        self._keep_progress(local, reported)
+        return with_local(reported, local, asked_before=time.monotonic() - began)
 
-    def _scheduling(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
-        """Return who schedules a job: this, or the client of another node. Raises `NotFound`."""
-        if isinstance(record, Job):
-            return self
-        scheduler = record.spec.scheduler if record else self._store.scheduler_of(job_id)
-        if scheduler is None:
-            raise NotFound(
-                f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
+    def _keep_progress(self, local: LocalJob, reported: JobView) -> None:
+        """Store the progress of a job under way, for when its scheduling node does not answer."""
+        if ended(JOB, reported.status) or reported.progress <= local.progress:
+            return
+        with suppress(GatewayError):
+            self._store.local_jobs.update(
+                local.id, lambda local: run.with_progress(local, reported.progress)
             )
-        return self._peers.scheduler(scheduler, record.spec.protocol if record else "bfia")
 
-    @contextmanager
-    def _scheduled_by(self, job_id: str) -> Iterator[SchedulerApi]:
-        """Have something asked of who schedules a job, under the job's trace id. Raises `NotFound`."""
+    def job_status(self, job_id: str, sender: NodeId) -> JobView:
+        """Return the status of a job that this node schedules, or of this node's part in another.
+
+        The latter is for other nodes of the job, without texts that may quote this node's data.
+        """
         record = self._store.record(job_id)
-        with traced(record.spec.trace_id if record else current_trace()):
-            yield self._scheduling(job_id, record)
+        is_elsewhere = isinstance(record, LocalJob) and record.spec.scheduler != self._peers.node
+        if isinstance(record, LocalJob) and is_elsewhere and not is_outside(record.spec, sender):
+            return _without_texts(local_view(record, self._store.run_timing))
+        return view(self._scheduled(job_id, sender), self._store.timing)
+
+    # ---------------------------------------------------------------- list of jobs
 
     def jobs(self, flow_id: str | None) -> Mapping[str, JobStatus]:
-        """Return every job this node submitted, schedules or takes part in, newest first."""
-        found = queries.statuses(self._store, flow_id)
-        return found | self._asked_elsewhere(queries.submitted(self._store, flow_id))
+        """Return every job that this node submitted, schedules or takes part in, newest first."""
+        statuses = queries.statuses(self._store, flow_id)
+        submitted = queries.submitted(self._store, flow_id)
+        return statuses | self._statuses_elsewhere(submitted)
 
-    def _asked_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
-        """Ask the nodes that schedule these jobs, at the same time, and only for a while.
+    def _statuses_elsewhere(self, jobs: Sequence[tuple[str, NodeId]]) -> dict[str, JobStatus]:
+        """Ask the scheduling nodes of these jobs in parallel, for at most `_LIST_WITHIN`.
 
-        A job that was refused there, or cannot be asked after now, is PENDING as far as this node knows.
+        A job that its node refused, or does not answer for in time, is PENDING.
         """
-        found = {job_id: JobStatus.PENDING for job_id, _ in jobs}
-        silent: set[NodeId] = set()
+        statuses = {job_id: JobStatus.PENDING for job_id, _ in jobs}
+        silent_nodes: set[NodeId] = set()
         answers: Queue[tuple[str, JobStatus]] = Queue()
-        lanes = Lanes()
 
         def ask(job_id: str, node: NodeId) -> None:
             status = JobStatus.PENDING
             try:
-                if node not in silent:
+                if node not in silent_nodes:
                     status = self.status(job_id).status
             except PeerUnreachable:
-                silent.add(node)
+                silent_nodes.add(node)
             except GatewayError:
                 pass
             finally:
                 answers.put((job_id, status))
 
+        lanes = Lanes()
         for job_id, node in jobs:
             lanes.submit(node, partial(ask, job_id, node), job_id)
-        end = time.monotonic() + _LIST_WITHIN
+        deadline = time.monotonic() + _LIST_WITHIN
         with suppress(Empty):
             for _ in jobs:
-                job_id, status = answers.get(timeout=max(end - time.monotonic(), 0))
-                found[job_id] = status
+                remaining = max(deadline - time.monotonic(), 0)
+                job_id, status = answers.get(timeout=remaining)
+                statuses[job_id] = status
         lanes.close(wait=False)
-        return found
+        return statuses
+
+    # ---------------------------------------------------------------- stop
 
     def stop(self, job_id: str, task_name: str = "") -> None:
-        """Have the node that schedules a job stop it; while that is silent, end its part here and tell it later.
+        """Have the scheduling node stop a job, or one task of it.
 
-        Raises `NotFound`, and `PeerUnreachable` for a task, and for a job without a part here.
+        If that node is silent, this node's part of the job ends here and the node hears of it later.
+        Raises `NotFound`, and `PeerUnreachable` for a task or for a job without a part here.
         """
         record = self._store.record(job_id)
         if record is not None and task_name:
-            _known_task(record.spec, task_name)
-        scheduler = self._scheduling(job_id, record)
+            _check_task(record.spec, task_name)
+        scheduler = self._scheduler_api(job_id, record)
+        local = record if isinstance(record, LocalJob) and not task_name else None
         try:
-            if (
-                isinstance(record, LocalJob)
-                and ended(JOB, record.status)
-                and self._over_there(scheduler, record)
-            ):
+            if isinstance(record, LocalJob) and self._is_over(scheduler, record):
                 return
             if not (isinstance(record, Job) and record.ending):
-                self._asked(job_id, "stop", task=task_name)
-            if isinstance(record, LocalJob) and not task_name:
-                person = by_user().get("user")
-                by = f"{person} at {self._peers.node}" if person else self._peers.node
-                self._executor.stop_requested(job_id, by)
-            with (
-                traced(record.spec.trace_id if record else current_trace()),
-                self._in_timeline(job_id),
-            ):
+                self._note_request(job_id, "stop", task=task_name)
+            if local is not None:
+                self._executor.record_stop_request(job_id, self._requester())
+            trace_id = record.spec.trace_id if record else current_trace()
+            with traced(trace_id), self._calls_in_timeline(job_id):
                 scheduler.stop_job(job_id, task_name, self._peers.node)
         except GatewayError as error:
-            silent = isinstance(error, PeerUnreachable) or error.reason in (
-                "NODE_UNKNOWN",
-                "JOB_UNKNOWN",
-            )
-            if isinstance(record, LocalJob) and not task_name and not silent:
-                self._executor.stop_requested(job_id, "")
-            if task_name or not silent or not isinstance(record, LocalJob):
+            if local is None:
+                raise
+            if not _is_silence(error):
+                self._executor.record_stop_request(job_id, "")
                 raise
             self._executor.stop_here(job_id, error.message)
 
-    def _over_there(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
-        """Say whether a job that has ended here has at the node that schedules it, as far as that can be asked.
+    def _requester(self) -> str:
+        """Return who requests something here, for the scheduling node: this node or a person."""
+        person = by_user().get("user")
+        if person:
+            return f"{person} at {self._peers.node}"
+        return self._peers.node
 
-        It goes on there where this node was left out of it, or has ended its own part by itself. Raises
-        `PeerUnreachable` where it has for that node's silence, and that goes on.
+    def _is_over(self, scheduler: SchedulerApi, local: LocalJob) -> bool:
+        """Return whether a job has ended here and at its scheduling node, too.
+
+        It may go on there if this node was left out of it, or has ended its own part. Without an
+        answer it counts as ended, unless this node ended its part because of that very silence:
+        then raises `PeerUnreachable`.
         """
+        if not ended(JOB, local.status):
+            return False
         try:
-            return ended(JOB, scheduler.job_status(local.id, self._peers.node).status)
+            reported = scheduler.job_status(local.id, self._peers.node)
         except PeerUnreachable:
-            if local.ending and local.ending.failure and local.ending.failure.reason == UNREACHABLE:
+            failure = local.ending.failure if local.ending else None
+            if failure is not None and failure.reason == UNREACHABLE:
                 raise
             return True
         except GatewayError:
             return True
-
-    @contextmanager
-    def _in_timeline(self, job_id: str) -> Iterator[None]:
-        """Write the requests that this node's platform caused into the job's timeline, whatever they come to."""
-        with listening() as calls:
-            try:
-                yield
-            finally:
-                self._store.note(job_id, "initiator", notes_of(calls, self._clock(), **by_user()))
+        return ended(JOB, reported.status)
 
     def stop_job(
         self,
@@ -419,42 +445,49 @@ class Coordinator:
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Record that it was asked for; the scheduler tells the nodes afterwards."""
+        """Record the request to stop; the scheduler tells the nodes afterwards."""
         job = self._scheduled(job_id, sender)
-        by, now = sender or self._peers.node, self._clock()
+        by = sender or self._peers.node
+        now = self._clock()
         if task_name:
-            _known_task(job.spec, task_name)
+            _check_task(job.spec, task_name)
             self._scheduler.record(job_id, messages.TaskStopRequested(task_name, by, now))
             return
-        why = why or Failure("STOPPED")
+        failure = why or Failure("STOPPED")
         self._scheduler.record(
-            job_id, messages.StopRequested(by, now, why.message, reason=why.reason)
+            job_id, messages.StopRequested(by, now, failure.message, reason=failure.reason)
         )
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
-        """Stop all jobs scheduled here of which nothing runs yet; return them. ``dry_run``: only say which."""
-        waiting = self._store.jobs.in_state(*queries.WAITING)
-        return waiting if dry_run else [job_id for job_id in waiting if self._cancelled(job_id, by)]
+        """Stop all jobs scheduled here of which nothing runs yet; return their ids.
 
-    def _cancelled(self, job_id: str, by: str) -> bool:
-        """Stop a job of which nothing runs yet; False where it runs, or is over or deleted, by now."""
-        asked = messages.StopRequested(
-            by, self._clock(), f"cancelled by {by} while it waited", if_waiting=True
-        )
+        ``dry_run``: return the ids and stop nothing.
+        """
+        waiting_jobs = self._store.jobs.in_state(*queries.WAITING)
+        if dry_run:
+            return waiting_jobs
+        return [job_id for job_id in waiting_jobs if self._cancel(job_id, by)]
+
+    def _cancel(self, job_id: str, by: str) -> bool:
+        """Stop a job of which nothing runs yet; False if it runs, is over or deleted by now."""
+        text = f"cancelled by {by} while it waited"
+        request = messages.StopRequested(by, self._clock(), text, if_waiting=True)
         try:
-            job = self._scheduler.record(job_id, asked)
+            job = self._scheduler.record(job_id, request)
         except NotFound:
             return False
-        cancelled = job.ending is not None and job.ending.at == asked.at
-        if cancelled:
-            self._asked(job_id, "cancellation")
-        return cancelled
+        if job.ending is None or job.ending.at != request.at:
+            return False
+        self._note_request(job_id, "cancellation")
+        return True
+
+    # ---------------------------------------------------------------- suspend, amend
 
     def suspend(self, job_id: str, on: bool) -> None:
-        """Have the node that schedules a job start no further task of it, or go on."""
+        """Have the scheduling node start no further task of a job, or go on with it."""
         with self._scheduled_by(job_id) as scheduler:
             scheduler.suspend_job(job_id, on, self._peers.node)
-        self._asked(job_id, "suspend" if on else "resume")
+        self._note_request(job_id, "suspend" if on else "resume")
 
     def suspend_job(
         self,
@@ -462,11 +495,12 @@ class Coordinator:
         on: bool,
         sender: NodeId,
     ) -> None:
-        """Record that it was asked for. Raises `Conflict` (JOB_ENDED) where that came too late."""
+        """Record the request to suspend or resume. Raises `Conflict` (JOB_ENDED) if it is too late."""
         self._scheduled(job_id, sender)
-        asked = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
-        job = self._scheduler.record(job_id, asked)
-        if (job.suspended is not None) is not on or ended(JOB, job.status):
+        request = messages.SuspendRequested(sender or self._peers.node, self._clock(), on)
+        job = self._scheduler.record(job_id, request)
+        is_suspended = job.suspended is not None
+        if is_suspended is not on or ended(JOB, job.status):
             raise Conflict(f"job {job_id} has ended, or is about to", reason="JOB_ENDED")
 
     def amend(
@@ -475,10 +509,13 @@ class Coordinator:
         parameters: Mapping[str, Any],
         reason: str,
     ) -> int:
-        """Have the node that schedules a job give tasks that have not begun new parameters; return the version."""
+        """Have the scheduling node give new parameters to tasks that have not begun.
+
+        Returns the version of the job's parameters.
+        """
         with self._scheduled_by(job_id) as scheduler:
             version = scheduler.amend_job(job_id, parameters, reason, self._peers.node)
-        self._asked(job_id, "parameter change", version=version, reason=reason)
+        self._note_request(job_id, "parameter change", version=version, reason=reason)
         return version
 
     def amend_job(
@@ -488,29 +525,40 @@ class Coordinator:
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Offer them to every node, then record them, if none of the tasks has begun by then."""
+        """Offer the parameters to every node, then record them if none of the tasks has begun."""
         job = self._scheduled(job_id, sender)
         if job.status is not JobStatus.RUNNING or job.ending is not None:
             raise Conflict(f"job {job_id} is {job.status}, not running", reason="JOB_NOT_RUNNING")
         by = sender or self._peers.node
-        before = rerun.amended(job.spec, job.amendments)
-        begun = [name for name, task in job.tasks.items() if not task.amendable]
-        if problems := rerun.amendable(before, parameters, begun, by):
+        spec_before = rerun.amended(job.spec, job.amendments)
+        begun_tasks = [name for name, task in job.tasks.items() if not task.amendable]
+        problems = rerun.amendable(spec_before, parameters, begun_tasks, by)
+        if problems:
             raise Invalid(problems)
-        one = Amendment(uuid4().hex, parameters, by, reason, self._clock())
-        after = replace(rerun.amended(before, [one]), bundles={})
-        holding = [known.id for known in job.amendments]
-        for node in job.active:
-            own = replace(job.spec, task_params=parameters).for_node(node.node).task_params
-            peer = self._peers.participant(node.node, job.spec.protocol)
-            peer.offer_parameters(
-                job_id, replace(one, parameters=own), holding, self._peers.node, after
+        amendment = Amendment(uuid4().hex, parameters, by, reason, self._clock())
+        spec_after = replace(rerun.amended(spec_before, [amendment]), bundles={})
+        self._offer_amendment(job, amendment, spec_after)
+        earlier = len(job.amendments)
+        job = self._scheduler.record(job_id, messages.ParametersAgreed(amendment, earlier))
+        if amendment not in job.amendments:
+            raise Conflict(
+                f"a task of job {job_id} has begun, or other parameters hold meanwhile: "
+                "nothing changes",
+                reason="TASK_BEGUN",
             )
-        job = self._scheduler.record(job_id, messages.ParametersAgreed(one, len(holding)))
-        if one not in job.amendments:
-            text = f"a task of job {job_id} has begun, or other parameters hold meanwhile: nothing changes"
-            raise Conflict(text, reason="TASK_BEGUN")
-        return job.amendments.index(one) + 1
+        return job.amendments.index(amendment) + 1
+
+    def _offer_amendment(self, job: Job, amendment: Amendment, spec_after: JobSpec) -> None:
+        """Offer new parameters to the job's nodes, each with those of its own parties alone."""
+        in_force = [earlier.id for earlier in job.amendments]
+        whole = replace(job.spec, task_params=amendment.parameters)
+        for node_job in job.active:
+            node = node_job.node
+            offered = replace(amendment, parameters=whole.for_node(node).task_params)
+            peer = self._peers.participant(node, job.spec.protocol)
+            peer.offer_parameters(job.id, offered, in_force, self._peers.node, spec_after)
+
+    # ---------------------------------------------------------------- news from other nodes
 
     def confirm_job(
         self,
@@ -519,43 +567,17 @@ class Coordinator:
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Record what a node decided. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
+        """Record a node's decision. Raises `Conflict` (ALREADY_DECIDED) for the opposite of before."""
         job = self._scheduled(job_id, sender)
         if sender not in job.nodes:
             raise NotAllowed(f"node {sender or '(not named)'} has no part in job {job_id}")
         if failure is not None:
             failure = replace(failure, node=sender)
         event = ApprovalReported(sender, self._clock(), failure)
-        if problem := approval.contradicts(job, event):
+        problem = approval.contradicts(job, event)
+        if problem:
             raise Conflict(f"job {job_id}: {problem}", reason="ALREADY_DECIDED")
         self._scheduler.record(job_id, event)
-
-    def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Tell of a job that this node schedules, or else a node of the job how this one's part of it is."""
-        local = self._store.record(job_id)
-        here = self._peers.node
-        if (
-            isinstance(local, LocalJob)
-            and local.spec.scheduler != here
-            and not is_outside(local.spec, sender)
-        ):
-            part = local_view(local, self._store.run_timing)
-            tasks = [replace(task, failure=None) for task in part.tasks]
-            return replace(
-                part,
-                failure=None,
-                warnings=(),
-                waiting=None,
-                tasks=tasks,
-            )  # they may quote own data
-        return view(self._scheduled(job_id, sender), self._store.timing)
-
-    def _scheduled(self, job_id: str, sender: NodeId) -> Job:
-        """Return a job that this node schedules. Raises `NotFound`, also for a node without a part in it."""
-        job = self._store.jobs.find(job_id)
-        if job is None or is_outside(job.spec, sender):
-            raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        return job
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
         """Record news of a task. Raises `NotAllowed` for a node without a part in it."""
@@ -563,58 +585,144 @@ class Coordinator:
         job_id = self._store.job_of_task(report.task_id)
         if job_id is None:
             raise unknown
-        now, failure = self._clock(), report.failure
-        news = messages.TaskReported(
-            report.task_id, sender, report.role, report.status, now, failure, pushed=True
-        )
 
-        def allowed(job: Job) -> None:
+        def check_sender(job: Job) -> None:
             if is_outside(job.spec, sender):
                 raise unknown
-            task = next(t for t in job.tasks.values() if t.has(report.task_id))
+            task = next(task for task in job.tasks.values() if task.has(report.task_id))
             if sender not in task.nodes:
-                raise NotAllowed(
-                    f"node {sender or '(not named)'} has no part in task {report.task_id}"
-                )
+                name = sender or "(not named)"
+                raise NotAllowed(f"node {name} has no part in task {report.task_id}")
 
-        self._scheduler.record(job_id, news, allowed=allowed)
+        event = messages.TaskReported(
+            report.task_id,
+            sender,
+            report.role,
+            report.status,
+            self._clock(),
+            report.failure,
+            pushed=True,
+        )
+        self._scheduler.record(job_id, event, allowed=check_sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Record that a node has something free; the job is then asked for again there."""
+        """Record that a node has free resources; the scheduler then asks it again for the job."""
         self._scheduled(job_id, sender)
         self._scheduler.record(job_id, messages.Freed(sender or self._peers.node, self._clock()))
 
-    def check(self, spec: JobSpec) -> list[str]:
-        """Return warnings about a job as far as this node can tell. Raises `Invalid` with every problem."""
-        return self._new.check(spec)
+    # ---------------------------------------------------------------- helpers
+
+    def _scheduled(self, job_id: str, sender: NodeId) -> Job:
+        """Return a job scheduled here. Raises `NotFound`, also for a sender outside the job."""
+        job = self._store.jobs.find(job_id)
+        if job is None or is_outside(job.spec, sender):
+            raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
+        return job
+
+    def _scheduler_api(self, job_id: str, record: Job | LocalJob | None) -> SchedulerApi:
+        """Return the API of a job's scheduling node: this object or a client. Raises `NotFound`."""
+        if isinstance(record, Job):
+            return self
+        if record is not None:
+            return self._peers.scheduler(record.spec.scheduler, record.spec.protocol)
+        node = self._store.scheduler_of(job_id)
+        if node is None:
+            raise NotFound(
+                f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
+            )
+        return self._peers.scheduler(node, "bfia")
+
+    @contextmanager
+    def _scheduled_by(self, job_id: str) -> Iterator[SchedulerApi]:
+        """Yield the API of a job's scheduling node, under the job's trace id. Raises `NotFound`."""
+        record = self._store.record(job_id)
+        with traced(record.spec.trace_id if record else current_trace()):
+            yield self._scheduler_api(job_id, record)
+
+    def _note_request(
+        self,
+        job_id: str,
+        what: str,
+        **detail: Any,
+    ) -> None:
+        """Write the person who requested something here into the job's timeline, if known."""
+        person = by_user().get("user")
+        if not person:
+            return
+        note = Note(self._clock(), f"{what} requested", person, detail)
+        self._store.note(job_id, "operator", [note])
+
+    @contextmanager
+    def _calls_in_timeline(self, job_id: str) -> Iterator[None]:
+        """Write the calls that this node's platform caused into the job's timeline, failed or not."""
+        with listening() as calls:
+            try:
+                yield
+            finally:
+                notes = notes_of(calls, self._clock(), **by_user())
+                self._store.note(job_id, "initiator", notes)
 
 
-def _known_task(spec: JobSpec, name: str) -> None:
+def _check_task(spec: JobSpec, name: str) -> None:
     if spec.dag.get(name) is None:
         raise NotFound(f"job {spec.job_id} has no task {name}", reason="TASK_UNKNOWN")
 
 
-def _decided(job: Job) -> bool:
-    """Say whether every node has accepted the job or waits for somebody to, or the job has come to its end."""
-    return job.status is not JobStatus.PENDING or (
-        job.ending is None and all(n.create.state is CallState.OK for n in job.active)
-    )
+def _is_silence(error: GatewayError) -> bool:
+    """Return whether a call failed without an answer from a node that knows the job."""
+    if isinstance(error, PeerUnreachable):
+        return True
+    return error.reason in ("NODE_UNKNOWN", "JOB_UNKNOWN")
+
+
+def _without_texts(part: JobView) -> JobView:
+    tasks = [replace(task, failure=None) for task in part.tasks]
+    return replace(part, failure=None, warnings=(), waiting=None, tasks=tasks)
+
+
+def _is_decided(job: Job) -> bool:
+    """Return whether a submission can be answered.
+
+    It can once every node has accepted the job or waits for a person's approval, or the job has
+    left PENDING.
+    """
+    if job.status is not JobStatus.PENDING:
+        return True
+    if job.ending is not None:
+        return False
+    return all(node_job.create.state is CallState.OK for node_job in job.active)
+
+
+def _refused(job: Job) -> Refused:
+    """Return the error that answers the submission of a job which ended before it began."""
+    failure = job.ending.failure if job.ending else None
+    problems: list[Problem] = []
+    for refusal in job.refusals:
+        problems += of_job(refusal.message, refusal.node)
+    reason = failure.reason if failure else "REFUSED"
+    error = Refused(_refusal(job), reason=reason, problems=problems)
+    error.node = failure.node if failure else ""
+    return error
 
 
 def _refusal(job: Job) -> str:
+    """Return the refusals of a job's nodes in one line, each with its node and reason."""
     failure = job.ending.failure if job.ending else None
-    refusals = []
-    for one in job.refusals:
-        known = (
-            failure and failure.reason == one.reason
-        ) or f" {one.reason}: " in one.message  # it stands before
-        named = known and one.message.startswith(f"{one.node} ")
-        text = one.message if known else f"{one.reason} {one.message}".strip()
-        refusals.append(text if named else f"{one.node}: {text}")
+    shown_reason = failure.reason if failure else ""
+    refusals = [_refusal_text(refusal, shown_reason) for refusal in job.refusals]
     if refusals:
         return "; ".join(refusals)
-    return (
-        failure.message
-        if failure and failure.message
-        else "the job was stopped before every node accepted it"
-    )
+    if failure and failure.message:
+        return failure.message
+    return "the job was stopped before every node accepted it"
+
+
+def _refusal_text(refusal: Failure, shown_reason: str) -> str:
+    """Return a refusal with node and reason, without repeating what the message already names."""
+    message = refusal.message
+    has_reason = refusal.reason == shown_reason or f" {refusal.reason}: " in message
+    if not has_reason:
+        return f"{refusal.node}: {refusal.reason} {message}".strip()
+    if message.startswith(f"{refusal.node} "):
+        return message
+    return f"{refusal.node}: {message}"

@@ -237,9 +237,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._hooks = hooks
         self._timing = timing
         self._watch: Watch | None = None
-        self._scheduler_calls = SchedulerCalls(
-            peers, self._clock, self.scheduler_alive, hooks.silent
-        )
+        self._scheduler_calls = SchedulerCalls(peers, self._clock, self.note_contact, hooks.silent)
         every = timing.probe_every
         self._rounds = Loop(
             "probes", lambda _: self._round(), lambda _: ["all"], every=every, workers=1
@@ -479,13 +477,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing
         )
         code, message = ("", "") if run.result_code else self._last_words(run)
-        cause = self.cause(run, message) if probe.code else None
+        cause = self.storage_failure(run, message) if probe.code else None
         alive = run.reported is None and run.stop_at is None
         if cause is None and probe.cut_off and not probe.oom_killed and alive:
             cause = _network_lost(run)
         return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
 
-    def cause(self, run: Run, words: str) -> Failure | None:
+    def storage_failure(self, run: Run, words: str) -> Failure | None:
         """Return why the storage elsewhere of a run that fails with these words may be the cause."""
         if run.over or run.stop_at is not None:
             return None
@@ -502,7 +500,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         )
         if status is None:
             return []
-        cause = self.cause(run, "") if status is TaskStatus.FAILED else None
+        cause = self.storage_failure(run, "") if status is TaskStatus.FAILED else None
         return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
 
     def _last_words(self, run: Run) -> tuple[str, str]:
@@ -585,7 +583,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """End a job here whose scheduling node is silent; that one learns of it once it answers."""
         self.record(job_id, messages.StoppedHere(self._clock(), why))
 
-    def learned(self, local: LocalJob, view: JobView) -> LocalJob:
+    def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
         """Take in what the scheduling node has just reported of a job: that it has ended, and how."""
         for event in _lost_stop(local, view, self._clock()):
             outcome = event.ending.outcome if event.ending else Outcome.STOPPED
@@ -594,11 +592,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 return self.record(local.id, event)
         return local
 
-    def stop_requested(self, job_id: str, by: str) -> None:
+    def record_stop_request(self, job_id: str, by: str) -> None:
         """Record that people here have the scheduling node stop a job; ``by`` empty: it has refused to."""
         self.record(job_id, messages.StopWished(self._clock(), by))
 
-    def scheduler_alive(self, local: LocalJob) -> None:
+    def note_contact(self, local: LocalJob) -> None:
         """Note that the scheduling node of a job has sent something."""
         now = self._clock()
         if contact.worth_noting(local, now, self._timing.orphan):

@@ -1,41 +1,38 @@
-"""Use cases of a participating node: accept a job, run its tasks, report on them, end it; answer job audits."""
+"""Use cases of a participating node: accept a job, run its tasks, report on them, end it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.domain import approval, rerun
 from gateway.domain import dag as flow
-from gateway.domain.approval import AuditStatus, Policy
 from gateway.domain.dag import DagNode
 from gateway.domain.dry_run import Item
-from gateway.domain.execution import machine
 from gateway.domain.execution.messages import Decided, Misreported, Reported, StopRequested
 from gateway.domain.execution.runs import merge_runs
-from gateway.domain.job import Acceptance, Job
+from gateway.domain.job import Acceptance
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule
 from gateway.domain.quorum import can_spare
-from gateway.domain.run import Audit, LocalJob, Run
-from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId, is_outside
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import Amendment, Ending, JobSpec, NodeId, is_outside
 from gateway.domain.states import JOB, JobStatus, RunStatus, TaskStatus, ended, move
 from gateway.errors import Conflict, Invalid, NotAllowed, NotFound, Refused, TooLarge
 from gateway.jobs.admission import Admission
+from gateway.jobs.deletion import Deleting
+from gateway.jobs.digest import MAX_JOB_SIZE
 from gateway.jobs.executor import Executor
+from gateway.jobs.ids import check_id_unused
 from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
-from gateway.jobs.retention import Deleting
-from gateway.jobs.submission import LARGEST
-from gateway.ports import Callback, SchedulerApi, TaskNews
+from gateway.ports import Callback, TaskNews
 from gateway.runtime.context import NodeContext
 from gateway.runtime.loop import while_away
 from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
-from gateway.store.repositories import SqlJobAudits
 from gateway.store.serialization import dumps
-from gateway.store.store import Store
 
-_MOST_PENDING = 8
-"""offers of new parameters that a job keeps until the scheduling node has recorded them; older ones go"""
+# Offers of new parameters per job that the scheduling node has not recorded yet; older ones go.
+_MAX_PENDING_OFFERS = 8
 
 
 class Participant:
@@ -63,72 +60,99 @@ class Participant:
         self._deleting = deleting
         self._home_of = home_of
 
-    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Validate and store a job."""
-        _check_id(self._store, spec.job_id, spec.job_id)
-        with self._registry.one_view():
-            local = self.admission.admitted(spec, sender)
-        others = local.agreement and sender not in ("", self._node)
-        if others and any(
-            line.event == "job deleted" for line in self._store.timeline(spec.job_id)
-        ):
-            text = f"job {spec.job_id} ran here already and was deleted; what was signed is not run twice"
-            raise Conflict(text, reason="JOB_ID_CONFLICT")
-        if not self._store.local_jobs.add(local, spec.flow_id):
-            local = self._created_again(local, sender)
-        self._executor.watch(local)
-        return self._acceptance(local)
-
-    def _created_again(self, local: LocalJob, sender: NodeId) -> LocalJob:
-        known = self._store.local_jobs.get(local.id)
-        unused = approval.unused(known)
-        if not (approval.is_same(known, local.spec) if unused else known.digest == local.digest):
-            if known.spec.scheduler != local.spec.scheduler:
-                raise Conflict(
-                    f"job {local.id} is here already, from another node", reason="JOB_ID_CONFLICT"
-                )
-            raise Conflict(
-                f"job {local.id} is here already, with another body", reason="JOB_ID_CONFLICT"
-            )
-        if not unused:
-            return known
-        now, checks, agreement = self._clock(), local.checks, local.agreement
-        return self._executor.change(
-            known.id,
-            lambda local: replace(
-                approval.created(local, now, sender), checks=checks, agreement=agreement
-            ),
-        )
+    # ---------------------------------------------------------------- creation
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
         """Report what would happen to a job here, and create nothing."""
         return self.admission.dry_run(spec, sender)
 
+    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
+        """Return None: this node needs no question beforehand, it answers the creation."""
+        return None
+
+    def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
+        """Validate and store a job."""
+        check_id_unused(self._store, spec.job_id, spec.job_id)
+        with self._registry.one_view():
+            local = self.admission.admitted(spec, sender)
+        if local.agreement and sender not in ("", self._node):
+            self._check_not_deleted(spec.job_id)
+        if not self._store.local_jobs.add(local, spec.flow_id):
+            local = self._repeat_creation(local, sender)
+        self._executor.watch(local)
+        return self._acceptance(local)
+
+    def _check_not_deleted(self, job_id: str) -> None:
+        """Raise `Conflict` for a job that ran here: a signed agreement holds for one execution."""
+        for entry in self._store.timeline(job_id):
+            if entry.event == "job deleted":
+                raise Conflict(
+                    f"job {job_id} ran here already and was deleted; "
+                    "what was signed is not run twice",
+                    reason="JOB_ID_CONFLICT",
+                )
+
+    def _repeat_creation(self, new: LocalJob, sender: NodeId) -> LocalJob:
+        """Return the record of a job that is here already. Raises `Conflict` if it is another job.
+
+        A job known from an audit alone becomes a created one.
+        """
+        existing = self._store.local_jobs.get(new.id)
+        was_only_audited = approval.unused(existing)
+        if was_only_audited:
+            is_same = approval.is_same(existing, new.spec)
+        else:
+            is_same = existing.digest == new.digest
+        if not is_same:
+            difference = "with another body"
+            if existing.spec.scheduler != new.spec.scheduler:
+                difference = "from another node"
+            raise Conflict(f"job {new.id} is here already, {difference}", reason="JOB_ID_CONFLICT")
+        if not was_only_audited:
+            return existing
+        now = self._clock()
+
+        def create(local: LocalJob) -> LocalJob:
+            created = approval.created(local, now, sender)
+            return replace(created, checks=new.checks, agreement=new.agreement)
+
+        return self._executor.change(existing.id, create)
+
     def _acceptance(self, local: LocalJob) -> Acceptance:
-        refused = local.approval.failure if local.approval else None
-        if refused is None and approval.unused(local) and local.ending is not None:
-            refused = local.ending.failure
-        if (
-            refused is not None
-        ):  # and the creation was repeated, or follows a question that was answered so
-            raise Refused(refused.message, reason=refused.reason)
-        until = approval.expires_at(local)
-        within = None if until is None else max((until - self._clock()).total_seconds(), 0.0)
-        most = local.pool.tasks_at_once if local.pool else None
-        fetched = (
-            local.preparation
-            if approval.prepares(local) and not approval.asks_person(local)
-            else None
-        )
+        """Return the answer to a creation. Raises `Refused` if the job was refused before.
+
+        That happens for a repeated creation, or for one that follows a refused audit.
+        """
+        refusal = local.approval.failure if local.approval else None
+        if refusal is None and approval.unused(local) and local.ending is not None:
+            refusal = local.ending.failure
+        if refusal is not None:
+            raise Refused(refusal.message, reason=refusal.reason)
+        expires_at = approval.expires_at(local)
+        expires_in = None  # seconds
+        if expires_at is not None:
+            remaining = expires_at - self._clock()
+            expires_in = max(remaining.total_seconds(), 0.0)
+        waits_for = ""
+        if local.preparation and approval.prepares(local) and not approval.asks_person(local):
+            waits_for = f"fetches {', '.join(local.preparation.images)}"
         return Acceptance(
             local.pool is not None,
-            most,
-            until is not None,
-            within,
+            local.pool.tasks_at_once if local.pool else None,
+            expires_at is not None,
+            expires_in,
             local.can_inherit,
-            waits_for=f"fetches {', '.join(fetched.images)}" if fetched else "",
+            waits_for=waits_for,
             checks=local.checks,
         )
+
+    # ---------------------------------------------------------------- approval
+
+    def waiting(self) -> list[LocalJob]:
+        """Return the jobs here that wait for a person's approval, oldest first."""
+        pending = self._store.local_jobs.in_state(JobStatus.PENDING)
+        jobs = [self._store.local_jobs.get(job_id) for job_id in pending]
+        return [local for local in jobs if approval.asks_person(local)]
 
     def decide(
         self,
@@ -137,10 +161,10 @@ class Participant:
         by: str,
         words: str,
     ) -> tuple[LocalJob, bool]:
-        """Take a person's decision on a job that waits for one; once. Raises `NotFound`, `Conflict`.
+        """Record a person's decision on a job that waits for one. Raises `NotFound`, `Conflict`.
 
-        Returns the job, and whether this decision is the one that counts: False where the same was decided
-        before, whose words stay.
+        Returns the job and whether this decision counts: False if somebody had decided the same
+        before (the first one's words stay).
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
@@ -151,44 +175,25 @@ class Participant:
             )
         event = Decided(approve, by, words, self._clock())
         local = self._executor.record(job_id, event)
-        known, prepares = local.approval, approval.prepares(local)
-        wanted = JobStatus.READY if approve else JobStatus.REJECTED
-        agreed = approve and prepares and not approval.asks_person(local)
-        if known is None or not (agreed or known.decision is wanted):
-            reported = (
-                known.decision if known and known.decision is not JobStatus.PENDING else "ended"
+        if not _has_decision(local, approve):
+            raise Conflict(
+                f"job {job_id} is {_decision_word(local)} here already", reason="ALREADY_DECIDED"
             )
-            reported = JobStatus.READY if prepares else reported
-            raise Conflict(f"job {job_id} is {reported} here already", reason="ALREADY_DECIDED")
-        return local, (known.decided_at, known.by) == (event.at, by)
+        recorded = local.approval
+        counts = recorded is not None and (recorded.decided_at, recorded.by) == (event.at, by)
+        return local, counts
 
-    def waiting(self) -> list[LocalJob]:
-        """Return the jobs here that wait for a person, the oldest first."""
-        jobs = map(self._store.local_jobs.get, self._store.local_jobs.in_state(JobStatus.PENDING))
-        return [local for local in jobs if approval.asks_person(local)]
-
-    def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Return None: this node is not asked before, it answers when the job is created."""
-        return None
-
-    def withdraw(
-        self,
-        job_id: str,
-        ending: Ending | None,
-        sender: NodeId,
-    ) -> None:
-        """End the job here: a question that was answered is a job."""
-        self.stop_job(job_id, "", ending, sender)
+    # ---------------------------------------------------------------- resources and start
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Hold what the job needs. Raises `NotAllowed` where it may no longer use its data, too."""
-        local = self._mine(job_id, sender)
+        """Hold the resources of a job. Raises `NotAllowed` if it may no longer use its data, too."""
+        local = self._job_for(job_id, sender)
         self.admission.check_start(local, sender)
         self._resources.hold(local)
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Give back what a READY job holds. Raises `Conflict` for any other."""
-        local = self._mine(job_id, sender)
+        """Release the resources of a READY job. Raises `Conflict` for any other."""
+        local = self._job_for(job_id, sender)
         if local.status is not JobStatus.READY:
             raise Conflict(
                 f"job {job_id} is {local.status} here; it returns what it holds at its end"
@@ -201,29 +206,37 @@ class Participant:
         sender: NodeId,
         without: Sequence[str] = (),
     ) -> None:
-        """Hold what is not held yet, and begin; a job that runs stays as it is, but for who is left out."""
-        local = self._mine(job_id, sender)
+        """Hold the resources if they are not held yet, and begin.
+
+        ``without``: labels of excluded parties; a running job takes in those alone.
+        """
+        local = self._job_for(job_id, sender)
         self.admission.check_start(local, sender)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
 
         def start(local: LocalJob) -> LocalJob:
-            left = set(without) - {*local.excluded}
-            if left_out := tuple(
-                party.label for party in local.spec.parties if party.label in left
-            ):
-                _check_spared(local, left_out)
-                local = replace(local, excluded=(*local.excluded, *left_out))
-                local = local.noted(self._clock(), "continues without", sender, parties=left_out)
+            local = self._exclude(local, without, sender)
             if local.status is JobStatus.RUNNING:
                 return local
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
-            return replace(local, status=move(JOB, local.status, JobStatus.RUNNING)).noted(
-                self._clock(), "job RUNNING here", sender
-            )
+            local = replace(local, status=move(JOB, local.status, JobStatus.RUNNING))
+            return local.noted(self._clock(), "job RUNNING here", sender)
 
         self._store.local_jobs.update(job_id, start)
+
+    def _exclude(self, local: LocalJob, labels: Sequence[str], sender: NodeId) -> LocalJob:
+        """Return the job without further parties, as far as they are not excluded yet."""
+        new_labels = set(labels).difference(local.excluded)
+        left_out = tuple(party.label for party in local.spec.parties if party.label in new_labels)
+        if not left_out:
+            return local
+        _check_can_exclude(local, left_out)
+        local = replace(local, excluded=(*local.excluded, *left_out))
+        return local.noted(self._clock(), "continues without", sender, parties=left_out)
+
+    # ---------------------------------------------------------------- new parameters
 
     def offer_parameters(
         self,
@@ -233,37 +246,48 @@ class Participant:
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """Check the job with them as at its creation, and put them aside."""
-        local = _with_amendments(self._mine(job_id, sender), holding)
+        """Check the job with new parameters as at its creation, and keep them until a task starts.
+
+        ``holding``: ids of earlier offers that are in force.
+        """
+        local = _with_amendments(self._job_for(job_id, sender), holding)
         if ended(JOB, local.status):
             raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
-        now = rerun.in_force(local)
-        begun = {run.task_name for run in local.standing()}
-        if problems := rerun.amendable(now, offered.parameters, begun, local.spec.scheduler):
+        spec_before = rerun.in_force(local)
+        begun_tasks = {run.task_name for run in local.standing()}
+        problems = rerun.amendable(
+            spec_before, offered.parameters, begun_tasks, local.spec.scheduler
+        )
+        if problems:
             raise Invalid(problems)
         bundles = {self._node: offered.bundle} if offered.bundle else {}
-        amended_job = replace(rerun.amended(now, [offered]), bundles=bundles)
-        warnings = self.admission.check_amended(amended_job, sender)
+        spec_after = replace(rerun.amended(spec_before, [offered]), bundles=bundles)
+        warnings = self.admission.check_amended(spec_after, sender)
+        add_offer = partial(self._add_offer, offer=offered, warnings=warnings)
+        self._store.local_jobs.update(job_id, add_offer)
 
-        def add(local: LocalJob) -> LocalJob:
-            if any(one.id == offered.id for one in local.offered):
-                return local
-            pending = [one for one in local.offered if one.id not in local.amendments]
-            kept = (*(one for one in local.offered if one not in pending[:-_MOST_PENDING]), offered)
-            if (size := len(dumps(kept))) > LARGEST:
-                rule = f"must not have more than {LARGEST} characters with earlier ones"
-                raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
-            new_warnings = [text for text in warnings if text not in local.warnings]
-            local = replace(local, offered=kept, warnings=(*local.warnings, *new_warnings))
-            return local.noted(
-                self._clock(),
-                "new parameters offered",
-                offered.by,
-                tasks=offered.tasks,
-                reason=offered.reason,
-            )
+    def _add_offer(self, local: LocalJob, offer: Amendment, warnings: Sequence[str]) -> LocalJob:
+        if any(earlier.id == offer.id for earlier in local.offered):
+            return local
+        pending = [earlier for earlier in local.offered if earlier.id not in local.amendments]
+        outdated = pending[:-_MAX_PENDING_OFFERS]
+        offers = [earlier for earlier in local.offered if earlier not in outdated]
+        offers.append(offer)
+        size = len(dumps(tuple(offers)))
+        if size > MAX_JOB_SIZE:
+            rule = f"must not have more than {MAX_JOB_SIZE} characters with earlier ones"
+            raise Invalid([Problem("parameters", rule, size)], reason=TooLarge.reason)
+        new_warnings = [text for text in warnings if text not in local.warnings]
+        local = replace(local, offered=tuple(offers), warnings=(*local.warnings, *new_warnings))
+        return local.noted(
+            self._clock(),
+            "new parameters offered",
+            offer.by,
+            tasks=offer.tasks,
+            reason=offer.reason,
+        )
 
-        self._store.local_jobs.update(job_id, add)
+    # ---------------------------------------------------------------- tasks
 
     def start_task(
         self,
@@ -273,51 +297,71 @@ class Participant:
         sender: NodeId,
         holding: Sequence[str] = (),
     ) -> None:
-        """Store the runs; the executor starts them afterwards."""
-        local = _with_amendments(self._mine(job_id, sender), holding)
-        if started := local.runs_of(task_id):
+        """Store the runs of a task; the executor starts them afterwards.
+
+        ``holding``: ids of the offered parameters that are in force.
+        """
+        local = _with_amendments(self._job_for(job_id, sender), holding)
+        started = local.runs_of(task_id)
+        if started:
             if started[0].task_name != task_name:
                 text = f"task id {task_id} is that of task {started[0].task_name} here"
                 raise Conflict(text, reason="TASK_ID_CONFLICT")
             return
-        if rule := name_rule(task_id, LARGEST_NAME // 3):
+        rule = name_rule(task_id, LARGEST_NAME // 3)
+        if rule:
             raise Invalid([Problem("task_id", rule, task_id)])
         node = local.spec.dag.get(task_name)
         if node is None:
             raise NotFound(f"job {job_id} has no task {task_name}", reason="TASK_UNKNOWN")
-        _check_id(self._store, task_id, job_id)
+        check_id_unused(self._store, task_id, job_id)
         with self._registry.one_view():
             self.admission.check_start(local, sender)
-            runs = self._planner.runs(replace(local, spec=rerun.in_force(local)), node, task_id)
+            amended = replace(local, spec=rerun.in_force(local))
+            runs = self._planner.runs(amended, node, task_id)
         if local.status is JobStatus.READY:
             self._resources.hold(local)
-        now = self._clock()
 
-        def add(local: LocalJob) -> LocalJob:
+        def start(local: LocalJob) -> LocalJob:
             if local.runs_of(task_id):
                 return local
             if ended(JOB, local.status):
                 raise Conflict(f"job {job_id} has ended here", reason="JOB_ENDED")
             _check_attempt(local, node, holding)
-            status = local.status
-            if status is JobStatus.READY:  # the start of the job itself may be on its way yet
-                status = move(JOB, status, JobStatus.RUNNING)
-            home = self._home_of(local)  # which another gateway may just have become
-            begun = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
-            local = replace(
-                local,
-                status=status,
-                home=home,
-                runs=(*local.runs, *begun),
-            )
-            # a slow start may come after a later one, whose parameters hold
-            local = replace(local, amendments=tuple(dict.fromkeys((*local.amendments, *holding))))
-            local = local.noted(now, "task accepted", sender, task=task_name, task_id=task_id)
-            for message in (text for run in begun for text in run.warnings):
-                local = local.noted(now, "input missing", task=task_name, message=message)
-            return local
+            return self._add_runs(local, runs, holding, sender)
 
-        self._executor.change(job_id, add)
+        self._executor.change(job_id, start)
+
+    def _add_runs(
+        self,
+        local: LocalJob,
+        runs: Sequence[Run],
+        holding: Sequence[str],
+        sender: NodeId,
+    ) -> LocalJob:
+        """Return the job with the runs of a task that begins."""
+        now = self._clock()
+        status = local.status
+        if status is JobStatus.READY:  # the start of the job may arrive later
+            status = move(JOB, status, JobStatus.RUNNING)
+        # Another gateway may have become the job's home since the runs were planned.
+        home = self._home_of(local)
+        owned = tuple(run if run.owner == home else replace(run, owner=home) for run in runs)
+        # A slow start may arrive after a later one; the parameters of that one stay in force.
+        amendments = tuple(dict.fromkeys((*local.amendments, *holding)))
+        local = replace(
+            local,
+            status=status,
+            home=home,
+            runs=(*local.runs, *owned),
+            amendments=amendments,
+        )
+        task_name = runs[0].task_name
+        local = local.noted(now, "task accepted", sender, task=task_name, task_id=runs[0].task_id)
+        for run in owned:
+            for message in run.warnings:
+                local = local.noted(now, "input missing", task=task_name, message=message)
+        return local
 
     def poll_task(
         self,
@@ -325,17 +369,28 @@ class Participant:
         role: str,
         sender: NodeId,
     ) -> TaskNews:
-        """Tell how a task stands.
+        """Return the status of a task.
 
         ``role`` may be ``host``, ``host.1`` or empty. Raises `NotFound` (ROLE_UNKNOWN), too.
         """
-        local = self._of_task(task_id, sender)
-        self._allow(local, sender)
-        runs = _runs(local, task_id, role)
+        local = self._job_of_task(task_id, sender)
+        self._check_sender(local, sender)
+        runs = _runs_of_role(local, task_id, role)
         if not runs:
             raise NotFound(f"task {task_id} has no role {role} here", reason="ROLE_UNKNOWN")
-        failed = next((run.failure for run in runs if run.failure), None)
-        return TaskNews(merge_runs(runs), failed)
+        failures = [run.failure for run in runs if run.failure]
+        return TaskNews(merge_runs(runs), failures[0] if failures else None)
+
+    # ---------------------------------------------------------------- end
+
+    def withdraw(
+        self,
+        job_id: str,
+        ending: Ending | None,
+        sender: NodeId,
+    ) -> None:
+        """End a job here that was asked about and not created: here both are the same record."""
+        self.stop_job(job_id, "", ending, sender)
 
     def stop_job(
         self,
@@ -344,8 +399,8 @@ class Participant:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Record that it was asked for; the executor ends the runs afterwards."""
-        local = self._mine(job_id, sender)
+        """Record the request to stop; the executor ends the runs afterwards."""
+        local = self._job_for(job_id, sender)
         if task_name:
             self._stop_task(local, task_name, sender)
         else:
@@ -358,15 +413,16 @@ class Participant:
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End a task; a late stop of an attempt that another has followed changes nothing."""
+        """End a task; a late stop of an attempt that was followed by another changes nothing."""
         if job_id:
-            local = self._mine(job_id, sender)
+            local = self._job_for(job_id, sender)
         else:
-            local = self._of_task(task_id, sender)
-            self._allow(local, sender)
+            local = self._job_of_task(task_id, sender)
+            self._check_sender(local, sender)
         name = task_name or local.runs_of(task_id)[0].task_name
         newest = local.newest_runs(name)
-        if not (task_id and newest and newest[0].task_id != task_id):
+        is_outdated = task_id and newest and newest[0].task_id != task_id
+        if not is_outdated:
             self._stop_task(local, name, sender)
 
     def _stop_task(
@@ -375,10 +431,11 @@ class Participant:
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End a task's runs and those of what follows it.
+        """End a task's runs and those of its downstream tasks.
 
-        A task that succeeded keeps what followed it: some peers tidy up after a success in this way. The same
-        where it never started: what follows it cannot run here then, unless it succeeded at other nodes.
+        After a success, the downstream tasks stay: some peers tidy up by such a stop. Nor does
+        anything happen if the task never started here: its downstream tasks can run here only if
+        it succeeded at other nodes.
         """
         if local.spec.dag.get(task_name) is None:
             raise NotFound(f"job {local.id} has no task {task_name}", reason="TASK_UNKNOWN")
@@ -397,205 +454,112 @@ class Participant:
         """Delete the job here."""
         self._deleting.delete_for(job_id, sender, dry_run)
 
+    # ---------------------------------------------------------------- callbacks of containers
+
     def callback(self, report: Callback) -> None:
-        """Take in what a container reports. Raises `NotFound` for a run that is not known here.
+        """Record a container's report. Raises `NotFound` for an unknown run.
 
-        Containers say it once, and many fail when they are not heard: an outage of the database is waited out.
+        Containers report once, and many fail without an answer: so an outage of the database is
+        waited out.
         """
+        while_away(partial(self._record_callback, report))
 
-        def take() -> None:
-            job_id, run_id = self._find_run(report)
-            if report.status is None:
-                self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
-                return
-            message, cause, failed = report.result_message, None, report.status is TaskStatus.FAILED
-            if failed or (report.result_code and not message):
-                run = next(
-                    run for run in self._store.local_jobs.get(job_id).runs if run.run_id == run_id
-                )
-                message = message or run.results.get(report.result_code, "")
-                cause = self._executor.cause(run, message) if failed else None
-            news = Reported(
-                run_id, report.status, self._clock(), report.result_code, message, cause
-            )
-            self._executor.record(job_id, news)
-
-        while_away(take)
+    def _record_callback(self, report: Callback) -> None:
+        job_id, run_id = self._find_run(report)
+        if report.status is None:
+            self._executor.record(job_id, Misreported(run_id, report.word, self._clock()))
+            return
+        message = report.result_message
+        cause = None
+        has_failed = report.status is TaskStatus.FAILED
+        if has_failed or (report.result_code and not message):
+            run = _run_with_id(self._store.local_jobs.get(job_id), run_id)
+            message = message or run.results.get(report.result_code, "")
+            if has_failed:
+                cause = self._executor.storage_failure(run, message)
+        event = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
+        self._executor.record(job_id, event)
 
     def _find_run(self, report: Callback) -> tuple[str, str]:
+        """Return the ids of a report's job and run: by the run's token, or by the sender's address."""
         if report.run_id:
-            if job_id := self._store.job_of_run(report.run_id):
-                return job_id, report.run_id
-            raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
-        local = self._of_task(report.task_id)
-        named = _runs(local, report.task_id, report.role)
-        runs = [
-            run
-            for run in named
-            if report.address and self._executor.address_of(run) == report.address
-        ]
-        if len(runs) != 1:
+            job_id = self._store.job_of_run(report.run_id)
+            if not job_id:
+                raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
+            return job_id, report.run_id
+        local = self._job_of_task(report.task_id)
+        matching = []
+        for run in _runs_of_role(local, report.task_id, report.role):
+            if report.address and self._executor.address_of(run) == report.address:
+                matching.append(run)
+        if len(matching) != 1:
             raise NotAllowed(
                 f"{report.address or 'an unknown address'} is not the address of one run of "
                 f"{report.role or 'any role'} in task {report.task_id}: use system.callback unchanged, with ?run="
             )
-        return local.id, runs[0].run_id
+        return local.id, matching[0].run_id
 
-    def _of_task(self, task_id: str, sender: NodeId = "") -> LocalJob:
+    # ---------------------------------------------------------------- access
+
+    def _job_of_task(self, task_id: str, sender: NodeId = "") -> LocalJob:
         job_id = self._store.local_job_of_task(task_id)
         local = self._store.local_jobs.get(job_id) if job_id else None
         if local is None or is_outside(local.spec, sender):
             raise NotFound(f"no task {task_id} runs here", reason="TASK_UNKNOWN")
         return local
 
-    def _mine(self, job_id: str, sender: NodeId) -> LocalJob:
+    def _job_for(self, job_id: str, sender: NodeId) -> LocalJob:
+        """Return a job here, for its scheduling node alone. Raises `NotFound`, `NotAllowed`."""
         local = self._store.local_jobs.get(job_id)
         if is_outside(local.spec, sender):
             raise job_unknown(job_id)
-        self._allow(local, sender)
+        self._check_sender(local, sender)
         return local
 
-    def _allow(self, local: LocalJob, sender: NodeId) -> None:
-        if sender and sender != local.spec.scheduler:
+    def _check_sender(self, local: LocalJob, sender: NodeId) -> None:
+        """Raise `NotAllowed` unless the sender schedules the job (empty: this node itself)."""
+        if not sender:
+            return
+        if sender != local.spec.scheduler:
             raise NotAllowed(
                 f"only {local.spec.scheduler}, which schedules job {local.id}, may do that"
             )
-        if sender:
-            self._executor.scheduler_alive(local)
+        self._executor.note_contact(local)
 
 
-class JobAudits:
-    """The job audit of the management layer, as the node is asked by others."""
-
-    def __init__(
-        self,
-        context: NodeContext,
-        admission: Admission,
-        scheduler: SchedulerApi,
-        executor: Executor,
-        policy: Policy,
-    ) -> None:
-        self._store = context.store
-        self._clock = context.clock
-        self._audits = SqlJobAudits(context.store)
-        self._admission = admission
-        self._scheduler = scheduler
-        self._executor = executor
-        self._policy = policy
-
-    def apply(
-        self,
-        spec: JobSpec,
-        audit: Audit,
-        sender: NodeId,
-    ) -> None:
-        """Judge the job as for its creation, and keep the question; the answer is sent afterwards."""
-        _check_id(self._store, spec.job_id, spec.job_id)
-        local = self._admission.validated(spec, sender)
-        if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
-            raise Conflict(
-                f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
-            )
-        verdict, words = self._admission.judged(spec, sender)
-        now = self._clock()
-        new = approval.asked(local, audit, self._policy, verdict, words, now)
-        if not self._store.local_jobs.add(new, spec.flow_id):
-            new = self._executor.change(spec.job_id, lambda known: self._again(known, local, audit))
-        self._executor.watch(new)
-
-    def _again(
-        self,
-        known: LocalJob,
-        asked: LocalJob,
-        audit: Audit,
-    ) -> LocalJob:
-        same = approval.is_same(known, asked.spec)
-        if not same or (known.audit is not None and known.audit.id != audit.id):
-            text = f"job {known.id} is here already, with another body or another audit"
-            raise Conflict(text, reason="JOB_ID_CONFLICT")
-        if known.audit is not None:
-            return known
-        if ended(JOB, known.status):
-            raise Conflict(f"job {known.id} has ended here", reason="JOB_ENDED")
-        return approval.asked_late(known, audit, self._clock())
-
-    def confirm(
-        self,
-        audit_id: str,
-        failure: Failure | None,
-        sender: NodeId,
-    ) -> None:
-        """Hand the answer to the job that it is about."""
-        self._scheduler.confirm_job(self._scheduled(audit_id, sender).id, failure, sender)
-
-    def terminate(
-        self,
-        audit_id: str,
-        sender: NodeId,
-        ending: Ending | None = None,
-    ) -> None:
-        """Take back what the sender asked, or stop the job that the sender had agreed to."""
-        if self._audits.job_of(sender, audit_id) is None:
-            job = self._scheduled(audit_id, sender)
-            if sender not in job.nodes or not ended(JOB, job.status):
-                self._scheduler.stop_job(job.id, "", sender)
-            return
-
-        def change(local: LocalJob) -> LocalJob:
-            if local.status is JobStatus.RUNNING:
-                text = f"job {local.id} runs here already; job/stop ends it"
-                raise Conflict(text, reason="JOB_STARTED")
-            now = self._clock()
-            return machine.apply(
-                local, StopRequested(now, None, approval.withdrawal(sender, now, ending), sender)
-            )
-
-        self._executor.change(self._asked(audit_id, sender).id, change)
-
-    def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
-        """Tell how a question of the sender's stands. Raises `NotFound` for those of others, too."""
-        return approval.status(self._asked(audit_id, sender))
-
-    def _asked(self, audit_id: str, sender: NodeId) -> LocalJob:
-        """Return the job here that a question of the sender's is about."""
-        job_id = self._audits.job_of(sender, audit_id)
-        local = self._store.local_jobs.find(job_id) if job_id else None
-        if local is None or local.audit is None or local.audit.id != audit_id:
-            raise _unknown(audit_id, sender)
-        return local
-
-    def _scheduled(self, audit_id: str, sender: NodeId) -> Job:
-        """Return the job of this node that a question of its own is about."""
-        if (job := self._store.jobs.find(approval.job_of(audit_id))) is None:
-            raise _unknown(audit_id, sender)
-        return job
+# -------------------------------------------------------------------- decisions
 
 
-def _check_id(
-    store: Store,
-    id_: str,
-    job_id: str,
-) -> None:
-    """Raise `Conflict` for an id of a job or task that another has: sessions are named after both."""
-    owner = store.local_job_of(id_)
-    if owner in (None, job_id):
-        return
-    if job_id == id_ or owner == id_:
-        raise Conflict(f"{id_} is the id of another job or task here", reason="JOB_ID_CONFLICT")
-    raise Conflict(f"task id {id_} belongs to another job here", reason="TASK_ID_CONFLICT")
+def _has_decision(local: LocalJob, approve: bool) -> bool:
+    """Return whether a job's approval is decided in this way.
+
+    An approved job whose images are still fetched is not READY yet, but its person has agreed.
+    """
+    if local.approval is None:
+        return False
+    if approve and approval.prepares(local) and not approval.asks_person(local):
+        return True
+    return local.approval.decision is (JobStatus.READY if approve else JobStatus.REJECTED)
 
 
-def _unknown(audit_id: str, sender: NodeId) -> NotFound:
-    return NotFound(
-        f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN"
-    )
+def _decision_word(local: LocalJob) -> str:
+    """Return the word for what was decided on a job, or ``ended`` if it ended undecided."""
+    if approval.prepares(local):
+        return JobStatus.READY
+    if local.approval is None or local.approval.decision is JobStatus.PENDING:
+        return "ended"
+    return local.approval.decision
+
+
+# -------------------------------------------------------------------- task starts
 
 
 def _with_amendments(local: LocalJob, ids: Sequence[str]) -> LocalJob:
-    """Return the job with those of the offered parameters that hold. Raises `Refused` for one that is not here."""
-    if missing := set(ids) - {one.id for one in local.offered}:
+    """Return the job with these offered parameters in force. Raises `Refused` for an unknown offer."""
+    unknown = set(ids) - {offer.id for offer in local.offered}
+    if unknown:
         raise Refused(
-            f"job {local.id}: no parameters {', '.join(sorted(missing))} were offered here"
+            f"job {local.id}: no parameters {', '.join(sorted(unknown))} were offered here"
         )
     return replace(local, amendments=tuple(ids))
 
@@ -605,27 +569,21 @@ def _check_attempt(
     task: DagNode,
     holding: Sequence[str],
 ) -> None:
-    """Raise `Conflict` unless a job here allows that a task begins now, with those of the offered parameters.
+    """Raise `Conflict` unless a task may begin now with these of the offered parameters.
 
-    A task that failed at another node may run again though its part here succeeded; not once a later task has
-    begun here, or where all of its parties are here.
+    A task that failed at another node may run again though its part here succeeded, but not once
+    a later task has begun here, nor if all of its parties are here.
     """
-    begun = {run.task_name for run in local.runs}
-    changed = _changed_tasks(local, holding)
-    if task.name in changed.dropped or changed.added & begun:
-        text = f"task {task.name} would begin with other parameters than were agreed for the tasks that have begun"
-        raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
+    _check_parameters(local, task, holding)
     newest = local.newest_runs(task.name)
     if not all(run.over for run in newest):
         raise Conflict(
             f"task {task.name} runs here under another task id", reason="TASK_ID_CONFLICT"
         )
-    if newest and all(run.status is RunStatus.SUCCESS for run in newest):
-        roles = newest[0].roles
-        alone = all(party.node == local.node for party in local.spec.parties if party.role in roles)
-        if alone or any(task.name in local.spec.dag[name].upstream for name in begun):
-            text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
-            raise Conflict(text, reason="ATTEMPTS_USED_UP")
+    has_succeeded = newest and all(run.status is RunStatus.SUCCESS for run in newest)
+    if has_succeeded and _is_final(local, task, newest[0].roles):
+        text = f"task {task.name} of job {local.id} has succeeded, and does not run again"
+        raise Conflict(text, reason="ATTEMPTS_USED_UP")
     attempts = {run.task_id for run in local.runs if run.task_name == task.name}
     allowed = 1 + local.spec.settings.time_limits.of(task.name).retries
     if len(attempts) >= allowed:
@@ -633,44 +591,72 @@ def _check_attempt(
         raise Conflict(text, reason="ATTEMPTS_USED_UP")
 
 
-def _check_spared(local: LocalJob, left_out: Sequence[str]) -> None:
-    """Raise `NotAllowed` unless a job may run without further parties: as it says, before any task has begun."""
-    gone = {
-        party.node for party in local.spec.parties if party.label in (*local.excluded, *left_out)
-    }
-    if local.runs or local.node in gone or not can_spare(local.spec, gone):
+def _check_parameters(local: LocalJob, task: DagNode, holding: Sequence[str]) -> None:
+    """Raise `Conflict` if the parameters in force would differ between tasks that have begun."""
+    begun_tasks = {run.task_name for run in local.runs}
+    changed = _changed_tasks(local, holding)
+    if task.name in changed.dropped or changed.added & begun_tasks:
+        text = f"task {task.name} would begin with other parameters than were agreed for the tasks that have begun"
+        raise Conflict(f"job {local.id}: {text}", reason="PARAMETERS_CHANGED")
+
+
+def _is_final(local: LocalJob, task: DagNode, roles: Sequence[str]) -> bool:
+    """Return whether a task's success here is final: no other node takes part, or a later task began."""
+    parties = [party for party in local.spec.parties if party.role in roles]
+    if all(party.node == local.node for party in parties):
+        return True
+    begun_tasks = {run.task_name for run in local.runs}
+    return any(task.name in local.spec.dag[name].upstream for name in begun_tasks)
+
+
+@dataclass(frozen=True)
+class _ChangedTasks:
+    """The tasks whose parameters a task start changes, compared with the starts before it."""
+
+    added: set[str]
+    """tasks of offers that the start is the first to name"""
+    dropped: set[str]
+    """tasks of offers in force that the start does not name"""
+
+
+def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
+    added: set[str] = set()
+    dropped: set[str] = set()
+    for offer in local.offered:
+        was_in_force = offer.id in local.amendments
+        is_in_force = offer.id in holding
+        if is_in_force and not was_in_force:
+            added.update(offer.tasks)
+        elif was_in_force and not is_in_force:
+            dropped.update(offer.tasks)
+    return _ChangedTasks(added, dropped)
+
+
+def _check_can_exclude(local: LocalJob, left_out: Sequence[str]) -> None:
+    """Raise `NotAllowed` unless the job allows to exclude these parties, before any task has begun."""
+    excluded = (*local.excluded, *left_out)
+    nodes = {party.node for party in local.spec.parties if party.label in excluded}
+    if local.runs or local.node in nodes or not can_spare(local.spec, nodes):
         names = ", ".join(left_out)
         raise NotAllowed(
             f"job {local.id} was agreed to with {names}, and does not run without (min_parties)"
         )
 
 
-class _ChangedTasks(NamedTuple):
-    """The tasks that get other parameters by a start than by the starts before it."""
-
-    added: set[str]
-    dropped: set[str]
+def _run_with_id(local: LocalJob, run_id: str) -> Run:
+    return next(run for run in local.runs if run.run_id == run_id)
 
 
-def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:
-    """Return which tasks the parameters concern that a start names first, or does not name any more."""
-    added: set[str] = set()
-    dropped: set[str] = set()
-    for offered in local.offered:
-        held = offered.id in local.amendments
-        if offered.id in holding and not held:
-            added.update(offered.tasks)
-        elif held and offered.id not in holding:
-            dropped.update(offered.tasks)
-    return _ChangedTasks(added, dropped)
-
-
-def _runs(
+def _runs_of_role(
     local: LocalJob,
     task_id: str,
     role: str,
 ) -> Sequence[Run]:
-    """Return the runs of a task at a role such as ``guest`` or ``guest.0``."""
+    """Return the runs of a task at a role such as ``guest`` or ``guest.0``; none for a bad index."""
     name, _, index = role.partition(".")
-    number = index_of(index) if index else None
-    return local.runs_of(task_id, name, -1 if index and number is None else number)
+    if not index:
+        return local.runs_of(task_id, name, None)
+    number = index_of(index)
+    if number is None:
+        return ()
+    return local.runs_of(task_id, name, number)

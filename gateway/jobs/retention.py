@@ -1,18 +1,15 @@
-"""What jobs leave behind, and how it goes: at its time, as a stray, or because somebody deletes a job.
+"""Retention: what jobs leave behind on this node's disks, and its removal at its time.
 
-What others still refer to (a `Keeper` says so) stays. A job is deleted as a whole, and only when nothing of it is
-still to be done: where an output is needed it is kept, and the refusal names who needs what.
+What others still refer to (a `Keeper` says so) stays.
 """
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import structlog
 
@@ -23,49 +20,23 @@ from gateway.broker.journal import folder_name
 from gateway.config.schema import Retention
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FOLDER, clear_leftover, leftovers
-from gateway.domain import rerun
 from gateway.domain.job import Job
 from gateway.domain.run import Address, LocalJob
 from gateway.domain.scheduling import machine
-from gateway.domain.spec import CallState, NodeId, Note, data_location, is_outside, is_own
+from gateway.domain.spec import CallState
 from gateway.domain.states import JOB, ended
-from gateway.errors import (
-    Busy,
-    Conflict,
-    GatewayError,
-    NotAllowed,
-    NotFound,
-    PeerUnreachable,
-    StorageFailed,
-)
+from gateway.errors import GatewayError, StorageFailed
 from gateway.ports import Clock
-from gateway.runtime.context import NodeContext, Peers
 from gateway.store import queries
-from gateway.store.records import job_unknown
 from gateway.store.store import Store
-from provider_registry.model import group_of
 
 log = structlog.get_logger(__name__)
 
 Keeper = Callable[[Address], Sequence[str]]
-"""Says who still refers to data at an address, each in a few words; empty: nobody it knows of."""
+"""Returns who still refers to the data at an address, each in a few words."""
 
-CONTENTS: Mapping[str, tuple[str, ...]] = {
-    "outputs": ("data", "model"),
-    "metrics": ("metric",),
-    "models": ("model",),
-}
-"""what of a task can be deleted: tables and models, reports, or models alone"""
-
-_DELETED_BY_PARTNER = "deleted by a partner"
-"""event of a timeline"""
-_IDLE_UNKNOWN = 86_400.0
-"""seconds after which a mailbox of a job that nobody here knows is given up"""
-_MOST_NAMED = 20
-_FREE_THEM = (
-    "Delete first what refers to them, jobs by `bfia-gateway job delete`, models by `bfia-gateway model delete` "
-    "(see `model list`), or keep this job"
-)
+_IDLE_UNKNOWN = 86_400.0  # seconds; an idle mailbox of an unknown job is removed after this time
+_STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner stops
 
 
 @dataclass(frozen=True)
@@ -76,9 +47,9 @@ class Item:
     """container, session, upload, logs, outputs, job"""
     name: str
     job: str
-    """to which it belongs; empty where nobody knows"""
+    """the job it belongs to; empty if unknown"""
     bytes: int
-    """0 where they are not counted"""
+    """0 if they are not counted"""
     why: str
     removed: bool = False
     cause: str = ""
@@ -86,7 +57,7 @@ class Item:
 
 
 class Leftovers:
-    """What jobs have left on the disks of this node, and who refers to it."""
+    """The outputs of jobs on this node, and who refers to them."""
 
     def __init__(
         self,
@@ -104,16 +75,15 @@ class Leftovers:
         self.keepers = keepers
 
     def outputs(self, local: LocalJob | None) -> list[Address]:
-        """Return what of a job's outputs, and of the checkpoints of its tasks, lies here."""
-        kept = dict.fromkeys(
-            run.checkpoint for run in (local.runs if local else ()) if run.checkpoint
-        )
-        there = [address for address in _outputs_of(local) if self.storage.exists(address)]
-        known, names = ("", *self.storage.remotes), self.storage.names
-        return [
-            *there,
-            *(a for a in kept if a.storage in known and a.name in names(a.namespace, a.storage)),
-        ]
+        """Return a job's outputs and the checkpoints of its tasks, as far as they exist here."""
+        outputs = [address for address in outputs_of(local) if self.storage.exists(address)]
+        checkpoints = [address for address in _checkpoints_of(local) if self._is_stored(address)]
+        return [*outputs, *checkpoints]
+
+    def _is_stored(self, address: Address) -> bool:
+        if address.storage and address.storage not in self.storage.remotes:
+            return False
+        return address.name in self.storage.names(address.namespace, address.storage)
 
     def item(
         self,
@@ -121,42 +91,54 @@ class Leftovers:
         address: Address,
         why: str,
     ) -> Item:
-        """Return what a cleaning or a deletion shows of an output."""
-        size = (
-            self.storage.size(address) if address.storage else size_of(self.storage.path(address))
-        )
+        """Return an output as an item of a cleaning or a deletion."""
+        if address.storage:
+            size = self.storage.size(address)
+        else:
+            size = size_of(self.storage.path(address))
         return Item("outputs", address.dataset_id, job_id, size, why)
 
     def delete(self, name: str) -> None:
-        """Delete an output by the name that an item gave it."""
+        """Delete an output by the name of its item."""
         self.storage.delete(self.storage.find(*name.split("#", 1)))
 
     def needed_by(
         self,
         address: Address,
         job_id: str,
-        used: Mapping[Address, set[str]],
+        readers: Mapping[Address, set[str]],
     ) -> list[str]:
-        """Say who needs the data beside its own job, each in a few words."""
-        readers = [f"read by job {other}" for other in sorted(used.get(address, set()) - {job_id})]
-        return readers + [why for keeper in self.keepers for why in keeper(address)]
+        """Return who needs an output apart from its own job, each in a few words."""
+        other_jobs = readers.get(address, set()) - {job_id}
+        users = [f"read by job {job}" for job in sorted(other_jobs)]
+        for keeper in self.keepers:
+            users += keeper(address)
+        return users
 
     def read_by(self, jobs: Iterable[str]) -> dict[Address, set[str]]:
-        """Return what these jobs read, each with who does."""
-        found: dict[Address, set[str]] = {}
+        """Return the inputs of these jobs, each with the jobs that read it."""
+        readers: dict[Address, set[str]] = {}
         for job_id in jobs:
             local = self.store.local_jobs.find(job_id)
             for run in local.runs if local else ():
-                begun = (run.checkpoint_from,) if run.checkpoint_from else ()
-                for address in (*run.inputs.values(), *begun):
-                    found.setdefault(address, set()).add(job_id)
-        return found
+                inputs = list(run.inputs.values())
+                if run.checkpoint_from:
+                    inputs.append(run.checkpoint_from)
+                for address in inputs:
+                    readers.setdefault(address, set()).add(job_id)
+        return readers
 
     def ended_at(self, job_id: str) -> datetime | None:
-        """Return when the last of a job was over here, both sides; None while something of it goes on."""
-        records = (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id))
-        ends = [_end_of(record) for record in records if record]
-        return None if None in ends else max((end for end in ends if end), default=None)
+        """Return when a job was over here, as scheduler and participant; None if it is not."""
+        ends: list[datetime] = []
+        for record in (self.store.jobs.find(job_id), self.store.local_jobs.find(job_id)):
+            if record is None:
+                continue
+            end = _end_of(record)
+            if end is None:
+                return None
+            ends.append(end)
+        return max(ends, default=None)
 
     def is_past(
         self,
@@ -164,22 +146,24 @@ class Leftovers:
         seconds: float,
         now: datetime,
     ) -> bool:
-        """Tell whether a job ended here so many seconds ago."""
+        """Return whether a job ended here at least so many seconds ago."""
         end = self.ended_at(job_id)
         return end is not None and now - end >= timedelta(seconds=seconds)
 
 
-class _Sweep(NamedTuple):
-    """How things of one kind are found and removed. Removing what is gone already raises nothing."""
+@dataclass(frozen=True)
+class _Sweep:
+    """How leftovers of one kind are found and removed."""
 
     kind: str
     find: Callable[[datetime, bool], Iterable[Item]]
-    """at a time; with True also what the database knows nothing of"""
+    """items at a time; with True also those that the database does not know"""
     remove: Callable[[Item], object]
+    """raises nothing for an item that is gone already"""
 
 
 class Cleaner:
-    """Looks for things to remove, on demand and every now and then."""
+    """Removes leftovers, on demand and at intervals."""
 
     def __init__(
         self,
@@ -192,52 +176,51 @@ class Cleaner:
         clock: Clock,
         every: float = 60.0,
     ) -> None:
-        """``channel``: the folder of the channel's messages; a job's session there is ``prefix`` and its id.
+        """``channel``: the folder of the channel's messages; a session's name is ``prefix`` and the job's id.
 
         ``every``: seconds between two cleanings.
         """
-        self._left = left
+        self._leftovers = left
+        self._keep = left.keep
         self._store = left.store
+        self._storage = left.storage
         self._engine = engine
         self._broker = broker
         self._channel = channel
         self._prefix = prefix
+        self._end_session = end_session
         self._clock = clock
         self._every = every
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._work,
-            name="cleaner",
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
         self._sweeps = (
-            _Sweep("container", self._containers, lambda item: engine.remove(item.name)),
-            _Sweep("session", self._sessions, lambda item: end_session(item.job)),
-            _Sweep("upload", self._uploads, self._clear_upload),
-            _Sweep("logs", self._logs, lambda item: files.remove(left.runs / item.name)),
-            _Sweep("outputs", self._outputs, lambda item: left.delete(item.name)),
-            _Sweep("job", self._jobs, self._drop),
+            _Sweep("container", self._containers, self._remove_container),
+            _Sweep("session", self._sessions, self._remove_session),
+            _Sweep("upload", self._uploads, self._remove_upload),
+            _Sweep("logs", self._logs, self._remove_logs),
+            _Sweep("outputs", self._outputs, self._remove_output),
+            _Sweep("job", self._jobs, self._remove_job),
         )
 
     def plan(self, *, orphans: bool = False) -> list[Item]:
-        """Return what `clean` would remove now. Removes nothing."""
-        return [item for item, _ in self._found(orphans)]
+        """Return what `clean` would remove now, and remove nothing."""
+        return [item for item, _ in self._find(orphans)]
 
     def clean(self, *, orphans: bool = False) -> list[Item]:
-        """Remove what `plan` names; return it, each with its end."""
-        with self._alone:
-            return [self._removed(item, sweep) for item, sweep in self._found(orphans)]
+        """Remove what `plan` names; return the items with their results."""
+        with self._lock:
+            return [self._remove(item, sweep) for item, sweep in self._find(orphans)]
 
     def start(self) -> None:
-        """Begin to look every now and then, in a thread."""
+        """Begin to clean at intervals, in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End that; waits for a removal under way, at most 10 seconds."""
+        """End the thread; waits for a removal under way, at most `_STOP_WITHIN`."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=_STOP_WITHIN)
 
     def _work(self) -> None:
         while not self._stopping.wait(self._every):
@@ -246,33 +229,27 @@ class Cleaner:
             except Exception:
                 log.exception("cleaning failed")
 
-    def _found(self, orphans: bool) -> list[tuple[Item, _Sweep]]:
-        now, found = self._clock(), []
+    def _find(self, orphans: bool) -> list[tuple[Item, _Sweep]]:
+        """Return the items of all sweeps; a sweep that fails does not keep back the others."""
+        now = self._clock()
+        items = []
         for sweep in self._sweeps:
             try:
-                found += [(item, sweep) for item in sweep.find(now, orphans)]
-            except (
-                EngineError,
-                GatewayError,
-                OSError,
-            ) as error:  # the others are looked for all the same
+                for item in sweep.find(now, orphans):
+                    items.append((item, sweep))
+            except (EngineError, GatewayError, OSError) as error:
                 log.warning(
                     "cannot look for what is to be removed", kind=sweep.kind, cause=str(error)
                 )
-        return found
+        return items
 
-    def _removed(self, item: Item, sweep: _Sweep) -> Item:
+    def _remove(self, item: Item, sweep: _Sweep) -> Item:
         try:
             sweep.remove(item)
         except (EngineError, GatewayError, OSError) as error:
-            log.warning(
-                "not removed",
-                kind=item.kind,
-                name=item.name,
-                job=item.job,
-                cause=str(error),
-            )
-            return replace(item, cause=str(error))
+            cause = str(error)
+            log.warning("not removed", kind=item.kind, name=item.name, job=item.job, cause=cause)
+            return replace(item, cause=cause)
         log.info(
             "removed",
             kind=item.kind,
@@ -283,405 +260,188 @@ class Cleaner:
         )
         return replace(item, removed=True)
 
+    # ---------------------------------------------------------------- containers
+
     def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield containers whose run was collected; with ``orphans`` also those of unknown runs."""
-        there = {found.name: found for found in self._engine.list()}
-        known = queries.runs_named(self._store, there)
-        for name, found in sorted(there.items()):
-            run = known.get(name)
-            if run is None and orphans:
-                yield Item(
-                    "container",
-                    name,
-                    found.labels.get("bfia.job", ""),
-                    0,
-                    "the database knows no such run",
-                )
-            elif run is not None and run.over:
-                local = self._store.local_jobs.find(run.job_id)
-                runs = [r for r in (local.runs if local else ()) if r.name == name]
-                if any(r.over and r.collect.state is CallState.OK for r in runs):
-                    yield Item(
-                        "container", name, run.job_id, 0, "its run is over and was collected"
-                    )
+        """Yield containers of collected runs; with ``orphans`` also those of unknown runs."""
+        containers = {container.name: container for container in self._engine.list()}
+        runs = queries.runs_named(self._store, containers)
+        for name, container in sorted(containers.items()):
+            run = runs.get(name)
+            if run is None:
+                if orphans:
+                    job = container.labels.get("bfia.job", "")
+                    yield Item("container", name, job, 0, "the database knows no such run")
+            elif run.over and self._is_collected(run.job_id, name):
+                yield Item("container", name, run.job_id, 0, "its run is over and was collected")
+
+    def _is_collected(self, job_id: str, run_name: str) -> bool:
+        local = self._store.local_jobs.find(job_id)
+        if local is None:
+            return False
+        runs = [run for run in local.runs if run.name == run_name]
+        return any(run.over and run.collect.state is CallState.OK for run in runs)
+
+    def _remove_container(self, item: Item) -> None:
+        self._engine.remove(item.name)
+
+    # ---------------------------------------------------------------- sessions of the channel
 
     def _sessions(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield mailboxes of closed jobs; of unknown ones after a day of silence, or with ``orphans``."""
+        """Yield mailboxes of closed jobs, and of unknown jobs.
+
+        The latter after `_IDLE_UNKNOWN`, or immediately with ``orphans``.
+        """
         idle = set(self._broker.idle(_IDLE_UNKNOWN))
-        for session in sorted(s for s in self._broker.sessions() if s.startswith(self._prefix)):
+        for session in sorted(self._broker.sessions()):
+            if not session.startswith(self._prefix):
+                continue
             job = session.removeprefix(self._prefix)
             local = self._store.local_jobs.find(job)
             size = size_of(self._channel / folder_name(session))
-            if local is None and (orphans or session in idle):
-                yield Item("session", session, job, size, "its job is unknown here")
-            elif local is not None and local.closed:
+            if local is None:
+                if orphans or session in idle:
+                    yield Item("session", session, job, size, "its job is unknown here")
+            elif local.closed:
                 yield Item("session", session, job, size, "its job has ended")
+
+    def _remove_session(self, item: Item) -> None:
+        self._end_session(item.job)
+
+    # ---------------------------------------------------------------- uploads
 
     def _uploads(self, now: datetime, orphans: bool) -> Iterator[Item]:
         """Yield uploads whose process died before they were whole."""
-        root = self._left.storage.root
+        root = self._storage.root
         for name in leftovers(root):
             yield Item("upload", name, "", size_of(root / FOLDER / name), "its process is gone")
 
-    def _clear_upload(self, item: Item) -> None:
-        """Delete what a dead process left, at another storage too, unless it ended between the last two steps."""
-        storage = self._left.storage
+    def _remove_upload(self, item: Item) -> None:
+        """Delete the files of a dead process, at another storage too.
 
-        def elsewhere(target: Address) -> bool:
-            kept = any(keeper(target) for keeper in self._left.keepers)
-            return kept or storage.delete(target) or True
+        They stay if the process ended between its last two steps: then a keeper needs them.
+        """
 
-        clear_leftover(storage.root, item.name, elsewhere)
+        def delete_elsewhere(target: Address) -> bool:
+            if not any(keeper(target) for keeper in self._leftovers.keepers):
+                self._storage.delete(target)
+            return True
+
+        clear_leftover(self._storage.root, item.name, delete_elsewhere)
+
+    # ---------------------------------------------------------------- logs
 
     def _logs(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield logs whose time is over; of unknown runs after the longest time, or with ``orphans``."""
-        limits = self._limits(self._left.keep.logs_seconds)
-        found = {path.name: path for path in self._left.runs.glob("*") if path.is_dir()}
-        if not found or not (limits or orphans):
+        """Yield logs whose time is over.
+
+        Those of unknown runs after the longest time, or immediately with ``orphans``.
+        """
+        limits = self._limits(self._keep.logs_seconds)
+        folders = {path.name: path for path in self._leftovers.runs.glob("*") if path.is_dir()}
+        if not folders or not (limits or orphans):
             return
-        known = queries.runs_named(self._store, found)
-        past: dict[str, bool] = {}
-        for name, path in sorted(found.items()):
-            run = known.get(name)
+        runs = queries.runs_named(self._store, folders)
+        is_past: dict[str, bool] = {}  # by job
+        for name, path in sorted(folders.items()):
+            run = runs.get(name)
             if run is None:
-                if orphans or (limits and _unchanged_for(path, now) >= max(limits)):
+                is_old = bool(limits) and _unchanged_for(path, now) >= max(limits)
+                if orphans or is_old:
                     yield Item("logs", name, "", size_of(path), "the database knows no such run")
                 continue
-            if limits and run.job_id not in past:
-                past[run.job_id] = self._left.is_past(run.job_id, min(limits), now)
-            if past.get(run.job_id):
+            if limits and run.job_id not in is_past:
+                is_past[run.job_id] = self._leftovers.is_past(run.job_id, min(limits), now)
+            if is_past.get(run.job_id):
                 yield Item("logs", name, run.job_id, size_of(path), "the time of its logs is over")
 
+    def _remove_logs(self, item: Item) -> None:
+        files.remove(self._leftovers.runs / item.name)
+
+    # ---------------------------------------------------------------- outputs
+
     def _outputs(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield what past jobs left and nobody refers to, after the shorter time of outputs and jobs."""
-        if not (limits := self._limits(self._left.keep.outputs_seconds)):
+        """Yield unused outputs of past jobs, after the shorter time of outputs and jobs."""
+        limits = self._limits(self._keep.outputs_seconds)
+        if not limits:
             return
-        # every text before a dash in the storage's namespaces: <job>-<role>-<index>
-        names = [name.split("-") for name in self._left.storage.namespaces() if name.count("-") > 1]
-        with_data = {"-".join(parts[:n]) for parts in names for n in range(1, len(parts) - 1)}
-        for job_id, used in self._past(min(limits), now, with_data):
-            with _next_time(job_id):
-                for address in self._left.outputs(self._store.local_jobs.find(job_id)):
-                    if not self._left.needed_by(address, job_id, used):
-                        yield self._left.item(job_id, address, "the time of its outputs is over")
+        for job_id, readers in self._past_jobs(min(limits), now, self._jobs_with_data()):
+            with _skipping_failed_storage(job_id):
+                for address in self._leftovers.outputs(self._store.local_jobs.find(job_id)):
+                    if not self._leftovers.needed_by(address, job_id, readers):
+                        yield self._leftovers.item(
+                            job_id, address, "the time of its outputs is over"
+                        )
+
+    def _jobs_with_data(self) -> set[str]:
+        """Return the possible ids of jobs with data, by the storage's namespaces.
+
+        A namespace is ``<job>-<role>-<index>``, and ids may contain dashes, too: so every text
+        before a dash counts.
+        """
+        ids = set()
+        for namespace in self._storage.namespaces():
+            parts = namespace.split("-")
+            for length in range(1, len(parts) - 1):
+                ids.add("-".join(parts[:length]))
+        return ids
+
+    def _remove_output(self, item: Item) -> None:
+        self._leftovers.delete(item.name)
+
+    # ---------------------------------------------------------------- jobs
 
     def _jobs(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield past jobs as a whole, but those of which outputs stay: nothing else would tell whose they are."""
-        if (seconds := self._left.keep.jobs_seconds) is None:
+        """Yield past jobs, except those with retained outputs (the job record is their only owner)."""
+        seconds = self._keep.jobs_seconds
+        if seconds is None:
             return
-        exists, needed_by = self._left.storage.exists, self._left.needed_by
-        for job_id, used in self._past(seconds, now):
-            outputs = _outputs_of(self._store.local_jobs.find(job_id))
-            with _next_time(job_id):
-                if not any(exists(a) and needed_by(a, job_id, used) for a in outputs):
+        for job_id, readers in self._past_jobs(seconds, now):
+            with _skipping_failed_storage(job_id):
+                if not self._has_needed_outputs(job_id, readers):
                     yield Item("job", job_id, job_id, 0, "the time of the job is over")
 
-    def _drop(self, item: Item) -> None:
-        """Delete both records and the timeline; one line stays that says so."""
+    def _has_needed_outputs(self, job_id: str, readers: Mapping[Address, set[str]]) -> bool:
+        for address in outputs_of(self._store.local_jobs.find(job_id)):
+            if not self._storage.exists(address):
+                continue
+            if self._leftovers.needed_by(address, job_id, readers):
+                return True
+        return False
+
+    def _remove_job(self, item: Item) -> None:
+        """Delete both records and the timeline, of which one line about the removal stays."""
         queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
     def _limits(self, seconds: float | None) -> list[float]:
-        return [limit for limit in (seconds, self._left.keep.jobs_seconds) if limit is not None]
+        """Return the times in seconds that bound a thing which goes with its job at the latest."""
+        return [limit for limit in (seconds, self._keep.jobs_seconds) if limit is not None]
 
-    def _past(
+    def _past_jobs(
         self,
         seconds: float,
         now: datetime,
         among: set[str] | None = None,
     ) -> Iterator[tuple[str, dict[Address, set[str]]]]:
-        """Yield jobs that ended so long ago, with what is read by jobs that did not."""
+        """Yield jobs that ended so many seconds ago, with the inputs of those that did not."""
         since = now - timedelta(seconds=seconds)
-        old = queries.over_and_created_before(self._store, since)
-        candidates = sorted(old if among is None else old & among)
-        past = [job_id for job_id in candidates if self._left.is_past(job_id, seconds, now)]
-        if past:
-            used = self._left.read_by(queries.local_jobs_open_or_created_after(self._store, since))
-            yield from ((job_id, used) for job_id in past)
-
-
-@dataclass(frozen=True)
-class AtNode:
-    """How a deletion ended at one node."""
-
-    deleted: bool
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Deleted:
-    """What a deletion did, or would do."""
-
-    job_id: str
-    dry_run: bool
-    items: Sequence[Item] = ()
-    """what was here"""
-    nodes: Mapping[NodeId, AtNode] | None = None
-    """the other nodes of the job; None where they were not asked"""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; ``bytes`` is what the items take together."""
-        return {**asdict(self), "bytes": sum(item.bytes for item in self.items)}
-
-
-class SomeUnreached(PeerUnreachable):
-    """Nodes of the job do not answer; the job is kept here, so that it can be asked again."""
-
-    def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
-        silent = ", ".join(n for n, at in nodes.items() if at.reason == PeerUnreachable.reason)
-        super().__init__(
-            f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here"
-        )
-        self.nodes = nodes
-
-
-class Deleting:
-    """Deletes a job, here and at every other node, or outputs of one task; each leaves a line in the timeline.
-
-    What a partner's job used here stays on record, whoever deletes the job: a partner removes outputs only, and
-    the line that this node's own people leave names the tasks, components and tables.
-    """
-
-    def __init__(
-        self,
-        context: NodeContext,
-        left: Leftovers,
-        peers: Peers,
-        end_session: Callable[[str], None],
-        audit: Callable[[str, str, Mapping[str, Any]], None],
-    ) -> None:
-        """``audit`` records who deleted what, with details."""
-        self._audit = audit
-        self._node = context.node
-        self._store = context.store
-        self._clock = context.clock
-        self._left = left
-        self._peers = peers
-        self._end_session = end_session
-
-    def delete(
-        self,
-        job_id: str,
-        *,
-        by: str,
-        reason: str = "",
-        here: bool = False,
-        dry_run: bool = False,
-    ) -> Deleted:
-        """Delete a job at every node of it, last here; with ``here`` only here. Repeated, it goes on.
-
-        Raises `NotFound`, `Conflict` (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted here, and
-        `SomeUnreached`. A node that has no such path, or refuses for good, is named in the result.
-        """
-        if not queries.is_known(self._store, job_id):
-            raise job_unknown(job_id)
-        self._check(job_id)
-        nodes = {} if here else self._ask_others(job_id, dry_run)
-        if any(at.reason == PeerUnreachable.reason for at in nodes.values()) and not dry_run:
-            raise SomeUnreached(nodes)
-        if (busy := [n for n, at in nodes.items() if at.reason == "JOB_NOT_ENDED"]) and not dry_run:
-            text = f"{', '.join(busy)} still tidies up after job {job_id}; nothing was deleted here: ask again"
-            raise Conflict(text, reason="JOB_NOT_ENDED")
-        outcome = {n: at.reason or "deleted" for n, at in nodes.items()}
-        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": outcome})
-        return Deleted(job_id, dry_run, items, None if here else nodes)
-
-    def delete_for(
-        self,
-        job_id: str,
-        sender: NodeId,
-        dry_run: bool,
-    ) -> None:
-        """Delete a job here because another node asks; one that is not here is deleted already.
-
-        Of a job that has run here only the outputs go: record, parameters, logs and timeline stay for `retention`.
-        Raises `NotAllowed` unless the sender schedules the job or submitted it, `Conflict` as `delete` does.
-        """
-        record = self._store.record(job_id)
-        if record is None or is_outside(record.spec, sender):
+        candidates = queries.over_and_created_before(self._store, since)
+        if among is not None:
+            candidates = candidates & among
+        past_jobs = []
+        for job_id in sorted(candidates):
+            if self._leftovers.is_past(job_id, seconds, now):
+                past_jobs.append(job_id)
+        if not past_jobs:
             return
-        spec = record.spec
-        if sender not in (spec.scheduler, spec.initiator, self._node):
-            raise NotAllowed(
-                f"only {spec.initiator}, which submitted job {job_id}, and {spec.scheduler}, which schedules it, "
-                "may have it deleted"
-            )
-        self._check(job_id)
-        local = self._store.local_jobs.find(job_id)
-        if sender != self._node and local is not None and local.runs:
-            self._delete_outputs(local, sender, dry_run)
-        else:
-            self._delete_here(job_id, sender, dry_run, {})
-
-    def _delete_outputs(
-        self,
-        local: LocalJob,
-        sender: NodeId,
-        dry_run: bool,
-    ) -> None:
-        """Delete what a job's tasks left here, for a partner; a repeated request leaves no further line."""
-        present = self._left.outputs(local)
-        repeated = any(line.event == _DELETED_BY_PARTNER for line in self._store.timeline(local.id))
-        if dry_run or (repeated and not present):
-            return
-        for address in present:
-            self._left.storage.delete(address)
-        self._end_session(local.id)
-        detail = {"outputs": [address.dataset_id for address in present]}
-        self._store.note(
-            local.id, "participant", [Note(self._clock(), _DELETED_BY_PARTNER, sender, detail)]
-        )
-        self._audit(
-            f"node {sender}",
-            f"job {local.id} deleted by a partner",
-            {**detail, "used": used_by(local)},
-        )
-
-    def clean_task(
-        self,
-        job_id: str,
-        task: str,
-        content: str,
-        *,
-        by: str,
-        dry_run: bool,
-        party: str = "",
-    ) -> list[Item]:
-        """Delete what a task of an ended job left here: one of `CONTENTS`, of a party (``guest.0``) or of all."""
-        local = self._store.local_jobs.get(job_id)
-        named = [run for run in local.runs if task in (run.task_name, run.task_id)]
-        runs = [run for run in named if party in ("", run.party.label)]
-        if not runs:
-            raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
-        self._check_ended(job_id)
-        name = runs[0].task_name
-        chosen = {
-            run.outputs[output]
-            for run in runs
-            for key, output in run.output_keys.items()
-            if group_of(local.spec.dag.type_of(name, key)) in CONTENTS[content]
-        }
-        present = [a for a in _outputs_of(local) if a in chosen and self._left.storage.exists(a)]
-        self._check_unused(job_id, present)
-        items = [self._left.item(job_id, a, f"{content} of task {name}") for a in present]
-        if dry_run or not items:
-            return items
-        for address in present:
-            self._left.storage.delete(address)
-        detail = {
-            "task": name,
-            "content": content,
-            "outputs": [i.name for i in items],
-        }
-        self._store.note(job_id, "operator", [Note(self._clock(), "outputs deleted", by, detail)])
-        return [replace(item, removed=True) for item in items]
-
-    def _check(self, job_id: str) -> None:
-        if self._store.record(job_id) is not None:
-            self._check_ended(job_id)
-            outputs = _outputs_of(self._store.local_jobs.find(job_id))
-            self._check_unused(job_id, [a for a in outputs if self._left.storage.exists(a)])
-
-    def _check_ended(self, job_id: str) -> None:
-        job = self._store.jobs.find(job_id)
-        if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
-            silent = ", ".join(n.node for n in job.nodes.values() if not n.stop.completed)
-            text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
-            raise Conflict(text, reason="JOB_NOT_ENDED")
-        if self._left.ended_at(job_id) is None:
-            text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
-            raise Conflict(text, reason="JOB_NOT_ENDED")
-
-    def _check_unused(self, job_id: str, present: Sequence[Address]) -> None:
-        """Raise `Conflict` where any of all jobs that are still known reads one of these."""
-        used = self._left.read_by(
-            queries.local_jobs_naming(self._store, {a.namespace for a in present})
-        )
-        needs: dict[str, list[str]] = {}
-        for address in present:
-            for who in self._left.needed_by(address, job_id, used):
-                needs.setdefault(who, []).append(address.dataset_id)
-        if needs:
-            listed = [
-                f"{who}: {outputs[0]}"
-                + (f" and {len(outputs) - 1} more" if len(outputs) > 1 else "")
-                for who, outputs in needs.items()
-            ]
-            more = [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
-            text = "; ".join([*listed[:_MOST_NAMED], *more])
-            raise Conflict(f"its outputs are needed: {text}. {_FREE_THEM}", reason="OUTPUTS_IN_USE")
-
-    def _ask_others(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
-        record = self._store.record(job_id)
-        if record is None:
-            known, protocol = [self._store.scheduler_of(job_id) or self._node], "bfia"
-        else:
-            spec = record.spec
-            known, protocol = [*spec.nodes, spec.scheduler, spec.initiator], spec.protocol
-        nodes = [node for node in dict.fromkeys(known) if node != self._node]
-
-        def ask(node: NodeId) -> AtNode:
-            try:
-                self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
-            except (PeerUnreachable, Busy) as error:
-                return AtNode(False, PeerUnreachable.reason, error.message)
-            except GatewayError as error:
-                return AtNode(False, error.reason, error.message)
-            return AtNode(not dry_run)
-
-        with ThreadPoolExecutor(16, thread_name_prefix="delete") as pool:
-            return dict(zip(nodes, pool.map(ask, nodes), strict=True))
-
-    def _delete_here(
-        self,
-        job_id: str,
-        by: str,
-        dry_run: bool,
-        detail: Mapping[str, Any],
-    ) -> list[Item]:
-        local = self._store.local_jobs.find(job_id)
-        present = self._left.outputs(local)
-        items = [self._left.item(job_id, address, "its job is deleted") for address in present]
-        folders = [self._left.runs / run.name for run in (local.runs if local else ())]
-        items += [
-            Item("logs", f.name, job_id, size_of(f), "its job is deleted")
-            for f in folders
-            if f.is_dir()
-        ]
-        items.append(Item("job", job_id, job_id, 0, "it is deleted"))
-        if dry_run:
-            return items
-        for address in present:
-            self._left.storage.delete(address)
-        for folder in folders:
-            files.try_to_remove(folder)
-        if local is not None:
-            self._end_session(job_id)
-        left = {
-            "outputs": len(present),
-            "logs": len(items) - len(present) - 1,
-            **detail,
-        }
-        if local is not None and (uses := used_by(local)):
-            left |= {
-                "initiator": local.spec.initiator,
-                "scheduler": local.spec.scheduler,
-                "used": uses,
-            }
-        queries.drop_job(self._store, job_id, self._clock(), by, left)
-        log.info(
-            "job deleted",
-            job=job_id,
-            by=by,
-            outputs=left["outputs"],
-            logs=left["logs"],
-        )
-        return [replace(item, removed=True) for item in items]
+        recent = queries.local_jobs_open_or_created_after(self._store, since)
+        readers = self._leftovers.read_by(recent)
+        for job_id in past_jobs:
+            yield job_id, readers
 
 
 @contextmanager
-def _next_time(job_id: str) -> Iterator[None]:
-    """Leave a job whose storage is away or gone to the next cleaning, and go on with the others."""
+def _skipping_failed_storage(job_id: str) -> Iterator[None]:
+    """Leave a job whose storage is away or gone to the next cleaning."""
     try:
         yield
     except StorageFailed as error:
@@ -692,58 +452,34 @@ def _end_of(record: Job | LocalJob) -> datetime | None:
     """Return when a job ended here for good; None while something of it is still to be done."""
     if not ended(JOB, record.status) or record.ended_at is None:
         return None
-    if isinstance(record, Job) and machine.next_due(record) is not None:
-        return None  # not every node has acknowledged the end
-    if isinstance(record, LocalJob) and not (
-        record.closed and all(run.over for run in record.runs)
-    ):
-        return None
-    return record.ended_at
+    if isinstance(record, Job):
+        is_acknowledged = machine.next_due(record) is None
+        return record.ended_at if is_acknowledged else None
+    if record.closed and all(run.over for run in record.runs):
+        return record.ended_at
+    return None
 
 
-def used_by(local: LocalJob) -> list[dict[str, Any]]:
-    """Return what a partner's job used here, by task and party: component, tables, when; empty for own jobs.
-
-    Attempts of a task are counted in one entry.
-    """
-    spec = local.spec
-    if is_own(spec, local.node):
+def outputs_of(local: LocalJob | None) -> list[Address]:
+    """Return the addresses of a job's outputs here, whether they exist or not."""
+    if local is None:
         return []
-    in_force = rerun.in_force(local).task_params
-    uses: dict[tuple[str, str], dict[str, Any]] = {}
+    addresses: dict[Address, None] = {}
     for run in local.runs:
-        data = data_location(in_force, run.party, run.task_name)
-        use = {
-            "task": run.task_name,
-            "party": run.party.label,
-            "component": f"{run.component.provider}/{run.component.name}",
-            "version": run.component.version,
-            "tables": [] if spec.dag[run.task_name].inputs else _tables_at(data),
-            "at": run.created_at.isoformat(),
-            "attempts": 0,
-        }
-        uses.setdefault((run.task_name, run.party.label), use)["attempts"] += 1
-    return list(uses.values())
+        addresses.update(dict.fromkeys(run.outputs.values()))
+    return list(addresses)
 
 
-def _tables_at(location: Mapping[str, str] | None) -> list[str]:
-    """Return the dataset ids that a data location names: one, or none."""
-    if location is None:
+def _checkpoints_of(local: LocalJob | None) -> list[Address]:
+    if local is None:
         return []
-    return [location.get("dataset_id") or f"{location['namespace']}#{location['name']}"]
-
-
-def _outputs_of(local: LocalJob | None) -> list[Address]:
-    """Return where a job's runs here put what they made."""
-    return list(
-        dict.fromkeys(a for run in (local.runs if local else ()) for a in run.outputs.values())
-    )
+    return list(dict.fromkeys(run.checkpoint for run in local.runs if run.checkpoint))
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of the files at a place and below it; links are not followed."""
+    """Return the bytes of a file, or of the files in a folder; links are not followed."""
     try:
-        if not path.is_dir() or path.is_symlink():
+        if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
     except OSError:
         return 0
@@ -758,6 +494,7 @@ def _length(entry: os.DirEntry[str]) -> int:
 
 
 def _unchanged_for(path: Path, now: datetime) -> float:
+    """Return the seconds since a folder was changed; 0 if it is gone."""
     try:
         return now.timestamp() - path.stat().st_mtime
     except OSError:

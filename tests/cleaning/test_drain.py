@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import PeerUnreachable, Refused
-from gateway.jobs.submission import Drain, Intake
+from gateway.jobs.drain import Drain
+from gateway.jobs.intake import Intake
 from tests import inprocess
 from tests.cleaning.ended import left_behind
 from tests.e2e.nodes import wait_for
@@ -29,7 +30,7 @@ def test_a_node_without_jobs_drains_at_once_and_says_so(tmp_path: Path):
 def test_a_job_that_cannot_be_stopped_now_is_stopped_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("gateway.jobs.submission.STOP_AGAIN", 0.05)
+    monkeypatch.setattr("gateway.jobs.drain.STOP_AGAIN", 0.05)
     monkeypatch.setattr("gateway.store.queries.under_way", lambda store: [("job-1", "RUNNING")])
     asked: list[str] = []
 

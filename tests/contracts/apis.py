@@ -28,7 +28,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError
-from gateway.jobs.participant import JobAudits
+from gateway.jobs.job_audits import JobAudits
 from gateway.ports import Callback, ParticipantApi, SchedulerApi
 from provider_registry.model import Provider
 from provider_registry.registration import provider_from_request

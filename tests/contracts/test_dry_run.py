@@ -18,7 +18,7 @@ from gateway.domain.run import Address
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus
 from gateway.errors import Invalid, NotFound, Refused, StorageFailed
-from gateway.jobs.submission import LARGEST
+from gateway.jobs.digest import MAX_JOB_SIZE
 from tests.adapter.bfia.scripted import says, text
 from tests.adapter.bfia.site import SPEC, a_job_with, by_path, serving_site
 from tests.builders import a_dag, a_spec, raising
@@ -126,11 +126,13 @@ def test_a_job_that_would_go_well(world: World) -> None:
 
 
 def test_a_job_that_is_far_too_large_is_a_problem_at_every_node(world: World) -> None:
-    spec = a_job(job_params={"common": {"blob": "x" * LARGEST}})
+    spec = a_job(job_params={"common": {"blob": "x" * MAX_JOB_SIZE}})
     plan = world.me.dry_run.plan(spec)
     assert problems(plan) == {(ME, "job"), (ME, "reported"), (PEER, "reported")}
     for node, check in ((ME, "job"), (PEER, "reported")):
-        assert f"must not have more than {LARGEST} characters" in of(plan, node)[check][0].cause
+        assert (
+            f"must not have more than {MAX_JOB_SIZE} characters" in of(plan, node)[check][0].cause
+        )
 
 
 def test_an_image_that_is_not_there_and_one_that_was_moved(

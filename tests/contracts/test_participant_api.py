@@ -16,7 +16,7 @@ from gateway.domain.run import Run
 from gateway.domain.spec import Amendment, Ending, Failure, JobSpec, NodeId
 from gateway.domain.states import JobStatus, Outcome, TaskStatus
 from gateway.errors import GatewayError, NotServed
-from gateway.jobs.submission import LARGEST
+from gateway.jobs.digest import MAX_JOB_SIZE
 from gateway.ports import Callback, ParticipantApi, TaskNews
 from tests.builders import a_dag, a_spec, parties
 from tests.contracts.apis import THIRD, Apis, World, at_once, refusal
@@ -165,12 +165,12 @@ def test_a_job_that_is_far_too_large_is_refused(
     job: JobSpec,
 ):
     """However often a partner makes and ends such jobs, each would stay."""
-    blob = "x" * LARGEST
+    blob = "x" * MAX_JOB_SIZE
     signed = replace(job, bundles={ME: {"payload": blob}})
     large = replace(job, job_params={"common": {"blob": blob}})
     for create, spec in ((api.create_job, large), (world.me.participant.create_job, signed)):
         with pytest.raises(
-            GatewayError, match=f"must not have more than {LARGEST} characters"
+            GatewayError, match=f"must not have more than {MAX_JOB_SIZE} characters"
         ) as caught:
             create(spec, PEER)
         assert (caught.value.reason, caught.value.code) == ("TOO_LARGE", 400)
@@ -260,7 +260,7 @@ def test_new_parameters_hold_once_a_start_names_them(
         )
     for wrong in ({"a": {"x": 2}}, {"z": {}}):
         assert refusal(api.offer_parameters, *offer("three", wrong)) == ("INVALID", 400)
-    half = {str(i): "x" * 100_000 for i in range(LARGEST // 160_000)}
+    half = {str(i): "x" * 100_000 for i in range(MAX_JOB_SIZE // 160_000)}
     api.offer_parameters(*offer("long", {"b": half}))
     assert refusal(api.offer_parameters, *offer("longer", {"b": half})) == ("TOO_LARGE", 400)
     for sender in (THIRD, STRANGER):

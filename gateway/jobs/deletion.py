@@ -1,0 +1,408 @@
+"""Deletion of jobs: here and at every other node of the job, or the outputs of one task.
+
+Each deletion leaves a line in the timeline. A job is deleted as a whole and only once it is over; outputs that
+others need are kept, and the refusal names who needs them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from engines import files
+from gateway.domain import rerun
+from gateway.domain.run import Address, LocalJob, Run
+from gateway.domain.scheduling import machine
+from gateway.domain.spec import NodeId, Note, data_location, is_outside, is_own
+from gateway.domain.states import JOB, ended
+from gateway.errors import Busy, Conflict, GatewayError, NotAllowed, NotFound, PeerUnreachable
+from gateway.jobs.retention import Item, Leftovers, outputs_of, size_of
+from gateway.runtime.context import NodeContext, Peers
+from gateway.store import queries
+from gateway.store.records import job_unknown
+from provider_registry.model import group_of
+
+log = structlog.get_logger(__name__)
+
+# Outputs of a task that can be deleted, by name: tables and models, reports, or models alone.
+CONTENTS: Mapping[str, tuple[str, ...]] = {
+    "outputs": ("data", "model"),
+    "metrics": ("metric",),
+    "models": ("model",),
+}
+
+_DELETED_BY_PARTNER = "deleted by a partner"  # event of a timeline
+_MAX_NAMED = 20  # users of outputs that a refusal names
+_NODES_AT_A_TIME = 16
+_REMEDY = (
+    "Delete first what refers to them, jobs by `bfia-gateway job delete`, models by `bfia-gateway model delete` "
+    "(see `model list`), or keep this job"
+)
+
+
+@dataclass(frozen=True)
+class AtNode:
+    """The result of a deletion at one other node."""
+
+    deleted: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The result of a deletion, or of its dry run."""
+
+    job_id: str
+    dry_run: bool
+    items: Sequence[Item] = ()
+    """what was here"""
+    nodes: Mapping[NodeId, AtNode] | None = None
+    """the other nodes of the job; None if they were not asked"""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for JSON, with the ``bytes`` of all items."""
+        return {**asdict(self), "bytes": sum(item.bytes for item in self.items)}
+
+
+class SomeUnreached(PeerUnreachable):
+    """Nodes of the job do not answer; the job is kept here, so that the deletion can be repeated."""
+
+    def __init__(self, nodes: Mapping[NodeId, AtNode]) -> None:
+        silent = ", ".join(_nodes_with(nodes, PeerUnreachable.reason))
+        super().__init__(
+            f"no answer from {silent}; nothing was deleted here: ask again, or delete it only here"
+        )
+        self.nodes = nodes
+
+
+class Deleting:
+    """Deletes jobs, and outputs of their tasks.
+
+    The record of what a partner's job used here outlasts every deletion: a partner deletes outputs
+    only, and the line that this node's own people leave names tasks, components and tables.
+    """
+
+    def __init__(
+        self,
+        context: NodeContext,
+        left: Leftovers,
+        peers: Peers,
+        end_session: Callable[[str], None],
+        audit: Callable[[str, str, Mapping[str, Any]], None],
+    ) -> None:
+        """``audit`` records who deleted what, with details."""
+        self._audit = audit
+        self._node = context.node
+        self._store = context.store
+        self._clock = context.clock
+        self._leftovers = left
+        self._storage = left.storage
+        self._peers = peers
+        self._end_session = end_session
+
+    # ---------------------------------------------------------------- whole jobs
+
+    def delete(
+        self,
+        job_id: str,
+        *,
+        by: str,
+        reason: str = "",
+        here: bool = False,
+        dry_run: bool = False,
+    ) -> Deleted:
+        """Delete a job at every node of it, last here; with ``here`` only here.
+
+        A repeated deletion goes on where the last one ended. Raises `NotFound`, `Conflict`
+        (JOB_NOT_ENDED, OUTPUTS_IN_USE) before anything is deleted here, and `SomeUnreached`. A node
+        that cannot delete jobs, or refuses for good, is named in the result.
+        """
+        if not queries.is_known(self._store, job_id):
+            raise job_unknown(job_id)
+        self._check(job_id)
+        nodes = {} if here else self._delete_elsewhere(job_id, dry_run)
+        if not dry_run:
+            _check_answers(job_id, nodes)
+        results = {node: result.reason or "deleted" for node, result in nodes.items()}
+        items = self._delete_here(job_id, by, dry_run, {"reason": reason, "nodes": results})
+        return Deleted(job_id, dry_run, items, None if here else nodes)
+
+    def delete_for(
+        self,
+        job_id: str,
+        sender: NodeId,
+        dry_run: bool,
+    ) -> None:
+        """Delete a job here on behalf of another node; a job that is not here counts as deleted.
+
+        Only the outputs of a job that has run here go: record, parameters, logs and timeline stay
+        as long as ``retention`` says. Raises `NotAllowed` unless the sender schedules or submitted
+        the job, and `Conflict` as `delete` does.
+        """
+        record = self._store.record(job_id)
+        if record is None or is_outside(record.spec, sender):
+            return
+        spec = record.spec
+        if sender not in (spec.scheduler, spec.initiator, self._node):
+            raise NotAllowed(
+                f"only {spec.initiator}, which submitted job {job_id}, and {spec.scheduler}, which schedules it, "
+                "may have it deleted"
+            )
+        self._check(job_id)
+        local = self._store.local_jobs.find(job_id)
+        if sender != self._node and local is not None and local.runs:
+            self._delete_outputs(local, sender, dry_run)
+        else:
+            self._delete_here(job_id, sender, dry_run, {})
+
+    def _delete_outputs(
+        self,
+        local: LocalJob,
+        sender: NodeId,
+        dry_run: bool,
+    ) -> None:
+        """Delete a job's outputs here for a partner; a repeated request leaves no further line."""
+        outputs = self._leftovers.outputs(local)
+        if dry_run or (not outputs and self._was_deleted_by_partner(local.id)):
+            return
+        for address in outputs:
+            self._storage.delete(address)
+        self._end_session(local.id)
+        detail = {"outputs": [address.dataset_id for address in outputs]}
+        note = Note(self._clock(), _DELETED_BY_PARTNER, sender, detail)
+        self._store.note(local.id, "participant", [note])
+        self._audit(
+            f"node {sender}",
+            f"job {local.id} deleted by a partner",
+            {**detail, "used": used_by(local)},
+        )
+
+    def _was_deleted_by_partner(self, job_id: str) -> bool:
+        return any(entry.event == _DELETED_BY_PARTNER for entry in self._store.timeline(job_id))
+
+    def _delete_elsewhere(self, job_id: str, dry_run: bool) -> dict[NodeId, AtNode]:
+        """Have the job's other nodes delete it, in parallel; return their results."""
+        record = self._store.record(job_id)
+        if record is None:
+            involved = [self._store.scheduler_of(job_id) or self._node]
+            protocol = "bfia"
+        else:
+            spec = record.spec
+            involved = [*spec.nodes, spec.scheduler, spec.initiator]
+            protocol = spec.protocol
+        nodes = [node for node in dict.fromkeys(involved) if node != self._node]
+
+        def delete_at(node: NodeId) -> AtNode:
+            try:
+                self._peers.participant(node, protocol).delete_job(job_id, dry_run, self._node)
+            except (PeerUnreachable, Busy) as error:
+                return AtNode(False, PeerUnreachable.reason, error.message)
+            except GatewayError as error:
+                return AtNode(False, error.reason, error.message)
+            return AtNode(not dry_run)
+
+        with ThreadPoolExecutor(_NODES_AT_A_TIME, thread_name_prefix="delete") as pool:
+            return dict(zip(nodes, pool.map(delete_at, nodes), strict=True))
+
+    def _delete_here(
+        self,
+        job_id: str,
+        by: str,
+        dry_run: bool,
+        detail: Mapping[str, Any],
+    ) -> list[Item]:
+        local = self._store.local_jobs.find(job_id)
+        outputs = self._leftovers.outputs(local)
+        log_folders = self._log_folders(local)
+        items = self._items(job_id, outputs, log_folders)
+        if dry_run:
+            return items
+        for address in outputs:
+            self._storage.delete(address)
+        for folder in log_folders:
+            files.try_to_remove(folder)
+        if local is not None:
+            self._end_session(job_id)
+        logs = sum(item.kind == "logs" for item in items)
+        line = {"outputs": len(outputs), "logs": logs, **detail}
+        uses = used_by(local) if local is not None else []
+        if local is not None and uses:
+            line["initiator"] = local.spec.initiator
+            line["scheduler"] = local.spec.scheduler
+            line["used"] = uses
+        queries.drop_job(self._store, job_id, self._clock(), by, line)
+        log.info("job deleted", job=job_id, by=by, outputs=len(outputs), logs=logs)
+        return [replace(item, removed=True) for item in items]
+
+    def _log_folders(self, local: LocalJob | None) -> list[Path]:
+        if local is None:
+            return []
+        return [self._leftovers.runs / run.name for run in local.runs]
+
+    def _items(
+        self, job_id: str, outputs: Sequence[Address], log_folders: Sequence[Path]
+    ) -> list[Item]:
+        why = "its job is deleted"
+        items = [self._leftovers.item(job_id, address, why) for address in outputs]
+        for folder in log_folders:
+            if folder.is_dir():
+                items.append(Item("logs", folder.name, job_id, size_of(folder), why))
+        items.append(Item("job", job_id, job_id, 0, "it is deleted"))
+        return items
+
+    # ---------------------------------------------------------------- outputs of one task
+
+    def clean_task(
+        self,
+        job_id: str,
+        task: str,
+        content: str,
+        *,
+        by: str,
+        dry_run: bool,
+        party: str = "",
+    ) -> list[Item]:
+        """Delete outputs of a task of an ended job here: one of `CONTENTS`.
+
+        ``party``: a label such as ``guest.0``; empty for all parties.
+        """
+        local = self._store.local_jobs.get(job_id)
+        runs = []
+        for run in local.runs:
+            if task in (run.task_name, run.task_id) and party in ("", run.party.label):
+                runs.append(run)
+        if not runs:
+            raise NotFound(f"job {job_id} has no run of task {task} here", reason="TASK_UNKNOWN")
+        self._check_ended(job_id)
+        task_name = runs[0].task_name
+        selected = _outputs_with(local, runs, CONTENTS[content])
+        outputs = self._existing([a for a in outputs_of(local) if a in selected])
+        self._check_unused(job_id, outputs)
+        why = f"{content} of task {task_name}"
+        items = [self._leftovers.item(job_id, address, why) for address in outputs]
+        if dry_run or not items:
+            return items
+        for address in outputs:
+            self._storage.delete(address)
+        detail = {
+            "task": task_name,
+            "content": content,
+            "outputs": [item.name for item in items],
+        }
+        self._store.note(job_id, "operator", [Note(self._clock(), "outputs deleted", by, detail)])
+        return [replace(item, removed=True) for item in items]
+
+    # ---------------------------------------------------------------- checks
+
+    def _check(self, job_id: str) -> None:
+        """Raise `Conflict` for a job that has not ended, or whose outputs somebody needs."""
+        if self._store.record(job_id) is None:
+            return
+        self._check_ended(job_id)
+        outputs = outputs_of(self._store.local_jobs.find(job_id))
+        self._check_unused(job_id, self._existing(outputs))
+
+    def _check_ended(self, job_id: str) -> None:
+        job = self._store.jobs.find(job_id)
+        if job is not None and ended(JOB, job.status) and machine.next_due(job) is not None:
+            silent = ", ".join(
+                node_job.node for node_job in job.nodes.values() if not node_job.stop.completed
+            )
+            text = f"job {job_id} has ended, but {silent} has not acknowledged it yet: its stop is still repeated"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
+        if self._leftovers.ended_at(job_id) is None:
+            text = f"job {job_id} has not ended here, or is still being tidied up; stop it first"
+            raise Conflict(text, reason="JOB_NOT_ENDED")
+
+    def _check_unused(self, job_id: str, outputs: Sequence[Address]) -> None:
+        """Raise `Conflict` if any job on record reads one of these outputs, or a keeper needs it."""
+        namespaces = {address.namespace for address in outputs}
+        readers = self._leftovers.read_by(queries.local_jobs_naming(self._store, namespaces))
+        outputs_by_user: dict[str, list[str]] = {}
+        for address in outputs:
+            for user in self._leftovers.needed_by(address, job_id, readers):
+                outputs_by_user.setdefault(user, []).append(address.dataset_id)
+        if not outputs_by_user:
+            return
+        lines = [_use_text(user, names) for user, names in outputs_by_user.items()]
+        hidden = len(lines) - _MAX_NAMED
+        if hidden > 0:
+            lines = [*lines[:_MAX_NAMED], f"{hidden} more"]
+        text = "; ".join(lines)
+        raise Conflict(f"its outputs are needed: {text}. {_REMEDY}", reason="OUTPUTS_IN_USE")
+
+    def _existing(self, outputs: Sequence[Address]) -> list[Address]:
+        return [address for address in outputs if self._storage.exists(address)]
+
+
+def _check_answers(job_id: str, nodes: Mapping[NodeId, AtNode]) -> None:
+    """Raise if a node was silent or is not ready: then the job stays here and is deleted later."""
+    if _nodes_with(nodes, PeerUnreachable.reason):
+        raise SomeUnreached(nodes)
+    busy = _nodes_with(nodes, "JOB_NOT_ENDED")
+    if busy:
+        text = f"{', '.join(busy)} still tidies up after job {job_id}; nothing was deleted here: ask again"
+        raise Conflict(text, reason="JOB_NOT_ENDED")
+
+
+def _nodes_with(nodes: Mapping[NodeId, AtNode], reason: str) -> list[NodeId]:
+    return [node for node, result in nodes.items() if result.reason == reason]
+
+
+def _use_text(user: str, outputs: Sequence[str]) -> str:
+    if len(outputs) == 1:
+        return f"{user}: {outputs[0]}"
+    return f"{user}: {outputs[0]} and {len(outputs) - 1} more"
+
+
+def _outputs_with(local: LocalJob, runs: Sequence[Run], groups: Sequence[str]) -> set[Address]:
+    """Return the outputs of runs whose type belongs to one of the groups (data, model, metric)."""
+    addresses = set()
+    for run in runs:
+        for key, output in run.output_keys.items():
+            if group_of(local.spec.dag.type_of(run.task_name, key)) in groups:
+                addresses.add(run.outputs[output])
+    return addresses
+
+
+def used_by(local: LocalJob) -> list[dict[str, Any]]:
+    """Return what a partner's job used here, per task and party: component, tables, time.
+
+    Attempts of a task are counted in one entry. Empty for this node's own jobs.
+    """
+    if is_own(local.spec, local.node):
+        return []
+    task_params = rerun.in_force(local).task_params
+    uses: dict[tuple[str, str], dict[str, Any]] = {}
+    for run in local.runs:
+        key = (run.task_name, run.party.label)
+        if key not in uses:
+            uses[key] = _use_of(local, run, task_params)
+        uses[key]["attempts"] += 1
+    return list(uses.values())
+
+
+def _use_of(local: LocalJob, run: Run, task_params: Mapping[str, Any]) -> dict[str, Any]:
+    tables: list[str] = []
+    if not local.spec.dag[run.task_name].inputs:
+        tables = _tables_at(data_location(task_params, run.party, run.task_name))
+    return {
+        "task": run.task_name,
+        "party": run.party.label,
+        "component": f"{run.component.provider}/{run.component.name}",
+        "version": run.component.version,
+        "tables": tables,
+        "at": run.created_at.isoformat(),
+        "attempts": 0,
+    }
+
+
+def _tables_at(location: Mapping[str, str] | None) -> list[str]:
+    """Return the dataset ids that a data location names: one, or none."""
+    if location is None:
+        return []
+    return [location.get("dataset_id") or f"{location['namespace']}#{location['name']}"]

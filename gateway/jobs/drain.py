@@ -1,0 +1,137 @@
+"""Drain: empties a node before its process is stopped."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from gateway.errors import GatewayError
+from gateway.ports import Clock
+from gateway.runtime.loop import Loop
+from gateway.store import queries
+from gateway.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+STOP_AGAIN = 5.0  # seconds between two requests to stop the same unfinished jobs
+
+
+@dataclass(frozen=True)
+class _DrainOrder:
+    since: datetime
+    stop_jobs: bool
+    exit_when_empty: bool
+
+
+class Drain:
+    """Takes no new jobs, lets those under way end or stops them, then ends the process.
+
+    The order holds for this process and is not stored: a restarted gateway takes jobs again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        stop_job: Callable[[str], None],
+        clock: Clock,
+        look_every: float = 0.5,
+    ) -> None:
+        """``stop_job`` stops a job at every node; ``look_every``: seconds between two checks."""
+        self.draining = threading.Event()
+        """set while no new job is taken"""
+        self._store = store
+        self._stop_job = stop_job
+        self._clock = clock
+        self._order: _DrainOrder | None = None
+        self._stopped_at: datetime | None = None
+        self._exit: Callable[[], None] | None = None
+        self._loop = Loop("drain", self._check, lambda _: ["drain"], every=look_every, workers=1)
+        self._lock = threading.Lock()
+        self._loop_started = False
+
+    def on_empty(self, leave: Callable[[], None]) -> None:
+        """Set the function that ends the process once nothing is under way."""
+        self._exit = leave
+
+    def begin(self, *, stop: bool, leave: bool) -> dict[str, Any]:
+        """Take no new jobs from now on; a second order replaces the first."""
+        with self._lock:
+            since = self._order.since if self._order else self._clock()
+            self._order = _DrainOrder(since, stop_jobs=stop, exit_when_empty=leave)
+            self.draining.set()
+            if not self._loop_started:
+                self._loop_started = True
+                self._loop.start()
+        self._loop.wake("drain")
+        log.info("draining", stop=stop, leave=leave)
+        return self.state()
+
+    def undo(self) -> dict[str, Any]:
+        """Take jobs again; jobs that were stopped stay stopped."""
+        with self._lock:
+            was_draining = self._order is not None
+            self._order = None
+            self.draining.clear()
+        if was_draining:
+            log.info("draining was called off")
+        return self.state()
+
+    def state(self) -> dict[str, Any]:
+        """Return the order and the jobs still under way."""
+        order = self._order
+        running_jobs = None
+        if order is not None:
+            running_jobs = "stop" if order.stop_jobs else "wait"
+        return {
+            "draining": order is not None,
+            "since": order.since.isoformat() if order else None,
+            "running": running_jobs,
+            "exit": order is not None and order.exit_when_empty,
+            "jobs": [
+                {"job_id": job_id, "status": status}
+                for job_id, status in queries.under_way(self._store)
+            ],
+        }
+
+    def close(self) -> None:
+        """Stop waiting for jobs; the process goes on."""
+        self._loop.stop()
+
+    def _check(self, _: str) -> None:
+        """Stop the jobs under way if ordered, and end the process once there are none."""
+        order = self._order
+        if order is None:
+            return
+        unfinished = [job_id for job_id, _status in queries.under_way(self._store)]
+        if order.stop_jobs:
+            self._stop_jobs(unfinished)
+        is_current = order is self._order
+        if order.exit_when_empty and not unfinished and is_current:
+            log.info("nothing is under way any more: leaving")
+            self._exit_once()
+
+    def _exit_once(self) -> None:
+        leave = self._exit
+        self._exit = None
+        if leave is not None:
+            leave()
+
+    def _stop_jobs(self, job_ids: list[str]) -> None:
+        now = self._clock()
+        if self._stopped_at is not None:
+            elapsed = now - self._stopped_at
+            if elapsed.total_seconds() < STOP_AGAIN:
+                return
+        self._stopped_at = now
+        for job_id in job_ids:
+            self._stop(job_id)
+
+    def _stop(self, job_id: str) -> None:
+        """Stop a job; if its scheduling node does not answer now, the next check tries again."""
+        try:
+            self._stop_job(job_id)
+        except GatewayError as error:
+            log.warning("not stopped", job=job_id, reason=error.reason, cause=error.message)

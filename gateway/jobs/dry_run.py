@@ -1,0 +1,142 @@
+"""Dry run: asks every node of a job what would happen to it, and creates nothing."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from gateway.domain import dry_run
+from gateway.domain.dry_run import (
+    Item,
+    JobPlan,
+    NodePlan,
+    Standing,
+    as_problems,
+    fine,
+    in_order,
+    problem,
+    warning,
+)
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import GatewayError, Invalid, NotServed
+from gateway.jobs.new_jobs import is_about_party, with_versions
+from gateway.runtime.context import Peers, traced
+from gateway.runtime.trials import Result, Step
+from provider_registry.registry import Registry
+
+_NODES_AT_A_TIME = 8
+
+# Steps of a route test that are rows of their own in a dry run; all others are the route.
+_OWN_ROWS = ("profile", "way back")
+
+_STANDING = {
+    Result.OK: Standing.OK,
+    Result.FAILED: Standing.PROBLEM,
+    Result.WARNING: Standing.UNKNOWN,
+    Result.SKIPPED: Standing.UNKNOWN,
+}
+
+
+class DryRun:
+    """Asks every node of a job what would happen to it."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        registry: Registry,
+        check: Callable[[JobSpec], Sequence[str]],
+        try_route: Callable[[NodeId], Sequence[Step]],
+    ) -> None:
+        """``check`` returns the warnings of the node that a job is submitted to; raises `Invalid`."""
+        self._peers = peers
+        self._registry = registry
+        self._check = check
+        self._try_route = try_route
+
+    def plan(self, spec: JobSpec) -> JobPlan:
+        """Return what every node reports; a silent node costs the time of any unanswered call."""
+        spec, _, _ = with_versions(spec, self._registry)
+        nodes = list(dict.fromkeys((*spec.nodes, spec.scheduler)))
+        with ThreadPoolExecutor(min(len(nodes), _NODES_AT_A_TIME)) as pool:
+            plans = tuple(pool.map(partial(self._plan_at, spec), nodes))
+        if self._peers.node in nodes:
+            return JobPlan(plans)
+        this_node = NodePlan(self._peers.node, (), tuple(self._submission(spec)))
+        return JobPlan((this_node, *plans))
+
+    def _plan_at(self, spec: JobSpec, node: NodeId) -> NodePlan:
+        labels = tuple(party.label for party in spec.parties_at(node))
+        with traced(spec.trace_id):
+            if node == self._peers.node:
+                items = list(self._submission(spec))
+            else:
+                items = list(self._route(node))
+            if labels and not _has_route_problem(items):
+                items += self._reported_items(spec, node)
+        return NodePlan(node, labels, in_order(dict.fromkeys(items)))
+
+    def _submission(self, spec: JobSpec) -> Iterator[Item]:
+        """Report the checks of the node that the job is submitted to."""
+        try:
+            warnings = self._check(spec)
+        except Invalid as error:
+            for job_problem in error.problems:
+                remedy = "correct the job"
+                if is_about_party(job_problem):
+                    remedy = "correct the job, or add the route"
+                yield from as_problems("job", [job_problem], remedy)
+            return
+        for text in warnings[: dry_run.REPORTED_WARNINGS]:
+            yield warning("job", text)
+
+    def _route(self, node: NodeId) -> Iterator[Item]:
+        """Report the test of the route to a node: the route itself, its profile, the way back."""
+        steps = self._try_route(node)
+        route_steps = [step for step in steps if step.name not in _OWN_ROWS]
+        failed = [step for step in route_steps if step.result is Result.FAILED]
+        for step in failed:
+            yield problem("route", f"{step.name}: {step.cause}", step.remedy)
+        if not failed:
+            yield fine("route", _route_summary(route_steps))
+        for step in steps:
+            if step.name not in _OWN_ROWS:
+                continue
+            if failed and step.result is Result.SKIPPED:
+                continue
+            yield _item_of_step(step)
+
+    def _reported_items(self, spec: JobSpec, node: NodeId) -> Iterable[Item]:
+        """Return what a node itself reports of the job."""
+        peer = self._peers.participant(node, spec.protocol)
+        try:
+            items = peer.dry_run(spec.for_node(node), self._peers.node)
+        except NotServed as error:
+            cause = f"not reported by this node: {error.message}"
+            return [Item("reported", Standing.UNKNOWN, cause=cause)]
+        except GatewayError as error:
+            remedy = f"ask the admin of {node}"
+            if node == self._peers.node:
+                remedy = "bfia-gateway doctor"
+            return [problem("reported", f"{error.reason}: {error.message}", remedy)]
+        if not items:
+            return [Item("reported", Standing.UNKNOWN, cause="not reported by this node")]
+        return items
+
+
+def _has_route_problem(items: Iterable[Item]) -> bool:
+    return any(item.check == "route" and item.standing is Standing.PROBLEM for item in items)
+
+
+def _route_summary(steps: Iterable[Step]) -> str:
+    parts = []
+    for step in steps:
+        if step.name in ("route", "latency") and step.found:
+            parts.append(f"{step.name} {step.found}")
+    return ", ".join(parts)
+
+
+def _item_of_step(step: Step) -> Item:
+    standing = _STANDING[step.result]
+    cause = step.cause
+    if not cause and standing is Standing.UNKNOWN:
+        cause = "this node does not report it"
+    return Item(step.name, standing, step.found, cause, step.remedy)

@@ -1,0 +1,17 @@
+"""Ids of jobs and tasks at a participating node."""
+
+from gateway.errors import Conflict
+from gateway.store.store import Store
+
+
+def check_id_unused(store: Store, new_id: str, job_id: str) -> None:
+    """Raise `Conflict` if a new id of this job, or of one of its tasks, is in use by another job.
+
+    Jobs and tasks share one name space, as sessions of the channel are named after both.
+    """
+    owner = store.local_job_of(new_id)
+    if owner is None or owner == job_id:
+        return
+    if new_id in (job_id, owner):
+        raise Conflict(f"{new_id} is the id of another job or task here", reason="JOB_ID_CONFLICT")
+    raise Conflict(f"task id {new_id} belongs to another job here", reason="TASK_ID_CONFLICT")

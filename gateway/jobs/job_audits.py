@@ -1,0 +1,137 @@
+"""Job audits of the management layer: a node asks another whether it agrees to a job."""
+
+from functools import partial
+
+from gateway.domain import approval
+from gateway.domain.approval import AuditStatus, Policy
+from gateway.domain.execution import machine
+from gateway.domain.execution.messages import StopRequested
+from gateway.domain.job import Job
+from gateway.domain.run import Audit, LocalJob
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId
+from gateway.domain.states import JOB, JobStatus, ended
+from gateway.errors import Conflict, NotFound
+from gateway.jobs.admission import Admission
+from gateway.jobs.executor import Executor
+from gateway.jobs.ids import check_id_unused
+from gateway.ports import SchedulerApi
+from gateway.runtime.context import NodeContext
+from gateway.store.repositories import SqlJobAudits
+
+
+class JobAudits:
+    """Answers job audits of other nodes, and hands their answers to the jobs scheduled here."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        admission: Admission,
+        scheduler: SchedulerApi,
+        executor: Executor,
+        policy: Policy,
+    ) -> None:
+        self._store = context.store
+        self._clock = context.clock
+        self._audits = SqlJobAudits(context.store)
+        self._admission = admission
+        self._scheduler = scheduler
+        self._executor = executor
+        self._policy = policy
+
+    def apply(
+        self,
+        spec: JobSpec,
+        audit: Audit,
+        sender: NodeId,
+    ) -> None:
+        """Judge a job as for its creation and store the audit; the answer is sent afterwards."""
+        check_id_unused(self._store, spec.job_id, spec.job_id)
+        local = self._admission.validated(spec, sender)
+        if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
+            raise Conflict(
+                f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
+            )
+        verdict, words = self._admission.judged(spec, sender)
+        audited = approval.asked(local, audit, self._policy, verdict, words, self._clock())
+        if not self._store.local_jobs.add(audited, spec.flow_id):
+            add_audit = partial(self._add_audit, new=local, audit=audit)
+            audited = self._executor.change(spec.job_id, add_audit)
+        self._executor.watch(audited)
+
+    def _add_audit(
+        self,
+        existing: LocalJob,
+        new: LocalJob,
+        audit: Audit,
+    ) -> LocalJob:
+        """Return a job that is here already with an audit. Raises `Conflict` unless they fit."""
+        other_audit = existing.audit is not None and existing.audit.id != audit.id
+        if other_audit or not approval.is_same(existing, new.spec):
+            text = f"job {existing.id} is here already, with another body or another audit"
+            raise Conflict(text, reason="JOB_ID_CONFLICT")
+        if existing.audit is not None:
+            return existing
+        if ended(JOB, existing.status):
+            raise Conflict(f"job {existing.id} has ended here", reason="JOB_ENDED")
+        return approval.asked_late(existing, audit, self._clock())
+
+    def confirm(
+        self,
+        audit_id: str,
+        failure: Failure | None,
+        sender: NodeId,
+    ) -> None:
+        """Hand a node's answer to the job that the audit is about; ``failure`` None: it agrees."""
+        job = self._scheduled_job(audit_id, sender)
+        self._scheduler.confirm_job(job.id, failure, sender)
+
+    def terminate(
+        self,
+        audit_id: str,
+        sender: NodeId,
+        ending: Ending | None = None,
+    ) -> None:
+        """Withdraw the sender's audit, or stop the job that the sender had agreed to."""
+        if self._audits.job_of(sender, audit_id) is None:
+            self._stop_scheduled_job(audit_id, sender)
+            return
+        audited = self._audited_job(audit_id, sender)
+        self._executor.change(audited.id, partial(self._withdraw, sender=sender, ending=ending))
+
+    def _stop_scheduled_job(self, audit_id: str, sender: NodeId) -> None:
+        job = self._scheduled_job(audit_id, sender)
+        if sender not in job.nodes or not ended(JOB, job.status):
+            self._scheduler.stop_job(job.id, "", sender)
+
+    def _withdraw(self, local: LocalJob, sender: NodeId, ending: Ending | None) -> LocalJob:
+        if local.status is JobStatus.RUNNING:
+            text = f"job {local.id} runs here already; job/stop ends it"
+            raise Conflict(text, reason="JOB_STARTED")
+        now = self._clock()
+        withdrawal = approval.withdrawal(sender, now, ending)
+        return machine.apply(local, StopRequested(now, None, withdrawal, sender))
+
+    def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
+        """Return the status of the sender's audit. Raises `NotFound`, also for other nodes' audits."""
+        return approval.status(self._audited_job(audit_id, sender))
+
+    def _audited_job(self, audit_id: str, sender: NodeId) -> LocalJob:
+        """Return the job here that an audit of the sender is about."""
+        job_id = self._audits.job_of(sender, audit_id)
+        local = self._store.local_jobs.find(job_id) if job_id else None
+        if local is None or local.audit is None or local.audit.id != audit_id:
+            raise _audit_unknown(audit_id, sender)
+        return local
+
+    def _scheduled_job(self, audit_id: str, sender: NodeId) -> Job:
+        """Return the job scheduled here that an audit of this node is about."""
+        job = self._store.jobs.find(approval.job_of(audit_id))
+        if job is None:
+            raise _audit_unknown(audit_id, sender)
+        return job
+
+
+def _audit_unknown(audit_id: str, sender: NodeId) -> NotFound:
+    return NotFound(
+        f"no audit {audit_id} between this node and {sender} is known here", reason="AUDIT_UNKNOWN"
+    )

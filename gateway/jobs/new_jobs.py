@@ -1,0 +1,239 @@
+"""New jobs at the scheduling node: their checks and their first record."""
+
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from gateway.domain import dag as flow
+from gateway.domain import rerun, retries, validation
+from gateway.domain.dag import Dag, DagNode
+from gateway.domain.job import Job, Lineage, NodeJob, NodeTask, Task
+from gateway.domain.problems import Problem
+from gateway.domain.spec import PROVIDERS, JobSpec, NodeId
+from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
+from gateway.errors import Invalid
+from gateway.jobs.digest import digest
+from gateway.runtime.context import NodeContext, Peers, acting_user, by_user
+from provider_registry.model import ANY, differing
+from provider_registry.registry import Registry, Unknown
+from route_table.live import LiveRoutes
+from route_table.model import UnknownNode
+
+
+@dataclass(frozen=True)
+class _CheckedJob:
+    """A job that can be scheduled here, with the versions of its components filled in."""
+
+    spec: JobSpec
+    digest: str
+    """of the job as submitted"""
+    warnings: list[str]
+    chosen_versions: list[str]
+    """one sentence per task whose version was open"""
+
+
+class NewJobs:
+    """Checks whether a job can be scheduled here, and builds its record."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        peers: Peers,
+        registry: Registry,
+        routes: LiveRoutes,
+    ) -> None:
+        self._store = context.store
+        self._clock = context.clock
+        self._peers = peers
+        self._registry = registry
+        self._routes = routes
+
+    def check(self, spec: JobSpec) -> list[str]:
+        """Return warnings about a job as far as this node can tell.
+
+        Raises `Invalid` with every problem.
+        """
+        return self._check(spec).warnings
+
+    def build_job(self, spec: JobSpec) -> Job:
+        """Return the record of a job that begins. Raises `Invalid` with every problem."""
+        checked = self._check(spec)
+        spec = checked.spec
+        lineage, not_inherited = self._inheritance(spec)
+        tasks = self._build_tasks(spec, lineage)
+        job = Job(
+            spec,
+            JobStatus.PENDING,
+            self._clock(),
+            {node: NodeJob(node) for node in spec.nodes},
+            tasks,
+            warnings=(*checked.chosen_versions, *checked.warnings, *not_inherited),
+            digest=checked.digest,
+            user=acting_user(),
+        )
+        return job.noted(self._clock(), "job PENDING", spec.initiator, **by_user())
+
+    # ---------------------------------------------------------------- checks
+
+    def _check(self, spec: JobSpec) -> _CheckedJob:
+        submitted_digest = digest(spec)
+        problems, warnings = validation.check(spec, self._roles)
+        problems += self._parties_without_route(spec)
+        filled, chosen, unknown_versions = with_versions(spec, self._registry)
+        differences, not_compared = self._compare_providers(filled)
+        problems += differences
+        warnings += not_compared
+        if spec.scheduler == self._peers.node:
+            problems += unknown_versions
+        if problems:
+            only_parties = all(is_about_party(problem) for problem in problems)
+            raise Invalid(problems, reason="NODE_UNKNOWN" if only_parties else None)
+        texts = [str(warning) for warning in warnings]
+        return _CheckedJob(filled, submitted_digest, texts, chosen)
+
+    def _parties_without_route(self, spec: JobSpec) -> list[Problem]:
+        problems = []
+        for party in spec.parties:
+            if party.node == self._peers.node:
+                continue
+            try:
+                self._routes.table.resolve(party.node)
+            except UnknownNode as error:
+                path = f"config.role.{party.role}[{party.index}]"
+                problems.append(Problem(path, str(error), party.node))
+        return problems
+
+    def _compare_providers(self, spec: JobSpec) -> tuple[list[Problem], list[Problem]]:
+        """Compare the flow's components with those that parties use instead.
+
+        Returns problems (the two differ) and warnings (one is not registered here).
+        """
+        problems = []
+        warnings = []
+        for party in spec.parties:
+            for task, ref in spec.providers_of(party).items():
+                path = f"config.job_params.{party.role}.{party.index}.{PROVIDERS}.{task}"
+                usual = spec.dag[task].component
+                try:
+                    _, usual_component = self._registry.find(
+                        usual.provider, usual.version, usual.name
+                    )
+                    _, component = self._registry.find(ref.provider, ref.version, ref.name)
+                except Unknown as error:
+                    rule = f"is not compared with {usual} here: {error.message}"
+                    warnings.append(Problem(path, rule, str(ref)))
+                    continue
+                differences = differing(usual_component, component)
+                if differences:
+                    rule = (
+                        f"differs from {usual} in {', '.join(differences)}: "
+                        "the parties could not work together"
+                    )
+                    problems.append(Problem(path, rule, str(ref)))
+        return problems, warnings
+
+    # ---------------------------------------------------------------- record
+
+    def _build_tasks(self, spec: JobSpec, lineage: dict[str, Lineage]) -> dict[str, Task]:
+        """Return the job's tasks by name. Raises `Invalid` for tasks in which no node has a role."""
+        are_numbered = self._peers.numbers_tasks(spec)
+        roles_of_task = flow.once_per_component(self._roles)
+        tasks = {}
+        for dag_node in spec.dag.nodes:
+            name = dag_node.name
+            if are_numbered:
+                task_id = retries.numbered_id(spec.job_id, name, 0)
+            else:
+                task_id = f"task_{uuid4().hex}"
+            nodes = _task_nodes(spec, roles_of_task(dag_node))
+            tasks[name] = Task(name, task_id, TaskStatus.PENDING, nodes, lineage=lineage.get(name))
+        without_nodes = [name for name, task in tasks.items() if not task.nodes]
+        if without_nodes:
+            rule = "no node of the job has a role in this component"
+            raise Invalid(Problem(f"dag.components.{name}", rule, name) for name in without_nodes)
+        return tasks
+
+    def _inheritance(self, spec: JobSpec) -> tuple[dict[str, Lineage], list[str]]:
+        """Return which tasks the job may take over of its old job, and warnings about the others.
+
+        Raises `Invalid` if the old job is unknown or not over, or if a task that has to be taken
+        over cannot be. Only what this node knows counts; the parties compare their own part.
+        """
+        if not spec.old_job_id:
+            return {}, []
+        old = self._store.jobs.find(spec.old_job_id)
+        if old is None or not ended(JOB, old.status):
+            state = "no such job is scheduled here" if old is None else f"it is still {old.status}"
+            raise Invalid([Problem("old_job_id", state, spec.old_job_id)], reason=rerun.REASON)
+        lineage, reasons = rerun.candidates(old, spec)
+        if reasons and spec.settings.inherit is not None:
+            path = "config.job_params.common.inherit"
+            problems = [
+                Problem(path, f"task {task} of job {old.id}: {why}", task)
+                for task, why in reasons.items()
+            ]
+            raise Invalid(problems, reason=rerun.REASON)
+        warnings = [f"task {task} is not inherited: {why}" for task, why in reasons.items()]
+        return lineage, warnings
+
+    def _roles(self, task: DagNode) -> tuple[str, ...] | None:
+        return roles_of(self._registry, task)
+
+
+def _task_nodes(spec: JobSpec, roles: tuple[str, ...] | None) -> dict[NodeId, NodeTask]:
+    """Return a task's record per node; ``roles`` None (component not registered here): all roles."""
+    states: dict[NodeId, dict[str, TaskStatus]] = {}
+    for party in spec.parties:
+        if roles is None or party.role in roles:
+            by_role = states.setdefault(party.node, {})
+            by_role[party.role] = TaskStatus.PENDING
+    return {node: NodeTask(node, by_role) for node, by_role in states.items()}
+
+
+def with_versions(spec: JobSpec, registry: Registry) -> tuple[JobSpec, list[str], list[Problem]]:
+    """Fill in the versions that tasks leave open with the newest in use here.
+
+    Returns the job, a sentence per choice, and a problem per task without any version in use.
+    """
+    nodes: list[DagNode] = []
+    choices: list[str] = []
+    problems: list[Problem] = []
+    for node in spec.dag.nodes:
+        ref = node.component
+        if ref.version != ANY:
+            nodes.append(node)
+            continue
+        try:
+            newest = registry.newest(ref.provider, ref.name)
+        except Unknown as error:
+            rule = (
+                "stands for the newest version that the scheduling node has in use, "
+                f"but here {error.message}"
+            )
+            path = f"dag.components.{node.name}.version"
+            problems.append(Problem(path, rule, ANY, "a version by its number"))
+            nodes.append(node)
+            continue
+        chosen = replace(ref, version=newest)
+        nodes.append(replace(node, component=chosen))
+        choices.append(
+            f"task {node.name} uses {chosen}, "
+            "the newest version in use when the job was created (asked for *)"
+        )
+    if choices:
+        spec = replace(spec, dag=Dag(tuple(nodes), spec.dag.version))
+    return spec, choices, problems
+
+
+def roles_of(registry: Registry, task: DagNode) -> tuple[str, ...] | None:
+    """Return the roles that take part in a task; None if its component is not registered here."""
+    ref = task.component
+    try:
+        _, component = registry.find(ref.provider, ref.version, ref.name)
+    except Unknown:
+        return None
+    return component.roles
+
+
+def is_about_party(problem: Problem) -> bool:
+    """Return whether a problem is about a party's node: then a route may be missing."""
+    return problem.path.startswith("config.role.") and problem.path.endswith("]")
