@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.data.datasets import dataset_of
+from gateway.data.metadata import dataset_of
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
 from gateway.domain import datasets

@@ -1,6 +1,6 @@
-"""Use cases around who may use this node's datasets: grants to partner nodes, disabling, deleting.
+"""Access to this node's datasets: grants to partner nodes, disabling, deleting.
 
-A job is checked when it comes and again before anything of it starts, because grants end and are revoked.
+A job is checked at its arrival and again before its start, as grants expire and are revoked.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from route_table.model import NODE_ID, NODE_RULE
 
 
 class NotShared(NotAllowed):
-    """A job names datasets of this node that are disabled, or not granted to all its nodes; lists all of them."""
+    """Refusal of a job, with each of its datasets here that is disabled or lacks a grant."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class NotShared(NotAllowed):
         problems: Sequence[Problem],
         why: str = "",
     ) -> None:
-        """``why``: the text for this node's operators, where peers get less."""
+        """``why``: the text for this node's operators, if it tells more than peers may know."""
         super().__init__("; ".join(map(str, problems)), reason=reason)
         self.problems = tuple(problems)
         self.why = why or self.message
 
 
 class Sharing:
-    """The datasets of this node as its admin and its partners see them."""
+    """Which jobs and partners may use the datasets of this node."""
 
     def __init__(
         self,
@@ -59,43 +59,62 @@ class Sharing:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> NotShared | None:
-        """Return why a job may not use datasets here; without a grant a node does not learn which exist."""
-        others = datasets.partners(spec, self._node)
-        own = {spec.scheduler, spec.initiator} <= {self._node}
+        """Return the refusal of a job whose datasets here are disabled or not granted to its nodes.
+
+        To nodes without a grant, the refusal does not tell which datasets exist.
+        """
+        partners = datasets.partners(spec, self._node)
+        is_local = {spec.scheduler, spec.initiator} <= {self._node}
         now = self._clock()
-        disabled, ungranted, whys = [], [], []
-        for want in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
-            if own and not self._datasets.exists(want.dataset):
+        ungranted = []
+        disabled = []
+        operator_texts = []
+        for use in datasets.wanted(spec, self._node, once_per_component(self._roles_of)):
+            if is_local and not self._datasets.exists(use.dataset):
                 continue  # reported as a problem of the job
-            if others and (why := self._not_granted(want.dataset, others, now)):
-                seen_here = datasets.refused(want, self._node, why)
-                ungranted.append(seen_here if own else datasets.not_here(want, self._node, others))
-                whys.append(str(seen_here))
-            elif self.disabled(want.dataset):
-                disabled.append(datasets.closed(want, self._node))
+            lacking = self._lacking_grants(use.dataset, partners, now)
+            if lacking:
+                full_problem = datasets.refused(use, self._node, lacking)
+                operator_texts.append(str(full_problem))
+                if is_local:
+                    ungranted.append(full_problem)
+                else:
+                    ungranted.append(datasets.not_here(use, self._node, partners))
+            elif self.disabled(use.dataset):
+                disabled.append(datasets.closed(use, self._node))
         if not disabled and not ungranted:
             return None
         reason = datasets.NOT_GRANTED if ungranted else datasets.DISABLED
-        return NotShared(reason, [*ungranted, *disabled], "; ".join([*whys, *map(str, disabled)]))
+        operator_texts += [str(problem) for problem in disabled]
+        return NotShared(reason, [*ungranted, *disabled], "; ".join(operator_texts))
+
+    def _lacking_grants(
+        self,
+        dataset: Address,
+        partners: Sequence[NodeId],
+        now: datetime,
+    ) -> list[tuple[NodeId, str]]:
+        """Return the partners that may not use a dataset, each with the cause."""
+        if not partners:
+            return []
+        default = self.default if self._datasets.is_uploaded(dataset) else Default.LISTED
+        return datasets.without_grant(self.grants.of(dataset), partners, default, now)
 
     def users(self, dataset: Address) -> list[str]:
-        """Return the jobs here that are not over and name a dataset."""
-        found = (
-            spec.job_id
-            for spec in self._unfinished()
-            if any(
-                want.dataset == dataset
-                for want in datasets.wanted(spec, self._node, self._roles_of)
-            )
-        )
-        return list(dict.fromkeys(found))
+        """Return the unfinished jobs here that name a dataset."""
+        job_ids = []
+        for spec in self._unfinished():
+            uses = datasets.wanted(spec, self._node, self._roles_of)
+            if any(use.dataset == dataset for use in uses):
+                job_ids.append(spec.job_id)
+        return list(dict.fromkeys(job_ids))
 
     # ------------------------------------------------------------ for operators
 
     def disabled(self, dataset: Address) -> bool:
-        """Tell whether a dataset was disabled for jobs."""
-        known = self._datasets.known(dataset)
-        return known is not None and known.disabled
+        """Return whether a dataset is disabled for jobs."""
+        record = self._datasets.record_of(dataset)
+        return record is not None and record.disabled
 
     def grant(
         self,
@@ -106,8 +125,11 @@ class Sharing:
         expires_at: datetime | None = None,
         unknown: Callable[[NodeId], str | None] = lambda _: None,
     ) -> tuple[Grant | None, Grant]:
-        """Let jobs with a node use a dataset; return the grant before and now. Raises `NotFound`, `Invalid`."""
-        known = self._datasets.get(dataset)
+        """Let jobs with a node use a dataset; return the grant before and after.
+
+        ``unknown`` returns the rule that the node's id breaks. Raises `NotFound`, `Invalid`.
+        """
+        record = self._datasets.get(dataset)
         now = self._clock()
         problems = []
         if not NODE_ID.fullmatch(node):
@@ -122,10 +144,11 @@ class Sharing:
             )
         if problems:
             raise Invalid(problems)
-        before = self._known(dataset, node)
-        made = Grant(Address(known.namespace, known.name), node, now, by, reason, expires_at)
-        self.grants.put(made)
-        return before, made
+        before = self._find_grant(dataset, node)
+        address = Address(record.namespace, record.name)
+        grant = Grant(address, node, now, by, reason, expires_at)
+        self.grants.put(grant)
+        return before, grant
 
     def revoke(
         self,
@@ -133,12 +156,14 @@ class Sharing:
         node: NodeId,
         by: str,
     ) -> tuple[Grant, Grant]:
-        """End a grant: nothing further of a job with that node starts. Raises `NotFound` where there is none."""
-        before = self._known(dataset, node)
+        """End a grant, so that no further task with that node starts; return it before and after.
+
+        Raises `NotFound` if there is no grant.
+        """
+        before = self._find_grant(dataset, node)
         if before is None:
-            raise NotFound(
-                f"dataset {dataset.dataset_id} was never granted to {node}", reason="GRANT_UNKNOWN"
-            )
+            text = f"dataset {dataset.dataset_id} was never granted to {node}"
+            raise NotFound(text, reason="GRANT_UNKNOWN")
         if before.revoked_at is not None:
             return before, before
         after = replace(before, revoked_at=self._clock(), revoked_by=by)
@@ -146,18 +171,18 @@ class Sharing:
         return before, after
 
     def delete(self, dataset: Address) -> Dataset:
-        """Delete a dataset and its grants; return what it was.
+        """Delete a dataset and its grants; return its last state.
 
-        Raises `NotFound`, `Conflict` while jobs use it, `StorageFailed`; then it stays as it was.
+        Raises `NotFound`, `Conflict` while jobs use it, `StorageFailed`; the dataset then stays
+        unchanged.
         """
-        before, _ = self._datasets.switch(
-            dataset, disabled=True
-        )  # so that no job begins to use it meanwhile
+        # Disabled first, so that no new job can use it while it is deleted.
+        before, _ = self._datasets.switch(dataset, disabled=True)
         try:
-            if users := self.users(dataset):
-                raise used_by(
-                    before.dataset_id, users, "stop it, or disable the dataset until then"
-                )
+            users = self.users(dataset)
+            if users:
+                remedy = "stop it, or disable the dataset until then"
+                raise used_by(before.dataset_id, users, remedy)
             self._datasets.delete(dataset)
         except GatewayError:
             self._datasets.switch(dataset, disabled=before.disabled)
@@ -165,14 +190,8 @@ class Sharing:
         self.grants.forget(dataset)
         return before
 
-    def _known(self, dataset: Address, node: NodeId) -> Grant | None:
-        return next((g for g in self.grants.of(dataset) if g.node == node), None)
-
-    def _not_granted(
-        self,
-        dataset: Address,
-        others: Sequence[NodeId],
-        now: datetime,
-    ) -> list[tuple[NodeId, str]]:
-        default = self.default if self._datasets.uploaded(dataset) else Default.LISTED
-        return datasets.without_grant(self.grants.of(dataset), others, default, now)
+    def _find_grant(self, dataset: Address, node: NodeId) -> Grant | None:
+        for grant in self.grants.of(dataset):
+            if grant.node == node:
+                return grant
+        return None

@@ -231,7 +231,7 @@ def test_an_upload_that_cannot_be_stored_says_why(
     assert os.environ["BFIA_TEST_S3_SECRET"] not in str(refused) and "not-the-key" not in str(
         refused
     )
-    assert site.node.datasets.known(Address("ns", "t")) is None and kept(site.small) == []
+    assert site.node.datasets.record_of(Address("ns", "t")) is None and kept(site.small) == []
     # where nothing could be deleted either, a note stays for `gc`
     assert (leftovers(site.node.storage.root) == before) is (storage == "small")
 
@@ -260,7 +260,7 @@ def test_a_storage_that_goes_in_the_middle_of_an_upload_and_comes_back(site: Sit
         and "storage lake (s3)" in answer["message"]
     ), answer
     (noted,) = set(leftovers(node.storage.root)) - before
-    assert node.datasets.known(Address("ns", "t")) is None
+    assert node.datasets.record_of(Address("ns", "t")) is None
     assert ask(node, "operator", "POST", "/api/v1/gc", json={"orphans": True}).is_success
     assert noted in leftovers(node.storage.root)
     way.turn("slow")  # 10 KiB a second

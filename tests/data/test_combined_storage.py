@@ -178,7 +178,7 @@ def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gon
     made = real.upload(site, "id\n1\n", Address("bank", "t"), storage="file")
     elsewhere = replace(made, storage="lake", place="t.1")
     with pytest.raises(Conflict):
-        site._recorded(elsewhere, overwrite=False)
+        site._record_upload(elsewhere, overwrite=False)
     site._delete_old(Address("bank", "t.1", "of-no-settings"))
     monkeypatch.setattr(site, "_place", raising(StorageAway("storage lake cannot be reached")))
     assert site.get("bank#t") == made

@@ -1,0 +1,100 @@
+"""The JSON file ``metadata`` beside the partitions of a table.
+
+The keys of the interconnection standard are name, namespace, count, partitions, column_info,
+data_type, description, create_time, expire_time and file_type. Our own keys: ``meta`` as uploaded,
+except for the delimiter, which is that of the partitions; ``origin``, the uploaded file; the
+columns of id, label and sid.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from gateway.domain.datasets import Dataset
+from gateway.domain.run import Address
+
+T = TypeVar("T")
+
+# 2100-01-01 as Unix time: readers of metadata need an expiry, and datasets have none.
+_NEVER_EXPIRES = 4102444800.0
+
+
+def metadata_of(dataset: Dataset) -> bytes:
+    """Return the metadata file of a dataset."""
+    meta = {**dataset.meta, "delimiter": ","}
+    encoding = meta.pop("encoding", None)
+    columns = zip(dataset.columns, dataset.types, strict=True)
+    document = {
+        "name": dataset.name,
+        "namespace": dataset.namespace,
+        "count": dataset.count,
+        "partitions": dataset.partitions,
+        "column_info": [{"name": name, "type": column_type} for name, column_type in columns],
+        "data_type": "dense",
+        "description": dataset.description,
+        "create_time": dataset.created_at.timestamp(),
+        "expire_time": _NEVER_EXPIRES,
+        "file_type": "csv",
+        "id_column": meta.get("match_id_name"),
+        "label_column": meta.get("label_name"),
+        "sid_column": dataset.sid or None,
+        "meta": meta,
+        "origin": {
+            "source": dataset.origin,
+            "delimiter": dataset.meta.get("delimiter"),
+            "encoding": encoding,
+            "checksum": dataset.checksum,
+            "size": dataset.size,
+            "stored": dataset.stored,
+        },
+    }
+    return json.dumps(
+        document,
+        ensure_ascii=False,
+        allow_nan=False,
+        indent=1,
+    ).encode()
+
+
+def dataset_of(address: Address, document: Mapping[str, Any]) -> Dataset:
+    """Read a metadata file; other programs write some too, so fields of a wrong type count as absent."""
+    origin = _typed(dict, document.get("origin"))
+    columns = []
+    for column in _typed(list, document.get("column_info")):
+        if isinstance(column, dict):
+            columns.append(column)
+    meta = dict(_typed(dict, document.get("meta")))
+    for key in ("delimiter", "encoding"):
+        if key in origin:
+            meta[key] = origin[key]
+    return Dataset(
+        namespace=address.namespace,
+        name=address.name,
+        columns=tuple(str(column.get("name", "")) for column in columns),
+        types=tuple(str(column.get("type", "string")) for column in columns),
+        count=max(0, _typed(int, document.get("count"))),
+        partitions=max(0, _typed(int, document.get("partitions"))) or 1,
+        meta=meta,
+        checksum=_typed(str, origin.get("checksum")),
+        size=max(0, _typed(int, origin.get("size"))),
+        stored=_typed(str, origin.get("stored")),
+        created_at=_time(document.get("create_time")),
+        origin=_typed(str, origin.get("source")),
+        sid=_typed(str, document.get("sid_column")),
+        description=_typed(str, document.get("description")),
+    )
+
+
+def _typed(expected: type[T], value: Any) -> T:
+    """Return the value if it has exactly this type, else the empty value of the type."""
+    if type(value) is expected:
+        return value
+    return expected()
+
+
+def _time(value: Any) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(value), UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
