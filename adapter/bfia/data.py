@@ -29,7 +29,7 @@ from adapter.bfia.examples import UPLOAD
 from adapter.bfia.requests import Incoming, Sender, on
 from adapter.body import without_nulls
 from gateway.data.datasets import Datasets
-from gateway.data.table_reader import BLOCK, ENCODINGS
+from gateway.data.table_format import BLOCK, ENCODINGS
 from gateway.data.upload import (
     MAX_PARTITIONS,
     Upload,

@@ -32,7 +32,7 @@ from gateway.data.registration import Registration, warnings_of
 from gateway.data.remote_storage import FILE
 from gateway.data.sharing import Sharing
 from gateway.data.storage import Storage
-from gateway.data.table_reader import UTF8
+from gateway.data.table_format import UTF8
 from gateway.data.upload import NAMED, Edit, free_meta
 from gateway.domain.datasets import Dataset
 from gateway.domain.run import Address

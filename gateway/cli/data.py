@@ -136,7 +136,7 @@ def import_dataset(
     **table: Any,
 ) -> Output:
     """Send the rows of a query to the node as a table. This machine reads the database, in a read-only session."""
-    from gateway.data.table_reader import UTF8
+    from gateway.data.table_format import UTF8
     from gateway.store.source import Source
 
     word = os.environ.get(SOURCE_PASSWORD, "")
@@ -179,10 +179,10 @@ def _print_stored(found: Mapping[str, Any]) -> None:
 
 
 def _read_as(found: Mapping[str, Any]) -> str:
-    from gateway.data.table_reader import shown
+    from gateway.data.table_format import encoding_name
 
     delimiter = "tab" if found["delimiter"] == "\t" else found["delimiter"]
-    return f"read as {shown(found['encoding'])}, delimiter {delimiter}"
+    return f"read as {encoding_name(found['encoding'])}, delimiter {delimiter}"
 
 
 @command(

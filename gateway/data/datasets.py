@@ -27,7 +27,8 @@ from gateway.data.registration import (
 )
 from gateway.data.server_files import open_below
 from gateway.data.storage import METADATA, taken
-from gateway.data.table_reader import BLOCK, Findings
+from gateway.data.table_format import BLOCK
+from gateway.data.table_reader import Findings
 from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.run import Address

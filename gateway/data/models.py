@@ -1,7 +1,7 @@
-"""Use cases around models: who may predict with one, what a task gets of it, deploy, delete, export, import.
+"""Use cases of models: permission to predict, inputs of tasks, deploy, delete, export, import.
 
-A model's files lie where its training left them, or where an import put them; the row in the database is what
-makes them a model. Nothing here changes a file.
+A model's files stay at the place to which its training or an import wrote them, and never change.
+The row in the database makes them a model.
 """
 
 import time
@@ -25,10 +25,12 @@ from provider_registry.model import Component
 from provider_registry.values import match_inputs
 
 _AT = "config.job_params.common"
+_KEEPER_SECONDS = 1.0  # for which the addresses that models need are cached
+_MAX_NAMED = 5  # jobs or damages named in an error
 
 
 class Refusal(NamedTuple):
-    """Why a job may not use, or make, the version of a model that it names."""
+    """The refusal of a job because of the model version that it uses or makes."""
 
     reason: str
     problem: Problem
@@ -55,42 +57,56 @@ class Models:
     # ------------------------------------------------------------ for jobs
 
     def refusal(self, spec: JobSpec) -> Refusal | None:
-        """Return why this node rejects a job because of its model (a MODEL_… reason); None where it does not."""
+        """Return this node's refusal of a job because of its model (a MODEL_… reason), or None."""
         name = models.named(spec)
         if not name.predicts and not models.makes_model(spec):
             return None
-        found = self._kept.find(name.model_id, name.version)
-        what = f"version {name.version} of model {name.model_id}"
+        versions = self._kept.find(name.model_id, name.version)
+        what = _describe(name.model_id, name.version)
         if not name.predicts:
-            if any(k.model.job_id != spec.job_id for k in found):
-                return _refusal(
-                    "MODEL_VERSION_TAKEN", f"{what} is another job's already", name.version
-                )
+            if any(version.model.job_id != spec.job_id for version in versions):
+                text = f"{what} is another job's already"
+                return _refusal("MODEL_VERSION_TAKEN", text, name.version)
             return None
-        used = False
+        is_used = False
         for party in spec.parties_at(self._node):
-            mine = _of(found, party)
-            if mine is None:
+            version = _of_party(versions, party)
+            if version is None:
                 text = f"node {self._node} has nothing of {what} for {party.label}"
                 return _refusal("MODEL_UNKNOWN", text, name.model_id)
-            if unauthorised := models.not_allowed(spec, mine.model, mine.granted):
-                text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
-                return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
-            if mine.deployed_at is None:
-                return _refusal(
-                    "MODEL_NOT_DEPLOYED",
-                    f"{what} is not deployed at node {self._node}",
-                    name.version,
-                )
-            parts = [part for node in spec.dag.nodes for part in models.part_for(mine.model, node)]
-            if gone := [part for part in parts if not self._storage.exists(part.address)]:
-                text = f"the file of task {gone[0].task} in {what} is gone at node {self._node}"
-                return _refusal("MODEL_DAMAGED", text, name.version)
-            used = used or bool(parts)
-        if not used:
-            tasks = ", ".join(sorted({part.task for k in found for part in k.model.parts}))
+            parts = _parts_for(spec, version.model)
+            refusal = self._party_refusal(spec, name, version, parts)
+            if refusal is not None:
+                return refusal
+            if parts:
+                is_used = True
+        if not is_used:
+            trained_tasks = {part.task for version in versions for part in version.model.parts}
+            tasks = ", ".join(sorted(trained_tasks))
             text = f"no task of the flow is called, or has the component of, a task that trained {what}: {tasks}"
             return _refusal("MODEL_NOT_USED", text, [node.name for node in spec.dag.nodes][:20])
+        return None
+
+    def _party_refusal(
+        self,
+        spec: JobSpec,
+        name: Named,
+        version: Kept,
+        parts: Sequence[ModelPart],
+    ) -> Refusal | None:
+        """Return the refusal of a predicting job because of one party's model."""
+        what = _describe(name.model_id, name.version)
+        unauthorised = models.not_allowed(spec, version.model, version.granted)
+        if unauthorised:
+            text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
+            return _refusal("MODEL_NOT_AUTHORISED", text, name.model_id)
+        if version.deployed_at is None:
+            text = f"{what} is not deployed at node {self._node}"
+            return _refusal("MODEL_NOT_DEPLOYED", text, name.version)
+        for part in parts:
+            if not self._storage.exists(part.address):
+                text = f"the file of task {part.task} in {what} is gone at node {self._node}"
+                return _refusal("MODEL_DAMAGED", text, name.version)
         return None
 
     def inputs(
@@ -100,38 +116,46 @@ class Models:
         node: DagNode,
         component: Component,
     ) -> dict[str, Address]:
-        """Return what a predicting job's task gets of the model, by the name of its input, else of the output."""
+        """Return the model's files for a task of a predicting job, by the names of its inputs.
+
+        A file that matches no input has the name of the output that it was.
+        """
         name = models.named(spec)
         if not name.predicts:
             return {}
-        mine = _of(self._kept.find(name.model_id, name.version), party)
-        parts = models.part_for(mine.model, node) if mine else ()
-        matched = match_inputs(
-            [("model", f"{part.task}.{part.output}") for part in parts], component.inputs
-        )
-        return {
-            matched.get(f"{part.task}.{part.output}", part.output): part.address for part in parts
-        }
+        version = _of_party(self._kept.find(name.model_id, name.version), party)
+        if version is None:
+            return {}
+        parts = {}
+        for part in models.part_for(version.model, node):
+            parts[f"{part.task}.{part.output}"] = part
+        input_names = match_inputs([("model", label) for label in parts], component.inputs)
+        inputs = {}
+        for label, part in parts.items():
+            inputs[input_names.get(label, part.output)] = part.address
+        return inputs
 
     # ------------------------------------------------------------ for operators
 
     def all(self, model_id: str | None = None) -> list[Kept]:
-        """Return every party's part of every version, newest first."""
+        """Return all versions, newest first, one entry per party."""
         return self._kept.all(model_id)
 
     def get(self, model_id: str, version: str) -> list[Kept]:
-        """Return the parts of a version that lie here. Raises `NotFound`."""
-        found = self._kept.find(model_id, version)
-        if not found:
-            raise NotFound(
-                f"no version {version} of a model {model_id} lies here", reason="MODEL_UNKNOWN"
-            )
-        return found
+        """Return a version here, one entry per party. Raises `NotFound`."""
+        party_models = self._kept.find(model_id, version)
+        if not party_models:
+            text = f"no version {version} of a model {model_id} lies here"
+            raise NotFound(text, reason="MODEL_UNKNOWN")
+        return party_models
 
     def damaged(self, model_id: str, version: str) -> list[str]:
-        """Compare the files with their checksums; return what is gone or changed. Raises `NotFound`."""
-        parts = [part for kept in self.get(model_id, version) for part in kept.model.parts]
-        return [text for part in parts for text in _damage(self._storage, part)]
+        """Compare the files with their checksums; describe each damage. Raises `NotFound`."""
+        damages = []
+        for kept in self.get(model_id, version):
+            for part in kept.model.parts:
+                damages += _damage(self._storage, part)
+        return damages
 
     def deploy(
         self,
@@ -139,11 +163,16 @@ class Models:
         version: str,
         nodes: Sequence[NodeId] | None = None,
     ) -> list[Kept]:
-        """Let jobs predict with a version; ``nodes`` may beside its parties. Raises `NotFound`, `Invalid`."""
-        named = enumerate(nodes or ())
-        if problems := [
-            Problem(f"nodes[{i}]", rule, node) for i, node in named if (rule := name_rule(node))
-        ]:
+        """Let jobs of its parties and of ``nodes`` predict with a version.
+
+        Raises `NotFound`, `Invalid`.
+        """
+        problems = []
+        for index, node in enumerate(nodes or ()):
+            rule = name_rule(node)
+            if rule:
+                problems.append(Problem(f"nodes[{index}]", rule, node))
+        if problems:
             raise Invalid(problems)
         granted = None if nodes is None else set(nodes)
         self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
@@ -156,7 +185,7 @@ class Models:
         *,
         allowed: bool,
     ) -> None:
-        """Let a node use the versions of a model that lie here, or no longer. Raises `NotFound`."""
+        """Allow or forbid a node the versions of a model here. Raises `NotFound`."""
         versions = {kept.model.version: kept for kept in self.all(model_id)}
         if not versions:
             raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
@@ -165,80 +194,108 @@ class Models:
             self._kept.deploy(model_id, version, kept.deployed_at, granted)
 
     def undeploy(self, model_id: str, version: str) -> list[Kept]:
-        """Accept no further job that predicts with a version; those under way go on. Raises `NotFound`."""
+        """Accept no further job that predicts with a version; running jobs continue.
+
+        Raises `NotFound`.
+        """
         self._kept.deploy(model_id, version, None, None)
         return self.get(model_id, version)
 
     def delete(self, model_id: str, version: str) -> list[Kept]:
-        """Delete a version with its files. Raises `NotFound`; `Conflict` while it is deployed or in use."""
-        found = self.get(model_id, version)
-        what = f"version {version} of model {model_id}"
-        if any(kept.deployed_at is not None for kept in found):
+        """Delete a version with its files. Raises `NotFound`; `Conflict` while deployed or in use."""
+        party_models = self.get(model_id, version)
+        what = _describe(model_id, version)
+        if any(kept.deployed_at is not None for kept in party_models):
             raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
-        users = [
-            spec.job_id
-            for spec in self._unfinished()
-            if models.named(spec) == Named(models.PREDICT, model_id, version)
-        ]
+        prediction = Named(models.PREDICT, model_id, version)
+        users = [spec.job_id for spec in self._unfinished() if models.named(spec) == prediction]
         if users:
-            raise Conflict(
-                f"{what} is used by {', '.join(users[:5])}, not over yet", reason="MODEL_IN_USE"
-            )
+            text = f"{what} is used by {', '.join(users[:_MAX_NAMED])}, not over yet"
+            raise Conflict(text, reason="MODEL_IN_USE")
         if not self._kept.delete(model_id, version):
             raise Conflict(f"{what} was deployed meanwhile", reason="MODEL_DEPLOYED")
         needed = self._kept.addresses()
-        for kept in found:
+        for kept in party_models:
             for part in kept.model.parts:
                 if part.address not in needed:
                     self._storage.delete(part.address)
-        return found
+        return party_models
 
     def keeper(self, address: Address) -> Sequence[str]:
-        """Return which model needs what lies at an address, if any; cached for a second."""
+        """Return the model that needs the files at an address; at most a second old."""
         now = time.monotonic()
-        if self._needed is None or now - self._needed[0] > 1.0:
-            self._needed = now, self._kept.addresses()
-        why = self._needed[1].get(address)
-        return (why,) if why else ()
+        if self._needed is None or now - self._needed[0] > _KEEPER_SECONDS:
+            self._needed = (now, self._kept.addresses())
+        _, models_by_address = self._needed
+        model = models_by_address.get(address)
+        if model is None:
+            return ()
+        return (model,)
 
     def export(self, model_id: str, version: str) -> Iterator[bytes]:
-        """Return a version's archive, piece by piece. Raises `NotFound`, `Conflict` if a file has changed."""
-        found = self.get(model_id, version)
-        if damage := self.damaged(model_id, version):
-            raise Conflict("; ".join(damage[:5]), reason="MODEL_DAMAGED")
-        return model_archive.write(self._storage, [kept.model for kept in found])
+        """Return a version's archive in pieces. Raises `NotFound`, `Conflict` if a file is damaged."""
+        party_models = self.get(model_id, version)
+        damages = self.damaged(model_id, version)
+        if damages:
+            raise Conflict("; ".join(damages[:_MAX_NAMED]), reason="MODEL_DAMAGED")
+        return model_archive.write(self._storage, [kept.model for kept in party_models])
 
     def import_archive(self, archive: Path, most: int) -> list[Kept]:
-        """Import an archive of at most so many bytes unpacked. Raises `Invalid`, `Conflict`, `TooLarge`."""
-        wanted = [_at(model, self._storage.named("")) for model in model_archive.read(archive)]
-        if sum(file.size for model in wanted for part in model.parts for file in part.files) > most:
+        """Import an archive of at most ``most`` bytes unpacked.
+
+        The parties' models that are here already stay; the new ones are deployed and granted alike.
+        Raises `Invalid`, `Conflict`, `TooLarge`.
+        """
+        storage = self._storage.named("")
+        imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
+        if sum(map(_size, imported)) > most:
             raise TooLarge(
                 f"the model has more than {most} bytes unpacked, the setting data.max_upload_bytes"
             )
-        new, others = self._new(wanted)
-        deployed = others.deployed_at if others else None
-        granted = others.granted if others else (self._node,)
+        model_id = imported[0].model_id
+        version = imported[0].version
+        present = self._kept.find(model_id, version)
+        new = _missing(imported, present)
+        deployed_at = present[0].deployed_at if present else None
+        granted = present[0].granted if present else (self._node,)
         with model_archive.unpacked(archive, new, self._storage) as in_place:
-            self._kept.add([Kept(model, deployed, granted) for model in new], inside=in_place)
-        return self.get(wanted[0].model_id, wanted[0].version)
-
-    def _new(self, wanted: Sequence[PartyModel]) -> tuple[list[PartyModel], Kept | None]:
-        """Return what of an archive is not here, and some part of its version that is. Raises `Conflict`."""
-        found = {
-            k.model.party.label: k for k in self._kept.find(wanted[0].model_id, wanted[0].version)
-        }
-        for model in wanted:
-            here = found.get(model.party.label)
-            if here is not None and here.model.fingerprint != model.fingerprint:
-                text = f"{model.party.label} of {model.model_id} lies here with other content"
-                raise Conflict(text, reason="MODEL_EXISTS")
-        new = [model for model in wanted if model.party.label not in found]
-        return new, next(iter(found.values()), None)
+            self._kept.add([Kept(model, deployed_at, granted) for model in new], inside=in_place)
+        return self.get(model_id, version)
 
 
-def _at(model: PartyModel, storage: str) -> PartyModel:
-    """Return a model whose parts lie in a storage, the one with the data that it is used on."""
-    parts = (replace(part, address=replace(part.address, storage=storage)) for part in model.parts)
+def _describe(model_id: str, version: str) -> str:
+    return f"version {version} of model {model_id}"
+
+
+def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
+    """Return the imported models whose parties have none here. Raises `Conflict` for other content."""
+    by_party = {kept.model.party.label: kept.model for kept in present}
+    missing = []
+    for model in imported:
+        present_model = by_party.get(model.party.label)
+        if present_model is None:
+            missing.append(model)
+        elif present_model.fingerprint != model.fingerprint:
+            text = f"{model.party.label} of {model.model_id} lies here with other content"
+            raise Conflict(text, reason="MODEL_EXISTS")
+    return missing
+
+
+def _parts_for(spec: JobSpec, model: PartyModel) -> list[ModelPart]:
+    """Return the parts of a model that the tasks of a predicting job get."""
+    return [part for node in spec.dag.nodes for part in models.part_for(model, node)]
+
+
+def _size(model: PartyModel) -> int:
+    return sum(file.size for part in model.parts for file in part.files)
+
+
+def _in_storage(model: PartyModel, storage: str) -> PartyModel:
+    """Return a model whose parts lie in this storage."""
+    parts = []
+    for part in model.parts:
+        address = replace(part.address, storage=storage)
+        parts.append(replace(part, address=address))
     return replace(model, parts=tuple(parts))
 
 
@@ -247,22 +304,30 @@ def _refusal(
     text: str,
     got: object,
 ) -> Refusal:
-    key = "model_version" if reason in ("MODEL_VERSION_TAKEN", "MODEL_NOT_DEPLOYED") else "model_id"
+    key = "model_id"
+    if reason in ("MODEL_VERSION_TAKEN", "MODEL_NOT_DEPLOYED"):
+        key = "model_version"
     return Refusal(reason, Problem(f"{_AT}.{key}", f"{reason}: {text}", got))
 
 
-def _of(found: Sequence[Kept], party: Party) -> Kept | None:
-    return next((k for k in found if k.model.party.label == party.label), None)
+def _of_party(versions: Sequence[Kept], party: Party) -> Kept | None:
+    for kept in versions:
+        if kept.model.party.label == party.label:
+            return kept
+    return None
 
 
 def _damage(storage: Storages, part: ModelPart) -> list[str]:
+    """Describe each file of a part that is missing or has changed."""
     where = part.address.dataset_id
     try:
-        there = {file.name: file for file in storage.sums(part.address)}
+        sums = {file.name: file for file in storage.sums(part.address)}
     except NotFound as error:
         return [f"{where}: {error.message}"]
-    return [
-        f"{where}: {file.name} {'has changed' if file.name in there else 'is gone'}"
-        for file in part.files
-        if there.get(file.name) != FileSum(file.name, file.size, file.sha256)
-    ]
+    damages = []
+    for file in part.files:
+        if file.name not in sums:
+            damages.append(f"{where}: {file.name} is gone")
+        elif sums[file.name] != FileSum(file.name, file.size, file.sha256):
+            damages.append(f"{where}: {file.name} has changed")
+    return damages

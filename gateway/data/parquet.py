@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 from gateway.data.storage import Storage, Stored
-from gateway.data.table_reader import PARQUET_MAGIC
+from gateway.data.table_format import PARQUET_MAGIC
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid

@@ -13,22 +13,19 @@ from pydantic import BaseModel, Field
 
 from gateway.data import parquet
 from gateway.data.combined_storage import Storages
+from gateway.data.id_check import IdCheck
 from gateway.data.parquet import PARQUET, Schema
 from gateway.data.remote_storage import FILE, HDFS, S3, Remote
 from gateway.data.storage import PARTITION, Storage, Stored, wrong_names
-from gateway.data.table_reader import (
+from gateway.data.table_format import (
     BLOCK,
     UTF8,
     UTF8_BOM,
-    Findings,
     Format,
-    IdCheck,
-    Lines,
-    Table,
-    recognised,
-    rows,
-    shown,
+    encoding_name,
+    recognise_format,
 )
+from gateway.data.table_reader import Findings, Lines, Table, rows
 from gateway.data.upload import (
     MAX_PARTITIONS,
     check_header,
@@ -394,9 +391,9 @@ def _lines(
     findings: Findings,
 ) -> Lines:
     names = file.peek()[:BLOCK].partition(b"\n")[0]
-    form = recognised(file, delimiter="," if b"," in names else "")
+    form = recognise_format(file, delimiter="," if b"," in names else "")
     if form.encoding not in (UTF8, UTF8_BOM) or form.delimiter != ",":
-        rule = f"must be UTF-8 with commas, this is {shown(form.encoding)} with {form.delimiter!r}"
+        rule = f"must be UTF-8 with commas, this is {encoding_name(form.encoding)} with {form.delimiter!r}"
         remedy = "containers get it as it is; data upload converts such a file"
         raise Invalid([Problem(name, f"{rule}: {remedy}")])
     return Lines(file, form.encoding, findings, name)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydantic_core import from_json
 
-from gateway.data.table_reader import LARGEST_ROW, UTF8, Findings, Lines, rows
+from gateway.data.table_format import UTF8
+from gateway.data.table_reader import LARGEST_ROW, Findings, Lines, rows
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address, FileSum
 from gateway.errors import Conflict, Invalid, NotFound, TooLarge

@@ -1,8 +1,9 @@
 """Turns an uploaded file into the partitions that components read.
 
-Rows keep their cells to the letter; only the form is normalised: UTF-8, comma, ``\\n``, quotes where needed. Each
-partition begins with the header. A row goes to ``crc32(match id) % partitions``, without a match id to
-``crc32(row number) % partitions``, so the same id of two parties' equally partitioned tables has the same number.
+Cells keep their content exactly; the form is normalised: UTF-8, commas, ``\\n``, quotes only where
+needed. Each partition begins with the header. A row goes to partition ``crc32(match id) %
+partitions``, in tables without match id to ``crc32(row number) % partitions``: tables of two
+parties with equally many partitions have the same id in partitions of the same number.
 """
 
 import contextvars
@@ -27,18 +28,10 @@ from typing import Any, Protocol
 from pydantic import AfterValidator, BaseModel, Field
 
 from gateway.data.file_storage import Staging
+from gateway.data.id_check import IdCheck
 from gateway.data.storage import CHUNK, Parts
-from gateway.data.table_reader import (
-    BLOCK,
-    ENCODINGS,
-    Findings,
-    IdCheck,
-    Lines,
-    Table,
-    recognised,
-    rows,
-    separator_line,
-)
+from gateway.data.table_format import BLOCK, ENCODINGS, recognise_format, separator_line
+from gateway.data.table_reader import Block, Findings, Lines, Table, rows
 from gateway.domain.datasets import Dataset
 from gateway.domain.problems import Problem, name_rule
 from gateway.domain.run import Address
@@ -47,38 +40,42 @@ from gateway.ports import Clock
 
 MAX_PARTITIONS = 1024
 MOST_COLUMNS = 100_000
-LARGEST_NAMESPACE = 128
-"""bytes; names may have what a file name may have"""
-SID = "sid"
-"""name of the column that ``extend_sid`` adds"""
+LARGEST_NAMESPACE = 128  # bytes; names of datasets have the limit of file names
+LARGEST_META = 65536  # bytes of free metadata as JSON
+LONGEST_TEXT = 65536  # characters of free text
+SID = "sid"  # name of the column that ``extend_sid`` adds
 _SEVERAL_ROWS = "; if an id may have several rows, set extend_sid: true (--extend-sid): each row then gets a sid"
+
+NAMED = ("label_name", "match_id_name")  # keys of a table's meta that name columns
+READ_AS = ("delimiter", "encoding")  # keys of a table's meta that describe the uploaded file
 
 
 def follows(rule: Callable[[Any], str | None]) -> AfterValidator:
-    """Return what checks a field of a request by one of the rules below."""
+    """Return a validator of a request's field, made from one of the rules below."""
 
     def check(value: Any) -> Any:
-        if broken := rule(value):
-            raise ValueError(broken)
+        broken_rule = rule(value)
+        if broken_rule:
+            raise ValueError(broken_rule)
         return value
 
     return AfterValidator(check)
 
 
 def namespace_rule(text: str) -> str | None:
-    """Return the rule that a dataset's namespace breaks, None where it is fine."""
+    """Return the rule that a dataset's namespace breaks, or None."""
     return dataset_rule(text) or name_rule(text, LARGEST_NAMESPACE)
 
 
 def dataset_rule(text: str) -> str | None:
-    """Return the rule that the name of a new dataset breaks, None where it is fine."""
+    """Return the rule that the name of a new dataset breaks, or None."""
     if "#" in text:
         return "must not hold #, which separates namespace and name in a dataset id"
     return name_rule(text)
 
 
 def delimiter_rule(text: str) -> str | None:
-    """Return the rule that a delimiter breaks, None where it is fine; empty stands for what is recognised."""
+    """Return the rule that a delimiter breaks; empty text is recognised later."""
     if not text:
         return None
     if len(text) != 1:
@@ -89,32 +86,32 @@ def delimiter_rule(text: str) -> str | None:
 
 
 def encoding_rule(text: str) -> str | None:
-    """Return the rule that the name of an encoding breaks, None where it is fine."""
-    return (
-        None if not text or text.lower() in ENCODINGS else f"must be one of {', '.join(ENCODINGS)}"
-    )
+    """Return the rule that the name of an encoding breaks, or None."""
+    if not text or text.lower() in ENCODINGS:
+        return None
+    return f"must be one of {', '.join(ENCODINGS)}"
 
 
 def meta_rule(meta: Mapping[str, Any]) -> str | None:
-    """Return the rule that free metadata breaks, None where it can be kept as JSON."""
+    """Return the rule that free metadata breaks as a JSON object, or None."""
     try:
         size = len(json.dumps(meta, allow_nan=False, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         return "must not hold broken Unicode"
     except (ValueError, TypeError, RecursionError):
         return "must be a JSON object without NaN, not nested too deeply"
-    return None if size <= 65536 else "must not be longer than 65536 bytes as JSON"
+    if size > LARGEST_META:
+        return "must not be longer than 65536 bytes as JSON"
+    return None
 
 
 def text_rule(text: str) -> str | None:
-    """Return the rule that free text breaks, None where it can be kept."""
+    """Return the rule that free text breaks, or None."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         return "must not hold broken Unicode"
-    return None if len(text) <= 65536 else "must not be longer than 65536 characters"
-
-
-NAMED = ("label_name", "match_id_name")
-READ_AS = ("delimiter", "encoding")
+    if len(text) > LONGEST_TEXT:
+        return "must not be longer than 65536 characters"
+    return None
 
 
 def with_names(
@@ -122,14 +119,27 @@ def with_names(
     label_name: str,
     match_id_name: str,
 ) -> dict[str, Any]:
-    """Return the metadata of a table with the names of its columns that mean something; empty: none does."""
-    named = zip(NAMED, (label_name, match_id_name), strict=True)
-    return {**meta, **{key: name for key, name in named if name}}
+    """Return a table's metadata with the names of its label and id columns, unless empty."""
+    merged = dict(meta)
+    if label_name:
+        merged["label_name"] = label_name
+    if match_id_name:
+        merged["match_id_name"] = match_id_name
+    return merged
+
+
+def free_meta(dataset: Dataset) -> dict[str, Any]:
+    """Return the keys of a table's meta without meaning to the gateway."""
+    reserved = (*NAMED, *READ_AS)
+    return {key: value for key, value in dataset.meta.items() if key not in reserved}
+
+
+# ---------------------------------------------------------------- requests
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A table to be stored."""
+    """A request to store a table."""
 
     address: Address
     head: bool = True
@@ -137,21 +147,21 @@ class Upload:
     partitions: int = 1
     extend_sid: bool = False
     delimiter: str = ""
-    """empty: what the first line shows"""
+    """empty: recognised by the first line"""
     encoding: str = ""
-    """empty: what the beginning of the file shows"""
+    """empty: recognised by the beginning of the file"""
     label_name: str = ""
     match_id_name: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """further keys of ``meta``, kept as they are"""
+    """free keys of ``meta``"""
     description: str = ""
     overwrite: bool = False
     storage: str = ""
-    """the name of one of the node's storages; empty: the first"""
+    """name of one of the node's storages; empty: the first"""
 
     @property
     def meta(self) -> dict[str, Any]:
-        """Return the metadata as it was asked for."""
+        """Return the requested metadata."""
         return with_names(self.extra, self.label_name, self.match_id_name)
 
 
@@ -171,63 +181,80 @@ class Edit(BaseModel):
     )
 
     def of(self, dataset: Dataset) -> Dataset:
-        """Return a dataset as it is after the change. Raises `Invalid` with every problem."""
-        given = {key: getattr(self, key) for key in NAMED}
-        named = {
-            key: dataset.meta.get(key, "") if name is None else name for key, name in given.items()
-        }
-        free = {**free_meta(dataset), **(self.meta or {})}
-        free = {key: value for key, value in free.items() if value is not None}
-        description = dataset.description if self.description is None else self.description
-        checks = [
-            ("description", text_rule(description), description),
-            ("meta", meta_rule(free), free),
+        """Return the changed dataset. Raises `Invalid` with every problem."""
+        description = self.description
+        if description is None:
+            description = dataset.description
+        free = self._changed_free_meta(dataset)
+        label_name = self._column_name("label_name", dataset)
+        match_id_name = self._column_name("match_id_name", dataset)
+        problems = [
+            *_problems("description", text_rule(description), description),
+            *_problems("meta", meta_rule(free), free),
+            *self._reserved_keys(),
+            *self._unknown_columns(dataset),
         ]
-        for key, value in (self.meta or {}).items():
-            if key in (*NAMED, *READ_AS):
-                rule = "must stay" if key in READ_AS else f"must be given as {key}, not in meta"
-                checks.append((f"meta.{key}", rule, value))
-        columns = [name for name in dataset.columns if name != dataset.sid]
-        for key, name in given.items():
-            if name and name not in columns:
-                rule = (
-                    f"must name a column of the table; they are {shorten(', '.join(columns), 1000)}"
-                )
-                checks.append((key, rule, name))
-        if named["label_name"] and named["label_name"] == named["match_id_name"]:
-            checks.append(
-                ("label_name", "must not be the column of match_id_name", named["label_name"])
-            )
-        match_id = named["match_id_name"]
-        if (
-            match_id
-            and match_id != dataset.meta.get("match_id_name")
-            and dataset.partitions > 1
-            and not dataset.in_place
-        ):
+        if label_name and label_name == match_id_name:
+            rule = "must not be the column of match_id_name"
+            problems.append(Problem("label_name", rule, label_name))
+        is_divided = dataset.partitions > 1 and not dataset.in_place
+        if match_id_name and match_id_name != dataset.meta.get("match_id_name") and is_divided:
             rule = f"must stay: the {dataset.partitions} partitions are divided by it; upload the table again"
-            checks.append(("match_id_name", rule, match_id))
-        if wrong := [Problem(path, rule, got) for path, rule, got in checks if rule]:
-            raise Invalid(wrong)
-        kept = {key: dataset.meta[key] for key in READ_AS if key in dataset.meta}
-        types = dict(zip(dataset.columns, dataset.types, strict=True)) | (
-            {match_id: "string"} if match_id else {}
-        )
+            problems.append(Problem("match_id_name", rule, match_id_name))
+        if problems:
+            raise Invalid(problems)
+        read_as = {key: dataset.meta[key] for key in READ_AS if key in dataset.meta}
+        meta = with_names({**free, **read_as}, label_name, match_id_name)
+        types = dict(zip(dataset.columns, dataset.types, strict=True))
+        if match_id_name:
+            types[match_id_name] = "string"
         return replace(
             dataset,
             description=description,
-            meta={
-                **free,
-                **kept,
-                **{key: name for key, name in named.items() if name},
-            },
+            meta=meta,
             types=tuple(types.values()),
         )
 
+    def _changed_free_meta(self, dataset: Dataset) -> dict[str, Any]:
+        changed = {**free_meta(dataset), **(self.meta or {})}
+        return {key: value for key, value in changed.items() if value is not None}
 
-def free_meta(dataset: Dataset) -> dict[str, Any]:
-    """Return the keys of a table's meta that mean nothing here."""
-    return {key: value for key, value in dataset.meta.items() if key not in (*NAMED, *READ_AS)}
+    def _column_name(self, key: str, dataset: Dataset) -> Any:
+        """Return the column named by the change, else the one named before."""
+        name = getattr(self, key)
+        if name is None:
+            return dataset.meta.get(key, "")
+        return name
+
+    def _reserved_keys(self) -> list[Problem]:
+        problems = []
+        for key, value in (self.meta or {}).items():
+            if key in READ_AS:
+                problems.append(Problem(f"meta.{key}", "must stay", value))
+            elif key in NAMED:
+                rule = f"must be given as {key}, not in meta"
+                problems.append(Problem(f"meta.{key}", rule, value))
+        return problems
+
+    def _unknown_columns(self, dataset: Dataset) -> list[Problem]:
+        columns = [name for name in dataset.columns if name != dataset.sid]
+        problems = []
+        for key in NAMED:
+            name = getattr(self, key)
+            if name and name not in columns:
+                shown = shorten(", ".join(columns), 1000)
+                rule = f"must name a column of the table; they are {shown}"
+                problems.append(Problem(key, rule, name))
+        return problems
+
+
+def _problems(path: str, rule: str | None, got: Any) -> list[Problem]:
+    if not rule:
+        return []
+    return [Problem(path, rule, got)]
+
+
+# ---------------------------------------------------------------- writing
 
 
 def write_table(
@@ -238,90 +265,53 @@ def write_table(
     origin: str,
     clock: Clock,
 ) -> Dataset:
-    """Write the partitions; return what was found. Raises `Invalid`.
+    """Write the partitions of an upload; return its description. Raises `Invalid`.
 
-    The file is read once, in blocks of its buffer. A block that is plain, as nearly all are, is stored as it is.
-    Generated sids are ``<sid>-<row number>``; the first half follows from the dataset's id and the first block.
+    The file is read once, block by block. Plain blocks, the great majority, are stored as they are.
+    Generated sids are ``<prefix>-<row number>``; the dataset's id and the first block determine the
+    prefix.
     """
-    findings, sums = Findings(), Sums()
     first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
-    sid = hashlib.sha256(f"{upload.address.dataset_id}\n{first_block}".encode()).hexdigest()[:16]
-    form = recognised(file, ENCODINGS.get(upload.encoding.lower(), ""), upload.delimiter)
+    sid_source = f"{upload.address.dataset_id}\n{first_block}"
+    sid_prefix = hashlib.sha256(sid_source.encode()).hexdigest()[:16]
+    findings = Findings()
+    encoding = ENCODINGS.get(upload.encoding.lower(), "")
+    form = recognise_format(file, encoding, upload.delimiter)
     lines = Lines(file, form.encoding, findings, keep=True)
     warnings = []
-    if named := separator_line(file, form.encoding):
+    separator = separator_line(file, form.encoding)
+    if separator:
         next(iter(lines))
-        warnings.append(f"line 1, sep={named}, names the delimiter for Excel: it is not stored")
+        warnings.append(f"line 1, sep={separator}, names the delimiter for Excel: it is not stored")
     source = rows(lines, form.delimiter, findings)
-    first = next(source, None)
-    if first is None:
-        if not findings:
-            findings.add("empty", "file", "must not be empty")
-        raise findings.error()
-    if upload.head:
-        columns = first[1]
-    else:
-        columns = [f"x{i}" for i in range(len(first[1]))]
-        source = chain([first], source)
+    columns, source = _read_header(source, findings, has_header=upload.head)
     check_header(columns, upload.meta, findings, sid=upload.extend_sid)
-    table = Table(columns, form, upload.match_id_name, findings)
-    ids = IdCheck(scratch, _SEVERAL_ROWS)
-    divided = upload.partitions > 1 or upload.extend_sid
-    out = Partitions(parts, upload.partitions, [SID, *columns] if upload.extend_sid else columns)
-    sums.see(lines.taken(), out.header)
 
-    count = 0
+    table = Table(columns, form, upload.match_id_name, findings)
+    stored_columns = [SID, *columns] if upload.extend_sid else columns
+    out = Partitions(parts, upload.partitions, stored_columns)
+    writer = _TableWriter(upload, out, IdCheck(scratch, _SEVERAL_ROWS), findings, sid_prefix)
+    writer.sums.add(lines.taken(), out.header)
     for block in table.blocks(file, lines, source):
-        cut = divided and block.plain
-        stored = block.plain.split(b"\n")[:-1] if cut else list(map(out.stored, block.rows))
-        following = range(count + 1, count + 1 + len(stored))
-        if table.id_at is not None:
-            if block.rows:
-                ids.refuse_blank(block.keys, block.lines, findings)
-            if upload.extend_sid:  # the sid tells rows apart, so an id may repeat
-                crcs = list(map(zlib.crc32, block.keys))
-            else:
-                crcs = ids.see(block.keys, block.lines)
-        else:
-            crcs = (
-                [zlib.crc32(str(number).encode()) for number in following]
-                if upload.partitions > 1
-                else []
-            )
-        if not findings:
-            if upload.extend_sid:
-                stored = [
-                    f"{sid}-{number},".encode() + row
-                    for number, row in zip(following, stored, strict=True)
-                ]
-            if divided:
-                written = out.add(crcs, stored)
-            else:
-                written = block.plain or b"\n".join([*stored, b""])
-                parts.add(0, written)
-            sums.see(block.sent, written)
-        count += block.seen
-    if count == 0:
-        findings.add("empty", "file", "must have at least one row after the header")
-    ids.finish(findings)
-    if findings:
-        raise findings.error()
-    kinds = table.kinds
+        writer.write(block, has_ids=table.id_at is not None)
+    count = writer.finish()
+
+    types = [kind or "string" for kind in table.kinds]
     if table.id_at is not None:
-        kinds[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
-    warnings += table.warnings.texts(table.kinds, has_header=upload.head)
+        types[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
+    warnings += table.warnings.texts(types, has_header=upload.head)
     if upload.extend_sid:
-        columns, kinds = [SID, *columns], ["string", *kinds]
+        types = ["string", *types]
     return Dataset(
         namespace=upload.address.namespace,
         name=upload.address.name,
-        columns=tuple(columns),
-        types=tuple(kind or "string" for kind in kinds),
+        columns=tuple(stored_columns),
+        types=tuple(types),
         count=count,
         partitions=upload.partitions,
         meta={**upload.meta, **form._asdict()},
-        checksum=sums.sent.hexdigest(),
-        stored=sums.stored.hexdigest() if upload.partitions == 1 else "",
+        checksum=writer.sums.sent.hexdigest(),
+        stored=writer.sums.stored.hexdigest() if upload.partitions == 1 else "",
         size=lines.bytes,
         created_at=clock(),
         origin=origin.encode(errors="replace").decode(),
@@ -331,6 +321,27 @@ def write_table(
     )
 
 
+def _read_header(
+    source: Iterator[tuple[int, list[str]]],
+    findings: Findings,
+    *,
+    has_header: bool,
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the columns' names, generated for a file without header, and the rows of data.
+
+    Raises `Invalid` for an empty file.
+    """
+    first = next(source, None)
+    if first is None:
+        if not findings:
+            findings.add("empty", "file", "must not be empty")
+        raise findings.error()
+    _, cells = first
+    if has_header:
+        return cells, source
+    return [f"x{index}" for index in range(len(cells))], chain([first], source)
+
+
 def check_header(
     columns: Sequence[str],
     meta: Mapping[str, Any],
@@ -338,36 +349,109 @@ def check_header(
     *,
     sid: bool = False,
 ) -> None:
-    """Find what is wrong with the names of the columns, and names in ``meta`` that are not among them."""
+    """Check the columns' names, and that the columns named in ``meta`` exist.
+
+    Raises `Invalid` at once for too many columns.
+    """
     if len(columns) > MOST_COLUMNS:
         findings.add("header", "file:1", f"must have at most {MOST_COLUMNS} columns", len(columns))
         raise findings.error()
-    seen: set[str] = set()
-    for at, name in enumerate(columns, 1):
+    names: set[str] = set()
+    for number, name in enumerate(columns, 1):
         if not name.strip() or not name.isprintable():
-            findings.add("header", "file:1", f"column {at} must have a printable name", name)
-        elif name in seen:
-            findings.add(
-                "header", "file:1", f"column {at} must not have the name of another column", name
-            )
-        seen.add(name)
-    shown = shorten(", ".join(columns), 1000)
+            findings.add("header", "file:1", f"column {number} must have a printable name", name)
+        elif name in names:
+            rule = f"column {number} must not have the name of another column"
+            findings.add("header", "file:1", rule, name)
+        names.add(name)
     for key in NAMED:
-        if (named := meta.get(key)) and named not in seen:
-            findings.add(
-                "meta",
-                f"meta.{key}",
-                f"must name a column of the file; its columns are {shown}",
-                named,
-            )
+        column = meta.get(key)
+        if column and column not in names:
+            shown = shorten(", ".join(columns), 1000)
+            rule = f"must name a column of the file; its columns are {shown}"
+            findings.add("meta", f"meta.{key}", rule, column)
     if "label_name" in meta and meta["label_name"] == meta.get("match_id_name"):
-        findings.add(
-            "meta", "meta.label_name", "must not be the column of match_id_name", meta["label_name"]
-        )
-    if sid and SID in seen:
-        findings.add(
-            "meta", "extend_sid", f"must be false for a file that has a column {SID} already", True
-        )
+        rule = "must not be the column of match_id_name"
+        findings.add("meta", "meta.label_name", rule, meta["label_name"])
+    if sid and SID in names:
+        rule = f"must be false for a file that has a column {SID} already"
+        findings.add("meta", "extend_sid", rule, True)
+
+
+class _TableWriter:
+    """Writes the blocks of one upload, as long as it has no problems."""
+
+    def __init__(
+        self,
+        upload: Upload,
+        out: "Partitions",
+        ids: IdCheck,
+        findings: Findings,
+        sid_prefix: str,
+    ) -> None:
+        self.sums = Sums()
+        self._out = out
+        self._ids = ids
+        self._findings = findings
+        self._sid_prefix = sid_prefix
+        self._has_sids = upload.extend_sid
+        self._has_partitions = upload.partitions > 1
+        self._count = 0
+
+    def write(self, block: Block, *, has_ids: bool) -> None:
+        """Check the ids of a block and write its rows."""
+        if self._has_partitions or self._has_sids:
+            self._write_rows(block, has_ids=has_ids)
+        else:
+            self._write_whole(block, has_ids=has_ids)
+        self._count += block.seen
+
+    def _write_whole(self, block: Block, *, has_ids: bool) -> None:
+        if has_ids:
+            self._check_ids(block)
+        stored = block.plain or b"\n".join([*map(self._out.stored, block.rows), b""])
+        if not self._findings:
+            self._out.add_whole(stored)
+            self.sums.add(block.sent, stored)
+
+    def _write_rows(self, block: Block, *, has_ids: bool) -> None:
+        if block.plain:
+            stored = block.plain.split(b"\n")[:-1]
+        else:
+            stored = [self._out.stored(row) for row in block.rows]
+        first = self._count + 1
+        numbers = range(first, first + len(stored))
+        crcs: list[int] = []
+        if has_ids:
+            crcs = self._check_ids(block)
+        elif self._has_partitions:
+            crcs = [zlib.crc32(str(number).encode()) for number in numbers]
+        if self._findings:
+            return
+        if self._has_sids:
+            prefix = self._sid_prefix
+            numbered = zip(numbers, stored, strict=True)
+            stored = [f"{prefix}-{number},".encode() + row for number, row in numbered]
+        written = self._out.add(crcs, stored)
+        self.sums.add(block.sent, written)
+
+    def _check_ids(self, block: Block) -> list[int]:
+        """Report blank ids and record the others; return the crc32 of each."""
+        if block.rows:  # plain blocks have no blank ids
+            self._ids.refuse_blank(block.keys, block.lines, self._findings)
+        if self._has_sids:  # sids tell the rows apart, so ids may repeat
+            return list(map(zlib.crc32, block.keys))
+        return self._ids.see(block.keys, block.lines)
+
+    def finish(self) -> int:
+        """Return the number of rows. Raises `Invalid` with all problems of the table."""
+        if self._count == 0:
+            rule = "must have at least one row after the header"
+            self._findings.add("empty", "file", rule)
+        self._ids.finish(self._findings)
+        if self._findings:
+            raise self._findings.error()
+        return self._count
 
 
 class Partitions:
@@ -388,35 +472,43 @@ class Partitions:
             parts.add(number, self.header)
 
     def add(self, crcs: Iterable[int], stored: Sequence[bytes]) -> bytes:
-        """Append rows, each to the partition that follows from a checksum; return what one partition got."""
-        divided: defaultdict[int, list[bytes]] = defaultdict(list)
+        """Append each row to the partition of its checksum; return the bytes of the last partition.
+
+        With one partition, those are all bytes.
+        """
+        by_partition: defaultdict[int, list[bytes]] = defaultdict(list)
         if self._count == 1:
-            divided[0] = [*stored]
+            by_partition[0] = [*stored]
         else:
             for crc, row in zip(crcs, stored, strict=True):
-                divided[crc % self._count].append(row)
+                by_partition[crc % self._count].append(row)
         data = b""
-        for number, some in divided.items():
-            data = b"\n".join([*some, b""])
+        for number, partition_rows in by_partition.items():
+            data = b"\n".join([*partition_rows, b""])
             self._parts.add(number, data)
         return data
 
+    def add_whole(self, data: bytes) -> None:
+        """Append stored rows to the only partition."""
+        self._parts.add(0, data)
+
     def stored(self, row: Sequence[str]) -> bytes:
-        """Return a row as it is stored, without its line end."""
+        """Return the stored form of a row, without line end."""
         text: str = self._plain.writerow(row)
-        if "\r" in text:  # the library does not see that this needs quotes
+        if "\r" in text:  # csv does not quote a lone CR
             text = self._quoted.writerow(row)
         return text[:-1].encode()
 
 
 class Sums:
-    """The sha256 of a file and of the table that it becomes, computed once while these do not differ."""
+    """The sha256 of a file and of the stored table, one computation as long as they are equal."""
 
     def __init__(self) -> None:
-        self.sent = self.stored = hashlib.sha256()
+        self.sent = hashlib.sha256()
+        self.stored = self.sent
 
-    def see(self, sent: bytes, stored: bytes) -> None:
-        """Take in what was sent next, and what became of it."""
+    def add(self, sent: bytes, stored: bytes) -> None:
+        """Add the next bytes of the file and their stored form."""
         if self.stored is self.sent and sent != stored:
             self.stored = self.sent.copy()
         self.sent.update(sent)
@@ -425,27 +517,30 @@ class Sums:
 
 
 class _Returned:
-    """A file whose `write` returns the text, which makes `csv.writer.writerow` return it."""
+    """A file whose `write` returns the text, so that `csv.writer.writerow` returns it."""
 
     def write(self, text: str) -> str:
         return text
 
 
+# ---------------------------------------------------------------- receiving
+
+
 class Following(Protocol):
-    """The rest of a file that is being received, where it is read past its reception."""
+    """The rest of a file in reception, read from its sender directly."""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Wait for more, 0: it is at its end. Raises `GatewayError`."""
+        """Wait for more bytes; 0 at the end. Raises `GatewayError`."""
 
     def stop(self) -> None:
         """End the wait."""
 
     def close(self) -> None:
-        """Give back what it reads from."""
+        """Release the source."""
 
 
 class Source(FileIO):
-    """The bytes of an upload, counted. Raises `GatewayError` where they break off, `TooLarge`."""
+    """The bytes of an upload, counted. Raises `GatewayError` if they break off, `TooLarge`."""
 
     size = 0
 
@@ -456,7 +551,10 @@ class Source(FileIO):
         more: Callable[[], Following | None] = lambda: None,
         whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``more`` waits for what follows the file, None: nothing; then ``whole`` says whether it is all."""
+        """``more`` waits for the continuation of the file, None at its end.
+
+        ``whole`` then returns whether the upload is complete.
+        """
         super().__init__(file)
         self._most = most
         self._more = more
@@ -465,12 +563,13 @@ class Source(FileIO):
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer unless the end comes first."""
-        view, filled = memoryview(buffer), 0
+        view = memoryview(buffer)
+        filled = 0
         while filled < len(view) and self._read is not None:
             count = self._read(view[filled:])
             filled += count
             if not count:
-                self._go_on()
+                self._continue()
         self.size += filled
         if self._most is not None and self.size > self._most:
             raise too_large(self._most)
@@ -478,23 +577,26 @@ class Source(FileIO):
             raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
         return filled
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         following = self._more()
-        self._read = following.readinto if following is not None else None
+        if following is None:
+            self._read = None
+        else:
+            self._read = following.readinto
 
     def skip(self) -> None:
-        """Read what follows the file to its end: its sender reads no answer before."""
-        room = memoryview(bytearray(CHUNK))
+        """Read the upload to its end and discard it: its sender reads no response before."""
+        discarded = memoryview(bytearray(CHUNK))
         with suppress(GatewayError):
             if self.closed and self._read == super().readinto:
-                self._go_on()
+                self._continue()
             while self._read is not None:
-                if not self._read(room):
-                    self._go_on()
+                if not self._read(discarded):
+                    self._continue()
 
 
 class Reception:
-    """A file being received. Closing it deletes what was received and not stored."""
+    """A file in reception. Closing it deletes the received bytes, unless they were stored."""
 
     def __init__(self, staging: Staging, max_bytes: int | None = None) -> None:
         self.staging = staging
@@ -509,48 +611,51 @@ class Reception:
         self._stored: Future[Dataset] = Future()
 
     def begin(self, store: Callable[[Source], Dataset]) -> None:
-        """Store what is written from now on while it comes, in a thread of its own."""
-        out, into = os.pipe()
-        with suppress(OSError):  # where a user's pipes have no more room
-            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, CHUNK)
+        """Store the bytes written from now on at the same time, in a separate thread."""
+        read_end, write_end = os.pipe()
+        with suppress(OSError):  # the user's limit of memory for pipes
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
-        self._file = FileIO(into, "wb")
-        sent = Source(out, self._max, self._more.get, lambda: self._whole)
-
-        def work() -> None:
-            try:
-                with sent:  # once it is closed, what is written goes nowhere
-                    stored = store(sent)
-                self._stored.set_result(stored)
-            except BaseException as error:  # whoever waits for the end gets it
-                self._stored.set_exception(error)
-            sent.skip()
-
+        self._file = FileIO(write_end, "wb")
+        source = Source(read_end, self._max, self._more.get, self._is_whole)
         self._storing = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(work,),
+            args=(self._store_from, source, store),
             daemon=True,
         )
         self._storing.start()
 
+    def _is_whole(self) -> bool:
+        return self._whole
+
+    def _store_from(self, source: Source, store: Callable[[Source], Dataset]) -> None:
+        try:
+            with source:  # once it is closed, further bytes are discarded
+                dataset = store(source)
+            self._stored.set_result(dataset)
+        except BaseException as error:  # `finish` raises it
+            self._stored.set_exception(error)
+        source.skip()
+
     def write(self, data: bytes) -> None:
-        """Take more bytes. Raises `TooLarge`, and `GatewayError` (STORAGE_FAILED) when the disk is full."""
+        """Receive more bytes. Raises `TooLarge`, `GatewayError` (STORAGE_FAILED) if the disk is full."""
         self._size += len(data)
         if self._max is not None and self._size > self._max:
             raise too_large(self._max)
         view = memoryview(data)
         with storage_errors(), suppress(BrokenPipeError):
             while view:
-                view = view[self._file.write(view) :]
+                written = self._file.write(view)
+                view = view[written:]
 
     def follow(self, rest: Following) -> None:
-        """Have what is stored while it comes go on with what ``rest`` reads."""
+        """Continue storing with the bytes that ``rest`` reads."""
         self._following = rest
         self._more.put(rest)
         self._file.close()
 
     def finish(self) -> Dataset:
-        """Return what was stored of a file that has come to its end. Raises what storing it raised."""
+        """Return the dataset stored from the whole file. Raises the errors of storing it."""
         self._whole = True
         self._end()
         return self._stored.result()
@@ -561,13 +666,13 @@ class Reception:
             self._file.close()
 
     def opened(self) -> Source:
-        """Return what was received, for reading. Raises `GatewayError` (STORAGE_FAILED)."""
+        """Open the received file for reading. Raises `GatewayError` (STORAGE_FAILED)."""
         with storage_errors():
             self._file.close()
             return Source(self._path)
 
     def close(self) -> None:
-        """Delete what was received; after it was stored there is nothing left to delete."""
+        """Delete the received bytes; after a completed upload there are none."""
         self._end()
         if self._following is not None:
             self._following.stop()
@@ -579,13 +684,13 @@ class Reception:
 
 
 def too_large(most: int) -> TooLarge:
-    """Return the refusal of a file."""
+    """Return the refusal of a file beyond the limit of ``most`` bytes."""
     return TooLarge(f"the file is larger than {most} bytes, the setting data.max_upload_bytes")
 
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Name what the disk refuses. Raises `GatewayError` (STORAGE_FAILED)."""
+    """Turn errors of the disk into `GatewayError` (STORAGE_FAILED)."""
     try:
         yield
     except OSError as error:

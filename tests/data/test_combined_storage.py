@@ -179,7 +179,7 @@ def test_a_table_is_not_uploaded_over_one_in_another_storage_and_one_that_is_gon
     elsewhere = replace(made, storage="lake", place="t.1")
     with pytest.raises(Conflict):
         site._record_upload(elsewhere, overwrite=False)
-    site._delete_old(Address("bank", "t.1", "of-no-settings"))
+    site._delete_replaced(Address("bank", "t.1", "of-no-settings"))
     monkeypatch.setattr(site, "_place", raising(StorageAway("storage lake cannot be reached")))
     assert site.get("bank#t") == made
     with pytest.raises(StorageAway):

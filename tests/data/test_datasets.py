@@ -20,11 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.data import table_reader
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
 from gateway.data.file_storage import Buckets, FileStorage
-from gateway.data.table_reader import BLOCK, ENCODINGS
+from gateway.data.id_check import IdCheck
+from gateway.data.table_format import BLOCK, ENCODINGS, UTF8_BOM, Format
+from gateway.data.table_reader import Findings, PlainBlocks
 from gateway.data.upload import Edit, Upload, write_table
 from gateway.domain.datasets import Dataset, MemoryDatasets
 from gateway.domain.run import Address
@@ -420,8 +421,8 @@ def test_a_broken_table_is_refused_with_its_line(
 
 def test_files_with_byte_order_marks_that_were_put_together_are_read_row_by_row() -> None:
     """Each mark at the beginning of a line goes; a block that is stored as it came would keep it."""
-    form = table_reader.Format(table_reader.UTF8_BOM, ",")
-    blocks = table_reader.PlainBlocks(form, None)
+    form = Format(UTF8_BOM, ",")
+    blocks = PlainBlocks(form, None)
     assert blocks.stored("王,1\n".encode(), ["string", "int"]) == "王,1\n".encode()
     assert blocks.stored("\ufeffz,1\n".encode(), ["string", "int"]) == b""
 
@@ -667,17 +668,13 @@ def test_nothing_is_read_as_rows_after_a_quote_that_never_closes(site: Site) -> 
     ]
 
 
-def test_ids_that_repeat_far_apart_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_that_repeat_far_apart_are_found(tmp_path: Path) -> None:
     """What was seen is on disk, in pieces: a repeat may be in the same piece, another one, or not written yet."""
-    monkeypatch.setattr(table_reader, "_BUDGET", 50_000)
-    monkeypatch.setattr(table_reader, "_BUCKETS", 4)
-    monkeypatch.setattr(table_reader, "_READ", 2400)
     numbers = [*range(10_000)]
     for line, earlier in ((3, 1), (5_000, 4_000), (9_000, 12), (9_500, 12), (9_999, 9_998)):
         numbers[line] = numbers[earlier]
-    check, findings = table_reader.IdCheck(tmp_path / "ids"), table_reader.Findings()
+    check = IdCheck(tmp_path / "ids", buckets=4, buffer_bytes=50_000, records_per_read=100)
+    findings = Findings()
     for at in range(0, len(numbers), 100):
         check.see([b"%d" % number for number in numbers[at : at + 100]], range(at, at + 100))
     check.finish(findings)

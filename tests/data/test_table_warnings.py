@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.data.table_reader import BLOCK
+from gateway.data.table_format import BLOCK
 from tests.data.test_datasets import HERE, Site
 
 NUMBERS = "".join(f"{number},{number},0.5\n" for number in range(2, 8))

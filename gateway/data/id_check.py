@@ -1,0 +1,133 @@
+"""Finds blank and repeated match ids of a table in bounded memory."""
+
+import os
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from io import BufferedRandom
+from pathlib import Path
+
+from gateway.data.table_reader import SHOWN, Findings
+
+# Hash and crc32 of an id, and its line. Ids with equal hash and crc32 (96 bits) count as the same.
+_RECORD = struct.Struct("=3q")
+
+
+class IdCheck:
+    """Finds the lines that repeat an earlier id, with one record per id in buckets on disk."""
+
+    def __init__(
+        self,
+        file: Path,
+        remedy: str = "",
+        *,
+        buckets: int = 1024,
+        buffer_bytes: int = 4 * 1024 * 1024,
+        records_per_read: int = 4096,
+    ) -> None:
+        """``remedy``: the end of the message about a repeated id, after a semicolon."""
+        self._file = file
+        self._remedy = remedy
+        self._bucket_count = buckets
+        self._buffer_bytes = buffer_bytes
+        self._read_bytes = records_per_read * _RECORD.size
+        self._buffer = self._empty_buffer()
+        self._buffered_bytes = 0
+        self._bucket_ends: list[array[int]] = []  # offsets in the file, for each flush
+
+    @staticmethod
+    def refuse_blank(
+        keys: Sequence[bytes],
+        lines: Sequence[int],
+        findings: Findings,
+    ) -> None:
+        """Report the rows without an id."""
+        for line, key in zip(lines, keys, strict=True):
+            # Blanks of Unicode need decoding, which only non-ASCII ids are worth.
+            if not key.strip() or (key[0] >= 0x80 and not key.decode().strip()):
+                findings.add("blank ids", f"file:{line}", "must have a match id", key.decode())
+
+    def see(self, keys: Sequence[bytes], lines: Sequence[int]) -> list[int]:
+        """Record the ids of some lines; return the crc32 of each. Raises `OSError`."""
+        crcs = list(map(zlib.crc32, keys))
+        records = map(_RECORD.pack, map(hash, keys), crcs, lines)
+        for crc, record in zip(crcs, records, strict=True):
+            self._buffer[crc % self._bucket_count] += record
+        self._buffered_bytes += _RECORD.size * len(keys)
+        if self._buffered_bytes > self._buffer_bytes:
+            self._flush()
+        return crcs
+
+    def finish(self, findings: Findings) -> None:
+        """Report every line that repeats an earlier id, the first ones in full. Raises `OSError`."""
+        total = 0
+        first: list[tuple[int, int]] = []
+        with self._file.open("a+b") as file:
+            for number in range(self._bucket_count):
+                if _all_differ(self._bucket(file, number)):
+                    continue
+                for repeat in _repeats(self._bucket(file, number)):
+                    total += 1
+                    if len(first) < SHOWN or repeat < first[-1]:
+                        first = sorted([*first, repeat])[:SHOWN]
+        for line, earlier in first:
+            rule = (
+                f"must have a match id of its own, it repeats that of line {earlier}{self._remedy}"
+            )
+            findings.add("repeated ids", f"file:{line}", rule)
+        findings.more("repeated ids", total - len(first))
+
+    def _empty_buffer(self) -> list[bytearray]:
+        return [bytearray() for _ in range(self._bucket_count)]
+
+    def _flush(self) -> None:
+        with self._file.open("ab") as file:
+            file.writelines(self._buffer)
+            end = file.tell() - self._buffered_bytes
+        ends = array("q")
+        for records in self._buffer:
+            end += len(records)
+            ends.append(end)
+        self._bucket_ends.append(ends)
+        self._buffer = self._empty_buffer()
+        self._buffered_bytes = 0
+
+    def _bucket(self, file: BufferedRandom, number: int) -> Iterator[bytes | bytearray]:
+        """Yield the records of a bucket: of each flush in turn, then those in memory."""
+        flush_start = 0
+        for ends in self._bucket_ends:
+            offset = ends[number - 1] if number else flush_start
+            while offset < ends[number]:
+                size = min(ends[number] - offset, self._read_bytes)
+                data = os.pread(file.fileno(), size, offset)
+                if not data:
+                    break
+                offset += len(data)
+                yield data
+            flush_start = ends[-1]
+        yield self._buffer[number]
+
+
+def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
+    """Return whether the hashes of all ids differ: a fast check that most buckets pass."""
+    seen: set[int] = set()
+    for data in records:
+        numbers = array("q")
+        numbers.frombytes(data)
+        hashes = numbers[::3]
+        distinct = set(hashes)
+        if len(distinct) < len(hashes) or not seen.isdisjoint(distinct):
+            return False
+        seen |= distinct
+    return True
+
+
+def _repeats(records: Iterable[bytes | bytearray]) -> Iterator[tuple[int, int]]:
+    """Yield each line with a repeated id, and the first line with that id."""
+    first_lines: dict[tuple[int, int], int] = {}  # bounded by the distinct ids of a bucket
+    for data in records:
+        for hashed, crc, line in _RECORD.iter_unpack(data):
+            earlier = first_lines.setdefault((hashed, crc), line)
+            if earlier != line:
+                yield line, earlier

@@ -1,0 +1,137 @@
+"""Recognises the encoding and the delimiter of an uploaded table by its first block."""
+
+import codecs
+import re
+from io import BufferedReader
+from typing import Any, NamedTuple
+
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid
+
+# bytes of a table that are processed as one piece; the first of them shows the encoding
+BLOCK = 256 * 1024
+_HEADER = 64 * 1024  # bytes within which the first line has to end
+
+PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
+_ZIP = b"PK\x03\x04"
+_EXCEL = "an Excel workbook: save its sheet as CSV there (CSV UTF-8), then upload that file"
+# Files that are no CSV, by their first bytes.
+_OTHER_FORMATS = {
+    PARQUET_MAGIC: "Parquet: put it into one of the node's storages, then bfia-gateway data register",
+    _ZIP: _EXCEL,
+    b"\xd0\xcf\x11\xe0": _EXCEL,
+    b"\x1f\x8b": "compressed (gzip): unpack it, then upload what is in it",
+}
+
+UTF8, GB18030 = "utf-8", "gb18030"
+UTF8_BOM = "utf-8-sig"
+# Python's names of encodings by their names in uploads. In none of them does a character contain
+# the byte of a line end.
+ENCODINGS = {
+    UTF8: UTF8,
+    GB18030: GB18030,
+    "gbk": GB18030,
+    "gb2312": GB18030,
+    "big5": "big5",
+    "windows-1252": "cp1252",
+}
+OTHER_ENCODING = f"if it is in another encoding, name it: data upload --encoding (meta.encoding), one of {', '.join(ENCODINGS)}"
+_ENCODING_NAMES = {UTF8_BOM: "UTF-8 with a byte order mark", "cp1252": "Windows-1252"}
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_DOUBLE_BYTE = re.compile(rb"[\x81-\xfe]([\x40-\x7e\x80-\xfe])")  # a GBK character; its second byte
+
+_DELIMITERS = {
+    ",": "comma",
+    ";": "semicolon",
+    "\t": "tab",
+    "|": "bar",
+}
+_QUOTED = re.compile('"[^"]*"')
+_SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^\r\n"])"?\r?\n', re.IGNORECASE)
+
+
+class Format(NamedTuple):
+    """The encoding, as Python calls it, and the delimiter of a CSV file."""
+
+    encoding: str
+    delimiter: str
+
+
+def recognise_format(
+    file: "BufferedReader[Any]",
+    encoding: str = "",
+    delimiter: str = "",
+) -> Format:
+    """Return the format of an unread file; a given encoding or delimiter is taken as it is.
+
+    Raises `Invalid` if the file is no CSV or its delimiter is unclear.
+    """
+    start = file.peek()[:BLOCK]
+    if start.startswith(_UTF16_BOMS):
+        rule = f"must be UTF-8 text, this looks like UTF-16; {OTHER_ENCODING}"
+        raise Invalid([Problem("file:1", rule, start[:8])])
+    for magic, what in _OTHER_FORMATS.items():
+        if not start.startswith(magic):
+            continue
+        if magic != _ZIP or b"xl/" in start or b"[Content_Types]" in start:
+            raise Invalid([Problem("file", f"must be CSV, this is {what}")])
+    encoding = encoding or _recognise_encoding(start)
+    delimiter = delimiter or separator_line(file, encoding)
+    if not delimiter:
+        delimiter = _recognise_delimiter(start[:_HEADER].decode(encoding, "replace"))
+    return Format(encoding, delimiter)
+
+
+def separator_line(file: "BufferedReader[Any]", encoding: str) -> str:
+    """Return the delimiter from a line ``sep=;`` before the header (Excel's convention); or ""."""
+    match = _SEPARATOR_LINE.match(file.peek()[:_HEADER].decode(encoding, "replace"))
+    if match is None:
+        return ""
+    return match[1]
+
+
+def encoding_name(encoding: str) -> str:
+    """Return the name of an encoding for messages."""
+    return _ENCODING_NAMES.get(encoding, encoding.upper())
+
+
+def _recognise_encoding(start: bytes) -> str:
+    """Return the encoding of a text; UTF-8 if no other one fits."""
+    if start.startswith(codecs.BOM_UTF8):
+        return UTF8_BOM
+    if not _decodes(start, UTF8) and _decodes(start, GB18030) and _is_chinese(start):
+        return GB18030
+    return UTF8
+
+
+def _decodes(start: bytes, encoding: str) -> bool:
+    is_whole_file = len(start) < BLOCK
+    try:
+        codecs.getincrementaldecoder(encoding)().decode(start, is_whole_file)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_chinese(start: bytes) -> bool:
+    """Tell GB18030 from Western text, in which a plain letter mostly follows an accented one."""
+    second_bytes: list[bytes] = _DOUBLE_BYTE.findall(start)
+    high = [byte for byte in second_bytes if byte >= b"\x80"]
+    return 2 * len(high) > len(second_bytes)
+
+
+def _recognise_delimiter(text: str) -> str:
+    """Return the delimiter of the first line, a comma if it has none.
+
+    Raises `Invalid` if several delimiters occur.
+    """
+    unquoted = _QUOTED.sub("", text).removeprefix("\ufeff").lstrip("\r\n")
+    header = unquoted.partition("\n")[0]
+    candidates = [delimiter for delimiter in _DELIMITERS if delimiter in header]
+    if not candidates:
+        return ","
+    if len(candidates) > 1:
+        names = " and ".join(_DELIMITERS[delimiter] for delimiter in candidates)
+        rule = f"must be named (--delimiter): the first line has {names}, and each may divide it"
+        raise Invalid([Problem("meta.delimiter", rule)])
+    return candidates[0]
