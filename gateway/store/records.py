@@ -1,7 +1,8 @@
 """Loads and changes the two records of a job in short transactions.
 
-One verb changes state: `Records.update` loads the value, calls the pure change, and writes it under
-``WHERE version = :seen``; on a lost race it loads and calls again, which is safe because the change is pure.
+All changes go through `Records.decide`: it loads the value, calls the pure change, and writes the
+result under ``WHERE version = :seen``. After a lost race it loads and calls again, which is safe as
+the change is pure.
 """
 
 import threading
@@ -18,21 +19,21 @@ from gateway.auth import proven, with_proof
 from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
-from gateway.domain.states import TaskStatus, replace
+from gateway.domain.states import Outcome, TaskStatus, replace
 from gateway.errors import NotFound, Unreadable
 from gateway.store.database import Database, Prepared, repeating
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.timeline import add_notes, log_notes
 
+# The states of active jobs. A query for "not finished" would read all the finished ones.
 UNDER_WAY = ("PENDING", "READY", "RUNNING")
-"""listed because what is over is the most, and "not over" would read all of it"""
 
 R = TypeVar("R", Job, LocalJob)
 X = TypeVar("X")
 
 
 def job_unknown(job_id: str) -> NotFound:
-    """Return the refusal of a job that is not here, or of whose being here the asking node learns nothing."""
+    """Return the refusal of a job without record, or whose record the sender may not know of."""
     return NotFound(f"no job {job_id} here", reason="JOB_UNKNOWN")
 
 
@@ -51,7 +52,10 @@ class Records(Generic[R]):
         *,
         alone: bool = False,
     ) -> None:
-        """``also`` is called in the transaction of each change; ``alone``: no other process writes here."""
+        """``also`` is called in the transaction of each change.
+
+        ``alone``: no other process writes to the database.
+        """
         self._database = database
         self._table = table
         self._side = side
@@ -70,8 +74,9 @@ class Records(Generic[R]):
         self._change = Prepared(change, ("status", "outcome", "due_at", "version", "state"))
 
     def add(self, value: R, flow_id: str) -> bool:
-        """Store a new record. Returns False, and stores nothing, when the id is there already."""
-        value, drops = replace(value, notes=tuple(map(proven, value.notes))), self._cache.drops
+        """Store a new record. Returns False, and stores nothing, if the id exists."""
+        value = replace(value, notes=tuple(map(proven, value.notes)))
+        drops = self._cache.drops
         columns, written = self._columns(value, None)
         row: dict[str, Any] = {
             "job_id": value.id,
@@ -91,92 +96,101 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
-        sizes = len(row["spec"]), len(row["state"])
-        self._cache.put(
-            value.id, Entry(1, row["created_at"], replace(value, notes=()), *sizes, written), drops
+        entry = Entry(
+            version=1,
+            created_at=row["created_at"],
+            value=replace(value, notes=()),
+            spec=len(row["spec"]),
+            state=len(row["state"]),
+            written=written,
         )
+        self._cache.put(value.id, entry, drops)
         log_notes(self._side, value.spec, value.notes)
         return True
 
     def find(self, job_id: str) -> R | None:
-        """Return the record; None where there is none, or none that can be read."""
+        """Return the record; None if it is missing or unreadable."""
         try:
-            found = self._load(job_id)
+            entry = self._load(job_id)
         except Unreadable:
             return None
-        return found.value if found else None
+        return entry.value if entry else None
 
     def get(self, job_id: str) -> R:
-        """Return the record. Raises `NotFound`, and `Unreadable` where it cannot be read."""
-        return self._loaded(job_id).value
+        """Return the record. Raises `NotFound`, `Unreadable`."""
+        return self._load_existing(job_id).value
 
     def known(self, job_id: str) -> R | None:
-        """Return the record as it was last seen here; another gateway may have changed it since."""
+        """Return the cached record; another gateway may have changed it since."""
         cached = self._cache.get(job_id)
         return cached.value if cached else None
 
     def next_due(self, value: R) -> datetime | None:
-        """Return when there is something to do for a record next: as its last write found, if it is of that."""
+        """Return the time of the next action for a record, as computed by its last write if it is current."""
         cached = self._cache.get(value.id)
         if cached is not None and cached.value is value and cached.written is not None:
             return cached.written.due
         return self._next_due(value)
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Have these records read anew."""
+        """Read these records from the database at their next use."""
         for job_id in job_ids:
             self._cache.drop(job_id)
 
     def update(self, job_id: str, change: Callable[[R], R]) -> R:
-        """Change a record. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
-        proved = with_proof(change)
-        return self.decide(job_id, lambda value: (proved(value), None))[0]
+        """Change a record. Raises `NotFound` and the errors of ``change``; then nothing is changed."""
+        prove = with_proof(change)
+
+        def decide(value: R) -> tuple[R, None]:
+            return prove(value), None
+
+        new, _ = self.decide(job_id, decide)
+        return new
 
     def decide(self, job_id: str, change: Callable[[R], tuple[R, X]]) -> tuple[R, X]:
-        """Change a record and return what the change decided beside it; it may be called more than once.
+        """Change a record; return it and the second value of ``change``, which may be called repeatedly.
 
-        A cached record is changed without loading it first: a write names the version that it was made of, so one
-        made of an old version is lost. What would write nothing, or fails, is decided by what is stored.
+        A cached record is changed without loading it first: the write names the version it was
+        computed from, so a stale one does not succeed. If the change of the cached record fails or
+        writes nothing, the stored record decides.
         """
-        cached = found = self._cache.get(job_id)
-        if cached is not None:
+        entry = self._cache.get(job_id)
+        if entry is not None:
             try:
-                new, extra = change(cached.value)
-            except Exception:  # it may come of an old version; if not, it is raised below
-                new = cached.value
-            if (
-                new is not cached.value
-                and (kept := repeating(partial(self._save, cached, new))) is not None
-            ):
-                return kept, extra
+                new, extra = change(entry.value)
+            except Exception:  # perhaps of a stale version; if not, it is raised below
+                new = entry.value
+            if new is not entry.value:
+                saved = repeating(partial(self._save, entry, new))
+                if saved is not None:
+                    return saved, extra
         while True:
-            found = self._loaded(job_id, found)
-            new, extra = change(found.value)
-            if new is found.value:
+            entry = self._load_existing(job_id, entry)
+            new, extra = change(entry.value)
+            if new is entry.value:
                 return new, extra
-            if (kept := repeating(partial(self._save, found, new))) is not None:
-                return kept, extra
+            saved = repeating(partial(self._save, entry, new))
+            if saved is not None:
+                return saved, extra
 
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
-        """Return the jobs that have something to do by now, the longest overdue first."""
+        """Return the jobs whose next action is due, the longest overdue first."""
         c = self._table.c
-        query = (
-            sa.select(c.job_id).where(c.due_at <= now.timestamp()).order_by(c.due_at).limit(limit)
-        )
-        return self._database.values(query)
+        query = sa.select(c.job_id).where(c.due_at <= now.timestamp())
+        return self._database.values(query.order_by(c.due_at).limit(limit))
 
     def in_state(self, *statuses: str) -> list[str]:
-        """Return the jobs that are in one of these states, the oldest first."""
+        """Return the jobs in one of these states, the oldest first."""
         c = self._table.c
-        return self._database.values(
-            sa.select(c.job_id).where(c.status.in_(statuses)).order_by(c.created_at)
-        )
+        query = sa.select(c.job_id).where(c.status.in_(statuses))
+        return self._database.values(query.order_by(c.created_at))
 
     def unfinished(self) -> Iterable[str]:
-        """Return the jobs that news or time can still change."""
+        """Return the active jobs and those with an action due at some time."""
         c = self._table.c
         under_way = sa.select(c.job_id).where(c.status.in_(UNDER_WAY))
-        return self._database.values(sa.union(under_way, sa.select(c.job_id).where(c.due_at >= 0)))
+        with_due = sa.select(c.job_id).where(c.due_at >= 0)
+        return self._database.values(sa.union(under_way, with_due))
 
     def under_way_for(
         self,
@@ -184,64 +198,65 @@ class Records(Generic[R]):
         node: str,
         most: int,
     ) -> bool:
-        """Tell whether at least ``most`` jobs under way have a node as their initiator or scheduling node."""
+        """Return whether a node is the initiator or scheduler of at least ``most`` active jobs."""
         if self._database.value(self._count_under_way) < most:
             return False
         c = self._table.c
+        spellings = (node, f'"{node}"')  # MariaDB returns it in quotes
+        is_theirs = sa.func.json_extract(c.spec, f"$.{whose}").in_(spellings)
         under_way = sa.select(sa.func.count()).where(c.status.in_(UNDER_WAY))
-        named = sa.func.json_extract(c.spec, f"$.{whose}").in_(
-            (node, f'"{node}"')
-        )  # MariaDB returns it in quotes
-        return bool(self._database.value(under_way.where(named)) >= most)
+        count = self._database.value(under_way.where(is_theirs))
+        return bool(count >= most)
 
     def names(self, node: str) -> bool:
-        """Tell whether a job that is not over has a party at that node."""
-        return any(True for _ in self.under_way_with(node))
+        """Return whether an active job has a party at that node."""
+        return next(self.under_way_with(node), None) is not None
 
     def under_way_with(self, node: str) -> Iterator[str]:
-        """Yield the ids of the jobs that are not over and have a party at that node."""
+        """Yield the ids of the active jobs with a party at that node."""
         if not node:
             return
         c = self._table.c
-        word = (
-            sa.func.instr(c.spec, dumps(node)) > 0
-        )  # in the database: to load every job takes far longer
-        query = sa.select(c.job_id, c.spec).where(c.status.in_(UNDER_WAY), word)
+        # The database preselects by text: to parse every job takes far longer.
+        mentions_node = sa.func.instr(c.spec, dumps(node)) > 0
+        query = sa.select(c.job_id, c.spec).where(c.status.in_(UNDER_WAY), mentions_node)
         for job_id, text in self._database.rows(query):
             if node in loads(JobSpec, text).nodes:
                 yield str(job_id)
 
     def _load_statement(self) -> Prepared:
-        """Select a record; state and spec are None where the version is the cached one."""
+        """Select a record; its state and spec are None if the stored version is the cached one."""
         c = self._table.c
-        same = sa.and_(
-            c.version == sa.bindparam("version"), c.created_at == sa.bindparam("created")
+        is_cached = sa.and_(
+            c.version == sa.bindparam("version"),
+            c.created_at == sa.bindparam("created"),
         )
-        texts = [sa.case((same, None), else_=text).label(text.name) for text in (c.state, c.spec)]
-        return Prepared(
-            sa.select(c.version, c.created_at, *texts).where(c.job_id == sa.bindparam("job"))
-        )
+        state = sa.case((is_cached, None), else_=c.state).label(c.state.name)
+        spec = sa.case((is_cached, None), else_=c.spec).label(c.spec.name)
+        query = sa.select(c.version, c.created_at, state, spec)
+        return Prepared(query.where(c.job_id == sa.bindparam("job")))
 
-    def _loaded(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R]":
-        found = self._load(job_id, before)
-        if found is None:
+    def _load_existing(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R]":
+        entry = self._load(job_id, before)
+        if entry is None:
             raise job_unknown(job_id)
-        return found
+        return entry
 
     def _load(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R] | None":
-        """Return the stored record. A cached one is read again only if another process may have changed it.
+        """Return the stored record, without a query if no other process can have changed the cached one.
 
-        ``before``: an earlier version, whose job is not read again: it never changes.
+        ``before``: an earlier version, whose spec need not be parsed again as it never changes.
+        Raises `Unreadable`.
         """
-        cached, drops = self._cache.get(job_id), self._cache.drops
+        cached = self._cache.get(job_id)
+        drops = self._cache.drops
         if cached is not None and self._alone:
             return cached
-        version, created = (cached.version, cached.created_at) if cached else (None, None)
         row = self._database.first(
             self._load_query,
             job=job_id,
-            version=version,
-            created=created,
+            version=cached.version if cached else None,
+            created=cached.created_at if cached else None,
         )
         if row is None:
             if cached is not None:
@@ -249,10 +264,12 @@ class Records(Generic[R]):
             return None
         if row.state is None and cached is not None:
             return cached
-        known = cached or before
+        earlier = cached or before
         try:
-            unchanged = known and known.created_at == row.created_at
-            spec = known.value.spec if known and unchanged else loads(JobSpec, row.spec)
+            if earlier is not None and earlier.created_at == row.created_at:
+                spec = earlier.value.spec
+            else:
+                spec = loads(JobSpec, row.spec)
             value = loads(self._cls, row.state, spec=spec)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
@@ -261,61 +278,82 @@ class Records(Generic[R]):
         self._cache.put(job_id, entry, drops)
         return entry
 
-    def _save(self, made_of: "Entry[R]", new: R) -> R | None:
-        """Write a record made of a stored one. Returns it as it is kept, None where another came first."""
-        old, version, drops = made_of.value, made_of.version + 1, self._cache.drops
-        kept = replace(new, notes=())
-        columns, written = self._columns(kept, made_of.written)
-        seen = {
+    def _save(self, seen: "Entry[R]", new: R) -> R | None:
+        """Write a record computed from a seen one.
+
+        Returns the record without its notes, which are stored now; None if another write was first.
+        """
+        old = seen.value
+        version = seen.version + 1
+        drops = self._cache.drops
+        saved = replace(new, notes=())
+        columns, written = self._columns(saved, seen.written)
+        parameters = {
             "seen_id": old.id,
-            "seen_version": made_of.version,
-            "seen_created": made_of.created_at,
+            "seen_version": seen.version,
+            "seen_created": seen.created_at,
+            "version": version,
+            **columns,
         }
         with self._database.write() as connection:
-            done = self._change.run(
-                connection,
-                {
-                    **seen,
-                    "version": version,
-                    **columns,
-                },
-            )
-            if done.rowcount != 1:
-                self._cache.drop(
-                    old.id
-                )  # or what was changed by hand would be read from it for ever
+            result = self._change.run(connection, parameters)
+            if result.rowcount != 1:
+                # The cache may hold what was since changed by hand, even if this process is alone.
+                self._cache.drop(old.id)
                 return None
-            self._rows.write(connection, old, kept)
+            self._rows.write(connection, old, saved)
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        sizes = made_of.spec, len(columns["state"])
-        self._cache.put(old.id, Entry(version, made_of.created_at, kept, *sizes, written), drops)
+        entry = Entry(
+            version=version,
+            created_at=seen.created_at,
+            value=saved,
+            spec=seen.spec,
+            state=len(columns["state"]),
+            written=written,
+        )
+        self._cache.put(old.id, entry, drops)
         log_notes(self._side, new.spec, new.notes)
-        return kept
+        return saved
 
     def _columns(self, value: R, before: "_Written | None") -> tuple[dict[str, Any], "_Written"]:
         due = self._next_due(value)
-        outcome = (
-            value.outcome if isinstance(value, Job) else (value.ending and value.ending.outcome)
-        )
+        outcome = _outcome(value)
         state, parts = record(value, self._rows.field, before.parts if before else {})
         columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
-            "due_at": None if due is None else max(due.timestamp(), 0.0) if due.year > 1 else 0.0,
+            "due_at": _due_seconds(due),
             "state": state,
         }
         return columns, _Written(due, parts)
 
 
+def _outcome(value: Job | LocalJob) -> Outcome | None:
+    if isinstance(value, Job):
+        return value.outcome
+    if value.ending is None:
+        return None
+    return value.ending.outcome
+
+
+def _due_seconds(due: datetime | None) -> float | None:
+    """Return a time as seconds since the epoch; 0 for earlier ones."""
+    if due is None:
+        return None
+    if due.year == 1:  # `datetime.min`, which has no timestamp
+        return 0.0
+    return max(due.timestamp(), 0.0)
+
+
 @dataclass(frozen=True)
 class Rows(Generic[R]):
-    """The table that repeats a part of a record, so that a task or a run is found by its id."""
+    """The table that repeats parts of the records, to find tasks or runs by their ids."""
 
     table: sa.Table
     field: str
-    """of the record, with its tasks or runs"""
+    """field of the record with its tasks or runs"""
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(
@@ -324,46 +362,59 @@ class Rows(Generic[R]):
         old: R | None,
         new: R,
     ) -> None:
-        """Write the rows of the tasks or runs that changed; the others are the very same values as before."""
-        found = (getattr(value, self.field) if value is not None else () for value in (old, new))
-        before, after = (
-            list(parts.values() if isinstance(parts, Mapping) else parts) for parts in found
-        )
-        known, left = set(map(id, before)), set(map(id, after))
-        key = self.table.primary_key.columns[0]
-        rows = {
-            row[key.name]: row
-            for part in after
-            if id(part) not in known
-            for row in self.rows(new.id, part)
-        }
-        if not rows:
+        """Write the rows of the changed tasks or runs; unchanged ones are the identical objects."""
+        before = self._parts(old)
+        after = self._parts(new)
+        new_rows = self._rows_except(new.id, after, before)
+        if not new_rows:
             return
-        gone = {
-            row[key.name]: row
-            for part in before
-            if id(part) not in left
-            for row in self.rows(new.id, part)
-        }
+        old_rows = self._rows_except(new.id, before, after)
+        added = []
+        changed = []
+        for key, row in new_rows.items():
+            if key not in old_rows:
+                added.append(row)
+            elif old_rows[key] != row:
+                changed.append({**row, "at": key})
         insert, update = _statements(self.table)
-        if added := [row for at, row in rows.items() if at not in gone]:
+        if added:
             insert.run(connection, added)
-        if changed := [{**row, "at": at} for at, row in rows.items() if gone.get(at, row) != row]:
+        if changed:
             update.run(connection, changed)
+
+    def _parts(self, value: R | None) -> list[Any]:
+        if value is None:
+            return []
+        parts = getattr(value, self.field)
+        return list(parts.values() if isinstance(parts, Mapping) else parts)
+
+    def _rows_except(
+        self,
+        job_id: str,
+        parts: list[Any],
+        excluded: list[Any],
+    ) -> dict[Any, dict[str, Any]]:
+        """Return the rows of the parts that are not among the excluded objects, by primary key."""
+        excluded_ids = set(map(id, excluded))
+        key = self.table.primary_key.columns[0].name
+        rows = {}
+        for part in parts:
+            if id(part) not in excluded_ids:
+                for row in self.rows(job_id, part):
+                    rows[row[key]] = row
+        return rows
 
 
 @cache
 def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
-    """Return how rows are added, and changed where their key is ``at``."""
-    names, change = (
-        table.c.keys(),
-        table.update().where(table.primary_key.columns[0] == sa.bindparam("at")),
-    )
-    return Prepared(table.insert(), names), Prepared(change, names)
+    """Return the statements that insert a row, and that update the row with the key ``at``."""
+    names = table.c.keys()
+    update = table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
+    return Prepared(table.insert(), names), Prepared(update, names)
 
 
 def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
-    """Yield the row of a task, and those of its earlier attempts, which had other ids."""
+    """Yield the row of a task and those of its earlier attempts, which had other ids."""
     common = {"job_id": job_id, "name": task.name}
     yield {
         "task_id": task.task_id,
@@ -381,7 +432,7 @@ def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
 
 
 def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the row by which a run is found: by its id, its name, its token, its task."""
+    """Yield the row of a run, to find it by its id, name, token or task."""
     yield {
         "run_id": run.run_id,
         "name": run.name,
@@ -398,12 +449,12 @@ def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Written:
-    """What the write of a record came to, for the next one."""
+    """Results of writing a record that the next write can reuse."""
 
     due: datetime | None
-    """when there is something to do next"""
+    """time of the next action"""
     parts: Mapping[int, str]
-    """texts of its tasks or runs, by their identity"""
+    """JSON texts of its tasks or runs by ``id()`` of the objects"""
 
 
 @dataclass(frozen=True)
@@ -412,31 +463,30 @@ class Entry(Generic[R]):
 
     version: int
     created_at: float
-    """a record that was deleted and made anew begins with version 1 again"""
+    """tells a record from an earlier one of the same id, whose versions began with 1 too"""
     value: R
     spec: int
-    """characters of its stored job"""
+    """characters of its stored spec"""
     state: int
-    """characters of all else"""
+    """characters of its stored state"""
     written: _Written | None = None
-    """where this process wrote it"""
+    """None if another process wrote it"""
 
 
 class Cache(Generic[R]):
-    """The records used last; the database says whether one is current."""
+    """The recently used records, which may be stale: the database tells the current version."""
 
     def __init__(self, capacity: int = 2000, characters: int = 64_000_000) -> None:
-        """``characters``: of the stored texts of all of them."""
+        """``characters``: limit of the stored texts of all records together."""
         self._capacity = capacity
         self._characters = characters
         self._held = 0
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Entry[R]] = OrderedDict()
-        self.drops = 0
-        """how often a record was forgotten"""
+        self.drops = 0  # number of records dropped so far
 
     def get(self, job_id: str) -> Entry[R] | None:
-        """Return a cached record, and keep it for longer."""
+        """Return a cached record and mark it as recently used."""
         with self._lock:
             if job_id in self._entries:
                 self._entries.move_to_end(job_id)
@@ -448,27 +498,35 @@ class Cache(Generic[R]):
         entry: Entry[R],
         drops: int,
     ) -> None:
-        """Keep a record; an older version never takes a newer one's place.
+        """Cache a record; an older version never replaces a newer one.
 
-        ``drops`` is from before it was read or written: if records were forgotten since, it may have been deleted.
+        ``drops`` is the count before the record was read or written: if it has grown since, the
+        record may have been deleted and is not cached.
         """
         with self._lock:
-            known = self._pop(job_id) or entry
+            present = self._pop(job_id)
             if self.drops != drops:
                 return
-            newer = known.created_at == entry.created_at and known.version > entry.version
-            self._entries[job_id] = kept = known if newer else entry
-            self._held += kept.spec + kept.state
+            if present is not None and _is_newer(present, entry):
+                entry = present
+            self._entries[job_id] = entry
+            self._held += entry.spec + entry.state
             while len(self._entries) > self._capacity or self._held > self._characters:
-                self._pop(next(iter(self._entries)))
+                oldest = next(iter(self._entries))
+                self._pop(oldest)
 
     def drop(self, job_id: str) -> None:
-        """Forget a record."""
+        """Remove a record from the cache."""
         with self._lock:
             self._pop(job_id)
             self.drops += 1
 
     def _pop(self, job_id: str) -> Entry[R] | None:
         entry = self._entries.pop(job_id, None)
-        self._held -= entry.spec + entry.state if entry else 0
+        if entry is not None:
+            self._held -= entry.spec + entry.state
         return entry
+
+
+def _is_newer(entry: Entry[R], other: Entry[R]) -> bool:
+    return entry.created_at == other.created_at and entry.version > other.version
