@@ -62,7 +62,7 @@ class Models:
         if not name.predicts and not models.makes_model(spec):
             return None
         versions = self._kept.find(name.model_id, name.version)
-        what = _describe(name.model_id, name.version)
+        what = f"version {name.version} of model {name.model_id}"
         if not name.predicts:
             if any(version.model.job_id != spec.job_id for version in versions):
                 text = f"{what} is another job's already"
@@ -95,7 +95,7 @@ class Models:
         parts: Sequence[ModelPart],
     ) -> Refusal | None:
         """Return the refusal of a predicting job because of one party's model."""
-        what = _describe(name.model_id, name.version)
+        what = f"version {name.version} of model {name.model_id}"
         unauthorised = models.not_allowed(spec, version.model, version.granted)
         if unauthorised:
             text = f"{', '.join(unauthorised)} may not use {what}: neither trained with it nor granted it here"
@@ -204,7 +204,7 @@ class Models:
     def delete(self, model_id: str, version: str) -> list[Kept]:
         """Delete a version with its files. Raises `NotFound`; `Conflict` while deployed or in use."""
         party_models = self.get(model_id, version)
-        what = _describe(model_id, version)
+        what = f"version {version} of model {model_id}"
         if any(kept.deployed_at is not None for kept in party_models):
             raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
         prediction = Named(models.PREDICT, model_id, version)
@@ -261,10 +261,6 @@ class Models:
         with model_archive.unpacked(archive, new, self._storage) as in_place:
             self._kept.add([Kept(model, deployed_at, granted) for model in new], inside=in_place)
         return self.get(model_id, version)
-
-
-def _describe(model_id: str, version: str) -> str:
-    return f"version {version} of model {model_id}"
 
 
 def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
