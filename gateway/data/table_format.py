@@ -64,7 +64,7 @@ def recognise_format(
 ) -> Format:
     """Return the format of an unread file; a given encoding or delimiter is taken as it is.
 
-    Raises `Invalid` if the file is no CSV or its delimiter is unclear.
+    Raises `Invalid` if the file is not CSV or its delimiter is unclear.
     """
     start = file.peek()[:BLOCK]
     if start.startswith(_UTF16_BOMS):

@@ -351,7 +351,7 @@ def check_header(
 ) -> None:
     """Check the columns' names, and that the columns named in ``meta`` exist.
 
-    Raises `Invalid` at once for too many columns.
+    Raises `Invalid` immediately for too many columns.
     """
     if len(columns) > MOST_COLUMNS:
         findings.add("header", "file:1", f"must have at most {MOST_COLUMNS} columns", len(columns))
