@@ -9,6 +9,7 @@ others could always be faster at one node while it waits for another.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from gateway.domain.job import Job, NodeJob, Reservation
 from gateway.domain.scheduling import messages
@@ -16,72 +17,74 @@ from gateway.domain.spec import Call, CallState, Failure, NodeId, moment
 from gateway.domain.states import JobStatus
 from gateway.domain.timeouts import NOW, Due, Timing, is_noted, when_due
 
-BUSY = "RESOURCES_BUSY"
-"""reason of a node that has too little free now"""
-CANNOT_SCHEDULE = "CANNOT_SCHEDULE"
-"""reason of a job for which a node had too little free too often"""
+BUSY = "RESOURCES_BUSY"  # reason of a node that has too little free now
+CANNOT_SCHEDULE = "CANNOT_SCHEDULE"  # reason of a job whose node had too little free too often
 
 
 def granted(job: Job) -> bool:
-    """Whether every node that must reserve something has done so."""
-    return all(n.reservation.apply.state is CallState.OK for n in _holding(job))
+    """Return whether every node that must reserve something has done so."""
+    return all(_has_granted(node) for node in _reserving_nodes(job))
 
 
 def turns(job: Job, timing: Timing) -> Iterator[Due[messages.Request]]:
     """Yield the next requests while the job is READY."""
-    nodes = _holding(job)
-    waiting = [n for n in nodes if _waits(n.reservation.apply)]
-    back = [n for n in nodes if _gives_back(n, waiting)]
-    for node in back:
-        yield from when_due(
-            node.reservation.give_back, messages.ReleaseAt(node.node), timing.call_deadline
-        )
-    asked = next((n for n in nodes if n.reservation.apply.state is not CallState.OK), None)
-    if asked is None or back:
+    nodes = _reserving_nodes(job)
+    waiting = [node for node in nodes if _waits(node.reservation.apply)]
+    releasing = [node for node in nodes if _must_release(node, waiting)]
+    for node in releasing:
+        release = messages.ReleaseAt(node.node)
+        yield from when_due(node.reservation.give_back, release, timing.call_deadline)
+    missing = [node for node in nodes if not _has_granted(node)]
+    if releasing or not missing:
         return
-    after = max(
-        (n.reservation.apply.due_at for n in waiting if n.reservation.apply.due_at), default=NOW
-    )
-    for due in when_due(
-        asked.reservation.apply, messages.ReserveAt(asked.node), timing.call_deadline
-    ):
+    after = NOW
+    for node in waiting:
+        after = max(after, node.reservation.apply.due_at or NOW)
+    request = messages.ReserveAt(missing[0].node)
+    for due in when_due(missing[0].reservation.apply, request, timing.call_deadline):
         yield Due(max(due.at, after), due.command)
 
 
 def is_asked(job: Job, node: NodeJob) -> bool:
-    """Whether the job waits for a reservation at this node: no other is known to be busy."""
-    if job.status is not JobStatus.READY or node.reservation.apply.state is CallState.OK:
+    """Return whether the job waits for a reservation at this node: no other is known to be busy."""
+    if job.status is not JobStatus.READY or _has_granted(node):
         return False
-    others = [n.reservation.apply for n in _holding(job) if n.node != node.node]
-    return node in _holding(job) and not any(call.reason == BUSY for call in others)
+    nodes = _reserving_nodes(job)
+    for other in nodes:
+        if other.node != node.node and other.reservation.apply.reason == BUSY:
+            return False
+    return node in nodes
 
 
-def _holding(job: Job) -> list[NodeJob]:
-    wanted = (
-        n for n in job.nodes.values() if n.reservation.acceptance.holds and n.excluded is None
-    )
-    return sorted(wanted, key=lambda n: n.node)
+def _reserving_nodes(job: Job) -> list[NodeJob]:
+    """Return the nodes that must reserve something, in the order in which they are requested."""
+    nodes = [node for node in job.active if node.reservation.acceptance.holds]
+    return sorted(nodes, key=attrgetter("node"))
+
+
+def _has_granted(node: NodeJob) -> bool:
+    return node.reservation.apply.state is CallState.OK
 
 
 def _waits(call: Call) -> bool:
-    """Whether the node was busy, or did not respond, at the last request."""
-    return call.state is CallState.LOST or (
-        call.state is CallState.IDLE and call.sent_at is not None
-    )
+    """Return whether the node was busy, or did not respond, at the last request."""
+    if call.state is CallState.LOST:
+        return True
+    return call.state is CallState.IDLE and call.sent_at is not None
 
 
-def _gives_back(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
-    """Whether the node granted its part in a round in which a later one has to wait."""
-    apply = node.reservation.apply
+def _must_release(node: NodeJob, waiting: Iterable[NodeJob]) -> bool:
+    """Return whether the node granted its part in a round in which a later one has to wait."""
     if node.reservation.give_back.state in (CallState.SENT, CallState.LOST):
         return True
-    began = apply.sent_at
-    return apply.state is CallState.OK and any(
-        began is not None
-        and w.reservation.apply.sent_at is not None
-        and began <= w.reservation.apply.sent_at
-        for w in waiting
-    )
+    granted_at = node.reservation.apply.sent_at
+    if not _has_granted(node) or granted_at is None:
+        return False
+    for other in waiting:
+        refused_at = other.reservation.apply.sent_at
+        if refused_at is not None and granted_at <= refused_at:
+            return True
+    return False
 
 
 # ---------------------------------------------------------------- what news changes
@@ -105,31 +108,25 @@ def busy(
     timing: Timing,
 ) -> NodeJob:
     """Record that the node has too little free. After enough tries that is a refusal."""
-    call = node.reservation.apply
-    since = node.reservation.waiting_since or at
+    reservation = node.reservation
+    call = reservation.apply
+    since = reservation.waiting_since or at
     if 0 < timing.hold_tries <= call.tries:
         text = f"asked {call.tries} times since {moment(since)}, the last answer: {failure.message}"
-        call = replace(
-            call,
-            state=CallState.REFUSED,
-            reason=CANNOT_SCHEDULE,
-            message=text,
-        )
-        return replace(node, reservation=replace(node.reservation, apply=call, waiting_since=since))
-    pause = timedelta(
-        seconds=min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most)
-    )
-    freed = node.reservation.freed_at
-    if freed is not None and call.sent_at is not None and freed >= call.sent_at:
-        pause = timedelta()  # it has something free since it was asked
+        call = replace(call, state=CallState.REFUSED, reason=CANNOT_SCHEDULE, message=text)
+        return replace(node, reservation=replace(reservation, apply=call, waiting_since=since))
+    seconds = min(timing.hold_first * 2.0 ** min(call.tries - 1, 20), timing.hold_most)
+    freed_at = reservation.freed_at
+    if freed_at is not None and call.sent_at is not None and freed_at >= call.sent_at:
+        seconds = 0.0  # it has something free since the request was sent
     call = replace(
         call,
         state=CallState.IDLE,
-        due_at=at + pause,
+        due_at=at + timedelta(seconds=seconds),
         reason=failure.reason,
         message=failure.message,
     )
-    return replace(node, reservation=replace(node.reservation, apply=call, waiting_since=since))
+    return replace(node, reservation=replace(reservation, apply=call, waiting_since=since))
 
 
 def kept(
@@ -138,16 +135,16 @@ def kept(
     timing: Timing,
 ) -> Job:
     """Let a job that has waited long for a busy node keep what others granted: they are requested once more."""
-    since = [
-        n.reservation.waiting_since
-        for n in _holding(job)
-        if n.reservation.waiting_since is not None
+    nodes = _reserving_nodes(job)
+    waiting_since = [
+        node.reservation.waiting_since for node in nodes if node.reservation.waiting_since
     ]
-    if not since or at - min(since) < timedelta(seconds=timing.ageing):
+    if not waiting_since or at - min(waiting_since) < timedelta(seconds=timing.ageing):
         return job
-    granted = [n for n in _holding(job) if n.reservation.apply.state is CallState.OK]
-    anew = {n.node: replace(n, reservation=replace(n.reservation, apply=Call())) for n in granted}
-    return replace(job, nodes={**job.nodes, **anew}) if anew else job
+    for node in nodes:
+        if _has_granted(node):
+            job = job.with_node(replace(node, reservation=replace(node.reservation, apply=Call())))
+    return job
 
 
 def returned(node: NodeJob, late: datetime) -> NodeJob:
@@ -173,31 +170,30 @@ def freed(
     record = job.nodes.get(node)
     if job.status is not JobStatus.READY or record is None:
         return None
-    held = replace(record.reservation, freed_at=at)
-    if held.apply.state is CallState.SENT:
-        return replace(record, reservation=held)
-    if (
-        held.apply.state is not CallState.IDLE
-        or held.apply.due_at is None
-        or held.apply.due_at <= at
-    ):
+    reservation = replace(record.reservation, freed_at=at)
+    call = reservation.apply
+    if call.state is CallState.SENT:
+        return replace(record, reservation=reservation)
+    if call.state is not CallState.IDLE or call.due_at is None or call.due_at <= at:
         return None
-    return replace(record, reservation=replace(held, apply=replace(held.apply, due_at=at)))
+    return replace(record, reservation=replace(reservation, apply=replace(call, due_at=at)))
 
 
 def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
-    """Return why a READY job waits for resources, since when, and when it tries again; None where it does not."""
+    """Return why a READY job waits for resources, since when, and when it tries again.
+
+    None for a job that does not wait.
+    """
     if job.status is not JobStatus.READY or job.ending is not None or granted(job):
         return None
-    for node in _holding(job):
+    nodes = _reserving_nodes(job)
+    for node in nodes:
         call = node.reservation.apply
         if call.message and _waits(call):
             since = node.reservation.waiting_since or call.sent_at or job.created_at
             return call.message, since, call.due_at
-    open_ = ", ".join(
-        n.node for n in _holding(job) if n.reservation.apply.state is not CallState.OK
-    )
-    return f"is asking for resources at {open_}", job.created_at, None
+    missing = ", ".join(node.node for node in nodes if not _has_granted(node))
+    return f"is asking for resources at {missing}", job.created_at, None
 
 
 # ---------------------------------------------------------------- how many tasks at the same time
@@ -205,8 +201,7 @@ def waits_for(job: Job) -> tuple[str, datetime, datetime | None] | None:
 
 def tasks_at_once(job: Job, most: int) -> int:
     """Return how many tasks of the job may be under way: the least that the job and its nodes allow."""
-    bounds = (
-        job.spec.settings.task_parallelism,
-        *(n.reservation.acceptance.tasks_at_once for n in job.nodes.values() if not n.excluded),
-    )
-    return min([most, *(b for b in bounds if b)])
+    bounds = [job.spec.settings.task_parallelism]
+    for node in job.active:
+        bounds.append(node.reservation.acceptance.tasks_at_once)
+    return min([most, *(bound for bound in bounds if bound)])

@@ -17,26 +17,25 @@ from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
 from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule, near, unprintable
-from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, data_location, overlay
+from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, Party, data_location, overlay
 
-MOST_WARNINGS = 100
-"""of one job"""
-MOST_KEYS, MOST_JOINED = 1000, 8192
-"""index keys of one role, and characters of those such as ``0|1|2``"""
-MOST_AT_NODE = 50
-"""parties that one node plays in a job; each is a container of every task"""
+MOST_WARNINGS = 100  # of one job
+MOST_KEYS = 1000  # index keys of one role
+MOST_JOINED = 8192  # characters of a role's keys that join indices, such as ``0|1|2``
+MOST_AT_NODE = 50  # parties that one node plays in a job; each is a container of every task
 _MOST_SECONDS = 1e9
 _MOST_RETRIES = 100
 _MOST_PRIORITY = 1_000_000
+# Bytes of one parameter with its name: a container gets each as a variable, and Linux passes 128 KiB
+# with the gateway's own prefix.
 _LARGEST_PARAMETER = 131_000
-"""bytes of one with its name: a container gets each as a variable, and Linux passes 128 KiB with what we add"""
-_MOST_KNOWN = 100
-"""names that a mistyped one is compared with"""
+_MOST_KNOWN = 100  # names that a mistyped one is compared with
 
 
 def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem], list[Problem]]:
     """Return everything that rejects the job, and what it is warned of."""
-    if endless := [*_endless(spec)]:
+    endless = list(_endless(spec))
+    if endless:
         return endless, []
     problems = [
         *flow.check(spec.dag),
@@ -49,17 +48,19 @@ def check(spec: JobSpec, roles_of: RolesOf | None = None) -> tuple[list[Problem]
         *_quorum(spec),
         *_inheritance(spec),
     ]
-    fields, others = (
-        (key.problem for key in spec.unknown_fields),
-        (_unknown_parties(spec), _unknown_settings(spec)),
-    )
-    tasks = list(islice(_unknown_tasks(spec), MOST_WARNINGS))
+    unknown_fields = [field.problem for field in spec.unknown_fields]
+    unknown_tasks = list(islice(_unknown_tasks(spec), MOST_WARNINGS))
+    unknown_entries = chain(_unknown_parties(spec), _unknown_settings(spec))
     if roles_of is None:  # another platform's job, which may know how to use these entries
-        warnings = list(islice(chain(fields, tasks, *others), MOST_WARNINGS))
+        all_warnings = chain(unknown_fields, unknown_tasks, unknown_entries)
+        warnings = list(islice(all_warnings, MOST_WARNINGS))
     else:
         refused, unplayed = idle_roles(spec, roles_of)
-        problems += [*tasks, *_without_dataset(spec, roles_of), *refused]
-        warnings = [*islice(chain(fields, *others), MOST_WARNINGS), *unplayed]
+        problems += unknown_tasks
+        problems += _without_dataset(spec, roles_of)
+        problems += refused
+        warnings = list(islice(chain(unknown_fields, unknown_entries), MOST_WARNINGS))
+        warnings += unplayed
     return applied(spec, problems, warnings)
 
 
@@ -85,26 +86,33 @@ def unlisted(initiator: NodeId, role: str) -> Problem:
 
 
 def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
-    for at, name in (
-        ("job_id", spec.job_id),
-        *((f"config.role.{p.role}", p.role) for p in spec.parties),
-    ):
-        if rule := name_rule(name, LARGEST_NAME // 3):
-            yield Problem(at, rule, name)
+    names = [("job_id", spec.job_id)]
+    for party in spec.parties:
+        names.append((f"config.role.{party.role}", party.role))
+    for path, name in names:
+        rule = name_rule(name, LARGEST_NAME // 3)
+        if rule:
+            yield Problem(path, rule, name)
     if unprintable(spec.flow_id):
         yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
-    for role in dict.fromkeys(p.role for p in spec.parties if "," in p.role):
-        rule = "must be one role, with the nodes that play it"
-        yield Problem(f"config.role.{role}", rule, role, " and ".join(re.findall("[^ ,]+", role)))
+    for role in dict.fromkeys(party.role for party in spec.parties):
+        if "," in role:
+            rule = "must be one role, with the nodes that play it"
+            roles = re.findall("[^ ,]+", role)
+            yield Problem(f"config.role.{role}", rule, role, " and ".join(roles))
     if not spec.parties:
         yield Problem("config.role", "must name at least one node", {})
-    elif not any(p.node == spec.initiator and p.role == spec.initiator_role for p in spec.parties):
+    elif not any(_is_initiator(spec, party) for party in spec.parties):
         yield unlisted(spec.initiator, spec.initiator_role)
-    counts = Counter(p.node for p in spec.parties)
-    if crowded := [f"{node} ({n})" for node, n in counts.items() if n > MOST_AT_NODE]:
-        yield Problem(
-            "config.role", f"must not name one node more than {MOST_AT_NODE} times", crowded
-        )
+    counts = Counter(party.node for party in spec.parties)
+    crowded = [f"{node} ({count})" for node, count in counts.items() if count > MOST_AT_NODE]
+    if crowded:
+        rule = f"must not name one node more than {MOST_AT_NODE} times"
+        yield Problem("config.role", rule, crowded)
+
+
+def _is_initiator(spec: JobSpec, party: Party) -> bool:
+    return party.node == spec.initiator and party.role == spec.initiator_role
 
 
 def _endless(spec: JobSpec) -> Iterator[Problem]:
@@ -126,28 +134,35 @@ def _no_objects(spec: JobSpec) -> Iterator[Problem]:
 
 def _parameters(spec: JobSpec) -> Iterator[Problem]:
     """Find parameters that no container can get."""
-    for role, entry in _objects(spec.task_params):
-        places = (
-            [(role, entry)]
-            if role == "common"
-            else [(f"{role}.{key}", one) for key, one in _objects(entry)]
-        )
-        for place, by_task in places:
-            for task, values in _objects(by_task):
-                for name, value in values.items():
-                    if rule := _parameter_rule(name, value):
-                        yield Problem(f"config.task_params.{place}.{task}.{name}", rule, value)
+    for origin, by_task in _entries(spec.task_params):
+        for task, values in _objects(by_task):
+            for name, value in values.items():
+                rule = _parameter_rule(name, value)
+                if rule:
+                    yield Problem(f"config.task_params.{origin}.{task}.{name}", rule, value)
+
+
+def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each entry of parameters or settings with its place, such as ``common`` or ``guest.0``."""
+    for role, entry in _objects(params):
+        if role == "common":
+            yield role, entry
+            continue
+        for key, party_entry in _objects(entry):
+            yield f"{role}.{key}", party_entry
 
 
 def _parameter_rule(name: str, value: Any) -> str:
-    """Return what is wrong with a parameter; empty for nothing."""
+    """Return the rule that a parameter breaks; empty for none."""
     if not name or "=" in name or "\0" in name:
         return "must have a name without = and without zero characters"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if "\0" in text:
         return "must not hold zero characters"
-    large = len(name.encode()) + len(text.encode()) > _LARGEST_PARAMETER
-    return f"must have at most {_LARGEST_PARAMETER} bytes with its name" if large else ""
+    size = len(name.encode()) + len(text.encode())
+    if size > _LARGEST_PARAMETER:
+        return f"must have at most {_LARGEST_PARAMETER} bytes with its name"
+    return ""
 
 
 def _both(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -174,33 +189,41 @@ def _without_dataset(spec: JobSpec, roles_of: RolesOf) -> Iterator[Problem]:
     One that has none on purpose says so with an empty ``dataset_id``.
     """
     for node in spec.dag.nodes:
-        roles = () if node.inputs else roles_of(node) or ()
+        if node.inputs:
+            continue
+        roles = roles_of(node) or ()
         parties = [p for p in spec.parties if p.role in roles and p.role != "arbiter"]
         reading = [p.label for p in parties if data_location(spec.task_params, p, node.name)]
-        for party in parties if reading else ():
-            if party.label not in reading and "dataset_id" not in overlay(
-                spec.task_params, party, node.name
-            ):
-                at = f"config.task_params.{party.role}.{party.index}.{node.name}.dataset_id"
-                rule = f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads a dataset"
-                yield Problem(at, f"{rule}; name one, or an empty text where it needs none")
+        if not reading:
+            continue
+        for party in parties:
+            entry = overlay(spec.task_params, party, node.name)
+            if party.label in reading or "dataset_id" in entry:
+                continue
+            at = f"config.task_params.{party.role}.{party.index}.{node.name}.dataset_id"
+            rule = (
+                f"is missing: {party.label} reads nothing in {node.name}, where {reading[0]} reads "
+                "a dataset; name one, or an empty text where it needs none"
+            )
+            yield Problem(at, rule)
 
 
 def _unknown_parties(spec: JobSpec) -> Iterator[Problem]:
     """Find entries for a role or index that the job does not have."""
-    count = Counter(p.role for p in spec.parties)
+    counts = Counter(party.role for party in spec.parties)
     for name, params in _both(spec):
         for role, by_index in _objects(params):
             at = f"config.{name}.{role}"
             if role == "common":
                 continue
-            if role not in count:
+            if role not in counts:
                 rule = "is not a role of this job, so no party gets this entry"
-                yield Problem(at, rule, role, _meant(role, ("common", *count)))
-            for key in by_index if role in count else ():
+                yield Problem(at, rule, role, _meant(role, ("common", *counts)))
+                continue
+            for key in by_index:
                 indices = [index_of(index) for index in key.split("|")]
-                if any(index is None or index >= count[role] for index in indices):
-                    rule = f"is not a valid index of {role}: the job has {count[role]}"
+                if any(index is None or index >= counts[role] for index in indices):
+                    rule = f"is not a valid index of {role}: the job has {counts[role]}"
                     yield Problem(f"{at}.{key}", rule, key)
 
 
@@ -214,9 +237,8 @@ def _unknown(
     names = frozenset(known)
     for name in entry:
         if name not in names:
-            yield Problem(
-                f"{at}.{name}", rule, values[name] if values else name, _meant(name, known)
-            )
+            value = values[name] if values else name
+            yield Problem(f"{at}.{name}", rule, value, _meant(name, known))
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
@@ -225,7 +247,10 @@ def _meant(word: str, known: Iterable[str]) -> str:
 
 
 def _objects(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    """Yield the items of an object that are objects; none of anything else."""
+    if not isinstance(entries, Mapping):
+        return
+    for name, entry in entries.items():
         if isinstance(entry, Mapping):
             yield name, entry
 
@@ -267,35 +292,49 @@ def idle_roles(spec: JobSpec, roles_of: RolesOf) -> tuple[list[Problem], list[Pr
 
 
 def _number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= _MOST_SECONDS
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= _MOST_SECONDS
+
+
+def _is_positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
+def _is_not_negative(value: Any) -> bool:
+    return _number(value) and value >= 0
 
 
 def _whole(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    )
+    """Return the check for whole numbers of a range."""
+
+    def is_in_range(value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return False
+        return least <= value <= most
+
+    return is_in_range
+
+
+def _is_job_type(value: Any) -> bool:
+    return value in ("", models.TRAIN, models.PREDICT)
 
 
 def _flag(value: Any) -> bool:
     return str(value).lower() in ("true", "false")
 
 
-Setting = tuple[Callable[[Any], bool], str]
-"""whether a value is valid, and what it must be"""
+Setting = tuple[Callable[[Any], bool], str]  # the check of a value, and the rule that it enforces
 
 _SECONDS: Setting = (
-    lambda value: _number(value) and value > 0,
+    _is_positive,
     f"must be seconds, more than 0 and at most {_MOST_SECONDS:.0f}",
 )
 _OF_TASKS: Mapping[str, Setting] = {
     "timeout": _SECONDS,
     "auto_retries": (_whole(0, _MOST_RETRIES), f"must be a whole number from 0 to {_MOST_RETRIES}"),
     "auto_retry_delay": (
-        lambda value: _number(value) and value >= 0,
+        _is_not_negative,
         f"must be seconds, 0 to {_MOST_SECONDS:.0f}",
     ),
 }
@@ -310,10 +349,11 @@ _OF_JOBS: Mapping[str, Setting] = {
     "checkpoints": (_flag, "must be true or false"),
     "strict": (_flag, "must be true or false"),
     "job_type": (
-        lambda value: value in ("", models.TRAIN, models.PREDICT),
+        _is_job_type,
         f"must be {models.TRAIN} or {models.PREDICT}, or absent",
     ),
 }
+# ``sync_type`` is the standard's, the rest are extensions.
 COMMON = frozenset(_OF_JOBS) | {
     "sync_type",
     "tasks",
@@ -324,7 +364,6 @@ COMMON = frozenset(_OF_JOBS) | {
     "required_parties",
     "tolerable_tasks",
 }
-"""``sync_type`` is the standard's, the rest are extensions"""
 _OF_PARTIES = frozenset({"resources", PROVIDERS})
 _PROVIDER = re.compile(r"[^\s:@*/\\]{1,128}:[^\s:@*/\\]{1,128}")
 _AT = "config.job_params"
@@ -391,12 +430,14 @@ def _party_settings(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _amount_rule(kind: str, number: float | None) -> str:
-    """Return what is wrong with an amount; empty for nothing."""
+    """Return the rule that an amount breaks; empty for none."""
     if kind == "gpu":
-        whole = number is not None and number.is_integer() and number >= -1
-        return "" if whole else "must be a whole number of devices, 0 or -1 for none"
-    valid = number is not None and (number >= 0 or number == -1)
-    return "" if valid else "must be a number that a machine can have, or -1 for the node's default"
+        if number is None or not number.is_integer() or number < -1:
+            return "must be a whole number of devices, 0 or -1 for none"
+        return ""
+    if number is None or (number < 0 and number != -1):
+        return "must be a number that a machine can have, or -1 for the node's default"
+    return ""
 
 
 def _providers(spec: JobSpec) -> Iterator[Problem]:
@@ -428,11 +469,8 @@ def _providers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _all_settings(spec: JobSpec) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for role, entry in _objects(spec.job_params):
-        if role == "common":
-            yield f"{_AT}.common", entry
-        else:
-            yield from ((f"{_AT}.{role}.{index}", settings) for index, settings in _objects(entry))
+    for origin, settings in _entries(spec.job_params):
+        yield f"{_AT}.{origin}", settings
 
 
 def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
@@ -452,54 +490,77 @@ def _unknown_settings(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _quorum(spec: JobSpec) -> Iterator[Problem]:
-    count = Counter(p.role for p in spec.parties)
-    least, at = spec.common.get("min_parties"), f"{_AT}.common.min_parties"
-    if least is not None and not isinstance(least, Mapping):
-        yield Problem(at, "must be an object: role -> number", least)
-    for role, number in least.items() if isinstance(least, Mapping) else ():
-        if role not in count:
+    yield from _min_parties(spec)
+    labels = {party.label for party in spec.parties}
+    yield from _names(spec, "required_parties", labels, "a party of the job")
+    tasks = {node.name for node in spec.dag.nodes}
+    yield from _names(spec, "tolerable_tasks", tasks, "a task of the flow")
+
+
+def _min_parties(spec: JobSpec) -> Iterator[Problem]:
+    at = f"{_AT}.common.min_parties"
+    min_parties = spec.common.get("min_parties")
+    if min_parties is None:
+        return
+    if not isinstance(min_parties, Mapping):
+        yield Problem(at, "must be an object: role -> number", min_parties)
+        return
+    counts = Counter(party.role for party in spec.parties)
+    for role, number in min_parties.items():
+        if role not in counts:
             yield Problem(f"{at}.{role}", "names a role that the job does not have", role)
-        elif not _whole(0, count[role])(number):
-            yield Problem(f"{at}.{role}", f"must be a whole number from 0 to {count[role]}", number)
-    parties, tasks = {p.label for p in spec.parties}, {node.name for node in spec.dag.nodes}
-    for key, known, what in (
-        ("required_parties", parties, "a party of the job"),
-        ("tolerable_tasks", tasks, "a task of the flow"),
-    ):
-        names, at = spec.common.get(key), f"{_AT}.common.{key}"
-        if names is not None and not isinstance(names, list):
-            yield Problem(at, "must be a list of names", names)
-            continue
-        for i, name in enumerate(names or ()):
-            if not isinstance(name, str) or name not in known:
-                yield Problem(f"{at}[{i}]", f"must be the name of {what}", name)
+        elif not _whole(0, counts[role])(number):
+            rule = f"must be a whole number from 0 to {counts[role]}"
+            yield Problem(f"{at}.{role}", rule, number)
+
+
+def _names(
+    spec: JobSpec,
+    setting: str,
+    known: Collection[str],
+    kind: str,
+) -> Iterator[Problem]:
+    """Find names in a common setting that are none of the known ones."""
+    at = f"{_AT}.common.{setting}"
+    names = spec.common.get(setting)
+    if names is None:
+        return
+    if not isinstance(names, list):
+        yield Problem(at, "must be a list of names", names)
+        return
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or name not in known:
+            yield Problem(f"{at}[{i}]", f"must be the name of {kind}", name)
 
 
 def _inheritance(spec: JobSpec) -> Iterator[Problem]:
     if spec.old_job_id:
-        if rule := name_rule(spec.old_job_id, LARGEST_NAME // 3):
+        rule = name_rule(spec.old_job_id, LARGEST_NAME // 3)
+        if rule:
             yield Problem("old_job_id", rule, spec.old_job_id)
         elif spec.old_job_id == spec.job_id:
             yield Problem("old_job_id", "must be another job", spec.old_job_id)
-    asked, at = spec.common.get("inherit"), f"{_AT}.common.inherit"
-    if asked is None:
+    at = f"{_AT}.common.inherit"
+    names = spec.common.get("inherit")
+    if names is None:
         return
-    if not isinstance(asked, list) or not all(isinstance(name, str) for name in asked):
-        yield Problem(at, "must be a list of names of tasks", asked)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        yield Problem(at, "must be a list of names of tasks", names)
         return
-    if asked and not spec.old_job_id:
-        yield Problem(at, "needs old_job_id: the job to inherit from", asked)
-    taken = set(asked)
-    if len(taken) < len(asked):
-        yield Problem(at, "must not name a task twice", len(asked))
-    for i, name in enumerate(asked):
+    if names and not spec.old_job_id:
+        yield Problem(at, "needs old_job_id: the job to inherit from", names)
+    inherited = set(names)
+    if len(inherited) < len(names):
+        yield Problem(at, "must not name a task twice", len(names))
+    for i, name in enumerate(names):
         node = spec.dag.get(name)
         if node is None:
             yield Problem(f"{at}[{i}]", "names a task that is not in the flow", name)
-        elif missing := sorted(node.upstream - taken):
-            yield Problem(
-                f"{at}[{i}]", f"needs the output of {', '.join(missing)}: inherit it too", name
-            )
+            continue
+        missing = sorted(node.upstream - inherited)
+        if missing:
+            rule = f"needs the output of {', '.join(missing)}: inherit it too"
+            yield Problem(f"{at}[{i}]", rule, name)
 
 
 # Computing engines of other platforms, the business of vendors' images, and the settings that ask for one.
