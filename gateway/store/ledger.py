@@ -13,13 +13,14 @@ from gateway.store.database import repeating
 from gateway.store.store import Store
 
 X = TypeVar("X")
-_POOL = 1
-"""id of the one row that is locked"""
-_COUNTS = ("ignored", "repaired", "expired")
+_POOL = 1  # id of the only row of the pool, which serves as the lock
+_COUNTS = ("ignored", "repaired", "expired")  # counters of the ledger and columns of the pool
+# Fields of a claim that their columns hold unchanged.
+_PLAIN_FIELDS = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "reason")
 
 
 class Claims:
-    """Who holds what of this node, and who waits."""
+    """The jobs' claims on the resources of this node, held or waiting."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -31,50 +32,49 @@ class Claims:
         change: Callable[[Ledger, str | None], tuple[Ledger, X]],
         enough: Callable[[X], bool] = lambda _: False,
     ) -> X:
-        """Change the ledger; return what the change decided beside it. It may be called more than once.
+        """Change the ledger; return the second value of ``change``, which may be called repeatedly.
 
-        ``change`` also receives the state of the job's record here, None where there is none. With ``enough`` it
-        first sees only this job and those that hold something; where that decides it, the others are not read.
+        ``change`` also gets the status of the job's record here, if any. It first sees only the
+        claims of this job and of holders; if its decision is ``enough``, the others are not read.
         """
-        c, job, pool = schema.resource_claim.c, schema.local_job.c, schema.resource_pool
+        claim = schema.resource_claim.c
+        job = schema.local_job.c
+        pool = schema.resource_pool
+        lock_pool = sa.select(pool).where(pool.c.id == _POOL).with_for_update()
+        select_status = sa.select(job.status).where(job.job_id == job_id)
+        is_holder_or_job = sa.or_(claim.state == ClaimState.HELD, claim.job_id == job_id)
 
         def work() -> X:
             with self._store.write() as connection:
-                # the lock comes first: what is read after it was written by whoever had it before
-                row = connection.execute(
-                    sa.select(pool).where(pool.c.id == _POOL).with_for_update()
-                ).one()
-                status = connection.execute(
-                    sa.select(job.status).where(job.job_id == job_id)
-                ).scalar()
-                old = self._load(
-                    connection, means, row, sa.or_(c.state == ClaimState.HELD, c.job_id == job_id)
-                )
-                new, decided = change(old, status)
-                if not enough(decided):
-                    old = self._load(connection, means, row)
-                    new, decided = change(old, status)
+                # The lock comes first, so that all later reads see the last holder's writes.
+                pool_row = connection.execute(lock_pool).one()
+                status = connection.execute(select_status).scalar()
+                old = self._load(connection, means, pool_row, is_holder_or_job)
+                new, decision = change(old, status)
+                if not enough(decision):
+                    old = self._load(connection, means, pool_row)
+                    new, decision = change(old, status)
                 self._save(connection, old, new)
-            return decided
+            return decision
 
         return repeating(work)
 
     def ledger(self, means: NodeCapacity) -> Ledger:
-        """Return the ledger as it is, without a lock."""
+        """Return the current ledger, without a lock."""
         with self._store.read() as connection:
-            return self._load(
-                connection, means, connection.execute(sa.select(schema.resource_pool)).one()
-            )
+            pool_row = connection.execute(sa.select(schema.resource_pool)).one()
+            return self._load(connection, means, pool_row)
 
     def find(self, job_id: str) -> Claim | None:
-        """Return what a job holds or waits for; None: neither."""
+        """Return the claim of a job, held or waiting."""
         t = schema.resource_claim
         row = self._store.first(sa.select(t).where(t.c.job_id == job_id))
         return _claim(row) if row else None
 
     def with_states(self) -> list[tuple[Claim, str | None]]:
-        """Return every claim with the state of its job here, None where this node has no record of the job."""
-        t, job = schema.resource_claim, schema.local_job
+        """Return every claim with the status of its job here, None for a job without record."""
+        t = schema.resource_claim
+        job = schema.local_job
         query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
         return [(_claim(row), row.status) for row in self._store.rows(query)]
 
@@ -82,25 +82,30 @@ class Claims:
     def _load(
         connection: sa.Connection,
         means: NodeCapacity,
-        counts: Any,
-        *only: sa.ColumnElement[bool],
+        pool_row: Any,
+        *conditions: sa.ColumnElement[bool],
     ) -> Ledger:
-        claims = map(_claim, connection.execute(sa.select(schema.resource_claim).where(*only)))
-        known = {name: room.total for name, room in means.further.items() if room.total is not None}
-        away = {name: room.away for name, room in means.further.items() if room.away}
-        others = Portions.of(
-            means.others, {name: room.others for name, room in means.further.items()}
-        )
-        counted = {name: getattr(counts, name) for name in _COUNTS}
-        by_job = {c.job_id: c for c in claims}
+        """Return the ledger with the claims that meet the conditions."""
+        query = sa.select(schema.resource_claim).where(*conditions)
+        claims = {row.job_id: _claim(row) for row in connection.execute(query)}
+        totals = {}
+        away = {}
+        others = {}
+        for name, room in means.further.items():
+            others[name] = room.others
+            if room.total is not None:
+                totals[name] = room.total
+            if room.away:
+                away[name] = room.away
+        counts = {name: getattr(pool_row, name) for name in _COUNTS}
         return Ledger(
             means.total,
-            by_job,
+            claims,
             node=means.node,
-            further=known,
+            further=totals,
             away=away,
-            others=others,
-            **counted,
+            others=Portions.of(means.others, others),
+            **counts,
         )
 
     @staticmethod
@@ -113,39 +118,37 @@ class Claims:
         for job_id in old.claims.keys() - new.claims.keys():
             connection.execute(t.delete().where(t.c.job_id == job_id))
         for job_id, claim in new.claims.items():
-            known = old.claims.get(job_id)
-            if known is None:
+            before = old.claims.get(job_id)
+            if before is None:
                 connection.execute(t.insert().values(**_row(claim)))
-            elif known != claim:
+            elif before != claim:
                 connection.execute(t.update().where(t.c.job_id == job_id).values(**_row(claim)))
-        counts = {
-            name: getattr(new, name) for name in _COUNTS if getattr(new, name) != getattr(old, name)
-        }
+        counts = {}
+        for name in _COUNTS:
+            count = getattr(new, name)
+            if count != getattr(old, name):
+                counts[name] = count
         if counts:
             connection.execute(schema.resource_pool.update().values(**counts))
 
 
 def _claim(row: Any) -> Claim:
-    same = {name: getattr(row, name) for name in _SAME}
+    plain_fields = {name: getattr(row, name) for name in _PLAIN_FIELDS}
     further = {name: Amounts(*amounts) for name, amounts in (row.further or {}).items()}
     amounts = Amounts(row.cpu, row.memory, row.disk, row.gpu)
     return Claim(
         amounts=amounts,
         state=ClaimState(row.state),
         further=further,
-        **same,
+        **plain_fields,
     )
-
-
-_SAME = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "reason")
-"""columns that hold a field as it is"""
 
 
 def _row(claim: Claim) -> dict[str, Any]:
     further = {name: [a.cpu, a.memory, a.disk, a.gpu] for name, a in claim.further.items()}
-    same = {name: getattr(claim, name) for name in _SAME}
+    plain_fields = {name: getattr(claim, name) for name in _PLAIN_FIELDS}
     return {
-        **same,
+        **plain_fields,
         **vars(claim.amounts),
         "state": claim.state,
         "further": further or None,
@@ -153,10 +156,11 @@ def _row(claim: Claim) -> dict[str, Any]:
 
 
 def ended(status: str | None) -> bool:
-    """Say whether a job of this state needs nothing any more; one without a record does not either."""
+    """Return whether a job of this status needs no resources any more, as one without record."""
     return status in (None, JobStatus.FINISHED, JobStatus.REJECTED)
 
 
 def again(ledger: Ledger, **more: int) -> Ledger:
-    """Count something that happened."""
-    return replace(ledger, **{name: getattr(ledger, name) + n for name, n in more.items()})
+    """Return the ledger with counters increased."""
+    counts = {name: getattr(ledger, name) + increase for name, increase in more.items()}
+    return replace(ledger, **counts)

@@ -1,4 +1,4 @@
-"""Models: a party's part never changes; whether it is deployed, and to whom, does."""
+"""The table of models: a party's model never changes, only its deployment and grants do."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,28 +22,28 @@ _T = schema.model
 
 
 class SqlModels(InDatabase):
-    """The models of this node, one row per party and version."""
+    """The models of this node, one row per version and party."""
 
     def all(self, model_id: str | None = None) -> list[Kept]:
-        """Return the parts, newest version first."""
+        """Return the models, newest version first."""
         query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.version, _T.c.role, _T.c.idx)
         if model_id is not None:
             query = query.where(_T.c.model_id == model_id)
         return [_kept(row) for row in self._database.rows(query)]
 
     def find(self, model_id: str, version: str) -> list[Kept]:
-        """Return the parts of one version, by role and index; empty where there is none."""
+        """Return the models of one version, by role and index."""
         query = sa.select(_T).filter_by(model_id=model_id, version=version).order_by("role", "idx")
         return [_kept(row) for row in self._database.rows(query)]
 
     def addresses(self) -> dict[Address, str]:
-        """Return every address that a model needs, with its name: what lies there must not be deleted."""
-        found = [
-            loads(PartyModel, text) for text in self._database.values(sa.select(_T.c.document))
-        ]
-        return {
-            p.address: f"version {m.version} of model {m.model_id}" for m in found for p in m.parts
-        }
+        """Return every address whose files a model needs, with the model's name."""
+        names = {}
+        for text in self._database.values(sa.select(_T.c.document)):
+            model = loads(PartyModel, text)
+            for part in model.parts:
+                names[part.address] = f"version {model.version} of model {model.model_id}"
+        return names
 
     def deploy(
         self,
@@ -52,39 +52,44 @@ class SqlModels(InDatabase):
         at: float | None,
         granted: Iterable[NodeId] | None,
     ) -> bool:
-        """Say whether and since when a version is deployed; with ``granted``, to whom too. False: unknown."""
+        """Set a version's time of deployment, None to undeploy it, and its grants if given.
+
+        Returns False if there is no such version.
+        """
         values: dict[str, object] = {"deployed_at": at}
         if granted is not None:
             values["granted"] = sorted(granted)
-        here = _T.update().filter_by(model_id=model_id, version=version)
-        return bool(self._database.execute(here.values(**values)))
+        update = _T.update().filter_by(model_id=model_id, version=version)
+        return bool(self._database.execute(update.values(**values)))
 
     def add(
         self,
         parts: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """Store parts and enter ``inside`` in one transaction: both happen or neither. Raises `Conflict`."""
+        """Store models and enter ``inside`` in one transaction: both succeed or neither.
+
+        Raises `Conflict`.
+        """
         with self._database.write() as connection:
             for kept in parts:
                 try:
                     connection.execute(_T.insert().values(**_row(kept)))
                 except sa.exc.IntegrityError as error:
                     name = f"version {kept.model.version} of model {kept.model.model_id}"
-                    raise Conflict(
-                        f"{name} was imported at the same time", reason="MODEL_EXISTS"
-                    ) from error
+                    text = f"{name} was imported at the same time"
+                    raise Conflict(text, reason="MODEL_EXISTS") from error
             with inside():
                 pass
 
     def delete(self, model_id: str, version: str) -> bool:
-        """Forget a version that is not deployed; False where there is none, or it is deployed by now."""
-        here = _T.delete().filter_by(
+        """Delete a version; False if there is none, or if it is deployed."""
+        delete = _T.delete().filter_by(
             model_id=model_id,
             version=version,
             deployed_at=None,
         )
-        return bool(self._database.execute(here))
+        return bool(self._database.execute(delete))
 
 
 def publish(
@@ -92,17 +97,20 @@ def publish(
     old: LocalJob | None,
     new: LocalJob,
 ) -> None:
-    """Store what a job leaves, in the write that says it has succeeded; a version that is there stays as it is."""
+    """Store the models of a job in the transaction that records its success.
+
+    An existing version stays unchanged.
+    """
     if not new.model_saved or (old is not None and old.model_saved):
         return
     for model in models.left_by(new):
-        names = {"model_id": model.model_id, "version": model.version}
-        here = sa.select(_T.c.job_id).filter_by(
-            **names,
+        existing = sa.select(_T.c.job_id).filter_by(
+            model_id=model.model_id,
+            version=model.version,
             role=model.party.role,
             idx=model.party.index,
         )
-        if connection.execute(here).first() is None:
+        if connection.execute(existing).first() is None:
             connection.execute(_T.insert().values(**_row(Kept(model))))
         else:
             log.warning(
@@ -114,15 +122,16 @@ def publish(
 
 
 def _row(kept: Kept) -> dict[str, Any]:
-    """Return a party's model as a row; one whose time is not known counts as made now."""
+    """Return a model as a row; one without a time of creation counts as created now."""
     model = kept.model
+    has_time = model.created_at.year > 1
     return {
         "model_id": model.model_id,
         "version": model.version,
         "role": model.party.role,
         "idx": model.party.index,
         "job_id": model.job_id,
-        "created_at": model.created_at.timestamp() if model.created_at.year > 1 else time.time(),
+        "created_at": model.created_at.timestamp() if has_time else time.time(),
         "deployed_at": kept.deployed_at,
         "granted": list(kept.granted),
         "document": dumps(model),

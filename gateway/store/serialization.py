@@ -1,8 +1,8 @@
-"""Domain value <-> JSON; the only code that knows both.
+"""Converts domain values to JSON and back; the only code that knows both.
 
-A converter is built once per type from its annotations. What a stored text lacks takes the field's default, so
-that a field can be added without rewriting rows; what it has beyond the type is ignored. A field that is renamed
-keeps its stored name by ``field(metadata={"stored": "old"})``.
+A converter is built once per type from its annotations. Missing fields take their default, so that
+a field can be added without rewriting rows; surplus ones are ignored. A renamed field keeps its
+stored name with ``field(metadata={"stored": "old"})``.
 """
 
 import json
@@ -18,8 +18,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
+# Fields of a job's record that are stored in a separate table or column.
 _ELSEWHERE = ("notes", "spec")
-"""fields of a job's record that have a table or a column of their own"""
 
 
 def dumps(value: Any) -> str:
@@ -32,22 +32,22 @@ def record(
     field: str,
     known: Mapping[int, str],
 ) -> tuple[str, dict[int, str]]:
-    """Write a job's record without the fields that have their default; return the texts of its parts, too.
+    """Write a job's record without default values; return it and the texts of its tasks or runs.
 
-    ``field`` names its tasks or runs. One whose identity is in ``known`` has that text and is not written again:
-    each change of a job would else cost more with every task that it has.
+    ``field`` names the field with the tasks or runs. Those in ``known``, which maps ``id()`` to text,
+    are not serialised again: else each change would cost more with every task of the job.
     """
-    kind: Any = type(value)
-    rest, key, parts = _writer(kind, True)(value), stored_names(kind)[field], getattr(value, field)
+    cls: Any = type(value)
+    rest = _writer(cls, sparse=True)(value)
+    key = stored_names(cls)[field]
     rest.pop(key, None)
-    named = isinstance(parts, Mapping)
-    texts = {id(p): known.get(id(p)) or _SPARSE(p) for p in (parts.values() if named else parts)}
-    if named:
-        joined = (
-            "{"
-            + ",".join(f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items())
-            + "}"
-        )
+    parts = getattr(value, field)
+    texts: dict[int, str] = {}
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
+        texts[id(part)] = known.get(id(part)) or _SPARSE(part)
+    if isinstance(parts, Mapping):
+        items = [f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items()]
+        joined = "{" + ",".join(items) + "}"
     else:
         joined = "[" + ",".join(texts[id(part)] for part in parts) + "]"
     return f'{_SPARSE(rest)[:-1]},"{key}":{joined}}}', texts
@@ -55,8 +55,8 @@ def record(
 
 def _encoder(*, sparse: bool) -> Callable[[Any], str]:
     def default(value: Any) -> Any:
-        kind: Any = type(value)
-        return _writer(kind, sparse)(value)
+        cls: Any = type(value)
+        return _writer(cls, sparse=sparse)(value)
 
     return json.JSONEncoder(
         default=default,
@@ -69,10 +69,12 @@ _WHOLE, _SPARSE = _encoder(sparse=False), _encoder(sparse=True)
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
-    """Read a value that `dumps` or `record` wrote; ``elsewhere``: fields that have a column of their own."""
+    """Read a value written by `dumps` or `record`; ``elsewhere``: its fields from other columns."""
     data = json.loads(text)
     kind: Any = cls
-    return cast(T, _of_dataclass(kind)(data, elsewhere) if elsewhere else _reader(kind)(data))
+    if elsewhere:
+        return cast(T, _dataclass_reader(kind)(data, elsewhere))
+    return cast(T, _reader(kind)(data))
 
 
 def to_plain(value: Any) -> Any:
@@ -81,7 +83,7 @@ def to_plain(value: Any) -> Any:
 
 
 def as_time(seconds: float) -> datetime:
-    """Return the time that a column holds as seconds since the epoch."""
+    """Return the time of a column with seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -97,44 +99,53 @@ def stored_names(cls: type) -> dict[str, str]:
 
 
 @cache
-def _writer(cls: Any, sparse: bool) -> Convert:
+def _writer(cls: Any, *, sparse: bool) -> Convert:
+    """Return a function that turns a value into a dictionary; ``sparse``: without default values."""
     if issubclass(cls, datetime):
         return datetime.isoformat
-    names = stored_names(cls)
-    defaults = {
-        f.name: f.default if f.default_factory is MISSING else f.default_factory()
-        for f in fields(cls)
-    }
-    columns = [
-        (key, attrgetter(name), defaults[name] if sparse else MISSING)
-        for name, key in names.items()
-    ]
-    return lambda value: {
-        key: kept
-        for key, get, default in columns
-        if (kept := get(value)) is not default and (default is MISSING or kept != default)
-    }
+    defaults = _defaults(cls) if sparse else {}
+    columns = []
+    for name, key in stored_names(cls).items():
+        columns.append((key, attrgetter(name), defaults.get(name, MISSING)))
+
+    def write(value: Any) -> dict[str, Any]:
+        written = {}
+        for key, get, default in columns:
+            field_value = get(value)
+            if field_value is default:
+                continue
+            if default is MISSING or field_value != default:
+                written[key] = field_value
+        return written
+
+    return write
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Return the default of each field, `MISSING` for fields without one."""
+    defaults = {}
+    for field in fields(cls):
+        if field.default_factory is MISSING:
+            defaults[field.name] = field.default
+        else:
+            defaults[field.name] = field.default_factory()
+    return defaults
 
 
 @cache
 def _reader(annotation: Any) -> Convert:
+    """Return a function that reads a value of this type from parsed JSON."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        inner = [a for a in get_args(annotation) if a is not type(None)]
-        convert = _reader(inner[0]) if len(inner) == 1 else _same
-        return (
-            _same if convert is _same else lambda value: None if value is None else convert(value)
-        )
+        return _union_reader(annotation)
     if origin is tuple:
-        item = _reader(get_args(annotation)[0])
-        return lambda values: tuple(map(item, values))
+        return _tuple_reader(annotation)
     if origin is not None and issubclass(origin, Mapping):
-        key, value = map(_reader, get_args(annotation))
-        return lambda pairs: {key(k): value(v) for k, v in pairs.items()}
+        return _mapping_reader(annotation)
     if annotation is Any or not isinstance(annotation, type):
         return _same
     if is_dataclass(annotation):
-        return _of_dataclass(annotation)
+        return _dataclass_reader(annotation)
     if issubclass(annotation, datetime):
         return datetime.fromisoformat
     if issubclass(annotation, Enum):
@@ -146,19 +157,52 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _union_reader(annotation: Any) -> Convert:
+    """Read ``X | None`` as X; other unions have only members that JSON has too."""
+    members = [member for member in get_args(annotation) if member is not type(None)]
+    if len(members) > 1:
+        return _same
+    convert = _reader(members[0])
+    if convert is _same:
+        return _same
+
+    def read(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    return read
+
+
+def _tuple_reader(annotation: Any) -> Convert:
+    convert_item = _reader(get_args(annotation)[0])
+
+    def read(values: Any) -> Any:
+        return tuple(map(convert_item, values))
+
+    return read
+
+
+def _mapping_reader(annotation: Any) -> Convert:
+    convert_key, convert_value = map(_reader, get_args(annotation))
+
+    def read(pairs: Any) -> Any:
+        return {convert_key(key): convert_value(value) for key, value in pairs.items()}
+
+    return read
+
+
 @cache
-def _of_dataclass(cls: type) -> Callable[..., Any]:
+def _dataclass_reader(cls: type) -> Callable[..., Any]:
     hints = get_type_hints(cls)
     readers = {key: (name, _reader(hints[name])) for name, key in stored_names(cls).items()}
 
     def read(
         data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})
     ) -> Any:
-        kept = {}
+        values = {}
         for key, value in data.items():
             if key in readers:
                 name, convert = readers[key]
-                kept[name] = value if convert is _same else convert(value)
-        return cls(**kept, **elsewhere)
+                values[name] = value if convert is _same else convert(value)
+        return cls(**values, **elsewhere)
 
     return read

@@ -1,6 +1,6 @@
-"""Lines of the jobs' timelines: as rows of the database, and as log lines under the job's trace id.
+"""Lines of the jobs' timelines: rows of the database, and log lines with the job's trace id.
 
-A run's token is the container's credential; wherever a log line would show one, asterisks stand in its place.
+Asterisks replace run tokens in log lines, as a token is the container's credential.
 """
 
 import re
@@ -19,24 +19,24 @@ from gateway.store.serialization import dumps
 
 log = structlog.get_logger(__name__)
 
+# Fields of a note's detail in its log line; the timeline has all fields.
 LOGGED = (
     *("task", "tasks", "task_id", "role", "status", "attempt", "outcome", "reason"),
     *("exit_code", "node", "message", "path", "code", "seconds"),
 )
-"""the fields of a note's detail that a log line shows; the timeline has all of them"""
-LONGEST_TEXT = 500
+LONGEST_TEXT = 500  # characters of a field in a log line
 _INSERT = Prepared(
     schema.timeline.insert().inline(), ("job_id", "side", "at", "event", "actor", "detail")
 )
+# Both kinds of run tokens. Ids of jobs, tasks and traces have a word before their digits, ids of
+# keys ``sha256:``.
 _TOKEN = re.compile(r"(?<!sha256:)[0-9a-fA-F]{64,}|(?<![\w-])[0-9a-fA-F]{32}(?![\w-])")
-"""both kinds of a run; ids of jobs, tasks and traces have a word before their digits, those of keys ``sha256:``"""
-_SHORTEST = 32
-"""characters of a token"""
+_SHORTEST_TOKEN = 32  # characters
 
 
 @dataclass(frozen=True)
 class TimelineEntry:
-    """One written line of a job's timeline."""
+    """A stored line of a job's timeline."""
 
     at: datetime
     side: str
@@ -72,7 +72,7 @@ def log_notes(
     spec: JobSpec,
     notes: Iterable[Note],
 ) -> None:
-    """Log the notes of a job; a failure is ignored, for they are stored already."""
+    """Log the notes of a job; a failure is ignored, as the notes are stored already."""
     for note in notes:
         try:
             about = {
@@ -82,25 +82,39 @@ def log_notes(
                 "trace_id": spec.trace_id,
             }
             log.info(note.event, **_logged(note.detail), **about)
-        except Exception:  # a full disk or a closed stream must not undo what was decided
+        except Exception:  # a full disk or a closed stream must not undo a decision
             return
 
 
 def without_tokens(text: str) -> str:
-    """Return the text with asterisks in place of whatever looks like a run's token."""
-    return text if len(text) < _SHORTEST else _TOKEN.sub("***", text)
+    """Return the text with asterisks in place of anything that looks like a run token."""
+    if len(text) < _SHORTEST_TOKEN:
+        return text
+    return _TOKEN.sub("***", text)
 
 
 def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a log line; those of a failure are on the same level as the others."""
+    fields = dict(detail)
     failure = detail.get("failure")
-    fields = {**(failure if isinstance(failure, Mapping) else {}), **detail}
-    return {name: _value(fields[name]) for name in LOGGED if fields.get(name) not in (None, "", ())}
+    if isinstance(failure, Mapping):
+        fields = {**failure, **detail}
+    logged = {}
+    for name in LOGGED:
+        value = fields.get(name)
+        if value not in (None, "", ()):
+            logged[name] = _loggable(value)
+    return logged
 
 
-def _value(value: Any) -> Any:
+def _loggable(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
-    text = without_tokens(
-        ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    )
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+    if isinstance(value, (list, tuple)):
+        text = ", ".join(map(str, value))
+    else:
+        text = str(value)
+    text = without_tokens(text)
+    if len(text) > LONGEST_TEXT:
+        return text[:LONGEST_TEXT] + "…"
+    return text
