@@ -1,7 +1,8 @@
-"""The table in force: followed to the file that an administrator edits, changed by others through `edit`.
+"""The route table in force. It follows a file that an administrator edits; others change it by `edit`.
 
-Every accepted change is a version that is kept with its author and its text. The file is one gateway's working
-copy: its changed text is the next version as a whole, and a version made elsewhere is written to it.
+Every accepted change is stored as a version with its author and its text. The file is one gateway's
+working copy: an edited file is the next version as a whole, and a version from another source is
+written to it.
 """
 
 import hashlib
@@ -41,10 +42,9 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 4 * MAX_TEXT
 _EMPTY = "{}\n"
-_FILE = "file"
-"""source of a version that somebody has written into the file"""
-_LOOK_BACK = 100
-"""versions in which the former route of a removed node is looked for"""
+_FILE = "file"  # source of a version that was written into the file
+_LOOK_BACK = 100  # versions searched for the former route of a removed node
+_KEPT_IN_FORMER = ("keys", "signing", "bundles", "components")  # of a node's last entry
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ class MemoryVersions:
         return len(self._versions)
 
     def get(self, number: int) -> Version | None:
-        return self._versions[number - 1] if 0 < number <= len(self._versions) else None
+        if not 0 < number <= len(self._versions):
+            return None
+        return self._versions[number - 1]
 
     def add(self, version: Version) -> bool:
         with self._lock:
@@ -126,8 +128,11 @@ class MemoryVersions:
             return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
-        newest = len(self._versions) if before is None else min(before - 1, len(self._versions))
-        return self._versions[max(0, newest - limit) : max(0, newest)][::-1]
+        end = len(self._versions)
+        if before is not None:
+            end = max(0, min(before - 1, end))
+        start = max(0, end - limit)
+        return self._versions[start:end][::-1]
 
     def exported(self) -> Export | None:
         return self._exported
@@ -156,27 +161,35 @@ class UnknownVersion(Exception):
     """There is no such version."""
 
 
+def _never_in_use(_node: str) -> bool:
+    return False
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class LiveRoutes:
-    """The current table, and what is wrong with the file's newest content, if anything.
+    """The current table, and the problems of the file's newest content.
 
     A change is accepted as a whole or not at all: after an invalid edit, or while the file is missing,
-    the last good table stays in force. Safe to use from several threads; a table that was handed out never
-    changes.
+    the last valid table stays in force. Safe to use from several threads; tables are immutable.
     """
 
     def __init__(
         self,
         path: Path | None,
         versions: Repository | None = None,
-        in_use: Callable[[str], bool] = lambda _: False,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        in_use: Callable[[str], bool] = _never_in_use,
+        clock: Callable[[], datetime] = _utc_now,
         files: FileCheck = certificates.problems,
         *,
         quiet: bool = False,
     ) -> None:
-        """Adopt the newest version and read the file; ``quiet``: log nothing of what is wrong with it.
+        """Adopt the newest version and read the file; ``quiet``: do not log its problems.
 
-        ``in_use`` says whether jobs with a node are under way, ``files`` what is wrong with a route's PEM files.
+        ``in_use`` returns whether jobs with a node are running, ``files`` the problems of a route's PEM
+        files.
         """
         self._path = path
         self._versions: Repository = versions or MemoryVersions()
@@ -187,8 +200,9 @@ class LiveRoutes:
         self._lock = RLock()
         self._table = RouteTable()
         self._problems: tuple[Problem, ...] = ()
+        # Address of another gateway of this node whose routes the file would replace; empty: none.
         self.rival = ""
-        """the other gateway of this node whose routes the file would replace, if this one followed it"""
+        # Node -> its former route and the table version it was looked up for.
         self._formers: dict[str, tuple[int, Route | None]] = {}
         self.reload()
 
@@ -199,58 +213,64 @@ class LiveRoutes:
 
     @property
     def path(self) -> Path | None:
-        """The file that is followed; None: the table is kept as versions alone."""
+        """The route file; None: the table exists only as versions."""
         return self._path
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Why the file's present content is not what is in force; empty if it is.
+        """The problems for which the file's present content is not in force; empty if it is.
 
-        While there is such a cause, changes by other ways are kept as versions and are not in the file, whose text
-        replaces them once it is accepted.
+        While there are any, changes from other sources are stored as versions but not written to the
+        file; once accepted, its text replaces them.
         """
         return self._problems
 
     def resolve(self, node: str) -> Route:
-        """Return the route to a node, also one that was removed while jobs with it are under way.
+        """Return the route to a node; while jobs with it are running, a removed route still counts.
 
         Raises UnknownNode. New jobs are checked against `table` alone.
         """
-        return self._resolve(node, not self._table.knows(node) and self._in_use(node))
+        has_jobs = not self._table.knows(node) and self._in_use(node)
+        return self._resolve(node, has_jobs)
 
     def look(self, node: str) -> tuple[bool, Route | None]:
-        """Return whether a node's requests are accepted, as it has a route of its own or a job under way.
+        """Return whether a node's requests are accepted, and the route to it, None if it has none.
 
-        Beside it the route to the node, None where there is none.
+        They are if it has a route of its own or running jobs.
         """
-        used = self._table.knows(node) or self._in_use(node)
+        accepted = self._table.knows(node) or self._in_use(node)
         try:
-            return used, self._resolve(node, used)
+            return accepted, self._resolve(node, accepted)
         except UnknownNode:
             return self._table.knows(node), None
 
     def former(self, node: str) -> Route | None:
-        """Return the last enabled route that a node had, while jobs with it are under way."""
-        return self._former(node) if self._in_use(node) else None
+        """Return the last enabled route of a node while jobs with it are running."""
+        if not self._in_use(node):
+            return None
+        return self._former(node)
 
-    def _resolve(self, node: str, used: bool) -> Route:
-        former = None  # before the default route: jobs go on as they began
-        if used and not self._table.knows(node):
+    def _resolve(self, node: str, has_jobs: bool) -> Route:
+        """Return a node's own route, or its former one, which precedes the default route."""
+        if has_jobs and not self._table.knows(node):
             former = self._former(node)
-        return former or self._table.resolve(node)
+            if former is not None:
+                return former
+        return self._table.resolve(node)
 
     def reload(self) -> bool:
-        """Read the file and the versions again; True if the table changed.
+        """Read the file and the versions again; return whether the table changed.
 
-        Raises nothing on account of the file.
+        Problems of the file are reported by `problems`, not raised.
         """
         with self._lock:
-            before = self._table.routes
-            number = self._table.version
+            before = self._table
             self._adopt_newest()
             if self._path is not None:
                 self._follow(self._path)
-            return self._table.version != number and self._table.routes != before
+            if self._table.version == before.version:
+                return False
+            return self._table.routes != before.routes
 
     def edit(
         self,
@@ -260,18 +280,18 @@ class LiveRoutes:
         expected: int | None = None,
         source: str = "api",
     ) -> Version:
-        """Change one entry; return the version that has the change, or the newest if nothing changed.
+        """Change one entry; return the version with the change, or the newest if nothing changed.
 
-        Raises InvalidRoutes with every problem, StaleVersion where ``expected`` is not the newest version's
-        number, UnknownNode where the entry to remove is not there.
+        Raises InvalidRoutes with every problem, StaleVersion if ``expected`` is not the newest version's
+        number, UnknownNode for the removal of an absent entry.
         """
 
-        def changed(text: str) -> str:
+        def apply_change(text: str) -> str:
             if change.values is None and change.node not in parse(text).routes:
                 raise UnknownNode(change.node, self._table.version)
             return apply(text, change)
 
-        return self._add_between_reloads(changed, author, reason, source, expected)
+        return self._add_between_reloads(apply_change, author, reason, source, expected)
 
     def rollback(
         self,
@@ -280,19 +300,23 @@ class LiveRoutes:
         reason: str = "",
         expected: int | None = None,
     ) -> Version:
-        """Make the table what it was at a version; this is a new version. Raises UnknownVersion, StaleVersion."""
+        """Restore a version's table, as a new version. Raises UnknownVersion, StaleVersion."""
         old = self.version(number)
         reason = reason or f"back to version {number}"
-        return self._add_between_reloads(lambda _: old.text, author, reason, "rollback", expected)
+
+        def restore(_newest_text: str) -> str:
+            return old.text
+
+        return self._add_between_reloads(restore, author, reason, "rollback", expected)
 
     def version(self, number: int) -> Version:
         """Return one version. Raises UnknownVersion."""
-        found = self._versions.get(number)
-        if found is None:
+        version = self._versions.get(number)
+        if version is None:
             raise UnknownVersion(
                 f"the route table has no version {number}; the newest is {self._table.version}"
             )
-        return found
+        return version
 
     def history(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return versions, newest first."""
@@ -306,7 +330,7 @@ class LiveRoutes:
         source: str,
         expected: int | None,
     ) -> Version:
-        """Add a version to what the file says now, and write it to the file, so that its editor sees it."""
+        """Add a version on top of the file's present content, and write it to the file for its editor."""
         with self._lock:
             self.reload()
             version = self._add(change, author, reason, source, expected)
@@ -321,6 +345,7 @@ class LiveRoutes:
         source: str,
         expected: int | None,
     ) -> Version:
+        """Add and adopt the next version; start over if another gateway adds one first."""
         with self._lock:
             while True:
                 newest = self._newest()
@@ -331,10 +356,10 @@ class LiveRoutes:
                 text = self._without_weakening(change(before), before, source)
                 if newest is not None and text == newest.text:
                     return replace(newest, unchanged=True)
-                table = self._parsed(text, number + 1)
+                table = self._parse(text, number + 1)
                 self._check_files(table, newest)
                 version = Version(number + 1, self._clock(), author, reason, source, text)
-                if self._versions.add(version):  # else another gateway was first
+                if self._versions.add(version):
                     self._adopt(table)
                     return version
 
@@ -344,9 +369,9 @@ class LiveRoutes:
         before: str,
         source: str,
     ) -> str:
-        """Return the text of the next version, in which what was left out makes no route weaker.
+        """Return the text of the next version, completed so that no omission weakens a route.
 
-        Raises InvalidRoutes where a file leaves out a list of components.
+        Raises InvalidRoutes if a file omits a list of components.
         """
         routes = parse(text).routes
         former = dict(parse(before).routes)
@@ -361,55 +386,61 @@ class LiveRoutes:
         return with_proof_kept(text, former)
 
     def _last_entry(self, node: str) -> Route | None:
-        """Return the last entry of a node that has none now."""
+        """Return the last entry of a node without a present one."""
         for version in self._versions.list(None, _LOOK_BACK):
-            if node in version.text:  # to read every version takes long
-                with suppress(InvalidRoutes):  # of one that today's rules refuse
-                    entry = parse(version.text).routes.get(node)
-                    if entry is not None:
-                        return entry
+            if node not in version.text:  # parsing every version takes long
+                continue
+            with suppress(InvalidRoutes):  # an old version that today's rules refuse
+                entry = parse(version.text).routes.get(node)
+                if entry is not None:
+                    return entry
         return None
 
-    def _parsed(self, text: str, number: int = 1) -> RouteTable:
-        """Read a table; files that it names are beside the route file, unless their path begins at the root."""
+    def _parse(self, text: str, number: int = 1) -> RouteTable:
+        """Read a table; its relative paths of files start at the route file's folder."""
         table = parse(text, number)
         folder = self._path.absolute().parent if self._path else Path.cwd()
-        return replace(
-            table, routes={node: route.beside(folder) for node, route in table.routes.items()}
-        )
+        routes = {node: route.beside(folder) for node, route in table.routes.items()}
+        return replace(table, routes=routes)
 
     def _check_files(self, table: RouteTable, newest: Version | None) -> None:
-        """Refuse certificates that cannot be used in the routes that change. Raises InvalidRoutes.
+        """Refuse unusable certificates in changed routes. Raises InvalidRoutes.
 
-        Those of other routes were valid when they came; one that has expired since must not block an edit.
+        Certificates of unchanged routes were valid when they came; an expired one must not block edits.
         """
         before = self._table.routes
         if newest is not None and newest.number != self._table.version:
-            before = self._parsed(newest.text).routes
+            before = self._parse(newest.text).routes
         problems: list[Problem] = []
         for node, route in table.routes.items():
-            if (route.ca or route.certificate) and route != before.get(node):
+            has_files = route.ca or route.certificate
+            if has_files and route != before.get(node):
                 problems += self._files(route.identity, step("", node), self._clock())
         if problems:
             raise InvalidRoutes(tuple(problems))
 
     def _newest(self) -> Version | None:
         number = self._versions.newest_number()
-        return self._versions.get(number) if number else None
+        if not number:
+            return None
+        return self._versions.get(number)
 
     def _adopt_newest(self) -> None:
-        """Adopt what another gateway on the database, or an earlier run of this one, has accepted."""
+        """Adopt a newer version, accepted by another gateway or by an earlier process of this one."""
         number = self._versions.newest_number()
-        if number > self._table.version and (newest := self._versions.get(number)) is not None:
-            self._adopt(self._parsed(newest.text, number))
+        if number <= self._table.version:
+            return
+        newest = self._versions.get(number)
+        if newest is not None:
+            self._adopt(self._parse(newest.text, number))
 
     def _adopt(self, table: RouteTable) -> None:
-        changed = table.routes != self._table.routes or not self._table.version
+        is_first = not self._table.version
+        changed = table.routes != self._table.routes
         self._table = table
-        if changed:
-            log.info(
-                "route table changed", extra={"version": table.version, "routes": len(table.routes)}
-            )
+        if changed or is_first:
+            extra = {"version": table.version, "routes": len(table.routes)}
+            log.info("route table changed", extra=extra)
 
     def _follow(self, path: Path) -> None:
         """Accept an edit of the file, or write the newest version to it."""
@@ -417,25 +448,32 @@ class LiveRoutes:
             content = _content(path)
             exported = self._versions.exported()
             if exported is None or _digest(content) != exported.digest:
-                text = _decoded(content)
-                self.rival = rival(text, self._versions)
-                if self.rival:
-                    raise InvalidRoutes(
-                        (Problem("route_table.file", other_routes(self.rival), str(path)),)
-                    )
-                version = self._add(lambda _: text, "file", "", _FILE, None)
-                same = version.text == text
-                exported = Export(version.number if same else version.number - 1, _digest(content))
-                self._versions.set_exported(exported)
-        except InvalidRoutes as error:  # tried again: a file that a route names may still come
+                exported = self._accept_file(path, content)
+        except InvalidRoutes as error:  # retried: a file that a route names may still appear
             self._report(error.problems)
             return
         self._problems = ()
-        if exported is None or (exported.number, exported.digest) != (
-            self._table.version,
-            _digest(content),
-        ):
+        if exported != Export(self._table.version, _digest(content)):
             self._write(path)
+
+    def _accept_file(self, path: Path, content: bytes) -> Export:
+        """Add an edited file as a version; return the stored export. Raises InvalidRoutes."""
+        text = _decode(content)
+        self.rival = rival(text, self._versions)
+        if self.rival:
+            rule = other_routes(self.rival)
+            raise InvalidRoutes((Problem("route_table.file", rule, str(path)),))
+
+        def take_file(_newest_text: str) -> str:
+            return text
+
+        version = self._add(take_file, "file", "", _FILE, None)
+        number = version.number
+        if version.text != text:  # a completed text: the file is still to be written
+            number -= 1
+        exported = Export(number, _digest(content))
+        self._versions.set_exported(exported)
+        return exported
 
     def _write(self, path: Path) -> None:
         """Write the newest version to the file, whole or not at all."""
@@ -452,58 +490,59 @@ class LiveRoutes:
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
-            rule = (
-                f"cannot be written, so it lacks version {newest.number}: {error.strerror or error}"
-            )
+            reason = error.strerror or error
+            rule = f"cannot be written, so it lacks version {newest.number}: {reason}"
             self._report((Problem("route_table.file", rule, str(path)),))
             return
         self._versions.set_exported(Export(newest.number, _digest(content)))
 
     def _former(self, node: str) -> Route | None:
-        """Return the last enabled route that a node had, with keys and components of its last entry of all."""
-        number, found = self._formers.get(node, (-1, None))
+        """Return the last enabled route of a node, with keys and components of its very last entry."""
+        number, former = self._formers.get(node, (-1, None))
         if number == self._table.version:
-            return found
-        newest: Route | None = None
+            return former
+        last_entry: Route | None = None
         for version in self._versions.list(None, _LOOK_BACK):
-            table = self._parsed(version.text)
-            newest = newest or table.routes.get(node)
-            with suppress(UnknownNode):  # where its next hop is disabled
+            table = self._parse(version.text)
+            last_entry = last_entry or table.routes.get(node)
+            with suppress(UnknownNode):  # its next hop is disabled
                 if table.knows(node):
-                    found = table.resolve(node)
+                    former = table.resolve(node)
                     break
-        if found is not None and newest is not None:
-            last = {
-                name: getattr(newest, name) for name in ("keys", "signing", "bundles", "components")
-            }
-            found = replace(found, **last)
-        self._formers[node] = (self._table.version, found)
-        return found
+        if former is not None and last_entry is not None:
+            proof = {name: getattr(last_entry, name) for name in _KEPT_IN_FORMER}
+            former = replace(former, **proof)
+        self._formers[node] = (self._table.version, former)
+        return former
 
     def _report(self, problems: tuple[Problem, ...]) -> None:
         if problems != self._problems and not self._quiet:
-            about = {
+            extra = {
                 "file": str(self._path),
                 "version": self._table.version,
                 "problems": list(map(str, problems)),
             }
-            log.warning("route table file not accepted", extra=about)
+            log.warning("route table file not accepted", extra=extra)
         self._problems = problems
 
 
 def rival(text: str, versions: Repository) -> str:
-    """Return the address of another gateway of this node whose file has other routes than a text; empty: none.
+    """Return the address of another gateway of this node whose file has other routes; empty: none.
 
-    A gateway that has followed its file once keeps it in step with the others'. Raises InvalidRoutes.
+    A gateway that has written or accepted its file once keeps it in step with the others'. Raises
+    InvalidRoutes.
     """
     number = versions.newest_number()
-    newest = versions.get(number) if number and versions.exported() is None else None
-    differs = newest is not None and parse(text).routes != parse(newest.text).routes
-    return versions.followed_by() if differs else ""
+    if not number or versions.exported() is not None:
+        return ""
+    newest = versions.get(number)
+    if newest is None or parse(text).routes == parse(newest.text).routes:
+        return ""
+    return versions.followed_by()
 
 
 def other_routes(gateway: str) -> str:
-    """Return what is wrong with a file whose routes differ from those of another gateway of this node."""
+    """Return the rule broken by a file with other routes than another gateway of this node."""
     return (
         f"has other routes than the gateway {gateway} of this node, which follows a file of its own: "
         "copy that file here, or set route_table.file: null"
@@ -521,35 +560,39 @@ def _content(path: Path) -> bytes:
         raise InvalidRoutes((Problem("route_table.file", str(error), str(path)),)) from error
 
 
-def _decoded(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidRoutes(
-            (Problem(ROOT, "must be UTF-8 text", f"byte {error.start}"),)
-        ) from error
+        problem = Problem(ROOT, "must be UTF-8 text", f"byte {error.start}")
+        raise InvalidRoutes((problem,)) from error
 
 
 def changes(old: RouteTable, new: RouteTable) -> Iterator[FieldChange]:
-    """Yield what differs between two tables, by node."""
-    names = [field.name for field in fields(Route) if field.name != "node"]
+    """Yield the differences between two tables, by node."""
     for node in sorted(old.routes.keys() | new.routes.keys()):
-        before, after = (
-            {name: getattr(table.routes[node], name) for name in names}
-            if node in table.routes
-            else None
-            for table in (old, new)
-        )
+        before = _route_fields(old, node)
+        after = _route_fields(new, node)
         if before is None or after is None:
             yield FieldChange(node, "", before, after)
-        else:
-            yield from (
-                FieldChange(node, n, before[n], after[n]) for n in names if before[n] != after[n]
-            )
+            continue
+        for name, value in before.items():
+            if after[name] != value:
+                yield FieldChange(node, name, value, after[name])
+
+
+def _route_fields(table: RouteTable, node: str) -> dict[str, Any] | None:
+    route = table.routes.get(node)
+    if route is None:
+        return None
+    names = [field.name for field in fields(Route) if field.name != "node"]
+    return {name: getattr(route, name) for name in names}
 
 
 def text_diff(old: Version | None, new: Version) -> str:
-    """Return the difference of two versions' texts, as people read it."""
+    """Return the unified diff of two versions' texts."""
     before = old.text.splitlines() if old else []
-    names = (f"version {old.number if old else 0}", f"version {new.number}")
-    return "\n".join(unified_diff(before, new.text.splitlines(), *names, lineterm=""))
+    after = new.text.splitlines()
+    old_name = f"version {old.number if old else 0}"
+    new_name = f"version {new.number}"
+    return "\n".join(unified_diff(before, after, old_name, new_name, lineterm=""))
