@@ -1,7 +1,7 @@
 """Runs algorithm images as containers of a Docker daemon.
 
-No image is fetched implicitly, every container is hardened in the same way, and the daemon holds all state: a
-container is found again by its name and its labels.
+No image is fetched implicitly, every container is hardened in the same way, and the daemon holds all
+state: a container is found again by its name and its labels.
 """
 
 import json
@@ -55,18 +55,28 @@ from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
 
+# The container's own loopback, without a resolver. The daemon itself resolves names in the container's
+# network; for all others it would ask the host's resolvers, and those queries leave the machine.
 DEAD_RESOLVER = "127.0.0.1"
-"""The container's own loopback, where nothing answers. The daemon itself resolves names in the container's
-network; for all others it would ask the host's resolvers, and those queries leave the machine."""
-IMAGE = "bfia.image"
-"""Label with the image's name: the container itself is made from the image's id, whatever the name means later."""
 
-GPU = "NVIDIA-GPU"
+# Label with the image's name: the container is made from the image's id, as the name may move later.
+IMAGE = "bfia.image"
+
+# Label with the names of a container's devices, by which every gateway of the daemon sees the free ones.
 GPUS = "bfia.gpu"
-"""Label with the names of a container's devices, so that every gateway of the daemon sees which are free."""
-_HOLDING = ["created", "running", "paused", "restarting"]
-_GPU_PAUSE = 0.5
-"""the longest, in seconds, before a device is chosen again that two gateways have chosen"""
+GPU = "NVIDIA-GPU"
+
+MAX_GPU_PAUSE = 0.5  # seconds; before another choice if two gateways chose the same device
+NAME_TIMEOUT = 10.0  # seconds; for another gateway that is creating or removing the same container
+LAUNCH_PAUSE = 0.05  # seconds between attempts of a launch
+LOG_FILES = 3  # per container
+
+_STATUSES_WITH_GPU = ["created", "running", "paused", "restarting"]
+_SMALL_FOLDER = "size=64m"
+_CONFLICT = 409
+_NO_TIME = "0001-"  # beginning of the daemon's time for "never"
+_CHANGE = b'"Kind":'  # occurs once in each change; quotes inside a name are escaped
+_CHUNK = 65536  # bytes
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class DockerOptions(DaemonOptions):
     """Which daemon to use, and how to run containers there."""
 
     network: str | None = None
-    """the bridge network, created on demand; default one for the node"""
+    """the bridge network, created on demand; by default one of the node's own"""
     network_mode: str = "bridge"
     """``host`` gives up isolation"""
     outside: bool = False
@@ -82,35 +92,35 @@ class DockerOptions(DaemonOptions):
     instance: str = ""
     """distinguishes several gateways of one installation"""
     user: str = NOBODY
-    """runs what an image would run as root"""
+    """user of containers whose image would run as root"""
     read_only_root: bool = False
     """a container can write only its outputs, its log and a temporary ``/tmp``"""
     sandboxes: int = 0
-    """the most that are prepared for containers to come"""
+    """the most that are prepared for future containers"""
     log_size: int = 10 * 1024 * 1024
-    """bytes of one log file, of which a container has three at most"""
+    """bytes of one log file; a container has at most `LOG_FILES`"""
 
     @property
     def dns(self) -> list[str] | None:
         """The resolvers of a container; None: the daemon's."""
-        return None if self.outside or self.network_mode == "host" else [DEAD_RESOLVER]
+        if self.outside or self.network_mode == "host":
+            return None
+        return [DEAD_RESOLVER]
 
 
-_NOT_AT_ALL = Isolation(
+_NOT_ISOLATED = Isolation(
     tasks=False,
     host=False,
     outside=False,
     gaps=("engine.docker.network_mode is host: containers are not isolated at all; use bridge",),
 )
-_LOG_FILES = 3
-_SMALL = "size=64m"
-_CONFLICT = 409
-_NAME_TIMEOUT, _PAUSE = 10.0, 0.05
-"""seconds; for a container of the same name that another gateway is just creating or removing"""
 
 
 class ContainerdEngine(DaemonEngine):
-    """Containers of one daemon; see `engines.base.Engine` for what each method promises."""
+    """Starts containers through the Docker daemon, whose runtime is containerd.
+
+    `engines.base.Engine` specifies the methods.
+    """
 
     kind = "docker"
     capabilities = CAPABILITIES
@@ -133,20 +143,23 @@ class ContainerdEngine(DaemonEngine):
                 self._client, name, self._labels, outside=options.outside, owner=owner
             )
             self._services = ServiceNetworks(self._client, name, self._labels, owner)
-        most = options.sandboxes if self._network else 0
-        self._kept = most * MEMORY
-        """bytes of the engine that are not for runs"""
+        sandbox_count = options.sandboxes if self._network else 0
+        self._reserved_memory = sandbox_count * MEMORY  # bytes; not available to runs
+        sandbox_labels = {
+            INSTALLATION: installation,
+            LABEL: " ".join((node, installation, options.instance)),
+        }
         self.sandboxes = Sandboxes(
             self._client,
-            {INSTALLATION: installation, LABEL: " ".join((node, installation, options.instance))},
+            sandbox_labels,
             self._filters(),
-            most,
+            sandbox_count,
             options.user,
             options.dns,
         )
         self._gpus = Gpus(self._client)
         self._security_options: Sequence[str] | None = None
-        self._doors: Sequence[int] = ()
+        self._open_ports: Sequence[int] = ()
         self._mountpoints: dict[str, str] = {}
 
     def check(self) -> None:
@@ -156,68 +169,79 @@ class ContainerdEngine(DaemonEngine):
     def capacity(self) -> Capacity:
         with translated(EngineDown):
             info = self._client().info()
-        return Capacity(float(info["NCPU"]), int(info["MemTotal"]) - self._kept, len(_named(info)))
+        memory = int(info["MemTotal"]) - self._reserved_memory
+        return Capacity(float(info["NCPU"]), memory, len(_device_names(info)))
 
     def launch(self, spec: LaunchSpec) -> None:
         check_launch(spec)
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
-        with self._locks[hash(spec.name) % len(self._locks)], translated(CreateFailed):
+        lock = self._locks[hash(spec.name) % len(self._locks)]
+        with lock, translated(CreateFailed):
             mounts = [
                 as_the_daemon_sees(mount, self._options.sources, self._mountpoint)
                 for mount in spec.mounts
             ]
-            until = time.monotonic() + _NAME_TIMEOUT
-            network_was_gone = False
-            while True:
-                network, hosts = self._network_of(spec)
-                try:
-                    with self.sandboxes.start(
-                        "" if network_was_gone or spec.reach else network
-                    ) as sandbox:
-                        place = joined(sandbox) if sandbox else network
-                        if self._create_and_start(spec, image, mounts, place, hosts):
-                            return
-                except APIError as error:
-                    if self._network is None or network_was_gone or not network_is_gone(error):
-                        raise
-                    self._network.forget()
-                    self._services.forget()
-                    network_was_gone = True
-                if time.monotonic() > until:
-                    raise CreateFailed(
-                        f"the name {spec.name} is taken by a container that the daemon hides"
-                    )
-                time.sleep(_PAUSE)
+            self._launch_until_started(spec, image, mounts)
+
+    def _launch_until_started(
+        self,
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+    ) -> None:
+        """Start a run, again if its name is not free yet or, once, if the network disappeared."""
+        deadline = time.monotonic() + NAME_TIMEOUT
+        network_was_gone = False
+        while True:
+            network, hosts = self._network_of(spec)
+            # A sandbox may be in the network that is gone, and has no way to a run's services.
+            sandbox_network = "" if network_was_gone or spec.reach else network
+            try:
+                with self.sandboxes.start(sandbox_network) as sandbox:
+                    joined_network = joined(sandbox) if sandbox else network
+                    if self._create_and_start(spec, image, mounts, joined_network, hosts):
+                        return
+            except APIError as error:
+                if self._network is None or network_was_gone or not network_is_gone(error):
+                    raise
+                self._network.forget()
+                self._services.forget()
+                network_was_gone = True
+            if time.monotonic() > deadline:
+                raise CreateFailed(
+                    f"the name {spec.name} is taken by a container that the daemon hides"
+                )
+            time.sleep(LAUNCH_PAUSE)
 
     def probe(self, name: str) -> Probe:
-        found = self._inspect(name)
-        if found is None:
+        container = self._inspect(name)
+        if container is None:
             return Missing()
-        match probe_of(found["State"]):
-            case Running() as probe:
-                return replace(probe, cut_off=self._networks(found) == {})
-            case Exited(code=code) as probe if code:
-                return replace(probe, cut_off=self._networks(found, over=True) == {})
-            case probe:
-                return probe
+        probe = probe_of(container["State"])
+        if isinstance(probe, Running):
+            return replace(probe, cut_off=self._networks(container) == {})
+        if isinstance(probe, Exited) and probe.code:
+            return replace(probe, cut_off=self._networks(container, over=True) == {})
+        return probe
 
     def address(self, name: str) -> str:
-        found = self._inspect(name)
-        networks = self._networks(found) if found else {}
-        return next((str(n["IPAddress"]) for n in networks.values() if n.get("IPAddress")), "")
+        container = self._inspect(name)
+        if container is None:
+            return ""
+        for network in self._networks(container).values():
+            if network.get("IPAddress"):
+                return str(network["IPAddress"])
+        return ""
 
     def written(self, name: str, most: int) -> Written:
         if self._inspect(name) is None:
             return Written()
+        filters = {"name": f"^/{name}$"}
         with translated(), suppress(NotFound):
             api = self._client()
-            found = api.containers(
-                all=True,
-                size=True,
-                filters={"name": f"^/{name}$"},
-            )
-            size = sum(int(c.get("SizeRw") or 0) for c in found)
+            containers = api.containers(all=True, size=True, filters=filters)
+            size = sum(int(container.get("SizeRw") or 0) for container in containers)
             return Written(size, changes_of(api, name, most))
         return Written()
 
@@ -228,28 +252,32 @@ class ContainerdEngine(DaemonEngine):
                 self._client().stop(name, timeout=max(0, math.ceil(grace)))
 
     def remove(self, name: str) -> None:
-        found = self._inspect(name)
-        if found is not None:
-            with translated():
-                remove(self._client(), name)
-            self.sandboxes.discard(sandbox_of(found["HostConfig"]["NetworkMode"]))
+        container = self._inspect(name)
+        if container is None:
+            return
+        with translated():
+            remove(self._client(), name)
+        self.sandboxes.discard(sandbox_of(container["HostConfig"]["NetworkMode"]))
 
     def list(self) -> Sequence[Found]:
-        seen = [(name, self._inspect(name)) for name in self._names()]
-        return [
-            Found(name, of_run(labels_of(one)), probe_of(one["State"]))
-            for name, one in seen
-            if one is not None
-        ]
+        runs = []
+        for name in self._names():
+            container = self._inspect(name)
+            if container is not None:
+                labels = of_run(labels_of(container))
+                runs.append(Found(name, labels, probe_of(container["State"])))
+        return runs
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        over = lambda: self._names(status=["exited", "dead"])  # noqa: E731
-        watch = EventWatch(self._client, self._filters(), over, on_exit, on_away)
+        watch = EventWatch(self._client, self._filters(), self._exited_names, on_exit, on_away)
         self._watches.append(watch)
         self.sandboxes.begin()
         return watch
+
+    def _exited_names(self) -> Sequence[str]:
+        return self._names(status=["exited", "dead"])
 
     def close(self) -> None:
         self.sandboxes.close()
@@ -257,7 +285,9 @@ class ContainerdEngine(DaemonEngine):
 
     def gateway_address(self) -> str:
         """Return the address under which containers reach this host. Raises `EngineError`."""
-        return "127.0.0.1" if self._network is None else self._network.address()
+        if self._network is None:
+            return "127.0.0.1"
+        return self._network.address()
 
     def network_id(self) -> str:
         """Return the id of the network, which is created on demand. Raises `EngineError`."""
@@ -267,13 +297,19 @@ class ContainerdEngine(DaemonEngine):
             return self._network.ensure()
 
     def close_host(self, ports: Sequence[int]) -> None:
-        """Close this host to containers, except for these ports, as far as we may; `isolation` reports how far."""
-        self._doors = tuple(ports)
+        """Close this host to containers, except for these ports.
+
+        The gateway may lack the rights; `isolation` reports the result.
+        """
+        self._open_ports = tuple(ports)
         if self._network is not None:
             self._network.close_host(ports)
 
     def no_way_to(self, services: Services) -> str:
-        """Return why containers can be given no way to these services, empty if they can. Raises `EngineError`."""
+        """Return why containers cannot be connected to these services; empty if they can.
+
+        Raises `EngineError`.
+        """
         if not services or self._network is None or self._options.outside:
             return ""
         self._network.look()
@@ -286,11 +322,13 @@ class ContainerdEngine(DaemonEngine):
         return self._services.lacks()
 
     def isolation(self) -> Isolation:
-        """Check what the node's networks isolate; the host's network isolates nothing."""
+        """Check the isolation by the node's networks; the host's network isolates nothing."""
         if self._network is None:
-            return _NOT_AT_ALL
-        found, gaps = self._network.isolation(), self._services.gaps()
-        return replace(found, outside=found.outside and not gaps, gaps=(*found.gaps, *gaps))
+            return _NOT_ISOLATED
+        isolation = self._network.isolation()
+        gaps = self._services.gaps()
+        outside = isolation.outside and not gaps
+        return replace(isolation, outside=outside, gaps=(*isolation.gaps, *gaps))
 
     def remove_network(self) -> None:
         """Remove the networks, if there are any. Raises `EngineError` while one is in use."""
@@ -308,13 +346,14 @@ class ContainerdEngine(DaemonEngine):
         """Return the network of a run, and the addresses of hosts. Raises `EngineError`, APIError."""
         if self._network is None:
             return "host", {}
-        before, network = self._network.host, self._network.ensure()
-        if before not in ("", self._network.host):  # which the run's variables name
+        host_before = self._network.host
+        network = self._network.ensure()
+        if host_before not in ("", self._network.host):  # the run's variables name the old address
             raise CreateFailed("the engine's network was made anew with other addresses")
         self._network.stay_closed()
         if not spec.reach or self._options.outside or not self._network.ours:
             return network, {}
-        return self._services.ensure(spec.reach, self._doors)
+        return self._services.ensure(spec.reach, self._open_ports)
 
     def _create_and_start(
         self,
@@ -324,28 +363,48 @@ class ContainerdEngine(DaemonEngine):
         network: str,
         hosts: Mapping[str, str],
     ) -> bool:
-        """Start the run; return False while the daemon does not show the holder of its name. Raises APIError."""
-        api = self._client()
+        """Start the run; return False if it has to be tried again.
+
+        That is while the daemon does not show the container that holds the run's name, and if another
+        gateway chose the same GPU. Raises APIError.
+        """
         try:
-            with self._gpus.chosen(spec.name, spec.limits.gpu) as devices:
+            with self._gpus.choose(spec.name, spec.limits.gpu) as devices:
                 container = self._create(spec, image, mounts, network, hosts, devices)
         except APIError as error:
             if error.status_code != _CONFLICT:
                 raise
-            try:
-                found = api.inspect_container(spec.name)
-            except NotFound:
+            holder = self._holder_of_name(spec, network, error)
+            if holder is None:
                 return False
-            if not owned(labels_of(found), self._node, self._installation):
-                raise CreateFailed(
-                    f"the name {spec.name} is taken by another installation"
-                ) from error
-            self.sandboxes.discard(sandbox_of(network))
-            if found["State"]["Status"] != "created":
+            if holder["State"]["Status"] != "created":
                 return True
-            container = found["Id"]  # created by a gateway that did not start it
+            container = holder["Id"]  # created by a gateway that did not start it
+        return self._start(spec, image, container)
+
+    def _holder_of_name(
+        self, spec: LaunchSpec, network: str, conflict: APIError
+    ) -> Mapping[str, Any] | None:
+        """Return our own container of a run's name; None if the daemon does not show it.
+
+        Raises `CreateFailed` for another installation's container, APIError.
+        """
         try:
-            if spec.limits.gpu and self._gpus.contested(spec.name):
+            holder: Mapping[str, Any] = self._client().inspect_container(spec.name)
+        except NotFound:
+            return None
+        if not owned(labels_of(holder), self._node, self._installation):
+            raise CreateFailed(
+                f"the name {spec.name} is taken by another installation"
+            ) from conflict
+        self.sandboxes.discard(sandbox_of(network))
+        return holder
+
+    def _start(self, spec: LaunchSpec, image: Image, container: str) -> bool:
+        """Check and start a created container, or remove it; return False if its GPU is contested."""
+        api = self._client()
+        try:
+            if spec.limits.gpu and self._gpus.is_contested(spec.name):
                 remove(api, container)
                 return False
             targets = [mount.target for mount in spec.mounts]
@@ -368,9 +427,40 @@ class ContainerdEngine(DaemonEngine):
         hosts: Mapping[str, str],
         gpus: Sequence[str],
     ) -> str:
-        api = self._client()
+        """Create the container of a run; return its id. Raises APIError."""
+        labels = {**image.silenced, **spec.labels, IMAGE: spec.image}
+        if gpus:
+            labels[GPUS] = ",".join(gpus)
+        container = self._client().create_container(
+            image.digest,
+            command=None if spec.command is None else list(spec.command),
+            name=spec.name,
+            environment=image.variables_for(spec, TEMPORARY),
+            working_dir=image.working_directory(TEMPORARY),
+            labels=labels,
+            user=self._options.user if image.runs_as_root else None,
+            healthcheck=NO_CHECK,
+            host_config=self._host_config(spec, mounts, network, hosts, gpus),
+        )
+        return str(container["Id"])
+
+    def _host_config(
+        self,
+        spec: LaunchSpec,
+        mounts: Sequence[DockerMount],
+        network: str,
+        hosts: Mapping[str, str],
+        gpus: Sequence[str],
+    ) -> dict[str, Any]:
         limits = spec.limits
-        host = api.create_host_config(
+        device_requests = []
+        if gpus:
+            device_requests.append(DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]]))
+        log_config = LogConfig(
+            type=LogConfig.types.JSON,
+            config={"max-size": str(self._options.log_size), "max-file": str(LOG_FILES)},
+        )
+        config: dict[str, Any] = self._client().create_host_config(
             network_mode=network,
             mounts=[*mounts],
             init=True,
@@ -381,36 +471,15 @@ class ContainerdEngine(DaemonEngine):
             memswap_limit=limits.memory,
             nano_cpus=None if limits.cpu is None else round(limits.cpu * 1e9),
             pids_limit=limits.pids,
-            device_requests=[DeviceRequest(device_ids=[*gpus], capabilities=[["gpu"]])]
-            if gpus
-            else [],
+            device_requests=device_requests,
             dns=None if sandbox_of(network) else self._options.dns,
             extra_hosts=dict(hosts),
             read_only=self._options.read_only_root,
-            tmpfs=self._own_folders(limits),
+            tmpfs=self._memory_folders(limits),
             shm_size=limits.memory,
-            log_config=LogConfig(
-                type=LogConfig.types.JSON,
-                config={"max-size": str(self._options.log_size), "max-file": str(_LOG_FILES)},
-            ),
+            log_config=log_config,
         )
-        created = api.create_container(
-            image.digest,
-            command=None if spec.command is None else list(spec.command),
-            name=spec.name,
-            environment=image.variables_for(spec, TEMPORARY),
-            working_dir=image.working_directory(TEMPORARY),
-            labels={
-                **image.silenced,
-                **spec.labels,
-                IMAGE: spec.image,
-                **({GPUS: ",".join(gpus)} if gpus else {}),
-            },
-            user=self._options.user if image.runs_as_root else None,
-            healthcheck=NO_CHECK,
-            host_config=host,
-        )
-        return str(created["Id"])
+        return config
 
     def _confinement(self) -> Sequence[str]:
         """Return a container's security options. Raises `EngineDown`."""
@@ -422,11 +491,11 @@ class ContainerdEngine(DaemonEngine):
             self._security_options = options
         return self._security_options
 
-    def _own_folders(self, limits: Limits) -> dict[str, str]:
-        """Return the folders in memory that a container has for itself, each with its mount options."""
+    def _memory_folders(self, limits: Limits) -> dict[str, str]:
+        """Return a container's folders in memory with their mount options."""
         home = "exec,mode=1777"  # libraries load what they compiled into their cache
         if self._options.read_only_root:
-            return {TEMPORARY: _SMALL, HOME: f"{home},{_SMALL}"}
+            return {TEMPORARY: _SMALL_FOLDER, HOME: f"{home},{_SMALL_FOLDER}"}
         if limits.memory is not None:
             home += f",size={limits.memory}"
         return {HOME: home}
@@ -436,11 +505,12 @@ class ContainerdEngine(DaemonEngine):
         return self._ours(name, self._client().inspect_container, "Config")
 
     def _networks(self, container: Mapping[str, Any], over: bool = False) -> Mapping[str, Any]:
-        """Return the networks that a container is in, itself or by its sandbox.
+        """Return the networks of a container or, if it has one, of its sandbox.
 
-        ``over``: it has ended, and so may its sandbox have, as with their daemon.
+        ``over``: the container has exited, and its sandbox may have exited as well.
         """
-        if sandbox := sandbox_of(container["HostConfig"]["NetworkMode"]):
+        sandbox = sandbox_of(container["HostConfig"]["NetworkMode"])
+        if sandbox:
             with translated():
                 try:
                     container = self._client().inspect_container(sandbox)
@@ -451,13 +521,17 @@ class ContainerdEngine(DaemonEngine):
         return container["NetworkSettings"]["Networks"] or {}
 
     def _log_place(self, name: str) -> str:
-        return "" if self._inspect(name) is None else f"containers/{name}"
+        if self._inspect(name) is None:
+            return ""
+        return f"containers/{name}"
 
     def _names(self, status: Sequence[str] = ()) -> Sequence[str]:
-        filters = {**self._filters(), **({"status": list(status)} if status else {})}
+        filters = dict(self._filters())
+        if status:
+            filters["status"] = list(status)
         with translated():
-            found = self._client().containers(all=True, filters=filters)
-        return [container["Names"][0].lstrip("/") for container in found if container["Names"]]
+            containers = self._client().containers(all=True, filters=filters)
+        return [_name_of(container) for container in containers if container["Names"]]
 
     def _mountpoint(self, volume: str) -> str:
         """Return the path of a volume on the daemon's host. Raises `CreateFailed`."""
@@ -467,9 +541,9 @@ class ContainerdEngine(DaemonEngine):
         return self._mountpoints[volume]
 
 
-_NEVER = "0001-"
-_CHANGE = b'"Kind":'
-"""occurs once in each change; in a name its quotes would be escaped"""
+def _name_of(container: Mapping[str, Any]) -> str:
+    """Return the name of a container in the daemon's list."""
+    return str(container["Names"][0].lstrip("/"))
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
@@ -479,21 +553,25 @@ def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
 
 def probe_of(state: Mapping[str, Any]) -> Probe:
     """Return the state that the daemon's record of a container describes."""
-    started = _moment(state.get("StartedAt"))
-    match state["Status"]:
-        case "created":
-            return Missing()
-        case "running" | "paused" | "restarting":
-            return Running(started)
-        case _:
-            code = int(state["ExitCode"])
-            killed = bool(state.get("OOMKilled"))
-            finished = _moment(state.get("FinishedAt"))
-            if started is not None and finished is not None and finished < started:
-                started = (
-                    finished  # the daemon records the start of a very short run after its exit
-                )
-            return Exited(code, signal_of(code), killed, started, finished)
+    started = _read_time(state.get("StartedAt"))
+    status = state["Status"]
+    if status == "created":
+        return Missing()
+    if status in ("running", "paused", "restarting"):
+        return Running(started)
+    code = int(state["ExitCode"])
+    killed = bool(state.get("OOMKilled"))
+    finished = _read_time(state.get("FinishedAt"))
+    if started is not None and finished is not None and finished < started:
+        started = finished  # the daemon records the start of a very short run after its exit
+    return Exited(code, signal_of(code), killed, started, finished)
+
+
+def _read_time(text: str | None) -> datetime | None:
+    """Read the daemon's time; None for never, which it writes as the year 1."""
+    if not text or text.startswith(_NO_TIME):
+        return None
+    return datetime.fromisoformat(text)
 
 
 def changes_of(
@@ -501,40 +579,43 @@ def changes_of(
     container: str,
     most: int,
 ) -> int:
-    """Count what a container created, changed or deleted in its own layer; stop soon after ``most``.
+    """Count the created, changed and deleted files in a container's own layer; stop soon after ``most``.
 
-    The list may be of any length, so it is read piece by piece. Raises APIError, OSError.
+    The list may be of any length, so it is read in chunks. Raises APIError, OSError.
     """
-    found, rest = 0, b""
-    with asked(api, f"containers/{container}", "changes") as raw:
-        while found <= most and (piece := raw.read(65536)):
-            piece = rest + piece
-            found += piece.count(_CHANGE)
-            rest = piece[-len(_CHANGE) + 1 :]
-    return found
+    count = 0
+    rest = b""
+    with asked(api, f"containers/{container}", "changes") as response:
+        while count <= most:
+            chunk = response.read(_CHUNK)
+            if not chunk:
+                break
+            text = rest + chunk
+            count += text.count(_CHANGE)
+            rest = text[-len(_CHANGE) + 1 :]  # may begin a mark that the next chunk completes
+    return count
 
 
-def _moment(text: str | None) -> datetime | None:
-    """Read the daemon's time; the year 1 stands for never."""
-    return None if not text or text.startswith(_NEVER) else datetime.fromisoformat(text)
-
-
-def _named(info: Mapping[str, Any]) -> list[str]:
-    """Return the devices in a daemon's description of itself."""
-    specs = [one.get("NamedResourceSpec") or {} for one in info.get("GenericResources") or ()]
-    return [str(spec["Value"]) for spec in specs if spec.get("Kind") == GPU]
+def _device_names(info: Mapping[str, Any]) -> list[str]:
+    """Return the GPUs in a daemon's description of itself."""
+    names = []
+    for resource in info.get("GenericResources") or ():
+        spec = resource.get("NamedResourceSpec") or {}
+        if spec.get("Kind") == GPU:
+            names.append(str(spec["Value"]))
+    return names
 
 
 class Gpus:
-    """Which of a daemon's devices goes to which container."""
+    """Assigns a daemon's devices to containers."""
 
     def __init__(self, client: Connection) -> None:
         self._client = client
         self._lock = threading.Lock()
 
     @contextmanager
-    def chosen(self, run: str, count: int) -> Iterator[Sequence[str]]:
-        """Give free devices for a run; while its container is made, other threads wait.
+    def choose(self, run: str, count: int) -> Iterator[Sequence[str]]:
+        """Choose free devices for a run; other threads wait until its container is created.
 
         Raises `CreateFailed` with the numbers, APIError.
         """
@@ -542,30 +623,35 @@ class Gpus:
             yield ()
             return
         with self._lock:
-            devices, holders = _named(self._client().info()), self._holders()
-            holders.pop(run, None)
-            free = [one for one in devices if not any(one in held for held in holders.values())]
+            devices = _device_names(self._client().info())
+            devices_by_run = self._devices_by_run()
+            devices_by_run.pop(run, None)
+            in_use = set().union(*devices_by_run.values())
+            free = [device for device in devices if device not in in_use]
             if len(free) < count:
-                by = f", held by {', '.join(sorted(holders))}" if holders else ""
+                holders = ""
+                if devices_by_run:
+                    holders = f", held by {', '.join(sorted(devices_by_run))}"
                 raise CreateFailed(
-                    f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{by}"
+                    f"needs gpu {count}, free {len(free)} of the daemon's {len(devices)}{holders}"
                 )
             yield free[:count]
 
-    def contested(self, run: str) -> bool:
-        """Tell whether another gateway has also given away one of the run's devices; wait a moment if so."""
-        holders = self._holders()
-        own = holders.pop(run, set())
-        if not any(own & held for held in holders.values()):
+    def is_contested(self, run: str) -> bool:
+        """Return whether another gateway assigned one of the run's devices, too; if so, after a pause."""
+        devices_by_run = self._devices_by_run()
+        devices = devices_by_run.pop(run, set())
+        in_use = set().union(*devices_by_run.values())
+        if not devices & in_use:
             return False
-        time.sleep(random.uniform(0, _GPU_PAUSE))
+        time.sleep(random.uniform(0, MAX_GPU_PAUSE))
         return True
 
-    def _holders(self) -> dict[str, set[str]]:
-        """Return the containers that hold devices, each with theirs."""
-        found = self._client().containers(all=True, filters={"label": [GPUS], "status": _HOLDING})
+    def _devices_by_run(self) -> dict[str, set[str]]:
+        filters = {"label": [GPUS], "status": _STATUSES_WITH_GPU}
+        containers = self._client().containers(all=True, filters=filters)
         return {
-            one["Names"][0].lstrip("/"): {*one["Labels"][GPUS].split(",")}
-            for one in found
-            if one["Names"]
+            _name_of(container): set(container["Labels"][GPUS].split(","))
+            for container in containers
+            if container["Names"]
         }

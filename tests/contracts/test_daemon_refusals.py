@@ -193,7 +193,7 @@ def test_a_container_that_cannot_be_created(
     answers: Any,
     words: str,
 ):
-    monkeypatch.setattr(containers, "_NAME_TIMEOUT", -1.0)
+    monkeypatch.setattr(containers, "NAME_TIMEOUT", -1.0)
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
     engine._client = Daemon(
         info=[{}],
