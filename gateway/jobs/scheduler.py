@@ -1,6 +1,6 @@
-"""Carries out what `gateway.domain.scheduling` decides: records, calls the nodes, records what came back.
+"""The shell around `gateway.domain.scheduling`: stores its decisions, calls the nodes, records the answers.
 
-Calls are handed to the lane of each node once the write that claims them is stored.
+A call is handed to the lane of its node once the write that claims it is stored.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,21 @@ from gateway.domain.spec import Failure, NodeId
 from gateway.domain.states import TASK, JobStatus, ended
 from gateway.domain.timeouts import Timing
 from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
-from gateway.runtime.context import NodeContext, Peers, listening, traced
+from gateway.ports import ParticipantApi
+from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.lanes import FIRST, Lanes
 from gateway.runtime.loop import Change, Shell, with_calls
 
 log = structlog.get_logger(__name__)
 
+# The longest time between the claim of a request and its sending; the rest of `Timing.call_deadline`
+# is for the call itself.
 _LONGEST_WAIT = timedelta(seconds=1)
-"""between the claim of a task start and its sending; the rest of `Timing.call_deadline` is the call's own"""
 
+_POLL_ANOTHER_PROCESS = 1.0  # seconds; another process on this database may move a job
+
+# Requests that may be sent late; others do harm after the job's end, e.g. from a frozen process.
 _TIMELESS = messages.PollTaskAt | messages.StopAt
-"""requests that may come late; others do harm after the job's end: from a process that was frozen, say"""
 
 
 class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
@@ -51,14 +55,17 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         self._lanes = lanes
         self._timing = timing
         self._waiting: dict[SimpleQueue[Job], tuple[str, Callable[[Job], bool]]] = {}
-        """who waits for which job to become what"""
+        """per waiting caller: the job and the condition"""
         self._silent = silent
         self._pushing: set[NodeId] = set()
         """nodes whose last task here ended with a report that they sent by themselves"""
 
     def begin(self, job: Job) -> bool:
         """Store a new job and do what is due. Returns False, and does nothing, when its id is taken."""
-        nodes = {n: replace(node, pushes=n in self._pushing) for n, node in job.nodes.items()}
+        nodes = {
+            name: replace(node_job, pushes=name in self._pushing)
+            for name, node_job in job.nodes.items()
+        }
         job, decided = self._decide(replace(job, nodes=nodes))
         if not self._records.add(job, job.spec.flow_id):
             return False
@@ -71,21 +78,36 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         until: Callable[[Job], bool],
         timeout: float,
     ) -> Job:
-        """Wait at most ``timeout`` seconds for the condition, and return the job. Other work gives way to this."""
+        """Wait at most ``timeout`` seconds for the condition, and return the job.
+
+        Meanwhile other work of this process gives way.
+        """
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
         try:
             with self._lanes.taking_in():
-                job = self._records.known(job_id) or self._records.get(job_id)
-                end = self._clock().timestamp() + timeout
-                while not until(job) and (left := end - self._clock().timestamp()) > 0:
-                    try:
-                        return news.get(timeout=min(left, 1.0))
-                    except Empty:  # another process on this database may have moved it
-                        job = self._store.jobs.get(job_id)
-                return job
+                return self._wait(job_id, until, timeout, news)
         finally:
             del self._waiting[news]
+
+    def _wait(
+        self,
+        job_id: str,
+        until: Callable[[Job], bool],
+        timeout: float,
+        news: SimpleQueue[Job],
+    ) -> Job:
+        job = self._records.known(job_id) or self._records.get(job_id)
+        deadline = self._clock().timestamp() + timeout
+        while not until(job):
+            remaining = deadline - self._clock().timestamp()
+            if remaining <= 0:
+                break
+            try:
+                return news.get(timeout=min(remaining, _POLL_ANOTHER_PROCESS))
+            except Empty:
+                job = self._store.jobs.get(job_id)
+        return job
 
     def _apply(self, job: Job, event: messages.Event) -> Job:
         if isinstance(event, messages.TaskReported):
@@ -115,29 +137,31 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         requests: list[messages.Request],
         claimed: datetime,
     ) -> None:
+        """Queue requests; those of a new job come first, as a client waits for the answer."""
+        priority = FIRST if job.status is JobStatus.PENDING else 0
         for request in requests:
             work = partial(self._perform, job, request, claimed)
-            first = (
-                job.status is JobStatus.PENDING
-            )  # a client waits for it, also where it is refused
-            self._lanes.submit(request.node, work, job.id, FIRST if first else 0)
+            self._lanes.submit(request.node, work, job.id, priority)
 
-    def _still_mine(
+    def _renew_claim(
         self,
         job: Job,
         request: messages.Request,
         claimed: datetime,
     ) -> bool:
-        """Renew the claim of a request that waited long in its lane; False where it is not to be sent any more.
+        """Renew the claim of a request that waited long in its lane; False if it must not be sent.
 
-        Its deadline is counted from the claim: asking after a task's start too early would start the task twice,
-        and a late stop of one attempt would reach the next.
+        The deadline of a request counts from its claim. Without a renewal, a question after a slow
+        task start would come too early and start the task twice, and a late stop of one attempt
+        would reach the next.
         """
-        while (now := self._clock()) - claimed > _LONGEST_WAIT:
+        now = self._clock()
+        while now - claimed > _LONGEST_WAIT:
             job = self.change(job.id, self._applied(messages.Delayed(request, claimed, now)))
             if not is_claimed(job, request, now):
                 return False
             claimed = now
+            now = self._clock()
         return True
 
     def _perform(
@@ -146,39 +170,59 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         request: messages.Request,
         claimed: datetime,
     ) -> None:
+        """Send a request and record what came of it."""
         with traced(job.spec.trace_id), listening() as calls:
             answered = False
             try:
-                if not isinstance(request, _TIMELESS) and not self._still_mine(
-                    job, request, claimed
-                ):
+                is_timeless = isinstance(request, _TIMELESS)
+                if not is_timeless and not self._renew_claim(job, request, claimed):
                     return
-                changes, answered = self._call(job, request), True
+                changes = self._call(job, request)
+                answered = True
             except (PeerUnreachable, Busy) as error:
-                if isinstance(error, PeerUnreachable):
-                    self._silent(request.node)
-                delivered = isinstance(error, PeerUnreachable) and error.delivered
-                reason = error.reason if isinstance(error, PeerUnreachable) else ""
-                changes = self._applied(
-                    messages.Lost(request, self._clock(), delivered, error.message, reason)
-                )
+                changes = self._lost(request, error)
             except GatewayError as error:
                 changes = self._refused(request, error)
             except Exception:
                 log.exception("unexpected error of a call", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(messages.Refused(request, failure, self._clock()))
-            quiet = (
-                partial(quiet_polls, request=request)
-                if isinstance(request, messages.PollTaskAt)
-                else None
-            )
-            tries = 1 if quiet else call_of(job, request).tries
-            changes = with_calls(changes, calls, self._clock(), tries, quiet, answered=answered)
-            known = self._records.known(job.id) if answered and not quiet else None
-            self.record_answer(
-                job.id, changes, may_wait(known, request) if known is not None else 0
-            )
+            self._record_outcome(job, request, changes, calls, answered=answered)
+
+    def _record_outcome(
+        self,
+        job: Job,
+        request: messages.Request,
+        changes: Change[Job],
+        calls: list[Exchange],
+        *,
+        answered: bool,
+    ) -> None:
+        """Record changes with their calls; polls without news leave no note of their own."""
+        if isinstance(request, messages.PollTaskAt):
+            quiet = partial(quiet_polls, request=request)
+            changes = with_calls(changes, calls, self._clock(), 1, quiet, answered=answered)
+            self.record_answer(job.id, changes, 0)
+            return
+        tries = call_of(job, request).tries
+        changes = with_calls(changes, calls, self._clock(), tries, answered=answered)
+        current = self._records.known(job.id) if answered else None
+        max_unrecorded = 0
+        if current is not None:
+            max_unrecorded = may_wait(current, request)
+        self.record_answer(job.id, changes, max_unrecorded)
+
+    def _lost(self, request: messages.Request, error: PeerUnreachable | Busy) -> Change[Job]:
+        """Return what a request means whose answer did not arrive, or whose node is busy."""
+        delivered = False
+        reason = ""
+        if isinstance(error, PeerUnreachable):
+            self._silent(request.node)
+            delivered = error.delivered
+            reason = error.reason
+        return self._applied(
+            messages.Lost(request, self._clock(), delivered, error.message, reason)
+        )
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
@@ -195,9 +239,11 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         match request:
             case messages.CreateAt():
                 spec = job.spec.for_node(request.node)
-                asked = job.nodes[request.node].consent is not None
-                acceptance = None if asked else peer.ask_first(spec, me)
-                acceptance = acceptance or peer.create_job(spec, me)
+                acceptance = None
+                if job.nodes[request.node].consent is None:
+                    acceptance = peer.ask_first(spec, me)
+                if acceptance is None:
+                    acceptance = peer.create_job(spec, me)
                 return self._applied(messages.Accepted(request, self._clock(), acceptance))
             case messages.ReserveAt():
                 peer.hold(job.id, me)
@@ -206,7 +252,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             case messages.StartAt():
                 peer.start_job(job.id, me, quorum.left_out(job))
             case messages.StartTaskAt():
-                amendments = [one.id for one in job.amendments]
+                amendments = [amendment.id for amendment in job.amendments]
                 peer.start_task(
                     job.id, job.tasks[request.task].task_id, request.task, me, amendments
                 )
@@ -217,23 +263,30 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             case messages.StopTaskAt():
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case messages.PollTaskAt():
-                task_id = job.tasks[request.task].task_id
-                events: list[messages.Event] = []
-                for role in request.roles:
-                    try:
-                        news = peer.poll_task(task_id, role, me)
-                    except NotFound as error:
-                        if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
-                            raise
-                        events.append(
-                            messages.RoleNotPlayed(task_id, request.node, role, self._clock())
-                        )
-                        continue
-                    now = self._clock()
-                    events.append(
-                        messages.TaskReported(
-                            task_id, request.node, role, news.status, now, news.failure
-                        )
-                    )
+                events = self._poll(peer, job, request)
                 return self._applied(*events, messages.Accepted(request, self._clock()))
         return self._applied(messages.Accepted(request, self._clock()))
+
+    def _poll(
+        self, peer: ParticipantApi, job: Job, request: messages.PollTaskAt
+    ) -> list[messages.Event]:
+        """Ask a node for a task at each of its roles.
+
+        Of several roles, one that the node does not play is news, not an error.
+        """
+        task_id = job.tasks[request.task].task_id
+        events: list[messages.Event] = []
+        for role in request.roles:
+            try:
+                news = peer.poll_task(task_id, role, self._peers.node)
+            except NotFound as error:
+                if error.reason != "ROLE_UNKNOWN" or len(request.roles) == 1:
+                    raise
+                events.append(messages.RoleNotPlayed(task_id, request.node, role, self._clock()))
+                continue
+            events.append(
+                messages.TaskReported(
+                    task_id, request.node, role, news.status, self._clock(), news.failure
+                )
+            )
+        return events

@@ -1,10 +1,10 @@
-"""Views of a job for people and peers: what the scheduling node knows, and what a party knows by itself."""
+"""Views of a job for people and peers: as the scheduling node knows it, and as a party knows it."""
 
 from dataclasses import replace
 
 from gateway.domain import quorum, run, waiting
 from gateway.domain.execution.runs import merge_runs
-from gateway.domain.job import Job
+from gateway.domain.job import Job, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.states import JOB, JobStatus, TaskStatus, ended
 from gateway.domain.timeouts import RunTiming, Timing
@@ -13,26 +13,12 @@ from gateway.ports import JobView, TaskView
 
 
 def view(job: Job, timing: Timing) -> JobView:
-    """Return the view of a job."""
+    """Return the view of a job that is scheduled here."""
     reasons = waiting.of_tasks(job, timing)
     return JobView(
         job.id,
         job.status,
-        [
-            TaskView(
-                t.task_id,
-                t.name,
-                t.status,
-                t.failure,
-                {n: dict(part.roles) for n, part in t.nodes.items()},
-                t.started_at,
-                t.attempt,
-                t.attempts,
-                reasons[t.name],
-                t.lineage if t.status is TaskStatus.SUCCESS else None,
-            )
-            for t in job.tasks.values()
-        ],
+        [_task_view(task, reasons[task.name]) for task in job.tasks.values()],
         job.outcome,
         job.ending.failure if job.ending else None,
         job.progress,
@@ -47,70 +33,108 @@ def view(job: Job, timing: Timing) -> JobView:
     )
 
 
+def _task_view(task: Task, waits_for: waiting.Waiting | None) -> TaskView:
+    return TaskView(
+        task.task_id,
+        task.name,
+        task.status,
+        task.failure,
+        {node: dict(node_task.roles) for node, node_task in task.nodes.items()},
+        task.started_at,
+        task.attempt,
+        task.attempts,
+        waits_for,
+        task.lineage if task.status is TaskStatus.SUCCESS else None,
+    )
+
+
 def with_local(
-    found: JobView,
+    reported: JobView,
     local: LocalJob,
     asked_before: float = 0.0,
 ) -> JobView:
-    """Add what this node knows of its own part, and of the job where the scheduling node leaves that out.
+    """Complete the scheduling node's view of a job with this node's own part.
 
-    Tasks that a peer knows by their names get the ids they run under here, and the others their names.
-    ``asked_before``: seconds since the scheduling node was asked.
+    Tasks that a peer knows by their names get the ids they run under here, and the others their
+    names. ``asked_before``: seconds since the scheduling node was asked.
     """
-    by_name = {run.task_name: run.task_id for run in local.runs}
-    by_id = {task_id: name for name, task_id in by_name.items()}
+    ids_by_name = {run.task_name: run.task_id for run in local.runs}
+    names_by_id = {task_id: name for name, task_id in ids_by_name.items()}
     tasks = []
-    for task in found.tasks:
-        if task.task_id in by_id:
-            task = replace(task, name=by_id[task.task_id])
+    for task in reported.tasks:
+        if task.task_id in names_by_id:
+            task = replace(task, name=names_by_id[task.task_id])
         else:
-            task = replace(task, task_id=by_name.get(task.task_id, task.task_id))
-        if (own := _own_part(local, task.name)) is not None and local.node not in task.nodes:
-            why = task.failure or (own.failure if task.status is TaskStatus.FAILED else None)
-            task = replace(task, nodes={**task.nodes, **own.nodes}, failure=why)
-        tasks.append(task)
-    found = replace(found, tasks=tasks, scheduler=found.scheduler or local.spec.scheduler)
+            task = replace(task, task_id=ids_by_name.get(task.task_id, task.task_id))
+        tasks.append(_with_own_part(task, local))
+    completed = replace(
+        reported,
+        tasks=tasks,
+        scheduler=reported.scheduler or local.spec.scheduler,
+        flow_id=reported.flow_id or local.spec.flow_id,
+    )
+    if ended(JOB, completed.status):
+        return _with_local_ending(completed, local)
+    if completed.waiting is None:
+        return replace(completed, waiting=_waiting_for_scheduler(completed, local, asked_before))
+    return completed
+
+
+def _with_own_part(task: TaskView, local: LocalJob) -> TaskView:
+    """Return a task with this node's part, if the scheduling node does not report that."""
+    own_part = _own_part(local, task.name)
+    if own_part is None or local.node in task.nodes:
+        return task
+    failure = task.failure
+    if failure is None and task.status is TaskStatus.FAILED:
+        failure = own_part.failure
+    return replace(task, nodes={**task.nodes, **own_part.nodes}, failure=failure)
+
+
+def _with_local_ending(reported: JobView, local: LocalJob) -> JobView:
+    """Return an ended job with the ending that is on record here, unless the node reports another."""
     ending = local.ending
-    if ending is not None and ended(JOB, found.status):
-        if found.outcome in (None, ending.outcome):
-            found = replace(found, outcome=ending.outcome, failure=found.failure or ending.failure)
-        elif found.is_inferred:
-            found = replace(found, outcome=ending.outcome, failure=ending.failure)
-    if found.waiting is None and not ended(JOB, found.status):
-        found = replace(found, waiting=_waiting_for_scheduler(found, local, asked_before))
-    return replace(found, flow_id=found.flow_id or local.spec.flow_id)
+    if ending is None:
+        return reported
+    if reported.outcome in (None, ending.outcome):
+        failure = reported.failure or ending.failure
+        return replace(reported, outcome=ending.outcome, failure=failure)
+    if reported.is_inferred:
+        return replace(reported, outcome=ending.outcome, failure=ending.failure)
+    return reported
 
 
 def _waiting_for_scheduler(
-    found: JobView,
+    reported: JobView,
     local: LocalJob,
     asked_before: float,
 ) -> waiting.Waiting | None:
-    """Return what a job waits for whose part here is done, for now or for good; None while a run goes on."""
-    if local.status in (JobStatus.PENDING, JobStatus.READY) or any(
-        not run.over for run in local.runs
-    ):
+    """Return what a job waits for while nothing is left to do here; None while a run goes on."""
+    if local.status in (JobStatus.PENDING, JobStatus.READY):
+        return None
+    if not all(run.over for run in local.runs):
         return None
     node = local.spec.scheduler
-    text = f"waits for {node}, asked {asked_before:.0f} s ago, says {found.status}"
-    if found.ends_no_callback_job and local.spec.settings.by_callback:
+    text = f"waits for {node}, asked {asked_before:.0f} s ago, says {reported.status}"
+    if reported.ends_no_callback_job and local.spec.settings.by_callback:
         text += (
             "; it is known never to end a job with sync_type: callback: stop this one, and use poll"
         )
-    since = max((run.ended_at for run in local.runs if run.ended_at), default=local.created_at)
-    return waiting.Waiting("NEXT_TASK", text, since)
+    ends = [run.ended_at for run in local.runs if run.ended_at]
+    return waiting.Waiting("NEXT_TASK", text, max(ends, default=local.created_at))
 
 
 def _own_part(local: LocalJob, task: str) -> TaskView | None:
-    """Return a task as this node knows it by itself; None where it has not run here."""
+    """Return a task as its runs here know it; None if it has not run here."""
     runs = local.newest_runs(task)
     if not runs:
         return None
     by_role: dict[str, list[Run]] = {}
-    for one in runs:
-        by_role.setdefault(one.party.role, []).append(one)
-    nodes = {local.node: {role: merge_runs(those) for role, those in by_role.items()}}
-    failure = next((one.failure for one in runs if one.failure), None)
+    for task_run in runs:
+        by_role.setdefault(task_run.party.role, []).append(task_run)
+    nodes = {local.node: {role: merge_runs(of_role) for role, of_role in by_role.items()}}
+    failures = [task_run.failure for task_run in runs if task_run.failure]
+    failure = failures[0] if failures else None
     return TaskView(
         runs[0].task_id, task, merge_runs(runs), failure, nodes, attempt=runs[0].attempt
     )
@@ -121,43 +145,38 @@ def unanswered_view(
     error: GatewayError,
     timing: RunTiming,
 ) -> JobView:
-    """Return what this node knows of a job whose scheduling node did not tell, and why it did not.
+    """Return this node's own view of a job, and why its scheduling node's view is missing.
 
-    Nodes that have no such question are never expected to.
+    Nothing is said of nodes that have no such question.
     """
-    view = local_view(local, timing)
+    own_view = local_view(local, timing)
     if isinstance(error, NotServed):
-        return view
+        return own_view
     text = f"{local.spec.scheduler} did not tell how the job is: {error.message}. This is what is known here"
-    if (
-        ended(JOB, local.status)
-        or view.waiting is None
-        or view.waiting.reason in waiting.DECIDED_HERE
-    ):
-        return replace(view, warnings=(*view.warnings, text))
-    since = local.last_contact or local.created_at
-    return replace(
-        view,
-        waiting=replace(
-            view.waiting,
-            reason=waiting.UNREACHABLE,
-            message=text,
-            since=since,
-        ),
+    waits_for = own_view.waiting
+    is_known_here = waits_for is None or waits_for.reason in waiting.DECIDED_HERE
+    if waits_for is None or is_known_here or ended(JOB, local.status):
+        return replace(own_view, warnings=(*own_view.warnings, text))
+    waits_for = replace(
+        waits_for,
+        reason=waiting.UNREACHABLE,
+        message=text,
+        since=local.last_contact or local.created_at,
     )
+    return replace(own_view, waiting=waits_for)
 
 
 def local_view(local: LocalJob, timing: RunTiming) -> JobView:
-    """Return what this node knows of a job by itself, for when the scheduling node does not answer."""
+    """Return this node's own view of a job, without its scheduling node's."""
     names = dict.fromkeys(run.task_name for run in local.runs)
-    tasks = [part for name in names if (part := _own_part(local, name)) is not None]
-    failure = local.ending.failure if local.ending else local.own_failure
+    parts = [_own_part(local, name) for name in names]
+    ending = local.ending
     return JobView(
         local.id,
         local.status,
-        tasks,
-        local.ending.outcome if local.ending else None,
-        failure,
+        [part for part in parts if part is not None],
+        ending.outcome if ending else None,
+        ending.failure if ending else local.own_failure,
         progress=run.of(local),
         flow_id=local.spec.flow_id,
         scheduler=local.spec.scheduler,

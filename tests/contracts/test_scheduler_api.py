@@ -368,9 +368,9 @@ def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
     start, long_ago = StartTaskAt(PEER, "a"), T0
     claimed = with_call(job, start, call_of(job, start).sent(long_ago))
     monkeypatch.setattr(world.me.scheduler, "change", lambda _, change: change(claimed))
-    assert world.me.scheduler._still_mine(claimed, start, long_ago)
+    assert world.me.scheduler._renew_claim(claimed, start, long_ago)
     stale = replace(start, attempt=7)
-    assert not world.me.scheduler._still_mine(claimed, stale, long_ago)
+    assert not world.me.scheduler._renew_claim(claimed, stale, long_ago)
     monkeypatch.setattr(world.me.scheduler, "_peers", Agreeing())
     left_out = world.me.scheduler._refused(start, GatewayError("no role", reason="NO_ROLE_HERE"))(
         world.job(job.id)

@@ -256,7 +256,9 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "NETWORK_LOST"
     assert seen(Exited(137, oom_killed=True, cut_off=True), AWAY).cause is None
     with monkeypatch.context() as patched:
-        patched.setattr(executor, "cause", lambda *_: Failure("STORAGE_DENIED", "the cause"))
+        patched.setattr(
+            executor, "storage_failure", lambda *_: Failure("STORAGE_DENIED", "the cause")
+        )
         assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "STORAGE_DENIED"
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
@@ -272,7 +274,7 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     (again,) = executor._stop(run, StopRun(run.run_id, 1))
     assert isinstance(again, Done) and not again.final and again.message == "no daemon answers"
     for action, event in ((Probe(run.run_id), Inspected), (Seal(run.run_id), Sealed)):
-        assert isinstance(executor._unforeseen(action), event)
+        assert isinstance(executor._unexpected_error(action), event)
     monkeypatch.setattr(launching.disk, "check_room", raising(PermissionError(13, "not permitted")))
     failed = launching.launch(local, run, fetching=False)
     assert isinstance(failed, LaunchFailed) and failed.failure.reason == "CREATE_FAILED"
@@ -283,8 +285,8 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     ends = replace(executor._hooks, end_credentials=raising(AWAY))
     monkeypatch.setattr(executor, "_hooks", ends)
     with pytest.raises(StorageAway):
-        executor._end(replace(run, collect=Call()))
-    executor._end(replace(run, collect=Call(tries=1000)))  # the job goes on without
+        executor._end_credentials(replace(run, collect=Call()))
+    executor._end_credentials(replace(run, collect=Call(tries=1000)))  # the job goes on without
 
 
 SCRIPT = """

@@ -227,7 +227,7 @@ def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_cont
             local, runs=tuple(far if r.name == run.name else r for r in local.runs)
         ),
     )
-    executor._round()
+    executor._probe_all()
 
     def known(local: LocalJob) -> list[Run]:
         """Return the run without what is reported of it, which may be answered just now."""
@@ -235,7 +235,7 @@ def test_a_run_that_is_probed_rarely_is_looked_at_without_a_write_until_its_cont
 
     assert known(jobs.get(spec.job_id)) == known(before)
     del engine.world.runs[run.name]
-    executor._round()
+    executor._probe_all()
     failure = site.run(spec.job_id, "guest.0").failure
     assert failure is not None and failure.reason == "GONE"
     over(site, spec.job_id)
@@ -261,7 +261,7 @@ def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
         executor, "_probe", lambda run: silent(run) if run.engine == "away" else probe(run)
     )
     del engine.world.runs[run.name]
-    executor._round()
+    executor._probe_all()
     ends = {place: site.run(job_id, "guest.0").failure for place, job_id in names}
     assert ends["away"] is None and ends[""] is not None and ends[""].reason == "GONE"
     for _, job_id in names:

@@ -1,0 +1,160 @@
+"""Calls of a participating node to the nodes that schedule its jobs, whatever the protocol."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.domain.execution import contact, messages
+from gateway.domain.execution.runs import merge_runs
+from gateway.domain.run import LocalJob, Run
+from gateway.domain.spec import UNCERTAIN, Ending, Failure, NodeId
+from gateway.domain.states import JOB, Outcome, ended
+from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
+from gateway.ports import Clock, JobView, SchedulerApi, TaskReport
+from gateway.runtime.context import Peers
+
+# Reasons for which a scheduling node refuses a decision on a job that has ended there or is gone.
+_TOO_LATE = ("ALREADY_DECIDED", "AUDIT_UNKNOWN")
+
+# Reasons after which a question is repeated: without a route to a node it cannot be asked.
+_ASK_AGAIN = ("NODE_UNKNOWN", *UNCERTAIN)
+
+SchedulerCall = (
+    messages.Tell
+    | messages.Confirm
+    | messages.QueryScheduler
+    | messages.AskStop
+    | messages.QueryEnding
+)
+
+
+@dataclass(frozen=True)
+class SchedulerCalls:
+    """Makes the calls; each returns the events that its answer means for the job here."""
+
+    peers: Peers
+    clock: Clock
+    reported: Callable[[LocalJob], None]
+    """called with a job whose scheduling node has answered"""
+    silent: Callable[[NodeId], None]
+    """called with a scheduling node that a report did not reach"""
+
+    def tell(
+        self,
+        local: LocalJob,
+        run: Run,
+        action: messages.Tell,
+    ) -> messages.Event:
+        """Report the status of a task at the role of a run."""
+        status = merge_runs(local.runs_of(run.task_id, run.party.role))
+        report = TaskReport(
+            run.task_id, run.party.role, status, run.failure, local.id, run.reporting.call.tries
+        )
+        try:
+            self._scheduler(local).report_task(report, local.node)
+        except GatewayError as error:  # a node that refuses reports will ask by itself
+            if isinstance(error, PeerUnreachable):
+                self.silent(local.spec.scheduler)
+            return self._failed(action, error)
+        self.reported(local)
+        return messages.Done(action, self.clock())
+
+    def confirm(self, local: LocalJob, action: messages.Confirm) -> list[messages.Event]:
+        """Report the decision on a job that waited for one, and learn whether it still counts.
+
+        An approval that comes too late is followed by a question: the job has ended there, and the
+        stop that says so may have been lost or delayed.
+        """
+        failure = local.approval.failure if local.approval else None
+        audit_id = local.audit.id if local.audit else ""
+        try:
+            self._scheduler(local).confirm_job(local.id, failure, local.node, audit_id)
+        except GatewayError as error:
+            done = self._failed(action, error, UNCERTAIN)
+            if failure is not None or error.reason not in _TOO_LATE:
+                return [done]
+            events = self.ask(local, messages.QueryScheduler())
+            stops = [event for event in events if isinstance(event, messages.StopRequested)]
+            return [done, *stops]
+        return [messages.Done(action, self.clock())]
+
+    def ask(self, local: LocalJob, action: messages.QueryScheduler) -> list[messages.Event]:
+        """Ask whether the job still exists at its scheduling node; if not, it is to stop here."""
+        scheduler = local.spec.scheduler
+        try:
+            view = self._scheduler(local).job_status(local.id, local.node)
+        except NotFound as error:
+            text = (
+                f"the scheduling node {scheduler} does not know the job any more: {error.message}"
+            )
+            now = self.clock()
+            failure = Failure(contact.FORGOT, text, local.node)
+            ending = Ending(Outcome.STOPPED, now, failure, local.node)
+            return [messages.StopRequested(now, None, ending, local.node)]
+        except GatewayError as error:
+            return [self._failed(action, error, _ASK_AGAIN)]
+        now = self.clock()
+        return [messages.Done(action, now), *missed_stop(local, view, now)]
+
+    def ask_ending(self, local: LocalJob, action: messages.QueryEnding) -> list[messages.Event]:
+        """Ask the scheduling node how the job ended."""
+        scheduler = local.spec.scheduler
+        try:
+            view = self._scheduler(local).job_status(local.id, local.node)
+        except GatewayError as error:
+            return [self._failed(action, error, _ASK_AGAIN)]
+        now = self.clock()
+        if not ended(JOB, view.status):
+            text = f"{scheduler} says {view.status}"
+            return [messages.Done(action, now, final=False, message=text)]
+        return [*missed_stop(local, view, now), messages.Done(action, now)]
+
+    def stop(self, local: LocalJob, action: messages.AskStop) -> messages.Event:
+        """Have the scheduling node stop the job; one that does not know it has nothing to stop."""
+        try:
+            self._scheduler(local).stop_job(local.id, "", local.node)
+        except GatewayError as error:
+            return self._failed(action, error, _ASK_AGAIN)
+        return messages.Done(action, self.clock())
+
+    def _scheduler(self, local: LocalJob) -> SchedulerApi:
+        return self.peers.scheduler(local.spec.scheduler, local.spec.protocol)
+
+    def _failed(
+        self,
+        action: SchedulerCall,
+        error: GatewayError,
+        repeated: Collection[str] = (),
+    ) -> messages.Done:
+        """Return the failure of a call; it is repeated for these reasons, and after silence."""
+        if isinstance(error, (PeerUnreachable, Busy)):
+            return messages.Done(action, self.clock(), final=False, message=error.message)
+        is_final = error.reason not in repeated
+        return messages.Done(action, self.clock(), is_final, f"{error.reason} {error.message}")
+
+
+def missed_stop(
+    local: LocalJob,
+    view: JobView,
+    now: datetime,
+) -> list[messages.StopRequested]:
+    """Return the stop that did not arrive of a job that has ended at its scheduling node.
+
+    Empty for a job that goes on. A node that reports tasks alone, and each only from its start on,
+    has to report all of them before its success counts.
+    """
+    has_all_tasks = len(view.tasks) >= len(local.spec.dag.nodes)
+    if not ended(JOB, view.status):
+        return []
+    if view.outcome is Outcome.SUCCEEDED and not has_all_tasks:
+        return []
+    outcome = view.outcome or Outcome.STOPPED
+    by = local.spec.scheduler
+    failure = view.failure
+    if outcome is Outcome.FAILED and failure is None:
+        text = f"{by} says that the job has failed, and not why"
+        failure = local.own_failure or Failure("FAILED", text, by)
+    if outcome is Outcome.STOPPED and failure is None:
+        failure = Failure("STOPPED", f"stopped by {by}, which did not say why", by)
+    ending = Ending(outcome, now, failure, by)
+    return [messages.StopRequested(now, None, ending, by, is_inferred=view.is_inferred)]
