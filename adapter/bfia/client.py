@@ -1,4 +1,4 @@
-"""Calls other nodes: `SchedulerApi` and `ParticipantApi` over HTTP, each method a request."""
+"""Calls other nodes: `SchedulerApi` and `ParticipantApi` over HTTP, one request per method."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -41,21 +41,49 @@ from gateway.runtime.trials import Step
 from route_table.live import LiveRoutes
 from route_table.model import Route, UnknownNode
 
+# Job, nodes -> the job's signed bundles for these nodes.
 Sign = Callable[[JobSpec, Sequence[NodeId]], Mapping[NodeId, Mapping[str, Any]]]
-"""returns the signed bundles of a job for nodes"""
+# Node, job (or its id) -> the node's permits that the job uses there.
 Permits = Callable[[NodeId, JobSpec | str], str]
-"""returns the permits of a node that a job, or the job of an id, uses there"""
+
+_PORTS = {"http": 80, "https": 443}
+_REACH_TIMEOUT = 2.0  # seconds for a connection to come up
+_ALL_NODES_FACTOR = 3.0  # times the usual deadline for a call that waits for all nodes of a job
+
+
+def _sign_nothing(spec: JobSpec, nodes: Sequence[NodeId]) -> Mapping[NodeId, Mapping[str, Any]]:
+    return {}
+
+
+def _no_permits(node: NodeId, job: JobSpec | str) -> str:
+    return ""
+
+
+def _no_headers(node: NodeId) -> Mapping[str, str]:
+    return {}
+
+
+def _no_key() -> KeyPair | None:
+    return None
+
+
+def _ignore(exchange: Exchange) -> None:
+    pass
 
 
 class _Client:
-    def __init__(self, peer: Peer, sign: Sign = lambda spec, nodes: {}) -> None:
+    def __init__(self, peer: Peer, sign: Sign = _sign_nothing) -> None:
         self._peer = peer
         self._sign = sign
 
     def _bundles(self, spec: JobSpec, nodes: Sequence[NodeId]) -> dict[str, Any]:
-        """Return the member of a body that holds the signed bundles; none to a node that has sent no keys."""
-        found = self._sign(spec, nodes) if self._peer.takes_bundles else {}
-        return {"signed_bundles": found} if found else {}
+        """Return the body's field with the signed bundles; empty for a peer without keys."""
+        if not self._peer.takes_bundles:
+            return {}
+        bundles = self._sign(spec, nodes)
+        if not bundles:
+            return {}
+        return {"signed_bundles": bundles}
 
 
 class SchedulerClient(_Client):
@@ -66,7 +94,7 @@ class SchedulerClient(_Client):
         with traced(spec.trace_id):
             self._peer.check_profile()
             body = translate.create_body(spec, self._peer.profile) | self._bundles(spec, spec.nodes)
-            self._peer.post("/job/create_all", body, timeout_factor=3.0)
+            self._peer.post("/job/create_all", body, timeout_factor=_ALL_NODES_FACTOR)
         return spec.job_id
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
@@ -79,41 +107,41 @@ class SchedulerClient(_Client):
             "role": report.role,
             "status": translate.wire_status(report.status, profile),
         }
-        self._peer.post("/task/callback", body | translate.failed_by(report.failure))
+        self._peer.post("/task/callback", body | translate.failure_fields(report.failure))
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Use an extension; a peer without it tries again by itself."""
+        """Send ``job/resource/free``, an extension; a peer without it tries again by itself."""
         with suppress(NotServed):
             self._peer.ask("/job/resource/free", {"job_id": job_id})
 
     def job_status(self, job_id: str, sender: NodeId) -> JobView:
-        """Send the peer's usual HTTP method, and by the other where it refuses that.
+        """Send ``status_all`` with the peer's usual HTTP method; after a refusal, with the other.
 
-        Its first refusal counts.
+        If the peer refuses both, raises the first refusal.
         """
-        ways = ("GET", "POST") if self._peer.profile.status_by_get else ("POST", "GET")
+        profile = self._peer.profile
+        usual, alternative = "POST", "GET"
+        if profile.status_by_get:
+            usual, alternative = "GET", "POST"
         try:
-            data = self._peer.job_status(ways[0], job_id)
+            data = self._peer.job_status(usual, job_id)
         except Refused as refused:
             try:
-                data = self._peer.job_status(ways[1], job_id)
+                data = self._peer.job_status(alternative, job_id)
             except Refused:
                 raise refused from None
-        profile = self._peer.profile
         return replace(
             job_view(job_id, data),
             is_inferred=profile.stops_for_failures and not data.get("outcome"),
             ends_no_callback_job=profile.ends_no_callback_job,
         )
 
-    def suspend_job(
-        self,
-        job_id: str,
-        on: bool,
-        sender: NodeId,
-    ) -> None:
-        """Use an extension. Raises `NotServed` by a peer without it."""
-        self._peer.ask("/job/suspend" if on else "/job/resume", {"job_id": job_id})
+    def suspend_job(self, job_id: str, on: bool, sender: NodeId) -> None:
+        """Send an extension. Raises `NotServed` if the peer lacks it."""
+        path = "/job/resume"
+        if on:
+            path = "/job/suspend"
+        self._peer.ask(path, {"job_id": job_id})
 
     def amend_job(
         self,
@@ -122,14 +150,16 @@ class SchedulerClient(_Client):
         reason: str,
         sender: NodeId,
     ) -> int:
-        """Use an extension. Raises `NotServed` by a peer without it."""
-        body = {
-            "job_id": job_id,
-            "parameters": parameters,
-            "reason": reason,
-        }
-        version = self._peer.ask("/job/parameters", body, timeout_factor=3.0).get("version")
-        return version if isinstance(version, int) else 0
+        """Send an extension; return the version of the parameters (0: not reported).
+
+        Raises `NotServed` if the peer lacks it.
+        """
+        body = {"job_id": job_id, "parameters": parameters, "reason": reason}
+        data = self._peer.ask("/job/parameters", body, timeout_factor=_ALL_NODES_FACTOR)
+        version = data.get("version")
+        if not isinstance(version, int):
+            return 0
+        return version
 
     def confirm_job(
         self,
@@ -138,27 +168,26 @@ class SchedulerClient(_Client):
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Send ``job/audit/confirm`` where a question was asked, else by our ``job/audit_confirm``."""
+        """Send ``job/audit/confirm`` for an audit, else ``job/audit_confirm``."""
         if audit:
             self._peer.post(f"{JOB_AUDIT}/confirm", translate.audit_answer_body(audit, failure))
             return
-        body: dict[str, Any] = {
-            "job_id": job_id,
-            "status": str(JobStatus.REJECTED if failure else JobStatus.READY),
-        }
-        self._peer.post("/job/audit_confirm", body | translate.failed_by(failure))
+        status = JobStatus.READY
+        if failure is not None:
+            status = JobStatus.REJECTED
+        body: dict[str, Any] = {"job_id": job_id, "status": str(status)}
+        self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
 
     def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
-        """Use an extension. Raises `NotServed` by a peer without it."""
+        """Send an extension. Raises `NotServed` if the peer lacks it."""
         body = {
             "job_id": wanted.job_id,
             "new_job_id": wanted.new_job_id,
             "from": wanted.start,
             "parameters": wanted.parameters,
         }
-        return translate.rerun_answer(
-            wanted, self._peer.ask("/job/rerun", body, timeout_factor=3.0)
-        )
+        data = self._peer.ask("/job/rerun", body, timeout_factor=_ALL_NODES_FACTOR)
+        return translate.read_rerun_result(wanted, data)
 
     def stop_job(
         self,
@@ -167,8 +196,8 @@ class SchedulerClient(_Client):
         sender: NodeId,
         why: Failure | None = None,
     ) -> None:
-        """Send ``job/stop_all``, which has no place for a cause; ``task_name`` in it is ours."""
-        self._peer.post("/job/stop_all", _of_task(job_id, task_name))
+        """Send ``job/stop_all``, which has no field for a cause; ``task_name`` is an extension."""
+        self._peer.post("/job/stop_all", _job_or_task(job_id, task_name))
 
 
 class ParticipantClient(_Client):
@@ -177,31 +206,29 @@ class ParticipantClient(_Client):
     def __init__(
         self,
         peer: Peer,
-        sign: Sign = lambda spec, nodes: {},
-        permits: Permits = lambda node, job: "",
+        sign: Sign = _sign_nothing,
+        permits: Permits = _no_permits,
     ) -> None:
         super().__init__(peer, sign)
         self._permits = permits
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Send ``job/create``; that the peer has the job already is not an error, however its profile says so."""
-        profile = self._peer.profile
-        self._peer.check_profile()
+        """Send ``job/create``; a peer that has the job already has accepted it."""
+        peer = self._peer
+        profile = peer.profile
+        peer.check_profile()
         try:
-            body = translate.create_body(spec, profile) | self._bundles(spec, [self._peer.node])
-            response = self._peer.post(
-                "/job/create", body, permits=self._permits(self._peer.node, spec)
-            )
+            body = translate.create_body(spec, profile) | self._bundles(spec, [peer.node])
+            data = peer.post("/job/create", body, permits=self._permits(peer.node, spec))
         except Refused as refused:
             if not profile.says_exists or profile.says_exists not in refused.message:
                 raise
-            return (
-                Acceptance()
-            )  # it has it from an earlier try whose answer was lost: ids are random
-        return translate.acceptance(response, profile)
+            # Ids are random: the peer has it from an earlier try whose response was lost.
+            return Acceptance()
+        return translate.read_acceptance(data, profile)
 
     def ask_first(self, spec: JobSpec, sender: NodeId) -> Acceptance | None:
-        """Send ``job/audit/apply`` where the peer's profile wants that; its answer comes later."""
+        """Send ``job/audit/apply`` if the peer's profile needs it; the decision comes later."""
         profile = self._peer.profile
         if not profile.audits_first:
             return None
@@ -209,42 +236,33 @@ class ParticipantClient(_Client):
         self._peer.post(f"{JOB_AUDIT}/apply", translate.audit_body(spec, profile))
         return Acceptance(waits=True, asked_only=True)
 
-    def withdraw(
-        self,
-        job_id: str,
-        ending: Ending | None,
-        sender: NodeId,
-    ) -> None:
+    def withdraw(self, job_id: str, ending: Ending | None, sender: NodeId) -> None:
         """Send ``job/audit/terminate``; a peer that does not serve it is skipped."""
         body = {"audit_id": approval.id_for(job_id), **translate.ending_fields(ending)}
         with suppress(NotServed):
             self._peer.ask(f"{JOB_AUDIT}/terminate", body)
 
     def dry_run(self, spec: JobSpec, sender: NodeId) -> Sequence[Item]:
-        """Use an extension. Raises `NotServed` by a peer without it."""
+        """Send an extension. Raises `NotServed` if the peer lacks it."""
         body = translate.create_body(spec, self._peer.profile)
-        return translate.items(
-            self._peer.ask("/job/plan", body, permits=self._permits(self._peer.node, spec))
-        )
+        permits = self._permits(self._peer.node, spec)
+        return translate.read_plan(self._peer.ask("/job/plan", body, permits=permits))
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Use an extension; a peer without it reserves nothing, which is not an error."""
+        """Send an extension; a peer without it reserves nothing, which is not an error."""
         with suppress(NotServed):
             self._peer.ask("/job/resource/apply", {"job_id": job_id})
 
     def give_back(self, job_id: str, sender: NodeId) -> None:
-        """Use an extension; a peer without it reserved nothing."""
+        """Send an extension; a peer without it has reserved nothing."""
         with suppress(NotServed):
             self._peer.ask("/job/resource/return", {"job_id": job_id})
 
-    def start_job(
-        self,
-        job_id: str,
-        sender: NodeId,
-        without: Sequence[str] = (),
-    ) -> None:
-        """Send ``job/start``; ``without`` in it is ours, and left out where nobody is."""
-        body = {"job_id": job_id, **({"without": list(without)} if without else {})}
+    def start_job(self, job_id: str, sender: NodeId, without: Sequence[str] = ()) -> None:
+        """Send ``job/start``; ``without`` (the excluded parties) is an extension."""
+        body: dict[str, Any] = {"job_id": job_id}
+        if without:
+            body["without"] = list(without)
         self._peer.post("/job/start", body, permits=self._permits(self._peer.node, job_id))
 
     def offer_parameters(
@@ -255,8 +273,7 @@ class ParticipantClient(_Client):
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """Use an extension. Raises `NotServed` by a peer without it."""
-        signed = self._bundles(amended, [self._peer.node]) if amended else {}
+        """Send an extension. Raises `NotServed` if the peer lacks it."""
         body = {
             "job_id": job_id,
             "amendment": offered.id,
@@ -264,8 +281,9 @@ class ParticipantClient(_Client):
             "reason": offered.reason,
             "by": offered.by,
             "holding": list(holding),
-            **signed,
         }
+        if amended is not None:
+            body |= self._bundles(amended, [self._peer.node])
         self._peer.ask("/job/parameters/offer", body)
 
     def start_task(
@@ -276,32 +294,28 @@ class ParticipantClient(_Client):
         sender: NodeId,
         holding: Sequence[str] = (),
     ) -> None:
-        """Send ``task/start``; ``amendments`` in it is ours, for a job whose parameters were changed."""
-        body: dict[str, Any] = {
-            "job_id": job_id,
-            "task_id": task_id,
-            "task_name": task_name,
-        }
-        self._peer.post("/task/start", body | ({"amendments": list(holding)} if holding else {}))
+        """Send ``task/start``; ``amendments`` (changed parameters in force) is an extension."""
+        body: dict[str, Any] = {"job_id": job_id, "task_id": task_id, "task_name": task_name}
+        if holding:
+            body["amendments"] = list(holding)
+        self._peer.post("/task/start", body)
 
-    def poll_task(
-        self,
-        task_id: str,
-        role: str,
-        sender: NodeId,
-    ) -> TaskNews:
-        """Send ``task/poll``; peers report an unknown task in different ways."""
+    def poll_task(self, task_id: str, role: str, sender: NodeId) -> TaskNews:
+        """Send ``task/poll``. Raises `NotFound` for an unknown task, however the peer reports it."""
         try:
             data = self._peer.post("/task/poll", {"task_id": task_id, "role": role})
         except Refused as refused:
-            unknown = (
-                refused.reason == Refused.reason and self._peer.profile.poll_error_means_unknown
-            )
-            if unknown or refused.reason == "TASK_UNKNOWN":
+            if self._means_unknown_task(refused):
                 raise NotFound(refused.message, reason="TASK_UNKNOWN") from refused
             raise
         status = translate.read_status(data.get("status"))
         return TaskNews(status, failure_of(data.get("failed_by")))
+
+    def _means_unknown_task(self, refused: Refused) -> bool:
+        if refused.reason == "TASK_UNKNOWN":
+            return True
+        has_own_reason = refused.reason != Refused.reason
+        return self._peer.profile.poll_error_means_unknown and not has_own_reason
 
     def stop_job(
         self,
@@ -310,45 +324,44 @@ class ParticipantClient(_Client):
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Send ``job/stop``, or withdraw the question where the job was only asked about."""
-        body = _of_task(job_id, task_name) | translate.ending_fields(ending)
+        """Send ``job/stop``; withdraw the audit of a job that the peer does not have yet."""
+        profile = self._peer.profile
+        body = _job_or_task(job_id, task_name) | translate.ending_fields(ending)
         try:
             self._peer.post("/job/stop", body)
         except (NotFound, Refused) as refused:
-            if task_name or not self._peer.profile.audits_first or refused.reason in UNCERTAIN:
+            if task_name or not profile.audits_first or refused.reason in UNCERTAIN:
                 raise
-            try:  # withdraw the question; where the node knows of none either, its first refusal stands
-                self.withdraw(job_id, ending, sender)
-            except PeerUnreachable:
-                raise
-            except GatewayError:
-                raise refused from None
+            self._withdraw_after(refused, job_id, ending, sender)
             return
         has_succeeded = ending is not None and ending.outcome is Outcome.SUCCEEDED
-        if self._peer.profile.stops_at_second_request and not task_name and not has_succeeded:
+        if profile.stops_at_second_request and not task_name and not has_succeeded:
             with suppress(Refused):  # the first was accepted
                 self._peer.post("/job/stop", body)
 
-    def stop_task(
-        self,
-        job_id: str,
-        task_id: str,
-        task_name: str,
-        sender: NodeId,
+    def _withdraw_after(
+        self, refused: GatewayError, job_id: str, ending: Ending | None, sender: NodeId
     ) -> None:
-        """Send ``task/stop``, or ``job/stop`` with the task's name, as the peer's profile says."""
+        """Withdraw the audit of a job; raise the earlier refusal if the peer knows no audit either."""
+        try:
+            self.withdraw(job_id, ending, sender)
+        except PeerUnreachable:
+            raise
+        except GatewayError:
+            raise refused from None
+
+    def stop_task(self, job_id: str, task_id: str, task_name: str, sender: NodeId) -> None:
+        """Send ``task/stop``, or ``job/stop`` with the task's name: the peer's profile decides."""
         if self._peer.profile.stops_task_by_id or not job_id:
             self._peer.post("/task/stop", {"task_id": task_id})
         else:
             self._peer.post("/job/stop", {"job_id": job_id, "task_name": task_name})
 
-    def delete_job(
-        self,
-        job_id: str,
-        dry_run: bool,
-        sender: NodeId,
-    ) -> None:
-        """Use an extension. Raises `NotServed` by a peer without it."""
+    def delete_job(self, job_id: str, dry_run: bool, sender: NodeId) -> None:
+        """Send an extension; an unknown job counts as deleted.
+
+        Raises `NotServed` if the peer lacks it.
+        """
         body = {"job_id": job_id, "dry_run": dry_run}
         try:
             self._peer.ask("/job/delete", body)
@@ -357,16 +370,16 @@ class ParticipantClient(_Client):
                 raise
 
 
-def _of_task(job_id: str, task_name: str) -> dict[str, Any]:
-    """Return the body about a job, or about one of its tasks."""
-    return {"job_id": job_id, **({"task_name": task_name} if task_name else {})}
-
-
-_PORTS = {"http": 80, "https": 443}
+def _job_or_task(job_id: str, task_name: str) -> dict[str, Any]:
+    """Return a body about a job, or about one of its tasks."""
+    body = {"job_id": job_id}
+    if task_name:
+        body["task_name"] = task_name
+    return body
 
 
 class BfiaProtocol:
-    """The standard as a protocol; each of its clients reads its peer's route anew at every call."""
+    """The standard as a protocol; its clients read their peer's route again at every call."""
 
     name = PROTOCOL
     numbers_tasks = False
@@ -375,63 +388,55 @@ class BfiaProtocol:
         self,
         me: NodeId,
         routes: LiveRoutes,
-        observe: Callable[[Exchange], None] = lambda _: None,
+        observe: Callable[[Exchange], None] = _ignore,
     ) -> None:
         self._me = me
         self._routes = routes
         self._connections = Connections(observe)
-        self.sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {}
-        """returns further headers by which this node proves itself to another"""
-        self.key: Callable[[], KeyPair | None] = lambda: None
-        """returns the key pair that signs requests"""
-        self.bundles: Sign = lambda spec, nodes: {}
-        self.permits: Permits = lambda node, job: ""
+        # Node -> further headers that prove this node's identity to it.
+        self.sign: Callable[[NodeId], Mapping[str, str]] = _no_headers
+        # Returns the key pair that signs requests.
+        self.key: Callable[[], KeyPair | None] = _no_key
+        self.bundles: Sign = _sign_nothing
+        self.permits: Permits = _no_permits
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
-        """Return a client for a node that schedules."""
+        """Return a client for a scheduling node."""
         return SchedulerClient(self.peer(node), self.bundles)
 
     def participant(self, node: NodeId) -> ParticipantApi:
-        """Return a client for a node that takes part."""
+        """Return a client for a participating node."""
         return ParticipantClient(self.peer(node), self.bundles, self.permits)
 
-    def environment(
-        self,
-        local: LocalJob,
-        run: Run,
-        site: Site,
-    ) -> dict[str, str]:
-        """Return the variables that the component layer promises a run's container."""
+    def environment(self, local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+        """Return the environment variables of a run's container (component layer)."""
         return environment(local, run, site, per_task=self.session_per_task(local.spec))
 
     def container_status(self, run: Run, address: str) -> TaskStatus | None:
-        """Ask a container at its control port (component layer 5); None where it has not ended its work."""
+        """Ask a container at its control port (component layer 5); None while it works."""
         return container_status(run, address)
 
     def session_per_task(self, spec: JobSpec) -> bool:
-        """Whether some node of a job has a session for each task, so that all its containers need one."""
-        return any(self._profile(node).session_per_task for node in spec.nodes if node != self._me)
+        """True if one of the job's nodes has a session for each task: then all containers need one."""
+        peers = [node for node in spec.nodes if node != self._me]
+        return any(self._profile(node).session_per_task for node in peers)
 
     def _profile(self, node: NodeId) -> Profile:
         try:
-            return PROFILES.get(self._routes.resolve(node).profile, PROFILES["spec"])
+            route = self._routes.resolve(node)
         except UnknownNode:
             return PROFILES["spec"]
+        return PROFILES.get(route.profile, PROFILES["spec"])
 
     def try_route(self, node: NodeId) -> list[Step]:
         """Test the route to a node in both directions."""
         return try_route(self.peer(node), self._routes.table, node, self._me)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
-        """Return the job as ``create_all`` has it, in the standard's own spelling."""
+        """Return the body of a job's ``create_all`` in the standard's own spelling."""
         return create_body(spec, PROFILES["spec"])
 
-    def specified(
-        self,
-        request: Mapping[str, Any],
-        scheduler: NodeId,
-        trace_id: str,
-    ) -> JobSpec:
+    def specified(self, request: Mapping[str, Any], scheduler: NodeId, trace_id: str) -> JobSpec:
         """Read a job that `request` has written. Raises `Invalid`."""
         try:
             body = wire.CreateJob.model_validate(dict(request))
@@ -440,9 +445,8 @@ class BfiaProtocol:
             if foreign is not None:
                 raise Invalid([foreign]) from None
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None
-        return replace(
-            job_spec(body, body.job_id, scheduler, trace_id), unknown_fields=unknown_fields(body)
-        )
+        spec = job_spec(body, body.job_id, scheduler, trace_id)
+        return replace(spec, unknown_fields=unknown_fields(body))
 
     def send(
         self,
@@ -456,28 +460,38 @@ class BfiaProtocol:
         return self.peer(node).raw("POST", path, body, timeout_factor=timeout_factor, more=headers)
 
     def reaches(self, node: NodeId) -> bool:
-        """Whether a connection to a node comes up.
+        """True if a connection to a node comes up.
 
-        A node behind another one gets a request, as only its relay knows whether it is there.
+        A node behind a relay gets a request: only the relay knows whether it can be reached.
         """
         try:
             route = self._routes.table.resolve(node)
             if route.via:
                 self.peer(node).raw("POST", HELLO, {})
-                return True
-            url = urlsplit(route.url)
-            with socket.create_connection(
-                (url.hostname or "", url.port or _PORTS[url.scheme]), timeout=2.0
-            ):
-                return True
+            else:
+                _connect(route.url)
         except (UnknownNode, OSError, ValueError, KeyError, GatewayError):
             return False
+        return True
 
     def close(self) -> None:
         """Close the connections to all peers."""
         self._connections.close()
 
     def peer(self, node: NodeId, route: Route | None = None) -> Peer:
-        """Return the HTTP client for a node, as its route says at each call, or by another route."""
-        resolve = self._routes.resolve if route is None else lambda _: route
+        """Return the HTTP client for a node; without ``route`` it uses the node's own at each call."""
+
+        def resolve(_: NodeId) -> Route:
+            if route is None:
+                return self._routes.resolve(node)
+            return route
+
         return Peer(self._me, node, resolve, self._connections, self.sign, self.key)
+
+
+def _connect(address: str) -> None:
+    """Open a connection and close it. Raises `OSError`, `ValueError` or `KeyError` for a bad URL."""
+    url = urlsplit(address)
+    port = url.port or _PORTS[url.scheme]
+    with socket.create_connection((url.hostname or "", port), timeout=_REACH_TIMEOUT):
+        pass

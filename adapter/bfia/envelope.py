@@ -156,7 +156,7 @@ def _invalid(request: Request, error: RequestValidationError) -> Invalid:
     foreign = not_for_create_all(error.body) if translate.is_job(model) else None
     if foreign is not None:
         return Invalid([foreign])
-    return Invalid([*refusal(request, error).problems, *translate.faults(error.body, model)])
+    return Invalid([*refusal(request, error).problems, *translate.job_problems(error.body, model)])
 
 
 def denial(

@@ -65,7 +65,7 @@ def router(
     @path("/job/plan", "A node asks what would happen to a job here (ours)")
     def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
-        return wire.PlanData(checks=translate.in_words(participant.dry_run(spec, caller.node)))
+        return wire.PlanData(checks=translate.redact_plan(participant.dry_run(spec, caller.node)))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
     def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
@@ -105,7 +105,7 @@ def router(
     def audit_confirm(
         body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
     ) -> None:
-        scheduler.confirm_job(body.job_id, translate.refusal(body, caller.node), caller.node)
+        scheduler.confirm_job(body.job_id, translate.read_refusal(body, caller.node), caller.node)
 
     @path("/job/suspend", "A node of the job has no further task started (extension)")
     def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
@@ -135,7 +135,7 @@ def router(
 
     @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
     def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller) -> None:
-        ending = translate.ending(body, datetime.now(UTC), caller.node)
+        ending = translate.read_ending(body, datetime.now(UTC), caller.node)
         participant.stop_job(body.job_id, body.task_name, ending, caller.node)
 
     @path("/task/stop", "The scheduling node ends a task (one peer's own path)")
@@ -171,7 +171,7 @@ def router(
     def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
         news = participant.poll_task(body.task_id, body.role, caller.node)
         status = translate.wire_status(news.status, caller.profile)
-        return wire.StateData(status=status, **translate.failed_by(news.failure))
+        return wire.StateData(status=status, **translate.failure_fields(news.failure))
 
     @path("/task/callback", "A participating node reports a task's state (3.9)", limiters.news)
     def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
@@ -278,14 +278,14 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         limiters.news,
     )
     def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller) -> None:
-        audits.confirm(body.audit_id, translate.refusal(body, caller.node), caller.node)
+        audits.confirm(body.audit_id, translate.read_refusal(body, caller.node), caller.node)
 
     @path("/terminate", "A node withdraws its question, or its answer (management 8)")
     def terminate(
         body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller
     ) -> None:
         audits.terminate(
-            body.audit_id, caller.node, translate.ending(body, datetime.now(UTC), caller.node)
+            body.audit_id, caller.node, translate.read_ending(body, datetime.now(UTC), caller.node)
         )
 
     @router.get(

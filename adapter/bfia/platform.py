@@ -1,8 +1,10 @@
-"""What this node's own platform and its containers request: ``/v1/platform/schedule`` (control layer 4 and 5).
+"""Paths for this node's own platform and its containers (control layer 4 and 5), and for providers.
 
-With it ``/v2/provider``, the first users' form of registering images. The standard leaves open how lines of a log
-are numbered, what makes a line's level, and whose lines a node with several roles gives. Here: from 0; see
-`gateway.data.logs`; those of all its roles, unless ``role`` picks one.
+``/v1/platform/schedule`` is the standard's, ``/v2/provider`` the first users' form of registering images.
+
+The standard leaves the details of logs open. Here lines are numbered from 0, their level is read as in
+`gateway.data.logs`, and a node with several roles returns the lines of all of them unless ``role``
+selects one.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
@@ -37,36 +40,33 @@ from provider_registry.registry import Written
 E = TypeVar("E", bound=Callable[..., Any])
 
 SCHEDULE = "/v1/platform/schedule"
-OTHER = "/v2/schedule"
-"""another spelling of `SCHEDULE`, which the first users have"""
-_FROM_CONTAINER = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+OTHER = "/v2/schedule"  # the first users' spelling of SCHEDULE
+TASK = f"{SCHEDULE}/task"
+KEYS = tuple(wire.ProviderKeys.model_fields)
+LARGEST_NUMBER = 10**15  # of a log's line
+_CONTAINER_STATES = (TaskStatus.RUNNING, TaskStatus.SUCCESS, TaskStatus.FAILED)
+_LONGEST_STATUS = 100  # characters of a callback's unknown status that are logged
 
 
-def _spelled(
-    router: APIRouter,
-    path: str,
-    *methods: str,
-    **options: Any,
-) -> Callable[[E], E]:
-    """Serve a path in both spellings; the standard's is described, with the first of the methods."""
+def _serve(router: APIRouter, path: str, *methods: str, **options: Any) -> Callable[[E], E]:
+    """Serve a path in both spellings; the interface description has the standard's first method."""
 
-    def serve(endpoint: E) -> E:
-        for at in (SCHEDULE, OTHER):
+    def add(endpoint: E) -> E:
+        for base in (SCHEDULE, OTHER):
             for method in methods:
-                shown = (at, method) == (SCHEDULE, methods[0])
                 router.add_api_route(
-                    at + path,
+                    base + path,
                     endpoint,
                     methods=[method],
-                    include_in_schema=shown,
+                    include_in_schema=base == SCHEDULE and method == methods[0],
                     **options,
                 )
         return endpoint
 
-    return serve
+    return add
 
 
-class _Flow(BaseModel):
+class _FlowQuery(BaseModel):
     flow_id: str = Field(default="", description="only this flow")
 
 
@@ -79,31 +79,32 @@ def operator_router(
     expanded: Callable[[JobSpec], JobSpec],
     ids_bytes: int = IDS_BYTES,
 ) -> APIRouter:
-    """Return the paths for this node's own platform; ``coordinator_node`` schedules the jobs submitted here.
+    """Return the paths for this node's own platform; ``coordinator_node`` schedules its jobs.
 
-    ``expanded`` puts the nodes of the job's project in place of the word for them. ``ids_bytes``: of a body at the
-    paths that take no job.
+    ``expanded`` replaces `ALL_SITES` in a job by the nodes of the job's project. ``ids_bytes`` limits
+    the bodies at the paths that take no job.
     """
     router = APIRouter(tags=["platform"], route_class=Route)
 
-    @_spelled(router, "/job/create_all", "POST", summary="Submit a job")
+    @_serve(router, "/job/create_all", "POST", summary="Submit a job")
     async def create_all(
         request: Request,
         sender: Sender,
         body: Annotated[wire.CreateAll, examples.CREATE_ALL],
     ) -> wire.Answer[wire.JobData]:
         """Create a job at every node that it names. Responds when all have accepted it, or one refused."""
-        trace = sender.trace_id or new_trace_id()
-        spec = translate.job_spec(body, "", coordinator_node, trace)
+        trace_id = sender.trace_id or new_trace_id()
+        spec = translate.job_spec(body, "", coordinator_node, trace_id)
         if any(party.node == ALL_SITES for party in spec.parties):
-            spec = await on(limiters.rest, sender, lambda: expanded(spec))
-        job_id = new_id(map(profile_of, {coordinator_node, *spec.nodes} - {own_node}))
+            spec = await on(limiters.rest, sender, partial(expanded, spec))
+        peers = {coordinator_node, *spec.nodes} - {own_node}
+        job_id = new_id(map(profile_of, peers))
         spec = replace(spec, job_id=job_id, unknown_fields=translate.unknown_fields(body))
-        job_id = await on(limiters.peers, sender, lambda: jobs.submit(spec))
+        job_id = await on(limiters.peers, sender, partial(jobs.submit, spec))
         request.state.answered = {"job_id": job_id}
         return ok(wire.JobData(job_id=job_id))
 
-    @_spelled(
+    @_serve(
         router,
         "/job/status_all",
         "GET",
@@ -113,13 +114,14 @@ def operator_router(
         max_body_size=ids_bytes,
     )
     async def status_all(request: Request) -> wire.Answer[wire.StatusData]:
-        wanted, sender = (await read(request, wire.JobQuery)).job_id, incoming(request)
-        view = await on(limiters.rest, sender, lambda: jobs.status_here(wanted))
-        if view is None:  # another node knows, and may take its time
-            view = await on(limiters.peers, sender, lambda: jobs.status(wanted))
+        query = await read(request, wire.JobQuery)
+        sender = incoming(request)
+        view = await on(limiters.rest, sender, partial(jobs.status_here, query.job_id))
+        if view is None:  # another node has the job, and may be slow
+            view = await on(limiters.peers, sender, partial(jobs.status, query.job_id))
         return ok(wire.StatusData(**translate.status_body(view)))
 
-    @_spelled(
+    @_serve(
         router,
         "/job/stop_all",
         "POST",
@@ -128,10 +130,10 @@ def operator_router(
     )
     async def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], sender: Sender) -> Done:
         """Stop a job, whichever node schedules it. What is over stays as it is; a second stop changes nothing."""
-        await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
+        await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
         return ok()
 
-    @_spelled(
+    @_serve(
         router,
         "/job/stop_task",
         "POST",
@@ -142,22 +144,24 @@ def operator_router(
         body: Annotated[wire.StopTaskOfJob, examples.STOP_TASK_OF_JOB], sender: Sender
     ) -> Done:
         """Stop one task and what follows it. Other branches go on; the job ends when nothing is left to run."""
-        await on(limiters.peers, sender, lambda: jobs.stop(body.job_id, body.task_name))
+        await on(limiters.peers, sender, partial(jobs.stop, body.job_id, body.task_name))
         return ok()
 
-    @_spelled(
+    @_serve(
         router,
         "/job/query_job_list",
         "GET",
         summary="All jobs of a flow, or all jobs",
-        openapi_extra=described(_Flow),
+        openapi_extra=described(_FlowQuery),
         max_body_size=ids_bytes,
     )
     async def query_job_list(request: Request) -> wire.Answer[wire.JobList]:
-        asked = await read(request, _Flow)
-        flow_id = asked.flow_id if asked.model_fields_set else None
-        found = await on(limiters.peers, incoming(request), lambda: jobs.jobs(flow_id))
-        return ok(wire.JobList(job_list=dict(found)))
+        query = await read(request, _FlowQuery)
+        flow_id = None
+        if query.model_fields_set:
+            flow_id = query.flow_id
+        states = await on(limiters.peers, incoming(request), partial(jobs.jobs, flow_id))
+        return ok(wire.JobList(job_list=dict(states)))
 
     return router
 
@@ -165,14 +169,14 @@ def operator_router(
 def container_router(
     take: Callable[[Callback], None],
     limiters: Limiters,
-    run_of_token: Callable[[str], str | None] = lambda token: token,
+    run_of_token: Callable[[str], str | None] = str,
     *,
     by_address: bool = True,
 ) -> APIRouter:
-    """Return the path on which containers report.
+    """Return the path for the callbacks of containers.
 
-    ``run_of_token`` gives the run that a callback's token belongs to, None for an unknown token; ``by_address``:
-    whether a run may be recognised by its address where its callback has no token.
+    ``run_of_token`` returns the run of a callback's token, None for an unknown token;
+    ``by_address``: a callback without a token may be recognised by its container's address.
     """
     router = APIRouter(tags=["container"], route_class=Route)
 
@@ -185,60 +189,74 @@ def container_router(
             default="", description="the run's token; part of the address that the container got"
         ),
     ) -> Done:
-        status = next((one for one in _FROM_CONTAINER if one == body.status.upper()), None)
-        if not run and not body.task_id:
-            raise Invalid(
-                [Problem("task_id", "is required where the address has no ?run=", body.task_id)]
-            )
-        if not run and not by_address:
+        callback = Callback(
+            _container_status(body.status),
+            body.task_id,
+            body.role,
+            run_of(run, body.task_id),
+            body.result_code,
+            body.result_message,
+            request.client.host if request.client else "",
+            shorten(body.status, _LONGEST_STATUS),
+        )
+        if callback.status is None:
+            with suppress(GatewayError):  # the report is refused, whatever its run is
+                await on(limiters.news, sender, partial(take, callback))
+            rule = f"must be one of {', '.join(_CONTAINER_STATES)}"
+            raise Invalid([Problem("status", rule, body.status)], reason="STATUS_UNKNOWN")
+        await on(limiters.news, sender, partial(take, callback))
+        return ok()
+
+    def run_of(token: str, task_id: str) -> str:
+        """Return the id of a token's run; empty without a token."""
+        if not token and not task_id:
+            rule = "is required where the address has no ?run="
+            raise Invalid([Problem("task_id", rule, task_id)])
+        if not token and not by_address:
             raise NotAllowed(
                 "report to the whole of system.callback, ?run= included",
                 reason="RUN_TOKEN_REQUIRED",
             )
-        run_id = run_of_token(run) if run else ""
+        if not token:
+            return ""
+        run_id = run_of_token(token)
         if run_id is None:
             raise NotFound("no run of this node has that token", reason="RUN_UNKNOWN")
-        address = request.client.host if request.client else ""
-        about = body.task_id, body.role, run_id, body.result_code, body.result_message, address
-        work = partial(take, Callback(status, *about, shorten(body.status, 100)))
-        if status is None:
-            with suppress(GatewayError):  # of whichever run: the report is refused
-                await on(limiters.news, sender, work)
-            rule = f"must be one of {', '.join(_FROM_CONTAINER)}"
-            raise Invalid([Problem("status", rule, body.status)], reason="STATUS_UNKNOWN")
-        await on(limiters.news, sender, work)
-        return ok()
+        return run_id
 
     return router
 
 
+def _container_status(text: str) -> TaskStatus | None:
+    """Return the state that a container reports; None for any other word."""
+    word = text.upper()
+    if word not in _CONTAINER_STATES:
+        return None
+    return TaskStatus(word)
+
+
 def new_id(profiles: Iterable[Profile]) -> str:
     """Return a random job id that every node of the job can store."""
-    longest = min((p.longest_job_id for p in profiles), default=PROFILES["spec"].longest_job_id)
+    default = PROFILES["spec"].longest_job_id
+    longest = min((profile.longest_job_id for profile in profiles), default=default)
     return f"job-{uuid4().hex}"[:longest]
-
-
-KEYS = tuple(wire.ProviderKeys.model_fields)
 
 
 def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     """Return the paths of the provider registry."""
     router = APIRouter(tags=["providers"], route_class=Route)
 
-    async def registered(
-        request: Request,
-        sender: Sender,
-        single: bool = False,
-    ) -> Written:
-        """Register the body, which the registry parses itself: it accepts the standard's trailing commas."""
-        text, by = await request.body(), _asking(request)
+    async def register_body(request: Request, sender: Sender, single: bool = False) -> Written:
+        """Register the body, which the registry parses: it accepts the standard's trailing commas."""
+        text = await request.body()
+        by = _asking(request)
 
-        def work() -> tuple[Written, dict[str, Any]]:
-            done = providers.register(text, by, single=single)
-            return done, audited(done)
+        def register_and_audit() -> tuple[Written, dict[str, Any]]:
+            written = providers.register(text, by, single=single)
+            return written, audited(written)
 
-        done, request.state.audit = await on(providers.limiter, sender, work)
-        return done
+        written, request.state.audit = await on(providers.limiter, sender, register_and_audit)
+        return written
 
     @router.post(
         "/v2/provider/register",
@@ -247,10 +265,11 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     )
     async def register(request: Request, sender: Sender) -> wire.OwnAnswer:
         """Registering the same name, version and device again replaces what was there."""
-        done = await registered(request, sender)
-        return wire.OwnAnswer(
-            code=0, message="create success" if done.created else "update success"
-        )
+        written = await register_body(request, sender)
+        message = "update success"
+        if written.created:
+            message = "create success"
+        return wire.OwnAnswer(code=0, message=message)
 
     @router.post(
         "/v1/platform/schedule/component/register",
@@ -259,22 +278,21 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
     )
     async def register_component(request: Request, sender: Sender) -> Done:
         """The standard's form: one image, one component; it joins the others of its provider and version."""
-        await registered(request, sender, single=True)
+        await register_body(request, sender, single=True)
         return ok()
 
     @router.get(
         "/v2/provider/query", summary="Providers by any of name, device, version, provider_name"
     )
     async def query(request: Request, sender: Sender) -> wire.OwnList:
-        keys = (await read(request, wire.ProviderKeys)).model_dump(exclude_none=True)
-        found = await on(
-            limiters.rest, sender, lambda: [_shown(p) for p in providers.registry.query(**keys)]
-        )
-        return wire.OwnList(
-            code=0,
-            message="success",
-            data=found,
-        )
+        query = await read(request, wire.ProviderKeys)
+        keys = query.model_dump(exclude_none=True)
+
+        def matching_providers() -> list[dict[str, Any]]:
+            return [_provider_body(provider) for provider in providers.registry.query(**keys)]
+
+        matching = await on(limiters.rest, sender, matching_providers)
+        return wire.OwnList(code=0, message="success", data=matching)
 
     @router.post(
         "/v2/provider/delete",
@@ -288,24 +306,17 @@ def provider_router(providers: Providers, limiters: Limiters) -> APIRouter:
         """What running jobs use is retired instead: no new job gets it."""
         keys = body.model_dump(include=set(KEYS), exclude_none=True)
         if not keys:
-            raise Invalid(
-                [Problem("body", f"must hold at least one of {', '.join(KEYS)}", body.model_extra)]
-            )
-        by = _asking(request)
-        gone = await on(limiters.rest, sender, lambda: providers.delete(by, **keys))
-        request.state.audit = {"deleted": list(gone.deleted), "retired": list(gone.retired)}
-        data: dict[str, Any] = {"deleted": len(gone.deleted)}
-        message = f"deleted {len(gone.deleted)}"
-        if gone.retired:
-            message += f", retired {len(gone.retired)} that jobs still use"
-            data["retired"] = list(gone.retired)
-        return wire.OwnAnswer.model_validate(
-            {
-                "code": 0,
-                "message": message,
-                "data": data,
-            }
-        )
+            rule = f"must hold at least one of {', '.join(KEYS)}"
+            raise Invalid([Problem("body", rule, body.model_extra)])
+        work = partial(providers.delete, _asking(request), **keys)
+        removed = await on(limiters.rest, sender, work)
+        request.state.audit = {"deleted": list(removed.deleted), "retired": list(removed.retired)}
+        data: dict[str, Any] = {"deleted": len(removed.deleted)}
+        message = f"deleted {len(removed.deleted)}"
+        if removed.retired:
+            message += f", retired {len(removed.retired)} that jobs still use"
+            data["retired"] = list(removed.retired)
+        return wire.OwnAnswer.model_validate({"code": 0, "message": message, "data": data})
 
     return router
 
@@ -314,7 +325,8 @@ def _asking(request: Request) -> By:
     return asking(getattr(request.state, "operator", ""), getattr(request.state, "role", ""))
 
 
-def _shown(provider: Any) -> dict[str, Any]:
+def _provider_body(provider: Any) -> dict[str, Any]:
+    components = {name: dict(c.document) for name, c in provider.components.items()}
     return {
         "name": provider.name,
         "version": provider.version,
@@ -322,15 +334,9 @@ def _shown(provider: Any) -> dict[str, Any]:
         "provider_name": provider.key,
         "protocol": provider.protocol,
         "metadata": dict(provider.metadata),
-        "components_description": {
-            name: dict(c.document) for name, c in provider.components.items()
-        },
-        "warnings": [shown_problem(w) for w in provider.warnings],
+        "components_description": components,
+        "warnings": [shown_problem(warning) for warning in provider.warnings],
     }
-
-
-TASK = f"{SCHEDULE}/task"
-LARGEST_NUMBER = 10**15
 
 
 def _level(value: Any) -> Any:
@@ -339,11 +345,13 @@ def _level(value: Any) -> Any:
     return value.lower()
 
 
-_Number = Annotated[
-    int,
-    Field(ge=0, le=LARGEST_NUMBER),
-    BeforeValidator(lambda value: None if value == "" else str(value)),
-]
+def _number_text(value: Any) -> str | None:
+    if value == "":
+        return None
+    return str(value)
+
+
+_Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER), BeforeValidator(_number_text)]
 
 
 class _LineQuery(BaseModel):
@@ -364,30 +372,31 @@ class _LogQuery(_LineQuery):
 
 
 def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
-    """Return the two paths; POST is accepted too."""
+    """Return the two paths of logs; POST is accepted too."""
     router = APIRouter(tags=["platform"], route_class=Route)
 
-    summary = "How many lines a task's log has by now"
-
-    @_spelled(
+    @_serve(
         router,
         "/task/get_log_line",
         "GET",
         "POST",
-        summary=summary,
+        summary="How many lines a task's log has by now",
         openapi_extra=described(_LineQuery),
     )
     async def get_log_line(request: Request, sender: Sender) -> wire.Answer[wire.LogLines]:
         """``data.num`` lines; ``data.roles`` says whose, where the node plays several roles in the task."""
         query = await read(request, _LineQuery)
         work = partial(run_logs.read, query.task_id, query.log_level, 0, 0, query.role)
-        found = await on(limiters.rest, sender, work)
-        return ok(wire.LogLines(num=found.total, **_about(found)))
+        excerpt = await on(limiters.rest, sender, work)
+        return ok(wire.LogLines(num=excerpt.total, **_log_fields(excerpt)))
 
-    summary = "Lines of a task's log"
-
-    @_spelled(
-        router, "/task/get_log", "GET", "POST", summary=summary, openapi_extra=described(_LogQuery)
+    @_serve(
+        router,
+        "/task/get_log",
+        "GET",
+        "POST",
+        summary="Lines of a task's log",
+        openapi_extra=described(_LogQuery),
     )
     async def get_log(request: Request, sender: Sender) -> wire.Answer[wire.LogData]:
         """``data.data`` is the text of ``data.num`` lines.
@@ -396,35 +405,35 @@ def log_router(run_logs: RunLogs, limiters: Limiters) -> APIRouter:
         ``data.parts`` says of which role and stream the lines are, in their order. A line keeps its number for as
         long as the log is kept; lines of several roles stand in the order in which the node found them.
         """
-        q = await read(request, _LogQuery)
-        work = partial(run_logs.read, q.task_id, q.log_level, q.start, q.length, q.role)
-        found = await on(limiters.rest, sender, work)
-        whose = groupby(found.lines, key=lambda line: (line.party, line.stream))
+        query = await read(request, _LogQuery)
+        work = partial(
+            run_logs.read, query.task_id, query.log_level, query.start, query.length, query.role
+        )
+        excerpt = await on(limiters.rest, sender, work)
         data = wire.LogData(
-            data="".join(f"{line.text}\n" for line in found.lines),
-            num=len(found.lines),
-            start=found.start,
-            next=found.next,
-            left_out=found.left_out,
-            parts=[
-                {
-                    "role": r,
-                    "stream": s,
-                    "num": sum(1 for _ in same),
-                }
-                for (r, s), same in whose
-            ],
-            **_about(found),
+            data="".join(f"{line.text}\n" for line in excerpt.lines),
+            num=len(excerpt.lines),
+            start=excerpt.start,
+            next=excerpt.next,
+            left_out=excerpt.left_out,
+            parts=_log_parts(excerpt),
+            **_log_fields(excerpt),
         )
         return ok(data)
 
     return router
 
 
-def _about(found: Excerpt) -> dict[str, Any]:
-    more = {"incomplete": found.incomplete} if found.incomplete else {}
-    return {
-        "roles": list(found.parties),
-        "over": found.over,
-        **more,
-    }
+def _log_parts(excerpt: Excerpt) -> list[dict[str, Any]]:
+    """Return the runs of lines of one role and stream, in their order."""
+    parts = []
+    for (role, stream), lines in groupby(excerpt.lines, key=attrgetter("party", "stream")):
+        parts.append({"role": role, "stream": stream, "num": len(list(lines))})
+    return parts
+
+
+def _log_fields(excerpt: Excerpt) -> dict[str, Any]:
+    fields: dict[str, Any] = {"roles": list(excerpt.parties), "over": excerpt.over}
+    if excerpt.incomplete:
+        fields["incomplete"] = excerpt.incomplete
+    return fields

@@ -1,4 +1,4 @@
-"""Wire <-> domain, both ways, without side effects."""
+"""Translates between the wire's bodies and the domain, both ways, without side effects."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,10 +28,22 @@ from gateway.errors import Invalid, NotFound, Refused, join, near
 from gateway.ports import JobView, TaskView, as_mapping, as_seconds
 
 PROTOCOL = "bfia"
+
+# Bounds of a peer's response, in characters and entries.
 _LONGEST_WORD = 300
 _LONGEST_TEXT = 2000
-"""characters of one text of a peer's plan"""
+_LONGEST_CHECK_NAME = 40
+_MOST_CHECKS = 20
 _MOST_ITEMS = 500
+
+# Unknown fields of a submitted job.
+MOST_UNKNOWN = 50
+_LONGEST_KEY = 100
+_UNKNOWN_RULE = "is not a field that this gateway knows; it is ignored"
+_JOB_ID_RULE = "is ignored: the node chooses the id of a submitted job"
+
+
+# ---------------------------------------------------------------- jobs
 
 
 def job_spec(
@@ -41,21 +53,24 @@ def job_spec(
     trace_id: str,
     profile: Profile = PROFILES["spec"],
 ) -> JobSpec:
-    """Return what the body asks for. Rules beyond the shape are the domain's to check."""
+    """Return the job that a body describes; the domain checks every rule beyond its shape."""
     config = body.config
     task_params = config.task_params
     if profile.addresses_data:
         first_tasks = {component.name for component in body.dag.components if not component.input}
         task_params = _with_dataset_ids(task_params, first_tasks)
+    parties = []
+    for role, nodes in config.role.items():
+        for index, node in enumerate(nodes):
+            parties.append(Party(role, index, node))
+    bundles = {}
+    if isinstance(body, wire.CreateJob):
+        bundles = body.signed_bundles
     return JobSpec(
         job_id=job_id,
         flow_id=body.flow_id,
         dag=dag(body.dag),
-        parties=tuple(
-            Party(role, i, node)
-            for role, nodes in config.role.items()
-            for i, node in enumerate(nodes)
-        ),
+        parties=tuple(parties),
         initiator=config.initiator.node_id,
         initiator_role=config.initiator.role,
         scheduler=scheduler,
@@ -65,82 +80,83 @@ def job_spec(
         task_params=task_params,
         version=config.version,
         old_job_id=body.old_job_id or config.old_job_id,
-        bundles=body.signed_bundles if isinstance(body, wire.CreateJob) else {},
+        bundles=bundles,
     )
 
 
 def _with_dataset_ids(task_params: Mapping[str, Any], tasks: Collection[str]) -> dict[str, Any]:
     """Return the parameters with a ``dataset_id`` in place of each address of a dataset.
 
-    Only in the parties' own entries for ``tasks``, which read no other task's output.
+    Only the parties' own entries for ``tasks``, which read no other task's output, are changed.
     """
     changed = dict(task_params)
     for role, by_index in task_params.items():
         if role == "common" or not isinstance(by_index, Mapping):
             continue
-        changed[role] = {index: _own_entry(by_task, tasks) for index, by_task in by_index.items()}
+        changed[role] = {
+            index: _party_entry_with_dataset_ids(by_task, tasks)
+            for index, by_task in by_index.items()
+        }
     return changed
 
 
-def _own_entry(by_task: Any, tasks: Collection[str]) -> Any:
+def _party_entry_with_dataset_ids(by_task: Any, tasks: Collection[str]) -> Any:
     if not isinstance(by_task, Mapping):
         return by_task
-    return {
-        task: _with_dataset_id(values) if task in tasks else values
-        for task, values in by_task.items()
-    }
+    changed = dict(by_task)
+    for task, values in by_task.items():
+        if task in tasks:
+            changed[task] = _with_dataset_id(values)
+    return changed
 
 
 def _with_dataset_id(values: Any) -> Any:
     if not isinstance(values, Mapping) or "dataset_id" in values:
         return values
-    namespace, name = values.get("namespace"), values.get("name")
+    namespace = values.get("namespace")
+    name = values.get("name")
     if not isinstance(namespace, str) or not isinstance(name, str) or "#" in namespace:
         return values
-    others = {key: value for key, value in values.items() if key not in ("namespace", "name")}
-    return {**others, "dataset_id": f"{namespace}#{name}"}
+    changed = {key: value for key, value in values.items() if key not in ("namespace", "name")}
+    changed["dataset_id"] = f"{namespace}#{name}"
+    return changed
 
 
 def dag(body: wire.DagBody) -> Dag:
-    """Return the flow that a body has. Its rules are the domain's to check."""
-    return Dag(
-        tuple(
-            DagNode(
-                c.name,
-                ComponentRef(c.provider, c.version, c.component_name),
-                tuple(
-                    DagInput(i.type, i.key.partition(".")[0], i.key.partition(".")[2])
-                    for i in c.input
-                ),
-                tuple(DagOutput(o.type, o.key) for o in c.output),
-            )
-            for c in body.components
-        ),
-        body.version,
+    """Return the flow of a body; the domain checks its rules."""
+    return Dag(tuple(map(_dag_node, body.components)), body.version)
+
+
+def _dag_node(component: wire.DagComponent) -> DagNode:
+    inputs = []
+    for dag_input in component.input:
+        task, _, key = dag_input.key.partition(".")
+        inputs.append(DagInput(dag_input.type, task, key))
+    return DagNode(
+        component.name,
+        ComponentRef(component.provider, component.version, component.component_name),
+        tuple(inputs),
+        tuple(DagOutput(output.type, output.key) for output in component.output),
     )
 
 
 def create_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
     """Return the body of ``create_all`` and ``create`` between nodes."""
-    job_params, task_params = spec.one_by_one(spec.job_params), spec.one_by_one(spec.task_params)
-    if profile.needs_common:
-        job_params = {
-            "common": {"sync_type": "callback" if spec.settings.by_callback else "poll"}
-        } | job_params
-    if profile.reads_task_entries:
-        task_params = _entries_for_all(spec, task_params)
     roles: dict[str, list[str]] = {}
     for party in spec.parties:
         roles.setdefault(party.role, []).append(party.node)
     body: dict[str, Any] = {
         "job_id": spec.job_id,
         "flow_id": spec.flow_id,
-        "dag": {"components": [_component(n) for n in spec.dag.nodes], "version": spec.dag.version},
+        "dag": {
+            "components": [_component(node) for node in spec.dag.nodes],
+            "version": spec.dag.version,
+        },
         "config": {
             "initiator": {"role": spec.initiator_role, "node_id": spec.initiator},
             "role": roles,
-            "job_params": job_params,
-            "task_params": task_params,
+            "job_params": _job_params(spec, profile),
+            "task_params": _task_params(spec, profile),
             "version": spec.version,
         },
     }
@@ -163,8 +179,24 @@ def _component(node: DagNode) -> dict[str, Any]:
     }
 
 
-def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str, Any]:
-    params = {k: dict(v) if isinstance(v, Mapping) else v for k, v in task_params.items()}
+def _job_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
+    params = spec.one_by_one(spec.job_params)
+    if not profile.needs_common:
+        return params
+    sync_type = "poll"
+    if spec.settings.by_callback:
+        sync_type = "callback"
+    return {"common": {"sync_type": sync_type}, **params}
+
+
+def _task_params(spec: JobSpec, profile: Profile) -> dict[str, Any]:
+    """Return the tasks' parameters; with an entry for each task of each party if the peer needs it."""
+    params = spec.one_by_one(spec.task_params)
+    if not profile.reads_task_entries:
+        return params
+    for role, by_index in params.items():
+        if isinstance(by_index, Mapping):
+            params[role] = dict(by_index)
     for party in spec.parties:
         by_index = params.setdefault(party.role, {})
         entry = dict(by_index.get(str(party.index)) or {})
@@ -177,17 +209,17 @@ def _entries_for_all(spec: JobSpec, task_params: Mapping[str, Any]) -> dict[str,
 # ---------------------------------------------------------------- failures and endings
 
 
-def failed_by(failure: Failure | None) -> dict[str, Any]:
-    """Return the extension field that says why something failed, in words for other nodes."""
-    return {"failed_by": redacted(failure.as_dict())} if failure else {}
+def failure_fields(failure: Failure | None) -> dict[str, Any]:
+    """Return the extension field with the cause of a failure, redacted for other nodes."""
+    if failure is None:
+        return {}
+    return {"failed_by": redacted(failure.as_dict())}
 
 
-def ending(
-    body: wire.StopJob | wire.TerminateAudit,
-    at: Any,
-    sender: NodeId,
+def read_ending(
+    body: wire.StopJob | wire.TerminateAudit, at: datetime, sender: NodeId
 ) -> Ending | None:
-    """Return how the scheduler says the job ended; None where it does not say."""
+    """Return how the job ended by the scheduler's word; None without one."""
     try:
         outcome = Outcome(body.outcome)
     except ValueError:
@@ -196,22 +228,25 @@ def ending(
 
 
 def ending_fields(ending: Ending | None) -> dict[str, Any]:
-    """Return what says how a job ended, and why: extension fields of ``job/stop`` and ``job/audit/terminate``."""
-    return {"outcome": str(ending.outcome), **failed_by(ending.failure)} if ending else {}
+    """Return a job's outcome and cause: extensions of ``job/stop`` and ``job/audit/terminate``."""
+    if ending is None:
+        return {}
+    return {"outcome": str(ending.outcome), **failure_fields(ending.failure)}
 
 
 # ---------------------------------------------------------------- consent
 
 
 def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
-    """Return what a party says beside yes when it takes a job: nothing, where the standard's yes is enough."""
-    body: dict[str, Any] = (
-        {"resources": {"tasks_at_once": acceptance.tasks_at_once}} if acceptance.holds else {}
-    )
+    """Return a party's extensions to its yes to a job; empty if the standard's yes is enough."""
+    body: dict[str, Any] = {}
+    if acceptance.holds:
+        body["resources"] = {"tasks_at_once": acceptance.tasks_at_once}
     if acceptance.inherited is not None:
         body["inherited"] = list(acceptance.inherited)
     if acceptance.waits:
-        body |= {"status": str(JobStatus.PENDING), "approval_within": acceptance.within}
+        body["status"] = str(JobStatus.PENDING)
+        body["approval_within"] = acceptance.within
     if acceptance.waits_for:
         body["waits_for"] = acceptance.waits_for
     if acceptance.checks:
@@ -219,68 +254,81 @@ def acceptance_body(acceptance: Acceptance) -> dict[str, Any]:
     return body
 
 
-def acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
-    """Read what a party says beside yes; what cannot be read counts as not said."""
-    found = data.get("resources")
-    most = as_mapping(found).get("tasks_at_once")
-    waits = profile.waits_by_status and str(data.get("status") or "").upper() == JobStatus.PENDING
-    names, why, checks = (
-        data.get("inherited"),
-        data.get("waits_for"),
-        as_mapping(data.get("checks")),
+def read_acceptance(data: Mapping[str, Any], profile: Profile = PROFILES["spec"]) -> Acceptance:
+    """Read a party's yes to a job with its extensions; an unreadable one counts as absent."""
+    status = str(data.get("status") or "").upper()
+    acceptance = Acceptance(
+        holds=isinstance(data.get("resources"), Mapping),
+        tasks_at_once=_tasks_at_once(data),
+        waits=profile.waits_by_status and status == JobStatus.PENDING,
+        checks=_checks(data),
     )
-    return Acceptance(
-        isinstance(found, Mapping),
-        most if _is_number(most) and most >= 1 else None,
-        waits,
-        as_seconds(data.get("approval_within")) if waits else None,
-        tuple(map(str, names)) if isinstance(names, list) else None,
-        waits_for=why[:_LONGEST_WORD] if waits and isinstance(why, str) else "",
-        checks={str(k)[:40]: str(v)[:_LONGEST_WORD] for k, v in checks.items()}
-        if len(checks) <= 20
-        else {},
-    )
+    inherited = data.get("inherited")
+    if isinstance(inherited, list):
+        acceptance = replace(acceptance, inherited=tuple(map(str, inherited)))
+    if not acceptance.waits:
+        return acceptance
+    waits_for = data.get("waits_for")
+    if isinstance(waits_for, str):
+        acceptance = replace(acceptance, waits_for=waits_for[:_LONGEST_WORD])
+    return replace(acceptance, within=as_seconds(data.get("approval_within")))
+
+
+def _tasks_at_once(data: Mapping[str, Any]) -> int | None:
+    number = as_mapping(data.get("resources")).get("tasks_at_once")
+    if not _is_integer(number) or number < 1:
+        return None
+    return number
+
+
+def _checks(data: Mapping[str, Any]) -> dict[str, str]:
+    checks = as_mapping(data.get("checks"))
+    if len(checks) > _MOST_CHECKS:
+        return {}
+    return {
+        str(name)[:_LONGEST_CHECK_NAME]: str(result)[:_LONGEST_WORD]
+        for name, result in checks.items()
+    }
 
 
 def audit_body(spec: JobSpec, profile: Profile) -> dict[str, Any]:
-    """Return the body of ``job/audit/apply``; this node has no projects, so the flow stands for one."""
-    body = create_body(spec, profile)
-    flow = spec.flow_id or spec.job_id
-    return {
+    """Return the body of ``job/audit/apply``, with the flow as its project: there are no projects."""
+    create = create_body(spec, profile)
+    flow_id = spec.flow_id or spec.job_id
+    body = {
         "audit_id": approval.id_for(spec.job_id),
         "job_id": spec.job_id,
         "flow_id": spec.flow_id,
-        "name": flow,
-        "project_id": flow,
-        "dag": body["dag"],
-        "conf": body["config"],
-        **({"old_job_id": spec.old_job_id} if spec.old_job_id else {}),
+        "name": flow_id,
+        "project_id": flow_id,
+        "dag": create["dag"],
+        "conf": create["config"],
     }
+    if spec.old_job_id:
+        body["old_job_id"] = spec.old_job_id
+    return body
 
 
-def audit_answer_body(audit_id: str, why_not: Failure | None) -> dict[str, Any]:
-    """Return the body of ``job/audit/confirm``; why it is a refusal is an extension field."""
-    status = AuditStatus.REJECTED if why_not else AuditStatus.APPROVED
-    return {
-        "audit_id": audit_id,
-        "status": str(status),
-        **failed_by(why_not),
-    }
+def audit_answer_body(audit_id: str, refused_by: Failure | None) -> dict[str, Any]:
+    """Return the body of ``job/audit/confirm``; the cause of a refusal is an extension field."""
+    status = AuditStatus.APPROVED
+    if refused_by is not None:
+        status = AuditStatus.REJECTED
+    return {"audit_id": audit_id, "status": str(status), **failure_fields(refused_by)}
 
 
-def refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failure | None:
-    """Return why a node does not take part, None where it does. Raises `Invalid` for another status."""
-    match body.status.upper():
-        case JobStatus.READY | AuditStatus.APPROVED:
-            return None
-        case JobStatus.REJECTED:
-            return body.failed_by or Failure(
-                "APPROVAL_REJECTED", f"{sender} refused the job", sender
-            )
-    agreed = AuditStatus.APPROVED if isinstance(body, wire.ConfirmAudit) else JobStatus.READY
-    raise Invalid(
-        [Problem("status", f"must be {agreed} or REJECTED", body.status)], reason="STATUS_UNKNOWN"
-    )
+def read_refusal(body: wire.ConfirmJob | wire.ConfirmAudit, sender: NodeId) -> Failure | None:
+    """Return why a node does not take part; None if it does. Raises `Invalid` for another status."""
+    status = body.status.upper()
+    if status in (JobStatus.READY, AuditStatus.APPROVED):
+        return None
+    if status == JobStatus.REJECTED:
+        return body.failed_by or Failure("APPROVAL_REJECTED", f"{sender} refused the job", sender)
+    agreed: str = JobStatus.READY
+    if isinstance(body, wire.ConfirmAudit):
+        agreed = AuditStatus.APPROVED
+    problem = Problem("status", f"must be {agreed} or REJECTED", body.status)
+    raise Invalid([problem], reason="STATUS_UNKNOWN")
 
 
 # ---------------------------------------------------------------- states
@@ -292,180 +340,210 @@ def task_status(text: str) -> TaskStatus:
         return TaskStatus(text.upper())
     except ValueError:
         allowed = ", ".join(TaskStatus)
-        raise Invalid(
-            [Problem("status", f"must be one of {allowed}", text)], reason="STATUS_UNKNOWN"
-        ) from None
+        problem = Problem("status", f"must be one of {allowed}", text)
+        raise Invalid([problem], reason="STATUS_UNKNOWN") from None
 
 
 def read_status(value: Any) -> TaskStatus:
-    """Read a task's state in a peer's response; an empty text, for a phase without a word, is PENDING.
+    """Read a task's state in a peer's response; an empty text (some peers' first phase) is PENDING.
 
-    Raises `Invalid` for what is not a state.
+    Raises `Invalid` for null and for any other value that is no state.
     """
     if value is None:
         raise Invalid([Problem("status", "is missing")], reason="STATUS_UNKNOWN")
-    return TaskStatus.PENDING if value == "" else task_status(str(value))
+    if value == "":
+        return TaskStatus.PENDING
+    return task_status(str(value))
 
 
 def job_status(text: str) -> JobStatus | None:
-    """Read a job's state as peers write it; SUCCESS and FAILED of a job mean FINISHED, other words nothing."""
+    """Read a job's state as peers write it: SUCCESS and FAILED mean FINISHED; None for other words."""
     word = text.upper()
     if word in ("SUCCESS", "FAILED"):
         return JobStatus.FINISHED
-    return JobStatus(word) if word in JobStatus.__members__ else None
+    if word not in JobStatus.__members__:
+        return None
+    return JobStatus(word)
 
 
 def wire_status(status: TaskStatus, profile: Profile) -> str:
     """Return the state in the peer's words."""
-    return str(
-        TaskStatus.PENDING if status is TaskStatus.READY and not profile.knows_ready else status
-    )
+    if status is TaskStatus.READY and not profile.knows_ready:
+        return str(TaskStatus.PENDING)
+    return str(status)
 
 
-def outcome_of(status: JobStatus, states: Sequence[TaskStatus]) -> Outcome | None:
-    """Return how a job ended whose node does not say so; None where its tasks do not tell either."""
+def outcome_from_tasks(status: JobStatus, tasks: Sequence[TaskStatus]) -> Outcome | None:
+    """Infer how a job ended whose node does not report it; None if its tasks leave that open."""
     if status is JobStatus.REJECTED:
         return Outcome.REJECTED
-    if status is not JobStatus.FINISHED or not states:
+    if status is not JobStatus.FINISHED or not tasks:
         return None
-    if TaskStatus.FAILED in states:
+    if TaskStatus.FAILED in tasks:
         return Outcome.FAILED
-    return Outcome.SUCCEEDED if set(states) == {TaskStatus.SUCCESS} else None
+    if all(task is TaskStatus.SUCCESS for task in tasks):
+        return Outcome.SUCCEEDED
+    return None
 
 
-def progress_of(outcome: Outcome | None, states: Sequence[TaskStatus]) -> int:
-    """Return the progress of a job whose node does not tell it, counted as `gateway.domain.job.Job` does."""
+def progress_from_tasks(outcome: Outcome | None, tasks: Sequence[TaskStatus]) -> int:
+    """Infer a job's progress in percent, counted as `gateway.domain.job.Job` does."""
     if outcome is Outcome.SUCCEEDED:
         return 100
-    return min(99, 100 * states.count(TaskStatus.SUCCESS) // len(states)) if states else 0
+    if not tasks:
+        return 0
+    return min(99, 100 * tasks.count(TaskStatus.SUCCESS) // len(tasks))
 
 
-def status_of(found: set[TaskStatus]) -> JobStatus:
-    """Return the state of a job whose tasks are in these states."""
-    if found <= {TaskStatus.PENDING}:
+def status_from_tasks(tasks: set[TaskStatus]) -> JobStatus:
+    """Infer the state of a job from the states of its tasks."""
+    if tasks <= {TaskStatus.PENDING}:
         return JobStatus.PENDING
-    over = found <= {TaskStatus.SUCCESS} or TaskStatus.FAILED in found
-    return JobStatus.FINISHED if over else JobStatus.RUNNING
+    if TaskStatus.FAILED in tasks or tasks == {TaskStatus.SUCCESS}:
+        return JobStatus.FINISHED
+    return JobStatus.RUNNING
 
 
 # ---------------------------------------------------------------- status_all
 
 
 def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str, Any]:
-    """Return the data of ``status_all``: the standard's two fields, and ours where the peer accepts them."""
-    states = {
-        t.name if profile.status_by_name else t.task_id: wire_status(t.status, profile)
-        for t in view.tasks
-    }
+    """Return the data of ``status_all``: the standard's fields, and ours if the peer accepts them."""
+    states = {}
+    for task in view.tasks:
+        key = task.task_id
+        if profile.status_by_name:
+            key = task.name
+        states[key] = wire_status(task.status, profile)
     if not profile.reads_job_status:
         return {"status": states}
-    of, parties = view.origin, [vars(p) | {"next_try": _iso(p.next_try)} for p in view.parties]
-    rerun = (
-        {
-            "job_id": of.job_id,
-            "from": of.start,
-            "by": of.by,
-            "changed": list(of.changed),
-        }
-        if of
-        else None
-    )
-    return {
+    body: dict[str, Any] = {
         "job_id": view.job_id,
         "job_status": str(view.status),
         "status": states,
         "outcome": str(view.outcome) if view.outcome else None,
         "progress": view.progress,
-        "failed_by": view.failure.as_dict() if view.failure else None,
+        "failed_by": _failure_body(view.failure),
         "scheduler": view.scheduler,
         "warnings": list(view.warnings),
         "old_job_id": view.old_job_id,
-        "rerun_of": rerun,
-        "tasks": [_task_body(t) for t in view.tasks],
-        **({"waiting": view.waiting.as_dict()} if view.waiting else {}),
-        **({"parties": parties} if parties else {}),
-        **({"tolerated": list(view.tolerated)} if view.tolerated else {}),
+        "rerun_of": _rerun_body(view.origin),
+        "tasks": [_task_body(task) for task in view.tasks],
+    }
+    if view.waiting:
+        body["waiting"] = view.waiting.as_dict()
+    if view.parties:
+        body["parties"] = [_party_body(party) for party in view.parties]
+    if view.tolerated:
+        body["tolerated"] = list(view.tolerated)
+    return body
+
+
+def _failure_body(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return failure.as_dict()
+
+
+def _rerun_body(origin: Origin | None) -> dict[str, Any] | None:
+    if origin is None:
+        return None
+    return {
+        "job_id": origin.job_id,
+        "from": origin.start,
+        "by": origin.by,
+        "changed": list(origin.changed),
     }
 
 
+def _party_body(party: PartyDetail) -> dict[str, Any]:
+    return {**vars(party), "next_try": _iso(party.next_try)}
+
+
 def _task_body(task: TaskView) -> dict[str, Any]:
-    of = task.inherited
-    return {
+    parties = {}
+    for node, roles in task.nodes.items():
+        parties[node] = {role: str(status) for role, status in roles.items()}
+    body: dict[str, Any] = {
         "task_id": task.task_id,
         "task_name": task.name,
         "status": str(task.status),
-        "parties": {n: {r: str(s) for r, s in roles.items()} for n, roles in task.nodes.items()},
-        "failed_by": task.failure.as_dict() if task.failure else None,
+        "parties": parties,
+        "failed_by": _failure_body(task.failure),
         "attempt": task.attempt,
-        "attempts": [
-            {
-                "task_id": past.task_id,
-                "attempt": past.number,
-                "status": str(TaskStatus.FAILED),
-                "failed_by": past.failure.as_dict(),
-                "started_at": _iso(past.started_at),
-                "ended_at": _iso(past.ended_at),
-            }
-            for past in task.attempts
-        ],
-        **({"waiting": task.waiting.as_dict()} if task.waiting else {}),
-        "inherited": {"job_id": of.job_id, "task_id": of.task_id} if of else None,
+        "attempts": [_attempt_body(attempt) for attempt in task.attempts],
+    }
+    if task.waiting:
+        body["waiting"] = task.waiting.as_dict()
+    body["inherited"] = None
+    if task.inherited:
+        body["inherited"] = {"job_id": task.inherited.job_id, "task_id": task.inherited.task_id}
+    return body
+
+
+def _attempt_body(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "task_id": attempt.task_id,
+        "attempt": attempt.number,
+        "status": str(TaskStatus.FAILED),
+        "failed_by": attempt.failure.as_dict(),
+        "started_at": _iso(attempt.started_at),
+        "ended_at": _iso(attempt.ended_at),
     }
 
 
 def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
-    """Return what a peer says of a job.
+    """Read a peer's ``status_all`` of a job.
 
-    Raises `NotFound` where its response, by its code a success, is an empty object: so FATE's nodes say that they
-    do not know the job. Raises `Refused` (NO_ENVELOPE) where it says something, and nothing of the job's state.
+    Raises `NotFound` for an empty object under a success code (FATE's response for an unknown job),
+    and `Refused` (NO_ENVELOPE) for data without the job's state.
     """
     if not data:
         raise NotFound(f"job {job_id} is not known there", reason="JOB_UNKNOWN")
-    found = data.get("status", "")  # null: the job has no tasks yet
-    if not data.get("job_status") and not isinstance(found, Mapping | None):
+    by_task = data.get("status", "")  # null: the job has no tasks yet
+    if not data.get("job_status") and not isinstance(by_task, Mapping | None):
         raise Refused(
             f"a success without a state of job {job_id} was answered", reason="NO_ENVELOPE"
         )
-    states = {str(k): read_status(v) for k, v in as_mapping(found).items()}
-    every = list(states.values())
-    status = job_status(str(data.get("job_status") or "")) or status_of(set(every))
-    tasks = {str(t.get("task_id")): t for t in _entries(data.get("tasks"))}
-    word = data.get("outcome")
-    outcome = (
-        Outcome(word)
-        if isinstance(word, str) and word in Outcome.__members__
-        else outcome_of(status, every)
-    )
+    states = {str(task): read_status(state) for task, state in as_mapping(by_task).items()}
+    statuses = list(states.values())
+    status = job_status(str(data.get("job_status") or "")) or status_from_tasks(set(statuses))
+    outcome = _outcome(data.get("outcome")) or outcome_from_tasks(status, statuses)
     progress = data.get("progress")
+    if not _is_integer(progress) or not 0 <= progress <= 100:
+        progress = progress_from_tasks(outcome, statuses)
+    details = {str(entry.get("task_id")): entry for entry in _entries(data.get("tasks"))}
     return JobView(
         job_id,
         status,
-        [_task_view(key, state, tasks.get(key, {})) for key, state in states.items()],
+        [_task_view(task, state, details.get(task, {})) for task, state in states.items()],
         outcome,
         failure_of(data.get("failed_by")),
-        progress if _is_number(progress) and 0 <= progress <= 100 else progress_of(outcome, every),
+        progress,
         scheduler=str(data.get("scheduler") or ""),
         waiting=_waiting(data.get("waiting")),
-        parties=[_party(p) for p in _entries(data.get("parties"))],
+        parties=[_party(entry) for entry in _entries(data.get("parties"))],
         tolerated=names_of(data.get("tolerated")),
         old_job_id=str(data.get("old_job_id") or ""),
         origin=_origin(as_mapping(data.get("rerun_of"))),
     )
 
 
-def _task_view(
-    task_id: str,
-    status: TaskStatus,
-    fields: Mapping[str, Any],
-) -> TaskView:
-    parties = {
-        str(node): {str(role): read_status(state) for role, state in as_mapping(roles).items()}
-        for node, roles in as_mapping(fields.get("parties")).items()
-    }
-    past = tuple(
-        _attempt(number, one) for number, one in enumerate(_entries(fields.get("attempts")))
-    )
-    of = as_mapping(fields.get("inherited"))
+def _outcome(word: Any) -> Outcome | None:
+    if not isinstance(word, str) or word not in Outcome.__members__:
+        return None
+    return Outcome(word)
+
+
+def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> TaskView:
+    parties = {}
+    for node, roles in as_mapping(fields.get("parties")).items():
+        parties[str(node)] = {
+            str(role): read_status(state) for role, state in as_mapping(roles).items()
+        }
+    attempts = []
+    for number, entry in enumerate(_entries(fields.get("attempts"))):
+        attempts.append(_attempt(number, entry))
     return TaskView(
         task_id,
         str(fields.get("task_name") or task_id),
@@ -473,42 +551,58 @@ def _task_view(
         failure_of(fields.get("failed_by")),
         parties,
         None,
-        len(past),
-        past,
+        len(attempts),
+        tuple(attempts),
         _waiting(fields.get("waiting")),
-        Lineage(str(of["job_id"]), str(of.get("task_id") or "")) if of.get("job_id") else None,
+        _lineage(as_mapping(fields.get("inherited"))),
     )
 
 
 def _attempt(number: int, fields: Mapping[str, Any]) -> Attempt:
-    why = failure_of(fields.get("failed_by")) or Failure("FAILED")
-    times = _moment(fields.get("started_at")), _moment(fields.get("ended_at"))
-    return Attempt(number, str(fields.get("task_id") or ""), why, *times)
+    return Attempt(
+        number,
+        str(fields.get("task_id") or ""),
+        failure_of(fields.get("failed_by")) or Failure("FAILED"),
+        _moment(fields.get("started_at")),
+        _moment(fields.get("ended_at")),
+    )
+
+
+def _lineage(fields: Mapping[str, Any]) -> Lineage | None:
+    if not fields.get("job_id"):
+        return None
+    return Lineage(str(fields["job_id"]), str(fields.get("task_id") or ""))
 
 
 def _origin(fields: Mapping[str, Any]) -> Origin | None:
     if not fields.get("job_id"):
         return None
-    start, by = str(fields.get("from") or ""), str(fields.get("by") or "")
-    return Origin(str(fields["job_id"]), start, by, names_of(fields.get("changed")))
+    return Origin(
+        str(fields["job_id"]),
+        str(fields.get("from") or ""),
+        str(fields.get("by") or ""),
+        names_of(fields.get("changed")),
+    )
 
 
 def _party(fields: Mapping[str, Any]) -> PartyDetail:
-    texts = {
-        name: str(fields.get(name) or "")
-        for name in ("party", "node", "state", "reason", "message")
-    }
     tries = fields.get("tries")
+    if not isinstance(tries, int):
+        tries = 0
     return PartyDetail(
-        **texts,
+        party=str(fields.get("party") or ""),
+        node=str(fields.get("node") or ""),
+        state=str(fields.get("state") or ""),
+        reason=str(fields.get("reason") or ""),
+        message=str(fields.get("message") or ""),
         excluded=fields.get("excluded") is True,
-        tries=tries if isinstance(tries, int) else 0,
+        tries=tries,
         next_try=_moment(fields.get("next_try")),
     )
 
 
-def _waiting(found: Any) -> Waiting | None:
-    fields = as_mapping(found)
+def _waiting(value: Any) -> Waiting | None:
+    fields = as_mapping(value)
     since = _moment(fields.get("since"))
     if since is None or not fields.get("reason"):
         return None
@@ -523,142 +617,156 @@ def _waiting(found: Any) -> Waiting | None:
 # ---------------------------------------------------------------- rerun and plan
 
 
-def rerun_answer(wanted: Order, fields: Mapping[str, Any]) -> RerunResult:
-    """Read what a peer says of a job that it runs again."""
-    job_id, start = (
-        str(fields.get("job_id") or wanted.new_job_id),
-        str(fields.get("from") or wanted.start),
-    )
+def read_rerun_result(order: Order, fields: Mapping[str, Any]) -> RerunResult:
+    """Read a peer's response to the order to run a job again."""
     return RerunResult(
-        job_id, start, names_of(fields.get("runs")), names_of(fields.get("inherits"))
+        str(fields.get("job_id") or order.new_job_id),
+        str(fields.get("from") or order.start),
+        names_of(fields.get("runs")),
+        names_of(fields.get("inherits")),
     )
 
 
-def in_words(items: Sequence[Item]) -> list[Item]:
-    """Return what a plan found in words for other nodes."""
-    return [replace(i, found=for_others(i.found), cause=for_others(i.cause)) for i in items]
+def redact_plan(items: Sequence[Item]) -> list[Item]:
+    """Return the items of a plan in words for other nodes."""
+    return [
+        replace(item, found=for_others(item.found), cause=for_others(item.cause)) for item in items
+    ]
 
 
-def items(data: Mapping[str, Any]) -> tuple[Item, ...]:
-    """Read a peer's plan; an unknown standing counts as unknown, what is not an entry is left out."""
-    return tuple(map(_item, _entries(data.get("checks"))[:_MOST_ITEMS]))
+def read_plan(data: Mapping[str, Any]) -> tuple[Item, ...]:
+    """Read a peer's plan; skips whatever is no entry, and reads other standings as UNKNOWN."""
+    return tuple(map(_plan_item, _entries(data.get("checks"))[:_MOST_ITEMS]))
 
 
-def _item(one: Mapping[str, Any]) -> Item:
-    def text(key: str) -> str:
-        value = one.get(key)
-        return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
-
-    name = text("standing")
-    standing = Standing(name) if name in set(Standing) else Standing.UNKNOWN
+def _plan_item(fields: Mapping[str, Any]) -> Item:
+    texts = {}
+    for key in ("check", "standing", "found", "cause", "remedy", "about"):
+        value = fields.get(key)
+        texts[key] = value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    standing = Standing.UNKNOWN
+    if texts["standing"] in set(Standing):
+        standing = Standing(texts["standing"])
     return Item(
-        text("check") or "reported",
+        texts["check"] or "reported",
         standing,
-        text("found"),
-        text("cause"),
-        text("remedy"),
-        text("about"),
+        texts["found"],
+        texts["cause"],
+        texts["remedy"],
+        texts["about"],
     )
 
 
 # ---------------------------------------------------------------- lenient reading
 
 
-def _is_number(value: Any) -> TypeGuard[int]:
+def _is_integer(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
-    return (
-        [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
-    )
+    if not isinstance(value, list):
+        return []
+    return [entry for entry in value if isinstance(entry, Mapping)]
 
 
 def _moment(text: Any) -> datetime | None:
+    """Read a moment; None for any other text, and for a time without a zone."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return None
-    return found if found.tzinfo else None
+    if moment.tzinfo is None:
+        return None
+    return moment
 
 
-def _iso(at: datetime | None) -> str | None:
-    return at.isoformat() if at else None
+def _iso(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return moment.isoformat()
 
 
-# ---------------------------------------------------------------- what else is wrong with a submitted job
-
-
-_RULE = "is not a field that this gateway knows; it is ignored"
-_GIVEN = "is ignored: the node chooses the id of a submitted job"
-_LONGEST_KEY = 100
-MOST_UNKNOWN = 50
+# ---------------------------------------------------------------- problems of a submitted job
 
 
 def unknown_fields(body: wire.CreateAll) -> tuple[UnknownField, ...]:
-    """Return the first `MOST_UNKNOWN` of them, in the order of the body's parts."""
-    return tuple(islice(_found(body, ()), MOST_UNKNOWN))
+    """Return the first `MOST_UNKNOWN` unknown fields, in the order of the body."""
+    return tuple(islice(_unknown_fields(body, ()), MOST_UNKNOWN))
 
 
-def _found(model: BaseModel, at: tuple[str | int, ...]) -> Iterator[UnknownField]:
-    known = _spellings(type(model))
+def _unknown_fields(model: BaseModel, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+    spellings = _spellings(type(model))
     for key, value in (model.model_extra or {}).items():
-        if key in known:
-            continue  # the other spelling of a key stands beside it
-        rule = _GIVEN if key == "job_id" and not at else _RULE
-        meant = near(key, known, 0.7) if rule is _RULE else ""
-        yield UnknownField(join((*at, key[:_LONGEST_KEY])), rule, _shown_as(value), meant)
+        if key in spellings:  # the body has the same field in its other spelling, too
+            continue
+        place = join((*path, key[:_LONGEST_KEY]))
+        if key == "job_id" and not path:
+            yield UnknownField(place, _JOB_ID_RULE, _value_text(value), "")
+        else:
+            similar = near(key, spellings, 0.7)
+            yield UnknownField(place, _UNKNOWN_RULE, _value_text(value), similar)
     for name in type(model).model_fields:
-        inner = getattr(model, name)
-        if isinstance(inner, BaseModel):
-            yield from _found(inner, (*at, name))
-        elif isinstance(inner, list):
-            for i, one in enumerate(inner):
-                if isinstance(one, BaseModel):
-                    yield from _found(one, (*at, name, i))
+        yield from _unknown_fields_inside(getattr(model, name), (*path, name))
 
 
-def _spellings(kind: type[BaseModel]) -> dict[str, None]:
-    found: dict[str, None] = {}
-    for name, field in kind.model_fields.items():
-        alias = field.validation_alias
-        known = [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
-        found |= dict.fromkeys((name, *known))
-    return found
+def _unknown_fields_inside(value: Any, path: tuple[str | int, ...]) -> Iterator[UnknownField]:
+    if isinstance(value, BaseModel):
+        yield from _unknown_fields(value, path)
+    if not isinstance(value, list):
+        return
+    for index, entry in enumerate(value):
+        if isinstance(entry, BaseModel):
+            yield from _unknown_fields(entry, (*path, index))
 
 
-def _shown_as(value: Any) -> str:
+def _spellings(model: type[BaseModel]) -> dict[str, None]:
+    """Return all spellings of a model's fields, in their order."""
+    spellings: dict[str, None] = {}
+    for name, field in model.model_fields.items():
+        spellings[name] = None
+        if isinstance(field.validation_alias, AliasChoices):
+            for choice in field.validation_alias.choices:
+                spellings[str(choice)] = None
+    return spellings
+
+
+def _value_text(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
-    return "a list" if isinstance(value, list) else str(value)[:_LONGEST_KEY]
+    if isinstance(value, list):
+        return "a list"
+    return str(value)[:_LONGEST_KEY]
 
 
 def is_job(model: Any) -> bool:
-    """Tell whether what a path declares as its body is a job."""
+    """True if the model of a path's body is a job."""
     return isinstance(model, type) and issubclass(model, wire.CreateAll)
 
 
-def faults(body: Any, model: Any) -> list[Problem]:
-    """Return what else is wrong with the flow and the initiator of a job's body of which some field is invalid."""
-    if not (is_job(model) and isinstance(body, Mapping)):
+def job_problems(body: Any, model: Any) -> list[Problem]:
+    """Return the problems of the flow and the initiator of a job's body that has invalid fields."""
+    if not is_job(model) or not isinstance(body, Mapping):
         return []
-    return [*_of_flow(body.get("dag")), *_of_initiator(body.get("config", body.get("conf")))]
+    config = body.get("config", body.get("conf"))
+    return [*_flow_problems(body.get("dag")), *_initiator_problems(config)]
 
 
-def _of_flow(found: Any) -> list[Problem]:
+def _flow_problems(value: Any) -> list[Problem]:
     try:
-        return flow.check(dag(wire.DagBody.model_validate(found)))
+        return flow.check(dag(wire.DagBody.model_validate(value)))
     except ValidationError:
         return []
 
 
-def _of_initiator(config: Any) -> Iterator[Problem]:
+def _initiator_problems(config: Any) -> list[Problem]:
     if not isinstance(config, Mapping) or not isinstance(config.get("role"), Mapping):
-        return
+        return []
     try:
         initiator = wire.Initiator.model_validate(config.get("initiator"))
     except ValidationError:
-        return
+        return []
     nodes = config["role"].get(initiator.role, [])
-    if isinstance(nodes, list) and initiator.node_id not in nodes:
-        yield validation.unlisted(initiator.node_id, initiator.role)
+    if not isinstance(nodes, list) or initiator.node_id in nodes:
+        return []
+    return [validation.unlisted(initiator.node_id, initiator.role)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapter.bfia.peer import INTERCONN, OPTIONAL
-from adapter.bfia.translate import in_words, items
+from adapter.bfia.translate import read_plan, redact_plan
 from adapter.bfia.wire import PlanData
 from engines.base import EngineDown, SignatureMissing
 from gateway.domain.dag import ComponentRef, Dag
@@ -320,8 +320,8 @@ def test_a_dry_run_at_a_peer_with_only_the_standard_creates_nothing(tmp_path: Pa
 
 def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     told = [Item("image", Standing.WAITS, "f", "c", "r", "a"), Item("data", Standing.OK)]
-    assert list(items(json.loads(PlanData(checks=in_words(told)).model_dump_json()))) == told
-    (odd,) = items(
+    assert list(read_plan(json.loads(PlanData(checks=redact_plan(told)).model_dump_json()))) == told
+    (odd,) = read_plan(
         {
             "checks": [
                 {
@@ -334,5 +334,5 @@ def test_a_report_survives_the_wire_and_what_is_odd_in_one_is_unknown() -> None:
     )
     assert (odd.check, odd.standing, len(odd.cause)) == ("reported", Standing.UNKNOWN, 2000)
     for nothing in ({}, {"checks": 3}, {"checks": [1, "x", None]}):
-        assert items(nothing) == ()
-    assert len(items({"checks": [{}] * 10_000})) == 500
+        assert read_plan(nothing) == ()
+    assert len(read_plan({"checks": [{}] * 10_000})) == 500

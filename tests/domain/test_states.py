@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bfia.translate import outcome_of, progress_of, status_of
+from adapter.bfia.translate import outcome_from_tasks, progress_from_tasks, status_from_tasks
 from gateway.domain.dag import Dag
 from gateway.domain.job import Job
 from gateway.domain.states import (
@@ -179,9 +179,9 @@ def test_the_state_of_a_task_follows_from_its_parties_in_whatever_order_they_rep
 
 @pytest.mark.parametrize("states", MULTISETS, ids=lambda m: "+".join(m) or "no task")
 def test_the_state_of_a_job_whose_peer_reports_tasks_only(states: tuple[TaskStatus, ...]):
-    status = status_of(set(states))
+    status = status_from_tasks(set(states))
     assert status is (JobStatus.PENDING if set(states) <= {PENDING} else wanted(states)[0])
-    outcome = outcome_of(status, states)
+    outcome = outcome_from_tasks(status, states)
     assert outcome is wanted(states)[1]
-    progress = progress_of(outcome, states)
+    progress = progress_from_tasks(outcome, states)
     assert (progress == 100) is (outcome is Outcome.SUCCEEDED) and 0 <= progress <= 100

@@ -10,7 +10,7 @@ import pytest
 
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.profiles import PROFILES as PROFILE_OF
-from adapter.bfia.translate import acceptance, create_body
+from adapter.bfia.translate import create_body, read_acceptance
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from tests.adapter.bfia.scripted import raw, says
@@ -34,7 +34,7 @@ from tests.memory_engine import MemoryEngine
     ],
 )
 def test_checks_that_a_peer_reports_never_harm(checks: object, shown: dict[str, str]):
-    assert acceptance({"checks": checks}).checks == shown
+    assert read_acceptance({"checks": checks}).checks == shown
 
 
 @pytest.mark.parametrize(("other", "characters"), [(SPEC, 36), (FATE, 25), (KUSCIA, 36)])
