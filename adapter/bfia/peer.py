@@ -1,7 +1,7 @@
-"""One request to a peer over HTTP, and what its response means.
+"""One request to a peer over HTTP, and the meaning of its response.
 
-A call is made once. Who repeats it, and when, is the scheduler's to decide, by whether repeating is safe; here
-a failure only becomes an exception that says whether the request can have arrived.
+A call is made once. The scheduler decides on repetitions, as it knows which are safe; here a failure
+becomes an exception, which states whether the request can have arrived.
 """
 
 import json
@@ -17,7 +17,15 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from adapter.bfia.channel.calls import GrpcMissing, by_grpc, call_once
-from adapter.bfia.connections import Connections, NoResponse, NotConnected, Request, context
+from adapter.bfia.connections import (
+    Client,
+    Connections,
+    NoResponse,
+    NotConnected,
+    Request,
+    Response,
+    context,
+)
 from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_given_away, profile_named
 from adapter.page import Page, page_of
 from gateway.domain.problems import Problem
@@ -37,21 +45,26 @@ from gateway.errors import (
 from gateway.http.peers import QUOTA
 from gateway.identity import signatures
 from gateway.identity.keys import KeyPair
-from gateway.identity.signatures import Answer, Signable, digest, sign
+from gateway.identity.signatures import Answer as SignedAnswer
+from gateway.identity.signatures import Signable, digest, sign
 from gateway.ports import as_mapping
 from gateway.runtime.context import Exchange, current_trace, exchanged, listening, new_trace_id
 from route_table.model import Route, UnknownNode
 
-UNSIGNED = "unsigned"
-"""the word that says so in ``x-auth-sign``"""
 INTERCONN = "/v1/interconn/schedule"
 JOB_AUDIT = "/v1/interconn/job/audit"
 NODE = "/v1/interconn/node"
-PROFILE_QUESTION = {"task_id": "which-profile", "role": ""}
-"""body of the request by whose answer a peer of another profile is recognised: no node has that task"""
-PROFILE_MISMATCH = "PROFILE_MISMATCH"
+UNSIGNED = "unsigned"  # value of x-auth-sign in a request without a signature
+
+# Paths that are never signed, by the standard: keys are exchanged there.
 NEVER_SIGNED = frozenset({f"{NODE}/query", f"{NODE}/contract/apply", f"{NODE}/contract/confirm"})
-"""by the standard: keys are exchanged there"""
+
+# A poll of a task that no node has: the response shows which profile the peer speaks.
+PROFILE_QUESTION = {"task_id": "which-profile", "role": ""}
+PROFILE_MISMATCH = "PROFILE_MISMATCH"
+
+# Paths that a peer may lack (our extensions and one of the standard) -> the effect of that.
+# ``docs/between-nodes.md`` lists them among all paths between nodes.
 OPTIONAL = {
     "/job/resource/apply": "it is not asked: only a party that tells of `resources` at `/job/create` is",
     "/job/resource/return": "it is not asked: it reserves nothing",
@@ -67,18 +80,17 @@ OPTIONAL = {
     "/output/metadata": "refused with NOT_SERVED_THERE; its own people see it there",
     f"{JOB_AUDIT}/terminate": "it is not informed; the question ends with that node's own deadline",
 }
-"""Paths that a peer may lack, our extensions and one of the standard -> what happens there.
 
-``docs/between-nodes.md`` lists them among all that nodes ask of each other."""
-LONGEST_CALL = 10.0
-"""Seconds of one control request, whatever the route says: the scheduler counts on it before it tries again."""
+LONGEST_CALL = 10.0  # seconds of one control request; the scheduler relies on it before a retry
 
+# Header with the milliseconds that the sender waits for a response through a relay.
 WITHIN = "x-relay-within"
-"""milliseconds that the sender waits for the response to a control request through a relay"""
 RELAY_NOT_ALLOWED = "RELAY_NOT_ALLOWED"
 RELAY_LOOP = "RELAY_LOOP"
-TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
-"""reported by the last relay: no response from the node behind it"""
+TARGET_UNREACHABLE = "TARGET_UNREACHABLE"  # by the last relay: no response from the node behind it
+NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"  # by the sender: no response from the first relay
+
+# Reason of a relay -> code of a control response, code of a transport response.
 RELAY_CODES = {
     RELAY_NOT_ALLOWED: (403, "E0000000403"),
     RELAY_LOOP: (508, "E0000000503"),
@@ -86,14 +98,12 @@ RELAY_CODES = {
     "RELAY_NO_ROUTE": (404, "E0000000618"),
     TARGET_UNREACHABLE: (503, "E0000000607"),
 }
-"""reason of a relay -> code of a control response, code of a transport response"""
-NEXT_HOP_UNREACHABLE = "NEXT_HOP_UNREACHABLE"
-"""reported by the sender: no response from the first relay"""
 
 _RELAY_NODE = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,128}")
-_LONGEST_MESSAGE = 2000
-"""characters of a peer's message that the timeline keeps"""
-_LONGEST_REFUSAL = 4000
+_UNAVAILABLE = (429, 502, 503, 504)  # HTTP statuses of a peer, or a proxy, that may recover
+_NO_SUCH_PATH = (404, 405, 501)  # HTTP statuses of web frameworks for unknown paths and methods
+_LONGEST_MESSAGE = 2000  # characters of a peer's message in the timeline
+_LONGEST_REFUSAL = 4000  # characters of a peer's message in an error
 _LONGEST_REASON = 200
 
 
@@ -101,20 +111,62 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _naming_its_node(
-    call: Callable[Concatenate["Peer", P], T],
-) -> Callable[Concatenate["Peer", P], T]:
-    """Have the errors of a peer's method name its node, for what is advised to do next."""
+def _name_node(call: Callable[Concatenate["Peer", P], T]) -> Callable[Concatenate["Peer", P], T]:
+    """Have the errors of a peer's method name its node, which the advice on them needs."""
 
     @wraps(call)
-    def named(self: "Peer", /, *args: P.args, **options: P.kwargs) -> T:
+    def call_and_name(self: "Peer", /, *args: P.args, **options: P.kwargs) -> T:
         try:
             return call(self, *args, **options)
         except GatewayError as error:
             error.node = error.node or self.node
             raise
 
-    return named
+    return call_and_name
+
+
+def _no_headers(node: NodeId) -> Mapping[str, str]:
+    return {}
+
+
+def _no_key() -> KeyPair | None:
+    return None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One control request, with what its response is judged by."""
+
+    route: Route
+    request: Request
+    signable: Signable
+    timeout: float  # seconds
+    started: float  # by the monotonic clock
+
+    @property
+    def path(self) -> str:
+        """The path of the request, without its query."""
+        return self.signable.path
+
+    @property
+    def speaker(self) -> str:
+        """The node that answers this call, as errors name it."""
+        target = self.route.node
+        if self.route.via:
+            target = f"next hop {self.route.via} of {self.route.node}"
+        return f"{target} at {self.route.url}"
+
+    @property
+    def unreachable_reason(self) -> str | None:
+        """The reason of a failure to reach the called address; None for the usual one."""
+        if self.route.via:
+            return NEXT_HOP_UNREACHABLE
+        return None
+
+    @property
+    def must_be_proven(self) -> bool:
+        """True if an unsigned response cannot be the peer's."""
+        return self.route.signed == "required" and self.path not in NEVER_SIGNED
 
 
 class Peer:
@@ -126,12 +178,12 @@ class Peer:
         node: NodeId,
         resolve: Callable[[NodeId], Route],
         connections: Connections,
-        sign: Callable[[NodeId], Mapping[str, str]] = lambda node: {},
-        key: Callable[[], KeyPair | None] = lambda: None,
+        sign: Callable[[NodeId], Mapping[str, str]] = _no_headers,
+        key: Callable[[], KeyPair | None] = _no_key,
     ) -> None:
         """``resolve`` returns a node's route, or raises `UnknownNode`; ``key`` signs requests.
 
-        ``sign`` returns further headers for a request to a node, made anew for each.
+        ``sign`` returns fresh further headers for a request to a node.
         """
         self._me = me
         self._sign = sign
@@ -157,14 +209,10 @@ class Peer:
         """The peer's dialect, by its route."""
         return profile_named(self._route.profile)
 
-    def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        **more: Any,
-    ) -> Mapping[str, Any]:
-        """Post and return ``data``; ``more`` is what `raw` takes."""
-        return self._data(path, *self.raw("POST", path, body, **more))
+    def post(self, path: str, body: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
+        """Post and return ``data``; ``options`` are the keyword arguments of `raw`."""
+        status, answer = self.raw("POST", path, body, **options)
+        return self._data(path, status, answer)
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
         """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
@@ -172,9 +220,9 @@ class Peer:
         Raises `PeerUnreachable`, and for every response but success `Refused`, `NotFound`, `NotAllowed` or
         `Invalid`.
         """
-        wanted = {"job_id": job_id}
+        query = {"job_id": job_id}
         path = "/job/status_all"
-        status, answer = self.raw(method, path, wanted, query=wanted)
+        status, answer = self.raw(method, path, query, query=query)
         data = self._data(path, status, answer)
         if not data and not isinstance(answer.get("data"), Mapping):
             raise Refused(
@@ -183,24 +231,22 @@ class Peer:
         return data
 
     def ask(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        method: str = "POST",
-        **more: Any,
+        self, path: str, body: Mapping[str, Any], method: str = "POST", **options: Any
     ) -> Mapping[str, Any]:
-        """Make a request at an `OPTIONAL` path, or of the management layer; ``more`` is what `raw` takes.
+        """Make a request at an `OPTIONAL` path, or of the management layer; ``options`` as in `post`.
 
-        Raises `NotServed` where the peer has no such path.
+        Raises `NotServed` if the peer lacks the path.
         """
-        status, answer = self.raw(method, path, body, **more)
-        if self._knows_no_path(status, answer):
-            known = OPTIONAL.get(path)
-            why = f", an extension: {known}" if known else ": it does not have the management layer"
-            raise NotServed(f"{self.node} does not serve {path}{why}")
+        status, answer = self.raw(method, path, body, **options)
+        if self._lacks_path(status, answer):
+            consequence = OPTIONAL.get(path)
+            cause = ": it does not have the management layer"
+            if consequence:
+                cause = f", an extension: {consequence}"
+            raise NotServed(f"{self.node} does not serve {path}{cause}")
         return self._data(path, status, answer)
 
-    @_naming_its_node
+    @_name_node
     def raw(
         self,
         method: str,
@@ -212,221 +258,284 @@ class Peer:
         more: Mapping[str, str] = MappingProxyType({}),
         permits: str = "",
     ) -> tuple[int, Any]:
-        """Make a request; return HTTP status and JSON, whatever they say. Raises `PeerUnreachable`.
+        """Make a request; return HTTP status and JSON object, whatever they mean.
 
-        In the place of what is not a JSON object stands a `Page`.
+        A body that is no JSON object is returned as a `Page`. Raises `PeerUnreachable`.
 
-        ``timeout_factor`` multiplies the time that the route gives a call; ``more`` are the headers of another
-        protocol, in the place of this node's signature; ``permits`` those of the peer that the request uses.
+        ``timeout_factor`` multiplies the route's deadline; ``more`` are the headers of another
+        protocol, instead of this node's signature; ``permits`` are the peer's that the request uses.
         """
         route = self._route
-        full = path if path.startswith(("/v1/", "/v2/", "/health/")) else INTERCONN + path
-        seconds = min(route.deadline, LONGEST_CALL) * timeout_factor
+        timeout = min(route.deadline, LONGEST_CALL) * timeout_factor
         client = self._connections.to(route.url, route.identity)
-        within = {WITHIN: str(int(seconds * 1000))} if route.via else {}
-        proof = more or self._sign(self.node)
         headers = {
             "content-type": "application/json",
             **request_headers(self._me, self.node),
-            **within,
-            **{name.lower(): value for name, value in proof.items()},
-            **({"x-mprac-token-set": permits} if permits else {}),
         }
-        content, asked = json.dumps(body, ensure_ascii=False).encode(), urlencode(query or {})
-        signable = Signable(method, full, asked, digest(content), self._me, self.node)
-        if route.signed != "off" and (pair := self._key()) is not None:
-            value = sign(pair, signable, headers["x-nonce"], int(headers["x-timestamp"]) // 1000)
-            made = signatures.headers(signable, value)
+        if route.via:
+            headers[WITHIN] = str(int(timeout * 1000))
+        proof = more or self._sign(self.node)
+        headers |= {name.lower(): value for name, value in proof.items()}
+        if permits:
+            headers["x-mprac-token-set"] = permits
+        call = self._prepare(route, method, path, urlencode(query or {}), headers, body, timeout)
+        response = self._send(client, call)
+        return self._read(call, response)
+
+    def _prepare(
+        self,
+        route: Route,
+        method: str,
+        path: str,
+        query: str,
+        headers: dict[str, str],
+        body: Mapping[str, Any],
+        timeout: float,
+    ) -> _Call:
+        """Return the signed request."""
+        if not path.startswith(("/v1/", "/v2/", "/health/")):
+            path = INTERCONN + path
+        content = json.dumps(body, ensure_ascii=False).encode()
+        signable = Signable(method, path, query, digest(content), self._me, self.node)
+        pair = None
+        if route.signed != "off":
+            pair = self._key()
+        if pair is not None:
+            seconds = int(headers["x-timestamp"]) // 1000
+            value = sign(pair, signable, headers["x-nonce"], seconds)
+            signed = signatures.headers(signable, value)
             if "signature" in headers:  # FATE has a header of that name
-                del made["signature-input"], made["signature"]
-            headers |= made
-        request = Request(method, f"{full}?{asked}" if asked else full, headers, content)
-        began = time.monotonic()
+                del signed["signature-input"], signed["signature"]
+            headers |= signed
+        target = path
+        if query:
+            target = f"{path}?{query}"
+        request = Request(method, target, headers, content)
+        return _Call(route, request, signable, timeout, time.monotonic())
 
-        def note(
-            http: int | None,
-            code: Any,
-            message: str,
-        ) -> None:
-            lasted = round(time.monotonic() - began, 4)
-            trace, short = headers["x-trace-id"], shorten(message, _LONGEST_MESSAGE)
-            made = Exchange(self.node, method, full, lasted, trace, http, code, short)
-            exchanged(made)
-            self._connections.observe(made)
-
-        called = f"next hop {route.via} of {route.node}" if route.via else route.node
-        called += f" at {route.url}"
-        silent = NEXT_HOP_UNREACHABLE if route.via else None
+    def _send(self, client: Client, call: _Call) -> Response:
+        """Send a request and return the response. Raises `PeerUnreachable`."""
         try:
-            response = client.send(request, seconds)
+            return client.send(call.request, call.timeout)
         except NotConnected as error:
-            note(None, None, f"cannot connect: {error}")
-            text = f"cannot connect to {called}: {error}"
-            raise PeerUnreachable(text, delivered=False, reason=silent) from error
+            self._record(call, None, None, f"cannot connect: {error}")
+            text = f"cannot connect to {call.speaker}: {error}"
+            raise PeerUnreachable(text, delivered=False, reason=call.unreachable_reason) from error
         except NoResponse as error:
-            note(None, None, f"no answer: {error}")
-            raise PeerUnreachable(f"no answer from {called}: {error}", reason=silent) from error
-        status, signature = response.status, response.headers.get("x-auth-sign", "")
+            self._record(call, None, None, f"no answer: {error}")
+            text = f"no answer from {call.speaker}: {error}"
+            raise PeerUnreachable(text, reason=call.unreachable_reason) from error
+
+    def _record(self, call: _Call, status: int | None, code: Any, message: str) -> None:
+        """Put the call into the job's timeline and report it to the observer."""
+        exchange = Exchange(
+            self.node,
+            call.request.method,
+            call.path,
+            round(time.monotonic() - call.started, 4),
+            call.request.headers["x-trace-id"],
+            status,
+            code,
+            shorten(message, _LONGEST_MESSAGE),
+        )
+        exchanged(exchange)
+        self._connections.observe(exchange)
+
+    def _read(self, call: _Call, response: Response) -> tuple[int, Any]:
+        """Return HTTP status and JSON object (or `Page`) of a response.
+
+        Raises `PeerUnreachable` for the responses of relays, of overloaded peers and of strangers.
+        """
+        status = response.status
         answer = _json(response.body)
         envelope = as_mapping(answer)
         page = None
         if not isinstance(answer, Mapping):
-            page = page_of(status, response.headers, response.body, len(content))
-        note(
-            status,
-            _code(envelope.get("code")),
-            str(envelope.get("msg") or envelope.get("message") or ""),
-        )
-        beyond = relayed(envelope)
-        required = route.signed == "required" and full not in NEVER_SIGNED
-        if beyond is not None and beyond.reason == TARGET_UNREACHABLE:
-            text = f"next hop {beyond.relay}: {shorten(beyond.message, _LONGEST_REFUSAL)}"
+            page = page_of(status, response.headers, response.body, len(call.request.body))
+        message = envelope.get("msg") or envelope.get("message") or ""
+        self._record(call, status, _code(envelope.get("code")), str(message))
+        relay_answer = relayed(envelope)
+        if relay_answer is not None and relay_answer.reason == TARGET_UNREACHABLE:
+            words = shorten(relay_answer.message, _LONGEST_REFUSAL)
             raise PeerUnreachable(
-                text, delivered=beyond.delivered or required, reason=beyond.reason
+                f"next hop {relay_answer.relay}: {words}",
+                delivered=relay_answer.delivered or call.must_be_proven,
+                reason=relay_answer.reason,
             )
-        if status in (429, 502, 503, 504):
-            cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
-            if page is not None:
-                cause = page.seen
-            reason = QUOTA if as_mapping(envelope.get("data")).get("reason") == QUOTA else None
-            text = f"{called} answers HTTP {status}" + (f": {cause}" if cause else "")
-            raise PeerUnreachable(text, reason=reason)
-        if required or (route.signed == "accepted" and route.keys and signature):
-            try:
-                found = Answer(status, digest(response.body), signable)
-                signatures.check_answer(found, signature, headers["x-nonce"], route.keys)
-            except NotAllowed as error:
-                text = shorten(
-                    envelope.get("msg") or envelope.get("message") or "nothing", _LONGEST_MESSAGE
-                )
-                text = f"{called} says, unproven: {text}; this answer is not proven to be its own: {error.message}"
-                unproven = PeerUnreachable(
-                    text, reason=beyond.reason if beyond else "ANSWER_NOT_SIGNED"
-                )
-                if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
-                    unproven.skew = _skew(response.headers.get("date", ""))
-                raise unproven from error
-        return status, answer if page is None else page
+        if status in _UNAVAILABLE:
+            raise _unavailable(call, status, envelope, page)
+        self._check_signature(call, response, envelope)
+        if page is not None:
+            return status, page
+        return status, answer
 
-    @_naming_its_node
-    def invoke(
-        self,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str],
-    ) -> tuple[int, bytes]:
+    def _check_signature(
+        self, call: _Call, response: Response, envelope: Mapping[str, Any]
+    ) -> None:
+        """Raise `PeerUnreachable` if the response is not proven to be the peer's, as its route demands."""
+        keys = call.route.keys
+        signature = response.headers.get("x-auth-sign", "")
+        may_be_proven = call.route.signed == "accepted" and keys and signature
+        if not call.must_be_proven and not may_be_proven:
+            return
+        signed = SignedAnswer(response.status, digest(response.body), call.signable)
+        try:
+            signatures.check_answer(signed, signature, call.request.headers["x-nonce"], keys)
+        except NotAllowed as error:
+            message = envelope.get("msg") or envelope.get("message") or "nothing"
+            words = shorten(message, _LONGEST_MESSAGE)
+            relay_answer = relayed(envelope)
+            reason = "ANSWER_NOT_SIGNED"
+            if relay_answer is not None:
+                reason = relay_answer.reason
+            unproven = PeerUnreachable(
+                f"{call.speaker} says, unproven: {words}; "
+                f"this answer is not proven to be its own: {error.message}",
+                reason=reason,
+            )
+            if as_mapping(envelope.get("data")).get("reason") == "SIGNATURE_REFUSED":
+                unproven.skew = _skew(response.headers.get("date", ""))
+            raise unproven from error
+
+    @_name_node
+    def invoke(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
         route = self._route.channel
-        seconds = min(route.deadline, LONGEST_CALL)
+        timeout = min(route.deadline, LONGEST_CALL)
         if by_grpc(route.url):
+            tls = context(route.identity)
             try:
-                verify = context(route.identity)
-                return call_once(route.url, route.identity, verify, path, body, headers, seconds)
+                return call_once(route.url, route.identity, tls, path, body, headers, timeout)
             except (OSError, GrpcMissing) as error:
                 raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         client = self._connections.to(route.url, route.identity)
         try:
-            response = client.send(Request("POST", path, headers, body), seconds)
+            response = client.send(Request("POST", path, headers, body), timeout)
         except (NotConnected, NoResponse) as error:
             raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         return response.status, response.body
 
     def other_profile(self, status: int, answer: Any) -> str:
-        """Return the profile that an answer to a peer of the standard's own dialect gives away; empty for none."""
+        """Return the profile that a peer of the standard's own dialect reveals; empty for none."""
         body = as_mapping(answer)
         if self.profile.name != "spec" or status != 200:
             return ""
         words = str(body.get("message") or body.get("msg") or "")
         return profile_given_away(_number(body.get("code")), words)
 
-    @_naming_its_node
+    @_name_node
     def check_profile(self) -> None:
         """Refuse a peer that speaks another dialect than its route says; each address is asked once.
 
-        A peer with keys in its route signs as the standard has it, so that it is not asked. Raises `Refused`
-        (PROFILE_MISMATCH), and `PeerUnreachable`: nothing of a job was sent yet.
+        A peer with keys in its route signs as the standard has it and is not asked. Raises `Refused`
+        (PROFILE_MISMATCH) and `PeerUnreachable`, both before anything of a job was sent.
         """
         route = self._route
         address = (self.node, route.url)
         if route.profile != "spec" or route.keys or address in self._connections.profile_checked:
             return
-        calls: list[Exchange] = []
+        exchanges: list[Exchange] = []
         try:
-            with listening() as calls:  # the job's timeline need not have it
+            with listening() as exchanges:  # kept out of the job's timeline
                 status, answer = self.raw("POST", "/task/poll", PROFILE_QUESTION)
         except PeerUnreachable as error:
-            if not error.delivered:  # what is asked next will say so
+            if not error.delivered:  # the next request will report it
                 return
-            for call in calls:
-                exchanged(call)
+            for exchange in exchanges:
+                exchanged(exchange)
             failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)
             failed.skew = error.skew
             raise failed from error
-        if other := self.other_profile(status, answer):
+        profile = self.other_profile(status, answer)
+        if profile:
             message = str(as_mapping(answer).get("message") or "")
-            raise Refused(_other_profile(self.node, other, message), reason=PROFILE_MISMATCH)
+            raise _profile_mismatch(self.node, profile, message)
         if isinstance(answer, Mapping):
             self._connections.profile_checked.add(address)
 
-    def _knows_no_path(self, status: int, answer: Any) -> bool:
-        """Whether a response means that nothing is served there, rather than that something was refused.
+    def _lacks_path(self, status: int, answer: Any) -> bool:
+        """True if nothing is served at a path, rather than that a path refused the request.
 
-        Web frameworks respond with 404, or 405 where a pattern of other paths fits; what was refused by a path of
-        the protocol has a reason of its own, or HTTP 200.
+        Web frameworks respond with 404, or with 405 if a pattern of other paths fits. A refusal by a
+        path of the protocol has a reason of its own, or HTTP 200.
         """
         body = as_mapping(answer)
         reason = as_mapping(body.get("data")).get("reason")
         if reason:
             return reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED")
+        if status in _NO_SUCH_PATH:
+            return True
         code = self.profile.unknown_path_code
-        return status in (404, 405, 501) or (code is not None and _number(body.get("code")) == code)
+        return code is not None and _number(body.get("code")) == code
 
-    def _data(
-        self,
-        path: str,
-        status: int,
-        body: Any,
-    ) -> Mapping[str, Any]:
-        """Read a response: success code 0 or 200, error text ``msg`` or ``message``, missing data as empty."""
+    def _data(self, path: str, status: int, body: Any) -> Mapping[str, Any]:
+        """Return a response's data, with the fields outside it; missing data counts as empty.
+
+        A success has code 0 or 200. Raises the refusal otherwise, with the text in ``msg`` or
+        ``message``.
+        """
         if isinstance(body, Page):
             raise body.refusal(self.node)
+        data = as_mapping(body.get("data"))
+        if _number(body.get("code")) not in SUCCESS_CODES or not 200 <= status < 300:
+            raise self._refusal(path, status, body)
+        fields = {
+            name: value
+            for name, value in body.items()
+            if name not in ("code", "msg", "message", "data")
+        }
+        return {**fields, **data}
+
+    def _refusal(self, path: str, status: int, body: Mapping[str, Any]) -> GatewayError:
+        """Return the error of a response that is no success."""
         code = body.get("code")
         number = _number(code)
         data = as_mapping(body.get("data"))
-        if number in SUCCESS_CODES and 200 <= status < 300:
-            return {
-                **{k: v for k, v in body.items() if k not in ("code", "msg", "message", "data")},
-                **data,
-            }
         message = shorten(body.get("msg") or body.get("message") or "", _LONGEST_REFUSAL)
-        beyond = relayed(body)
-        speaker = (
-            f"{beyond.relay}, which answers in the place of {self.node}" if beyond else self.node
-        )
+        speaker = self.node
+        relay_answer = relayed(body)
+        if relay_answer is not None:
+            speaker = f"{relay_answer.relay}, which answers in the place of {self.node}"
         hint = self.profile.without_paths
         if hint and number == self.profile.unknown_path_code and "404" in message:
-            raise Refused(
-                f"{speaker} does not serve this path ({message}): {hint}", reason="NOT_SERVED_THERE"
-            )
-        if other := self.other_profile(status, body):
+            text = f"{speaker} does not serve this path ({message}): {hint}"
+            return Refused(text, reason="NOT_SERVED_THERE")
+        profile = self.other_profile(status, body)
+        if profile:
             self._connections.profile_checked.discard((self.node, self._route.url))
-            raise Refused(_other_profile(speaker, other, message), reason=PROFILE_MISMATCH)
+            return _profile_mismatch(speaker, profile, message)
         if isinstance(data.get("reason"), str) and data["reason"]:
-            raise _refusal(f"{speaker}: {message or _code(code)}", number, data)
-        if code is None:
-            text = f"{speaker} refuses {path} without a code"
-        else:
-            text = f"{speaker} refuses {path} with code {_code(code)}"  # some write "success" beside it
-        raise Refused(f"{text}: {message}" if message else text)
+            return _refusal_with_reason(f"{speaker}: {message or _code(code)}", number, data)
+        text = f"{speaker} refuses {path} without a code"
+        if code is not None:
+            text = f"{speaker} refuses {path} with code {_code(code)}"
+        if message:  # some write "success" even in a refusal
+            text = f"{text}: {message}"
+        return Refused(text)
 
 
-def _other_profile(
-    speaker: str,
-    profile: str,
-    message: str,
-) -> str:
+def _unavailable(
+    call: _Call, status: int, envelope: Mapping[str, Any], page: Page | None
+) -> PeerUnreachable:
+    """Return the error of a peer, or its proxy, that cannot respond now."""
+    cause = shorten(envelope.get("msg") or envelope.get("message") or "", _LONGEST_REFUSAL)
+    if page is not None:
+        cause = page.seen
+    text = f"{call.speaker} answers HTTP {status}"
+    if cause:
+        text += f": {cause}"
+    reason = None
+    if as_mapping(envelope.get("data")).get("reason") == QUOTA:
+        reason = QUOTA
+    return PeerUnreachable(text, reason=reason)
+
+
+def _profile_mismatch(speaker: str, profile: str, message: str) -> Refused:
     words = shorten(message, _LONGEST_MESSAGE)
-    return f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not say so"
+    return Refused(
+        f"{speaker} answers as nodes of profile {profile} do ({words}), and its route does not say so",
+        reason=PROFILE_MISMATCH,
+    )
 
 
 def request_headers(
@@ -449,7 +558,7 @@ def request_headers(
 
 @dataclass(frozen=True)
 class Relayed:
-    """What a relay responded in the place of the node that was called."""
+    """The response of a relay instead of the called node's."""
 
     relay: str
     reason: str
@@ -458,9 +567,10 @@ class Relayed:
 
 
 def relayed(answer: Mapping[str, Any]) -> Relayed | None:
-    """Return what a relay responded to a control request; None where the response is the node's own."""
+    """Return a relay's own response to a control request; None if the response is the node's."""
     data = as_mapping(answer.get("data"))
-    reason, relay = data.get("reason"), data.get("relay")
+    reason = data.get("reason")
+    relay = data.get("relay")
     if not isinstance(reason, str) or reason not in RELAY_CODES:
         return None
     if not isinstance(relay, str) or not _RELAY_NODE.fullmatch(relay):
@@ -470,7 +580,7 @@ def relayed(answer: Mapping[str, Any]) -> Relayed | None:
 
 
 def _skew(date: str) -> float:
-    """Return by how much a clock is ahead of this one that dates an answer so; 0 where it does not."""
+    """Return the seconds that the clock of a ``Date`` header is ahead; 0 without a date."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
     except ValueError:
@@ -478,43 +588,54 @@ def _skew(date: str) -> float:
 
 
 def _code(code: Any) -> Any:
-    """Return a code as it was given; an endless one, and what is not a number or text, as a short text."""
-    small = isinstance(code, int) and abs(code) < 2**53
-    return code if code is None or small else shorten(str(code), 100)
+    """Return a code unchanged if it is null or a usual number, any other value as a short text."""
+    if code is None:
+        return None
+    if isinstance(code, int) and abs(code) < 2**53:
+        return code
+    return shorten(str(code), 100)
 
 
 def _json(content: bytes) -> Any:
-    """Read JSON; None for anything else. Lone surrogates, which no database holds, become ``?``."""
+    """Read JSON; None for anything else. Lone surrogates, which no database stores, become ``?``."""
     try:
-        return json.loads(
-            json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
-        )
+        text = json.dumps(json.loads(content), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
 
 
 def _number(code: Any) -> int | None:
-    if isinstance(code, int | float) and not isinstance(code, bool) and code == code // 1:
+    """Return a code as a number, which some peers send as text; None for any other value."""
+    if isinstance(code, bool):
+        return None
+    if isinstance(code, int | float) and code == code // 1:
         return int(code)
-    return int(code) if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code) else None
+    if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code):
+        return int(code)
+    return None
 
 
-def _refusal(
-    message: str,
-    code: int | None,
-    data: Mapping[str, Any],
-) -> GatewayError:
+def _refusal_with_reason(message: str, code: int | None, data: Mapping[str, Any]) -> GatewayError:
+    """Return the error whose kind, reason and problems a peer reports."""
     reason = shorten(data["reason"], _LONGEST_REASON)
-    found = data.get("problems")
-    problems = [
-        Problem(
-            shorten(one.get("path") or ""), shorten(one.get("rule") or ""), shown(one.get("got"))
-        )
-        for one in (found if isinstance(found, list) else [])[: MOST_PROBLEMS + 1]
-        if isinstance(one, Mapping)
-    ]
+    problems = _problems(data.get("problems"))
     if code == Invalid.code and problems:
         return Invalid(problems, reason=reason)
-    if kind := {NotAllowed.code: NotAllowed, NotFound.code: NotFound}.get(code or 0):
-        return kind(message, reason=reason)
+    if code == NotAllowed.code:
+        return NotAllowed(message, reason=reason)
+    if code == NotFound.code:
+        return NotFound(message, reason=reason)
     return Refused(message, reason=reason, problems=problems)
+
+
+def _problems(value: Any) -> list[Problem]:
+    if not isinstance(value, list):
+        return []
+    problems = []
+    for entry in value[: MOST_PROBLEMS + 1]:
+        if isinstance(entry, Mapping):
+            path = shorten(entry.get("path") or "")
+            rule = shorten(entry.get("rule") or "")
+            problems.append(Problem(path, rule, shown(entry.get("got"))))
+    return problems
