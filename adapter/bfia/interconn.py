@@ -17,7 +17,7 @@ from adapter.bfia import examples, translate, wire
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.peer import JOB_AUDIT, Peer
 from adapter.bfia.requests import NO_ROUTE, Caller, Named, Paths, Peers, Sender, described, on, read
-from adapter.bfia.route_test import called_back
+from adapter.bfia.route_test import call_back
 from gateway.data.outputs import OutputCatalog, OutputMetadata, Wanted
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
@@ -225,7 +225,7 @@ def hello_router(
         if body.call_back:
             if not known:
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
-            work = partial(called_back, peer_of, node, sender.source)
+            work = partial(call_back, peer_of, node, sender.source)
             back["back"] = await on(peers.limiters.peers, sender, work)
         data = wire.HelloData(
             node_id=node,

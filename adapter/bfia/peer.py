@@ -487,7 +487,7 @@ class Peer:
         return {**fields, **data}
 
     def _refusal(self, path: str, status: int, body: Mapping[str, Any]) -> GatewayError:
-        """Return the error of a response that is no success."""
+        """Return the error of a response without a success code."""
         code = body.get("code")
         number = _number(code)
         data = as_mapping(body.get("data"))

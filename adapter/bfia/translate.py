@@ -347,7 +347,7 @@ def task_status(text: str) -> TaskStatus:
 def read_status(value: Any) -> TaskStatus:
     """Read a task's state in a peer's response; an empty text (some peers' first phase) is PENDING.
 
-    Raises `Invalid` for null and for any other value that is no state.
+    Raises `Invalid` for null and for any other value that is not a state.
     """
     if value is None:
         raise Invalid([Problem("status", "is missing")], reason="STATUS_UNKNOWN")
@@ -635,7 +635,7 @@ def redact_plan(items: Sequence[Item]) -> list[Item]:
 
 
 def read_plan(data: Mapping[str, Any]) -> tuple[Item, ...]:
-    """Read a peer's plan; skips whatever is no entry, and reads other standings as UNKNOWN."""
+    """Read a peer's plan; skips anything but objects and reads other standings as UNKNOWN."""
     return tuple(map(_plan_item, _entries(data.get("checks"))[:_MOST_ITEMS]))
 
 

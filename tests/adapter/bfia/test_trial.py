@@ -302,7 +302,7 @@ def test_a_node_that_is_called_back_in_vain_learns_the_step_and_no_text(found: A
                 raise PeerUnreachable(f"cannot connect: {found}", delivered=False) from error
 
     other: Any = Other()
-    assert route_test.called_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
+    assert route_test.call_back(lambda _: other, ME, PEER) == {"ok": False, "step": step}
 
 
 def test_an_answer_without_signature_names_the_partners_acceptance(tmp_path: Path):
