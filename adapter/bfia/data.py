@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
@@ -49,46 +49,60 @@ from gateway.errors import GatewayError, Invalid, TooLarge, problems_of
 from gateway.http.streamed_bodies import READ, Rest
 from gateway.runtime.context import new_trace_id, traced
 
-FILE = "file"
-_BATCH = 512 * 1024
+FILE = "file"  # name of the part with the file
+_BATCH = 512 * 1024  # bytes of the file that a thread gets at a time
 _MOST_PARTS = 100
-_LARGEST_FIELDS = 1024 * 1024
+_LARGEST_FIELDS = 1024 * 1024  # bytes of all fields
+_LARGEST_BODY = 1024 * 1024  # bytes of a request without a file
+_CONVERSIONS = 2  # received uploads that are converted at the same time; others wait
+_RECEIPTS = 16  # threads that receive uploads
+_STREAMS = 4  # uploads that are stored while they arrive; others are received first
 
 
 @dataclass
 class Form:
-    """What a form holds besides the bytes of its file."""
+    """The fields of a form, and the name of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)
-    filename: str | None = None
-    """None where there was no file"""
+    filename: str | None = None  # None: no file
     problems: list[Problem] = field(default_factory=list)
+
+
+def _receive_all_first(form: Form) -> bool:
+    return False
+
+
+def _ignore(part: "FilePart") -> None:
+    pass
 
 
 async def receive(
     request: Request,
     write: Callable[[bytes], object],
     max_file: int,
-    begin: Callable[[Form], bool] = lambda form: False,
-    follow: Callable[["FilePart"], object] = lambda part: None,
+    begin: Callable[[Form], bool] = _receive_all_first,
+    follow: Callable[["FilePart"], object] = _ignore,
 ) -> Form:
-    """Read the whole form; ``write`` gets the file's bytes, on a worker thread.
+    """Read the whole form; ``write`` gets the file's bytes on a worker thread.
 
-    ``begin`` gets what was sent before the file, once the file begins. Where it returns True, ``follow`` may get
-    what is left of the file then, to be read by a thread of its own.
+    ``begin`` gets the fields before the file when the file begins. If it returns True, ``follow``
+    may get the rest of the file, to read it in a thread of its own.
 
-    Raises `Invalid` for what is not a form or breaks off, `TooLarge` for a body that announces more than
-    ``max_file`` bytes and some for the fields, and whatever ``write`` raises.
+    Raises `Invalid` for a body that is not a form or breaks off, `TooLarge` for one that announces
+    more than ``max_file`` bytes (and some for the fields), and the errors of ``write``.
     """
-    kind, options = parse_options_header(request.headers.get("content-type"))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
-        got = request.headers.get("content-type")
-        raise Invalid([Problem("content-type", "must be multipart/form-data with a boundary", got)])
+    content_type = request.headers.get("content-type")
+    media_type, options = parse_options_header(content_type)
+    if media_type != b"multipart/form-data" or not options.get(b"boundary"):
+        rule = "must be multipart/form-data with a boundary"
+        raise Invalid([Problem("content-type", rule, content_type)])
     if (announced(request) or 0) > max_file + 2 * _LARGEST_FIELDS:
         raise too_large(max_file)
-    reader = _Reader(
-        request, options[b"boundary"], write, lambda items: begin(_form(items)), follow
-    )
+
+    def begin_with(items: Iterable[tuple[str, str | UploadFile]]) -> bool:
+        return begin(_form(items))
+
+    reader = _Reader(request, options[b"boundary"], write, begin_with, follow)
     try:
         received = await reader.parse()
     except MultiPartException as error:
@@ -106,7 +120,8 @@ def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
     form = Form()
     for name, value in items:
         if isinstance(value, UploadFile):
-            form.filename = "".join(c for c in value.filename or "" if c.isprintable())[:255]
+            printable = filter(str.isprintable, value.filename or "")
+            form.filename = "".join(printable)[:255]
         elif name == FILE:
             rule = "must be a part with a filename; for a file that is on the server use /v2/component/upload"
             form.problems.append(Problem(FILE, rule, value[:200]))
@@ -118,7 +133,7 @@ def _form(items: Iterable[tuple[str, str | UploadFile]]) -> Form:
 
 
 class _Reader(MultiPartParser):
-    """The framework's parser, but the file's bytes go to ``write`` and not to a temporary file."""
+    """The framework's parser, but with the file's bytes going to ``write``, not to a temporary file."""
 
     def __init__(
         self,
@@ -134,7 +149,9 @@ class _Reader(MultiPartParser):
         self._write = write
         self._begin = begin
         self._follow = follow
-        self._begun = self._storing = self._ends = False
+        self._file_began = False
+        self._storing = False  # the file may go past this parser
+        self._file_ended = False
         self._field_bytes = 0
         self.ended = False
 
@@ -147,19 +164,15 @@ class _Reader(MultiPartParser):
             raise MultiPartException(f"the file must be in the part {FILE}")
         upload.file.close()
         upload.file = _Sink(self._write)  # type: ignore[assignment]
-        self._begun, self._storing = True, self._begin([*self.items, (FILE, upload)])
+        self._file_began = True
+        self._storing = self._begin([*self.items, (FILE, upload)])
 
-    def on_part_data(
-        self,
-        data: bytes,
-        start: int,
-        end: int,
-    ) -> None:
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._current_part.file is None:
             self._field_bytes += end - start
             if self._field_bytes > _LARGEST_FIELDS:
                 raise TooLarge(f"the fields of the form have more than {_LARGEST_FIELDS} bytes")
-        elif self._ends:
+        elif self._file_ended:
             raise MultiPartException(f"the part {FILE} must not hold its own boundary")
         super().on_part_data(data, start, end)
 
@@ -171,39 +184,55 @@ class _Reader(MultiPartParser):
         self.ended = True
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body, the file in larger pieces, as each costs a change of threads, or past this parser."""
-        held = bytearray()
-        take = self._request.scope.get("extensions", {}).get(READ)
+        """Yield the body: the file in large pieces (each costs a change of threads), or past the parser."""
+        buffer = bytearray()
         async for data in self._request.stream():
-            held += data
-            if self._storing and take is not None and (rest := take()) is not None:
-                loop, over = asyncio.get_running_loop(), asyncio.Event()
-                rest.put_back(bytes(held))
-                part = FilePart(rest, self._mark, partial(_call, loop, over.set))
-                self._follow(part)
-                await over.wait()
-                if part.broken:
-                    raise ClientDisconnect
-                self._ends = True
-                yield part.after
+            buffer += data
+            rest = self._rest()
+            if rest is not None:
+                yield await self._pass_file_on(rest, bytes(buffer))
                 return
-            if len(held) >= (_BATCH if self._begun else 1):
-                kept = _begins(held, self._mark)
-                yield bytes(held[: len(held) - kept])
-                del held[: len(held) - kept]
-        yield bytes(held)
+            if self._file_began and len(buffer) < _BATCH:
+                continue
+            size = len(buffer) - _mark_start_size(buffer, self._mark)
+            yield bytes(buffer[:size])
+            del buffer[:size]
+        yield bytes(buffer)
+
+    def _rest(self) -> Rest | None:
+        """Return the rest of the body, to be read in a thread; None if it comes through the parser."""
+        read = self._request.scope.get("extensions", {}).get(READ)
+        if not self._storing or read is None:
+            return None
+        rest: Rest | None = read()
+        return rest
+
+    async def _pass_file_on(self, rest: Rest, buffer: bytes) -> bytes:
+        """Have ``follow`` read the rest of the file; return the body after it. Raises `ClientDisconnect`."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        rest.put_back(buffer)
+        part = FilePart(rest, self._mark, partial(_call_in_loop, loop, ended.set))
+        self._follow(part)
+        await ended.wait()
+        if part.broken:
+            raise ClientDisconnect
+        self._file_ended = True
+        return part.after
 
 
-def _call(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
     with suppress(RuntimeError):  # the node has ended
         loop.call_soon_threadsafe(work)
 
 
-def _begins(data: bytearray, mark: bytes) -> int:
-    """Return how many bytes at the end of some data may be the beginning of a mark, which begins with CR."""
+def _mark_start_size(data: bytearray, mark: bytes) -> int:
+    """Return how many bytes at the end of data may be the start of a mark, which begins with CR."""
     end = data[max(0, len(data) - len(mark) + 1) :]
-    at = end.rfind(b"\r")
-    return len(end) - at if at >= 0 and mark.startswith(end[at:]) else 0
+    position = end.rfind(b"\r")
+    if position < 0 or not mark.startswith(end[position:]):
+        return 0
+    return len(end) - position
 
 
 class _Sink:
@@ -215,66 +244,65 @@ class _Sink:
 
 
 class FilePart:
-    """What is left of the file in a form, up to the boundary; what is behind its content is ``after``."""
+    """The rest of the file in a form, up to the boundary; the body from there on is ``after``."""
 
-    def __init__(
-        self,
-        rest: Rest,
-        mark: bytes,
-        over: Callable[[], object],
-    ) -> None:
-        """``over`` is called when the end is reached."""
+    def __init__(self, rest: Rest, mark: bytes, on_end: Callable[[], object]) -> None:
+        """``on_end`` is called once, at the end of the file or of the connection."""
         self._rest = rest
         self._mark = mark
-        self._over: Callable[[], object] | None = over
-        self._room = bytearray(BLOCK)
+        self._on_end: Callable[[], object] | None = on_end
+        self._block = bytearray(BLOCK)
         self._ready = memoryview(b"")
-        self._held = b""
-        """may be the beginning of the mark"""
+        self._held_back = b""  # may be the start of the mark
         self.after = b""
-        self.broken = False
-        """whether the client left before"""
+        self.broken = False  # the client left before the end
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Wait for more, 0: it is at its end. Raises `GatewayError` (BROKEN_OFF)."""
-        while not self._ready and self._over is not None:
+        """Wait for more bytes; 0 at the end. Raises `GatewayError` (BROKEN_OFF)."""
+        while not self._ready and self._on_end is not None:
             self._fill()
         if self.broken:
             raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
         count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
         return count
 
     def _fill(self) -> None:
-        assert self._over is not None
-        begun, room = len(self._held), self._room
-        room[:begun] = self._held
+        """Read the next block, and everything after the file at its end."""
+        assert self._on_end is not None
         try:
-            end = begun + self._rest.readinto(memoryview(room)[begun:])
-            at = room.find(b"\r", 0, end)
-            at = (
-                at if at < 0 else room.find(self._mark, at, end)
-            )  # a single byte is found much faster
-            over = at >= 0 or end == begun
-            kept = (
-                end - at
-                if at >= 0
-                else _begins(room[max(0, end - len(self._mark)) : end], self._mark)
-            )
-            self._held, self._ready = bytes(room[end - kept : end]), memoryview(room)[: end - kept]
-            if over:
-                self.after = self._held + self._behind()
+            ended = self._read_block()
+            if ended:
+                self.after = self._held_back + self._read_after_file()
         except OSError:
-            over = self.broken = True
-        if over:
-            self._over()
-            self._over = None
+            ended = self.broken = True
+        if ended:
+            self._on_end()
+            self._on_end = None
 
-    def _behind(self) -> bytes:
-        found = b""
+    def _read_block(self) -> bool:
+        """Read once; return True at the end of the file or of the connection."""
+        block = self._block
+        start = len(self._held_back)
+        block[:start] = self._held_back
+        end = start + self._rest.readinto(memoryview(block)[start:])
+        position = block.find(b"\r", 0, end)
+        if position >= 0:  # a single byte is found much faster than the mark
+            position = block.find(self._mark, position, end)
+        size = position
+        if position < 0:
+            tail = block[max(0, end - len(self._mark)) : end]
+            size = end - _mark_start_size(tail, self._mark)
+        self._held_back = bytes(block[size:end])
+        self._ready = memoryview(block)[:size]
+        return position >= 0 or end == start
+
+    def _read_after_file(self) -> bytes:
+        after = b""
         while data := self._rest.read(_BATCH):
-            found = (found + data)[: 2 * _LARGEST_FIELDS]  # more is refused
-        return found
+            after = (after + data)[: 2 * _LARGEST_FIELDS]  # more is refused
+        return after
 
     def stop(self) -> None:
         """End the wait."""
@@ -285,24 +313,19 @@ class FilePart:
         self._rest.close()
 
 
-_LARGEST_BODY = 1024 * 1024
-_AT_ONCE = 2
-"""uploads that are converted at the same time after they were received; others wait"""
-_STREAMS = 4
-"""uploads that are stored while they are received; others are received first"""
-
-
-def _wrong(rule: str) -> PydanticCustomError:
+def _rule_error(rule: str) -> PydanticCustomError:
     return PydanticCustomError("rule", "{rule}", {"rule": rule})
 
 
 def _read_meta(value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if not value.strip():
+        return {}
     try:
-        return json.loads(value) if value.strip() else {}
+        return json.loads(value)
     except (ValueError, RecursionError):
-        raise _wrong("must be a JSON object, or the text of one") from None
+        raise _rule_error("must be a JSON object, or the text of one") from None
 
 
 class Meta(BaseModel):
@@ -329,9 +352,10 @@ class Meta(BaseModel):
     _nulls = model_validator(mode="before")(without_nulls)
 
     @model_validator(mode="after")
-    def _kept(self) -> Self:
-        if broken := meta_rule(self.model_extra or {}):
-            raise _wrong(broken)
+    def _check_further_keys(self) -> Self:
+        rule = meta_rule(self.model_extra or {})
+        if rule:
+            raise _rule_error(rule)
         return self
 
 
@@ -339,6 +363,7 @@ class UploadKeys(BaseModel):
     """What both ways of uploading have in common."""
 
     model_config = ConfigDict(extra="forbid")
+    # Key of FATE's upload files, 1.x and 2.x -> key here; empty for none.
     other_names: ClassVar[Mapping[str, str]] = {
         "table_name": "name",
         "partition": "partitions",
@@ -358,7 +383,6 @@ class UploadKeys(BaseModel):
         "with_meta": "",
         "work_mode": "",
     }
-    """keys of FATE's upload files, 1.x and 2.x, each with the one here"""
 
     head: bool = Field(
         default=True,
@@ -395,7 +419,7 @@ class UploadKeys(BaseModel):
     _nulls = model_validator(mode="before")(without_nulls)
 
     def upload(self) -> Upload:
-        """Return the same as the core has it."""
+        """Return the upload that the keys describe."""
         return Upload(
             address=Address(self.namespace, self.name),
             head=self.head,
@@ -453,74 +477,56 @@ class Uploads:
         """``max_upload``: bytes of the largest file that may be sent."""
         self._datasets = datasets
         self._max_upload = max_upload
-        self._converting = CapacityLimiter(_AT_ONCE)
-        self._receiving = CapacityLimiter(16)
+        self._converting = CapacityLimiter(_CONVERSIONS)
+        self._receiving = CapacityLimiter(_RECEIPTS)
         self._streams = threading.Semaphore(_STREAMS)
 
-    async def from_path(self, sender: Incoming, document: Mapping[str, Any]) -> Dataset:
-        """Store a file of this server; ``document`` has the keys of `UploadBody`. Raises `Invalid` and others."""
-        try:
-            body = UploadBody.model_validate(document)
-        except ValidationError as error:
-            raise Invalid(problems_of(error.errors(), UploadBody)) from error
-        return await self.stored(sender, body)
+    async def store_from_path(self, sender: Incoming, body: UploadBody) -> Dataset:
+        """Store a file of this server. Raises the errors of `Datasets.upload_from_path`."""
+        work = partial(self._datasets.upload_from_path, body.upload(), body.file)
+        return await on(self._converting, sender, work)
 
-    async def stored(self, sender: Incoming, body: UploadBody) -> Dataset:
-        """Take in a file that lies on this server. Raises what `Datasets.upload_from_path` raises."""
-        wanted = body.upload()
-        return await on(
-            self._converting, sender, lambda: self._datasets.upload_from_path(wanted, body.file)
-        )
+    async def store_from_form(self, sender: Incoming, request: Request) -> Dataset:
+        """Store a file in a form, while it arrives if the fields before it suffice.
 
-    async def from_form(
-        self,
-        sender: Incoming,
-        request: Request,
-        change: Callable[[dict[str, str]], dict[str, str]] = dict,
-    ) -> Dataset:
-        """Store a file that comes as a form; ``change`` is applied to its fields. Raises `Invalid` and more.
-
-        It is stored while it comes where the fields before it say all that is needed.
+        Raises `Invalid`, `TooLarge` and the errors of `Datasets.upload_from_file`.
         """
-        received = await on(
-            self._receiving, sender, lambda: self._datasets.receive(self._max_upload)
-        )
-        begun: list[tuple[Form, Upload]] = []
-
-        def wanted(form: Form) -> Upload:
-            return _upload_of(replace(form, fields=change(form.fields)))
+        receive_file = partial(self._datasets.receive, self._max_upload)
+        received = await on(self._receiving, sender, receive_file)
+        streams: list[tuple[Form, Upload]] = []  # at most one: the upload that is stored already
 
         def begin(form: Form) -> bool:
-            with suppress(GatewayError):  # what is missing may come behind the file
-                upload = wanted(form)
+            with suppress(GatewayError):  # missing fields may come after the file
+                upload = _upload_of(form)
                 if self._streams.acquire(blocking=False):
-                    begun.append((form, upload))
+                    streams.append((form, upload))
                     with traced(sender.trace_id or new_trace_id()):
                         self._datasets.store_while_received(upload, received, form.filename or "")
-            return bool(begun)
+            return bool(streams)
 
         try:
             form = await receive(request, received.write, self._max_upload, begin, received.follow)
-            if not begun:
+            if not streams:
                 store = partial(
-                    self._datasets.upload_from_file, wanted(form), received, form.filename or ""
+                    self._datasets.upload_from_file, _upload_of(form), received, form.filename or ""
                 )
                 return await on(self._converting, sender, store)
-            early, upload = begun[0]
-            if form != early and wanted(form) != upload:
-                late = [name for name in form.fields if name not in early.fields]
-                raise Invalid(
-                    [
-                        Problem(name, f"must come before the part {FILE} of the form")
-                        for name in late
-                    ]
-                )
+            early_form, upload = streams[0]
+            if form != early_form and _upload_of(form) != upload:
+                raise _late_fields(form, early_form)
             return await anyio.to_thread.run_sync(received.finish, limiter=self._receiving)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(received.close)
-            if begun:
+            if streams:
                 self._streams.release()
+
+
+def _late_fields(form: Form, early_form: Form) -> Invalid:
+    """Return the error of a form whose fields after the file change the upload."""
+    rule = f"must come before the part {FILE} of the form"
+    late = [name for name in form.fields if name not in early_form.fields]
+    return Invalid([Problem(name, rule) for name in late])
 
 
 def router(uploads: Uploads) -> APIRouter:
@@ -536,22 +542,22 @@ def router(uploads: Uploads) -> APIRouter:
         sender: Sender, body: Annotated[UploadBody, Body(examples=[UPLOAD])]
     ) -> UploadAnswer:
         """The file must be on the server already. To send it along, use `/v2/component/upload/file`."""
-        return _answer(await uploads.stored(sender, body))
+        return _upload_answer(await uploads.store_from_path(sender, body))
 
     @router.post(
         "/v2/component/upload/file",
         summary="Store a table that comes with the request",
-        openapi_extra={"requestBody": _form_described()},
+        openapi_extra={"requestBody": _form_description()},
     )
     async def upload_file(request: Request, sender: Sender) -> UploadAnswer:
         """The same keys as form fields, `meta` as JSON text, and the part `file` with a filename."""
-        return _answer(await uploads.from_form(sender, request))
+        return _upload_answer(await uploads.store_from_form(sender, request))
 
     return router
 
 
 def _upload_of(form: Form) -> Upload:
-    """Return what a form asks for; an empty field is an absent one. Raises `Invalid` with every problem."""
+    """Return the upload of a form; empty fields count as absent. Raises `Invalid` with every problem."""
     problems = list(form.problems)
     if form.filename is None and not any(p.path == FILE for p in problems):
         problems.append(Problem(FILE, "must be there, as a part with a filename"))
@@ -564,20 +570,13 @@ def _upload_of(form: Form) -> Upload:
     return keys.upload()
 
 
-def _answer(dataset: Dataset) -> UploadAnswer:
-    stored = {
-        **vars(dataset),
-        **dataset.meta,
-        "dataset_id": dataset.dataset_id,
-    }
-    return UploadAnswer(
-        code=0,
-        message="success",
-        data=Stored.model_validate(stored),
-    )
+def _upload_answer(dataset: Dataset) -> UploadAnswer:
+    fields = {**vars(dataset), **dataset.meta, "dataset_id": dataset.dataset_id}
+    return UploadAnswer(code=0, message="success", data=Stored.model_validate(fields))
 
 
-def _form_described() -> dict[str, Any]:
+def _form_description() -> dict[str, Any]:
+    """Return the form's part of the interface description."""
     schema = UploadKeys.model_json_schema()
     schema.pop("$defs")
     properties = schema["properties"]

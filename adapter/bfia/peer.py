@@ -260,7 +260,7 @@ class Peer:
     ) -> tuple[int, Any]:
         """Make a request; return HTTP status and JSON object, whatever they mean.
 
-        A body that is no JSON object is returned as a `Page`. Raises `PeerUnreachable`.
+        A body without a JSON object is returned as a `Page`. Raises `PeerUnreachable`.
 
         ``timeout_factor`` multiplies the route's deadline; ``more`` are the headers of another
         protocol, instead of this node's signature; ``permits`` are the peer's that the request uses.
@@ -344,7 +344,7 @@ class Peer:
     def _read(self, call: _Call, response: Response) -> tuple[int, Any]:
         """Return HTTP status and JSON object (or `Page`) of a response.
 
-        Raises `PeerUnreachable` for the responses of relays, of overloaded peers and of strangers.
+        Raises `PeerUnreachable` for the responses of relays, of overloaded peers and for unproven ones.
         """
         status = response.status
         answer = _json(response.body)
