@@ -344,7 +344,7 @@ class Peer:
     def _read(self, call: _Call, response: Response) -> tuple[int, Any]:
         """Return HTTP status and JSON object (or `Page`) of a response.
 
-        Raises `PeerUnreachable` for the responses of relays, of overloaded peers and for unproven ones.
+        Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven ones.
         """
         status = response.status
         answer = _json(response.body)
