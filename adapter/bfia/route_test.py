@@ -475,10 +475,9 @@ class _RouteTest:
         shown_skew = f"{round(skew, 1) + 0:+.1f} s"  # + 0: without a minus before zero
         if abs(skew) <= _SKEW_SECONDS:
             return trials.ok(shown_skew)
-        direction = "behind"
+        text = f"the peer's clock is {abs(skew):.0f} s behind this node's"
         if skew > 0:
-            direction = "ahead of"
-        text = f"the peer's clock is {abs(skew):.0f} s {direction} this node's"
+            text = f"the peer's clock is {abs(skew):.0f} s ahead of this node's"
         return trials.failed(text, "let both nodes follow a time server", shown_skew)
 
     def _skew(self) -> float | None:
