@@ -37,38 +37,41 @@ from route_table.model import Route
 M = TypeVar("M", bound=BaseModel)
 X = TypeVar("X")
 W = TypeVar("W", bound=Callable[..., Any])
-Done = Answer[Empty]
-"""the bare success of most commands"""
+Done = Answer[Empty]  # the bare success of most commands
 
 NO_ROUTE = "node {} has no enabled route here: ask the admin of this node for one"
 _CONTROL = "/v1/interconn/"
 _SIGNED = ("/v1/interconn/", "/v2/")
 _NOT_SIGNED = "x-auth-sign is not accepted; this node's own log and audit say why"
-_HELLO = "/v1/interconn/schedule/node/hello"
-"""judges an unknown or unnamed sender itself"""
+_HELLO = "/v1/interconn/schedule/node/hello"  # its endpoint judges an unknown sender itself
+
+# Paths for nodes without a route. Those of a contract need its id, a secret of both sides.
 OPEN = NEVER_SIGNED | {
     f"{NODE}/{name}" for name in ("health", "contract/query", "contract/terminate")
 }
-"""paths for nodes without a route; of a contract they need its id, which is a secret of both"""
 
-
-OF_PARTIES = frozenset(
-    f"{INTERCONN}/{name}"
-    for name in (
-        *("job/create", "job/start", "job/stop", "task/start", "task/stop", "task/poll"),
-        *("job/resource/apply", "job/resource/return", "job/parameters/offer"),
-        *(
-            "task/callback",
-            "job/audit_confirm",
-            "job/stop_all",
-            "job/status_all",
-            "job/resource/free",
-        ),
-    )
+# Paths for a node that only takes part in a running job. A new job of such a node is refused.
+_OF_SCHEDULING_NODE = (
+    "job/create",
+    "job/start",
+    "job/stop",
+    "task/start",
+    "task/stop",
+    "task/poll",
+    "job/resource/apply",
+    "job/resource/return",
+    "job/parameters/offer",
 )
-"""paths for a node that only takes part in a job under way: as its scheduling node (a new job is refused), or as a
-party"""
+_OF_PARTY = (
+    "task/callback",
+    "job/audit_confirm",
+    "job/stop_all",
+    "job/status_all",
+    "job/resource/free",
+)
+OF_PARTIES = frozenset(f"{INTERCONN}/{path}" for path in (*_OF_SCHEDULING_NODE, *_OF_PARTY))
 
+# Paths whose bodies hold ids, states and short reasons, but no job and no parameters.
 OF_IDS = frozenset(
     f"{INTERCONN}/{name}"
     for name in (
@@ -78,71 +81,69 @@ OF_IDS = frozenset(
         *("job/audit_confirm", "output/metadata"),
     )
 ) | {f"{JOB_AUDIT}/confirm", f"{JOB_AUDIT}/terminate"}
-"""paths whose bodies hold ids, states and short reasons, but no job and no parameters"""
-IDS_BYTES = 128 * 1024
-"""bytes of a body at these paths: a thousand ids of the longest fit"""
+IDS_BYTES = 128 * 1024  # of a body at these paths; fits a thousand ids of the longest
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """What the headers of a request say; empty where they say nothing."""
+    """The headers of a request; empty texts for absent ones."""
 
     source: NodeId
     target: NodeId
     trace_id: str
-    permits: str = ""
-    """``x-mprac-token-set``"""
+    permits: str = ""  # ``x-mprac-token-set``
 
 
+# Trace ids that fit into a header and an environment variable; others count as absent.
 _TRACE = re.compile(r"[\x21-\x7e]{1,128}")
-"""trace ids that can be passed on in a header and an environment; another is taken for none"""
-_INCOMING = "bfia.incoming"
-"""where a request's scope has what its headers say, once they were read"""
+_INCOMING = "bfia.incoming"  # key of the `Incoming` in a request's scope
 _CLAIMS = (b"x-source-node-id", b"x-node-id", b"x-ptp-source-node-id", b"x-ptp-from-node-id")
 
 
 def incoming(request: Request) -> Incoming:
     """Read a request's headers, in hyphen or underscore form, old or new name."""
-    if (known := request.scope.get(_INCOMING)) is not None:
-        return cast(Incoming, known)
-    headers = dict(reversed(request.scope["headers"]))  # of a repeated one the first counts
-    trace = _either(headers, b"x-trace-id")
-    found = request.scope[_INCOMING] = Incoming(
-        source=_either(headers, b"x-source-node-id") or _either(headers, b"x-node-id"),
-        target=_either(headers, b"x-target-node-id"),
-        trace_id=trace if _TRACE.fullmatch(trace) else "",
-        permits=_either(headers, b"x-mprac-token-set"),
+    cached = request.scope.get(_INCOMING)
+    if cached is not None:
+        return cast(Incoming, cached)
+    headers = dict(reversed(request.scope["headers"]))  # the first of a repeated header counts
+    trace_id = _header(headers, b"x-trace-id")
+    if not _TRACE.fullmatch(trace_id):
+        trace_id = ""
+    sender = Incoming(
+        source=_header(headers, b"x-source-node-id") or _header(headers, b"x-node-id"),
+        target=_header(headers, b"x-target-node-id"),
+        trace_id=trace_id,
+        permits=_header(headers, b"x-mprac-token-set"),
     )
-    return found
+    request.scope[_INCOMING] = sender
+    return sender
 
 
-def _either(headers: Mapping[bytes, bytes], name: bytes) -> str:
+def _header(headers: Mapping[bytes, bytes], name: bytes) -> str:
     value = headers.get(name) or headers.get(name.replace(b"-", b"_")) or b""
     return value.decode("latin-1").strip()
 
 
 def claimed(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
-    """Return every node that raw headers name as the sender, in whatever spelling, repeated ones too."""
-    found = {
-        value.decode("latin-1").strip()
-        for name, value in headers
-        if name.lower().replace(b"_", b"-") in _CLAIMS
-    }
-    return frozenset(found - {""})
+    """Return every node that raw headers name as the sender, in any spelling, repeated ones too."""
+    nodes = set()
+    for name, value in headers:
+        if name.lower().replace(b"_", b"-") in _CLAIMS:
+            nodes.add(value.decode("latin-1").strip())
+    return frozenset(nodes - {""})
 
 
 async def _sender(request: Request) -> Incoming:  # async: the framework runs it on this thread
     return incoming(request)
 
 
+# The sender of a request, by its headers.
 Sender = Annotated[Incoming, Depends(_sender)]
-"""What the request's headers say of its sender."""
 
-
+# The sender's header in the interface description; `incoming` reads it in every spelling.
 Named = Annotated[
     str, Header(description="The node that sends it.", examples=["JG0100001100000011"])
 ]
-"""The header that names the sender, for the interface description; `incoming` reads it in every spelling."""
 
 
 @dataclass(frozen=True)
@@ -161,18 +162,17 @@ class Caller:
 
 @dataclass(frozen=True)
 class Peers:
-    """What the routers for peers know of them."""
+    """Admits the senders of requests to the routers for peers."""
 
+    # Node -> has an enabled route of its own.
     knows: Callable[[NodeId], bool]
-    """whether a node has an enabled route of its own"""
     profile_of: Callable[[NodeId], Profile]
     limiters: Limiters
+    # Node without a route -> takes part in a running job, so that it may use `OF_PARTIES`.
     takes_part: Callable[[NodeId], bool]
-    """whether a node without one takes part in a job under way: it may do what its part needs (`OF_PARTIES`)"""
+    # Raises `NotAllowed` if such a node's proof is not for the job, or the task, of its request.
     check_part: Callable[[NodeId, str, str], None]
-    """raises `NotAllowed` where such a node's proof is not one for the job, or the task, that it names"""
-    ids_bytes: int = IDS_BYTES
-    """bytes of a body at the paths `OF_IDS`"""
+    ids_bytes: int = IDS_BYTES  # of a body at the paths `OF_IDS`
 
     @property
     def caller(self) -> Any:
@@ -184,10 +184,11 @@ class Peers:
         """The dependency that returns the `Caller`, who may only take part in a job. Raises `NotAllowed`."""
         return self._dependency(partial(known, self._knows_or_takes_part))
 
-    def check_job(self, caller: "Caller", asked: Iterable[object]) -> None:
-        """Raise `NotAllowed` where a node without a route names a job that its proof is not one for."""
-        for body in asked:
-            job_id, task_id = getattr(body, "job_id", ""), getattr(body, "task_id", "")
+    def check_job(self, caller: "Caller", bodies: Iterable[object]) -> None:
+        """Raise `NotAllowed` if the proof of a node without a route is for another job."""
+        for body in bodies:
+            job_id = getattr(body, "job_id", "")
+            task_id = getattr(body, "task_id", "")
             if job_id or task_id:
                 self.check_part(caller.node, job_id, task_id)
 
@@ -209,16 +210,15 @@ class Peers:
 
 @dataclass(frozen=True)
 class Paths:
-    """Adds paths for peers to a router: each is a blocking function of what is asked, and of the `Caller`.
+    """Adds paths for peers to a router: blocking functions of the parsed request and the `Caller`.
 
-    It runs in a thread, under the trace id of its request; what it returns is the data of the response.
+    A function runs in a thread, under the trace id of its request, and returns the response's data.
     """
 
     router: APIRouter
     peers: Peers
     base: str
-    unknown: bool = False
-    """whether nodes without a route may call"""
+    unknown: bool = False  # nodes without a route may call
 
     def __call__(
         self,
@@ -227,76 +227,79 @@ class Paths:
         limiter: CapacityLimiter | None = None,
         method: str = "POST",
     ) -> Callable[[W], W]:
-        """``limiter``: the threads, by default those for the rest."""
-        threads, envelope = limiter or self.peers.limiters.rest, cast(Any, Answer)
-        for_parties = self.base + path in OF_PARTIES
-        of_ids = self.base + path in OF_IDS
-        who = self.peers.caller
-        if self.unknown:
-            who = self.peers.named
-        elif for_parties:
-            who = self.peers.party
+        """Return a decorator that adds a path; ``limiter``: its threads, by default those for the rest."""
+        full_path = self.base + path
+        threads = limiter or self.peers.limiters.rest
+        for_parties = full_path in OF_PARTIES
+        max_body_size = None
+        if full_path in OF_IDS:
+            max_body_size = self.peers.ids_bytes
 
         def add(work: W) -> W:
-            async def endpoint(caller: Caller, **asked: Any) -> Answer[Any]:
+            async def endpoint(caller: Caller, **arguments: Any) -> Answer[Any]:
                 def run() -> Any:
                     if for_parties:
-                        self.peers.check_job(caller, asked.values())
-                    return work(caller=caller, **asked)
+                        self.peers.check_job(caller, arguments.values())
+                    return work(caller=caller, **arguments)
 
-                found = await on(threads, caller.sender, run)
-                return ok(found, caller.profile)
+                data = await on(threads, caller.sender, run)
+                return ok(data, caller.profile)
 
-            of = signature(work)
-            asked = [
-                p.replace(kind=Parameter.KEYWORD_ONLY)
-                for p in of.parameters.values()
-                if p.name != "caller"
-            ]
-            asked.append(
-                Parameter("caller", Parameter.KEYWORD_ONLY, default=who, annotation=Caller)
-            )
             endpoint.__name__ = work.__name__
-            answer = envelope[of.return_annotation or Empty]
-            endpoint.__signature__ = Signature(asked, return_annotation=answer)  # type: ignore[attr-defined]
+            endpoint.__signature__ = self._signature(work, for_parties)  # type: ignore[attr-defined]
             self.router.add_api_route(
-                self.base + path,
+                full_path,
                 endpoint,
                 methods=[method],
                 summary=summary,
-                max_body_size=self.peers.ids_bytes if of_ids else None,
+                max_body_size=max_body_size,
             )
             return work
 
         return add
 
+    def _signature(self, work: Callable[..., Any], for_parties: bool) -> Signature:
+        """Return the signature that the framework reads: the parameters of ``work``, in an envelope."""
+        dependency = self.peers.caller
+        if self.unknown:
+            dependency = self.peers.named
+        elif for_parties:
+            dependency = self.peers.party
+        declared = signature(work)
+        parameters = []
+        for parameter in declared.parameters.values():
+            if parameter.name != "caller":
+                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+        parameters.append(
+            Parameter("caller", Parameter.KEYWORD_ONLY, default=dependency, annotation=Caller)
+        )
+        envelope = cast(Any, Answer)[declared.return_annotation or Empty]
+        return Signature(parameters, return_annotation=envelope)
+
 
 def named(sender: Incoming) -> NodeId:
-    """Return the sender's node id. Raises `NotAllowed` where it names none."""
+    """Return the sender's node id. Raises `NotAllowed` without one."""
     if not sender.source:
         raise NotAllowed("name the node that sends the request in the header x-source-node-id")
     return sender.source
 
 
 def known(knows: Callable[[NodeId], bool], sender: Incoming) -> NodeId:
-    """Return the sender's node id. Raises `NotAllowed` where it names none, or one without a route."""
+    """Return the sender's node id. Raises `NotAllowed` without one, or for one without a route."""
     if not knows(named(sender)):
         raise NotAllowed(NO_ROUTE.format(sender.source))
     origin().node = sender.source
-    origin().permits = presented(sender.permits) if sender.permits else ()
+    origin().permits = ()
+    if sender.permits:
+        origin().permits = presented(sender.permits)
     return sender.source
 
 
-_CHECKED = "bfia.signed_by"
-"""where a request's scope has the key whose signature held"""
-_ANSWERED = "answer_is_signed"
-"""where the state of a request says that its signature was not refused"""
-_QUICK = "ed25519"
-"""signs faster than work is handed to a thread"""
-_SHORT = 64 * 1024
-"""bytes of a body that is read before its sender's signature is checked"""
-_NOWHERE = (404, 405)
-"""HTTP statuses of unknown paths and methods, whose signatures are not checked"""
+_CHECKED = "bfia.signed_by"  # key in a request's scope: the key of its valid signature
+_ANSWERED = "answer_is_signed"  # key in a request's state: its signature was not refused
+_QUICK = "ed25519"  # signs faster than work is handed to a thread
+_SHORT = 64 * 1024  # bytes of a body that is read before its sender's signature is checked
+_NOWHERE = (404, 405)  # statuses of unknown paths and methods, whose signatures are not checked
 
 
 def signed(
@@ -304,17 +307,19 @@ def signed(
     entry_of: Callable[[NodeId], Route | None],
     limiter: CapacityLimiter,
 ) -> Callable[[Request], Awaitable[None]]:
-    """Return what refuses a request that is not signed as the route of its node says, before a long body is read.
+    """Return the check of a request's signature against its node's route, before a long body is read.
 
-    Channel messages come from a node's transport, which signs nothing. The sender is not told what is wrong.
-    A request is checked once, by whatever asks first.
+    Channel messages come from a node's transport, which signs nothing. The sender does not learn the
+    cause of a refusal. A request is checked once, however often this is called.
     """
 
     async def check(request: Request) -> None:
-        sender, scope = incoming(request), request.scope
+        sender = incoming(request)
+        scope = request.scope
         if not _may_be_signed(scope) or _CHECKED in scope:
             return
-        route, value = entry_of(sender.source), _signature(request)
+        route = entry_of(sender.source)
+        value = _signature(request)
         if route is None or route.signed == "off":
             return
         if route.signed == "accepted" and not (route.keys and value not in ("", UNSIGNED)):
@@ -322,18 +327,16 @@ def signed(
             return
         signable = _signable(request)
         try:
-            if not is_short(request):  # else both in one thread, as each costs more than the checks
-                await on(
-                    limiter, sender, lambda: verifier.check_headers(signable, value, route.keys)
-                )
-                origin().node = sender.source  # of which few large bodies are read together
+            # For a short body, a second change of threads would cost more than both checks.
+            if not is_short(request):
+                check_headers = partial(verifier.check_headers, signable, value, route.keys)
+                await on(limiter, sender, check_headers)
+                origin().node = sender.source  # few large bodies of one node are read together
             body = await request.body()
-            sent_digest = _sent_digest(scope)
-            key = await on(
-                limiter,
-                sender,
-                lambda: verifier.check(signable, body, value, route.keys, sent_digest),
+            check_all = partial(
+                verifier.check, signable, body, value, route.keys, _sent_digest(scope)
             )
+            key = await on(limiter, sender, check_all)
         except NotAllowed as error:
             raise _refused(error) from None
         origin().key = key
@@ -349,19 +352,18 @@ def signing_answers(
     entry_of: Callable[[NodeId], Route | None],
     limiter: CapacityLimiter,
 ) -> ASGIApp:
-    """Sign, after another application, what it answers to signed requests.
+    """Sign the responses of another application to signed requests.
 
-    Not signed is the refusal of a signature: a request that was repeated on its way would seem refused, though its
-    original was not. Unknown paths are answered without a check; that answer is true of every request.
+    The refusal of a signature is not signed: a request that was repeated on its way would seem
+    refused, though its original was not. Responses to unknown paths are signed without a check, as
+    they are true of every request.
     """
 
-    async def served(
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        nonce = nonce_of(_signature(request)) if _may_be_signed(scope) else ""
+        nonce = ""
+        if _may_be_signed(scope):
+            nonce = nonce_of(_signature(request))
         if not nonce:
             await app(scope, receive, send)
             return
@@ -369,8 +371,8 @@ def signing_answers(
         body = bytearray()
 
         def signature(pair: KeyPair) -> Mapping[str, str]:
-            answer = SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
-            return headers(answer, sign(pair, answer, nonce, int(time.time())))
+            signable = SignedAnswer(start["status"], digest(bytes(body)), _signable(request))
+            return headers(signable, sign(pair, signable, nonce, int(time.time())))
 
         async def sign_and_send(message: Message) -> None:
             nonlocal start
@@ -380,22 +382,23 @@ def signing_answers(
             body.extend(message.get("body", b""))
             if message.get("more_body"):
                 return
-            judged = scope.get("state", {}).get(_ANSWERED) or (
-                start["status"] in _NOWHERE and has_route(request)
-            )
-            if judged and (pair := key()) is not None:
-                quick = pair.algorithm == _QUICK
-                made = (
-                    signature(pair)
-                    if quick
-                    else await to_thread.run_sync(signature, pair, limiter=limiter)
-                )
-                start["headers"] = [
-                    *start["headers"],
-                    *((n.encode(), v.encode("latin-1")) for n, v in made.items()),
-                ]
+            pair = None
+            if is_judged():
+                pair = key()
+            if pair is not None:
+                if pair.algorithm == _QUICK:
+                    signed_headers = signature(pair)
+                else:
+                    signed_headers = await to_thread.run_sync(signature, pair, limiter=limiter)
+                encoded = [(n.encode(), v.encode("latin-1")) for n, v in signed_headers.items()]
+                start["headers"] = [*start["headers"], *encoded]
             await send(start)
             await send({"type": "http.response.body", "body": bytes(body)})
+
+        def is_judged() -> bool:
+            if scope.get("state", {}).get(_ANSWERED):
+                return True
+            return start["status"] in _NOWHERE and has_route(request)
 
         await app(scope, receive, sign_and_send)
 
@@ -403,18 +406,13 @@ def signing_answers(
         route = entry_of(incoming(request).source)
         return route is not None and route.signed != "off"
 
-    return served
+    return serve
 
 
 class SenderSignature:
     """The signature of a request by a node that may not have a route: `gateway.jobs.applications.Signature`."""
 
-    def __init__(
-        self,
-        verifier: Verifier,
-        request: Request,
-        body: bytes,
-    ) -> None:
+    def __init__(self, verifier: Verifier, request: Request, body: bytes) -> None:
         self._verifier = verifier
         self._request = request
         self._body = body
@@ -425,25 +423,33 @@ class SenderSignature:
         return bool(nonce_of(_signature(self._request)))
 
     def check(self, keys: Sequence[str]) -> None:
-        """Raise `NotAllowed` unless one of these public keys has signed the request; the answer is signed then."""
-        scope, value = self._request.scope, _signature(self._request)
-        key = scope.get(_CHECKED, "")  # by the sender's route, which has taken the nonce
+        """Raise `NotAllowed` unless one of these public keys has signed the request.
+
+        The response will be signed, too.
+        """
+        scope = self._request.scope
         try:
-            if not key:
-                sent_digest = _sent_digest(scope)
-                key = self._verifier.check(
-                    _signable(self._request), self._body, value, keys, sent_digest
-                )
-            elif key not in (key_pin(public_key(one)) for one in keys):
-                text = (
-                    f"the request is signed by the key {key}, which is not the one of the contract"
-                )
-                raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
+            key = self._checked_key(keys)
         except NotAllowed as error:
             raise _refused(error) from None
         origin().key = key
         scope[_CHECKED] = key
         scope.setdefault("state", {})[_ANSWERED] = True
+
+    def _checked_key(self, keys: Sequence[str]) -> str:
+        scope = self._request.scope
+        key: str = scope.get(
+            _CHECKED, ""
+        )  # of the check by the sender's route, which used the nonce
+        if not key:
+            value = _signature(self._request)
+            signable = _signable(self._request)
+            return self._verifier.check(signable, self._body, value, keys, _sent_digest(scope))
+        pins = [key_pin(public_key(public)) for public in keys]
+        if key not in pins:
+            text = f"the request is signed by the key {key}, which is not the one of the contract"
+            raise NotAllowed(text, reason="SIGNATURE_KEY_UNKNOWN")
+        return key
 
 
 def sender_signature(verifier: Verifier) -> Any:
@@ -456,28 +462,32 @@ def sender_signature(verifier: Verifier) -> Any:
 
 
 def _refused(error: NotAllowed) -> NotAllowed:
-    """Return the refusal that the sender sees, which does not say what is wrong with its signature."""
+    """Return the refusal for the sender, without the fault of its signature."""
     refused = NotAllowed(_NOT_SIGNED, reason="SIGNATURE_REFUSED")
     refused.inside = error
     return refused
 
 
-def is_short(request: Request, most: int = _SHORT) -> bool:
-    """Say whether the body of a request is announced as short, and takes no more bytes than ``most``."""
-    return "transfer-encoding" not in request.headers and (announced(request) or 0) <= min(
-        most, _SHORT
-    )
+def is_short(request: Request, limit: int = _SHORT) -> bool:
+    """True if a request announces a short body, of at most ``limit`` bytes."""
+    if "transfer-encoding" in request.headers:
+        return False
+    return (announced(request) or 0) <= min(limit, _SHORT)
 
 
 def _may_be_signed(scope: Scope) -> bool:
-    path = scope["path"] if scope["type"] == "http" else ""
+    if scope["type"] != "http":
+        return False
+    path = scope["path"]
     return path.startswith(_SIGNED) and not path.startswith(CHANNEL) and path not in NEVER_SIGNED
 
 
 def _sent_digest(scope: Scope) -> str:
-    """Return the digest of a body as it was sent; empty where it was not decoded."""
+    """Return the digest of a body as it was sent; empty if it was not decoded."""
     digest_so_far = scope.get(SENT_DIGEST)
-    return digest_so_far() if digest_so_far is not None else ""
+    if digest_so_far is None:
+        return ""
+    return cast(str, digest_so_far())
 
 
 def _signature(request: Request) -> str:
@@ -485,21 +495,23 @@ def _signature(request: Request) -> str:
 
 
 def _signable(request: Request) -> Signable:
-    path, query = (request.scope[part].decode("latin-1") for part in ("raw_path", "query_string"))
-    named = ("content-digest", "x-source-node-id", "x-target-node-id")
+    def header(name: str) -> str:
+        return ", ".join(request.headers.getlist(name))
+
     return Signable(
-        request.method, path, query, *(", ".join(request.headers.getlist(name)) for name in named)
+        request.method,
+        request.scope["raw_path"].decode("latin-1"),
+        request.scope["query_string"].decode("latin-1"),
+        header("content-digest"),
+        header("x-source-node-id"),
+        header("x-target-node-id"),
     )
 
 
-def known_first(
-    scope: Scope,
-    accepts: Callable[[NodeId], bool],
-    here: NodeId,
-) -> None:
-    """Raise `NotAllowed` for a control request of an unknown sender; its body has not been read yet.
+def known_first(scope: Scope, accepts: Callable[[NodeId], bool], here: NodeId) -> None:
+    """Raise `NotAllowed` for a control request of an unknown sender, before its body is read.
 
-    What a sender may do that only takes part in a job is judged by the path, once its signature was checked.
+    The rights of a sender that only takes part in a job are checked by the path, after its signature.
     """
     path = scope["path"]
     if scope["method"] != "POST" or not path.startswith(_CONTROL) or path.startswith(CHANNEL):
@@ -511,11 +523,7 @@ def known_first(
         known(accepts, sender)
 
 
-async def on(
-    limiter: CapacityLimiter,
-    sender: Incoming,
-    work: Callable[[], X],
-) -> X:
+async def on(limiter: CapacityLimiter, sender: Incoming, work: Callable[[], X]) -> X:
     """Run blocking work on the given threads, under the trace id of the request."""
 
     def run() -> X:
@@ -525,8 +533,7 @@ async def on(
     return await to_thread.run_sync(run, limiter=limiter)
 
 
-_BODY = frozenset({"content-length", "transfer-encoding"})
-"""without these headers a GET has no body"""
+_BODY = frozenset({"content-length", "transfer-encoding"})  # a GET without them has no body
 
 
 async def read(request: Request, model: type[M]) -> M:
@@ -534,39 +541,48 @@ async def read(request: Request, model: type[M]) -> M:
 
     Raises `Invalid` with every problem.
     """
-    may_have_body = request.method != "GET" or not _BODY.isdisjoint(request.headers)
-    raw = (await request.body()).strip() if may_have_body else b""
-    body = (
-        await to_thread.run_sync(read_json, raw) if len(raw) > _SHORT else read_json(raw or b"{}")
-    )
+    body = await _optional_body(request)
     if not isinstance(body, dict):
         raise Invalid([Problem("body", "must be a JSON object, or absent", body)])
-    found = {name: request.query_params.get(name, body.get(name)) for name in model.model_fields}
+    values = {name: request.query_params.get(name, body.get(name)) for name in model.model_fields}
     try:
-        return model.model_validate(without_nulls(found))
+        return model.model_validate(without_nulls(values))
     except ValidationError as error:
-        wrong = problems_of(error.errors(), model)
-        rule = "is required, in the query or in a JSON body"
-        raise Invalid(p._replace(rule=rule) if p.rule == MISSING else p for p in wrong) from None
+        problems = []
+        for problem in problems_of(error.errors(), model):
+            if problem.rule == MISSING:
+                rule = "is required, in the query or in a JSON body"
+                problem = problem._replace(rule=rule)
+            problems.append(problem)
+        raise Invalid(problems) from None
+
+
+async def _optional_body(request: Request) -> Any:
+    """Return the JSON value of a body; an empty object without one. Raises `Invalid`."""
+    if request.method == "GET" and _BODY.isdisjoint(request.headers):
+        return {}
+    raw = (await request.body()).strip()
+    if len(raw) > _SHORT:
+        return await to_thread.run_sync(read_json, raw)
+    return read_json(raw or b"{}")
 
 
 def described(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters that `read` reads for the interface description; any may stand in a body instead."""
-    found = model.model_json_schema()
-    kinds, required = found.get("$defs", {}), found.get("required", ())
-    fields = {
-        name: kinds.get(one.pop("$ref", "").rpartition("/")[2], {}) | one
-        for name, one in found["properties"].items()
-    }
-    return {
-        "parameters": [
+    """Return the parameters of `read` for the interface description, all as query parameters."""
+    schema = model.model_json_schema()
+    definitions = schema.get("$defs", {})
+    required = schema.get("required", ())
+    parameters = []
+    for name, field in schema["properties"].items():
+        _, _, definition = field.pop("$ref", "").rpartition("/")
+        field_schema = {**definitions.get(definition, {}), **field}
+        parameters.append(
             {
                 "name": name,
                 "in": "query",
                 "required": name in required,
-                "description": schema.pop("description"),
-                "schema": schema,
+                "description": field_schema.pop("description"),
+                "schema": field_schema,
             }
-            for name, schema in fields.items()
-        ]
-    }
+        )
+    return {"parameters": parameters}
