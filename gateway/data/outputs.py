@@ -1,7 +1,7 @@
-"""Metadata of outputs, without anything of their content: read here, or requested from the node where they lie.
+"""Metadata of outputs without their content, read here or requested from the node that has them.
 
-Its owner grants an output, as a dataset, to the partner that may know. Only the metadata that a task wrote beside
-its data is read, and of that only the fields here: no row goes out, whatever a vendor's program leaves behind.
+The owner grants an output, like a dataset, to a partner. Only the metadata file of a task is read,
+and of it only the fields below: no row leaves the node, whatever a vendor's program writes.
 """
 
 import shlex
@@ -34,17 +34,17 @@ class Column:
 
 @dataclass(frozen=True)
 class OutputMetadata:
-    """One output; None, "" or nothing where its task did not say."""
+    """Metadata of one output; fields that its task did not write are empty."""
 
     task: str
     party: str
     key: str
     type: str
-    """what the flow calls it: dataset, model, report"""
+    """its type in the flow: dataset, model, report"""
     namespace: str
     name: str
     there: bool
-    """whether it lies in the storage of its node"""
+    """whether the storage of its node has it"""
     count: int | None = None
     """rows"""
     columns: Sequence[Column] = ()
@@ -64,7 +64,10 @@ class OutputMetadata:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Outputs of a task: of one role (``host``) or party (``host.0``); ``key`` empty: all of them."""
+    """A request for outputs of a task, of a role (``host``) or party (``host.0``).
+
+    ``key``: one output; empty: all.
+    """
 
     job_id: str
     task: str
@@ -74,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a run, there or not."""
+    """An output of a run, whether it exists yet or not."""
 
     local: LocalJob
     run: Run
@@ -82,21 +85,21 @@ class Output:
 
     @property
     def address(self) -> Address:
-        """Where it lies."""
+        """Its place in the storage."""
         return self.run.outputs[self.run.output_keys[self.key]]
 
     @property
     def type(self) -> str:
-        """What the flow calls it: dataset, model, report."""
+        """Its type in the flow: dataset, model, report."""
         return self.local.spec.dag.type_of(self.run.task_name, self.key)
 
     @property
     def group(self) -> str:
-        """Whether that is data, a model or a metric."""
+        """The group of its type: data, model or metric."""
         return group_of(self.type)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return for JSON which it is, and where."""
+        """Return its name and place for JSON."""
         place = {
             "task": self.run.task_name,
             "party": self.run.party.label,
@@ -106,41 +109,51 @@ class Output:
 
 
 def outputs_of(local: LocalJob, wanted: Wanted) -> list[Output]:
-    """Return the requested outputs of a job at this node, there or not. Raises `NotFound`."""
-    task = next((run.task_name for run in local.runs if run.task_id == wanted.task), wanted.task)
-    if (node := local.spec.dag.get(task)) is None:
+    """Return the requested outputs of a job at this node, existing or not. Raises `NotFound`."""
+    task = _task_name(local, wanted.task)
+    node = local.spec.dag.get(task)
+    if node is None:
         raise _no_task(wanted, local)
     parties = [p for p in local.spec.parties if wanted.role in (p.role, p.label)]
-    if all(p.node != local.node for p in parties):
-        where = ", ".join(dict.fromkeys(p.node for p in parties))
+    if all(party.node != local.node for party in parties):
+        where = ", ".join(dict.fromkeys(party.node for party in parties))
         text = (
             f"plays at node {where}; its outputs are there"
             if where
             else f"is not a party of job {local.id}"
         )
         raise NotFound(f"{wanted.role} {text}", reason="PARTY_UNKNOWN")
-    newest = {run.party: run for run in local.standing(task) if run.party in parties}
-    found = [
-        Output(local, run, key)
-        for run in newest.values()
-        for key in run.output_keys
-        if wanted.key in ("", key)
-    ]
-    if not found and not newest and wanted.key in ("", *(output.key for output in node.outputs)):
+    newest_runs = {run.party: run for run in local.standing(task) if run.party in parties}
+    outputs = []
+    for run in newest_runs.values():
+        for key in run.output_keys:
+            if wanted.key in ("", key):
+                outputs.append(Output(local, run, key))
+    if outputs:
+        return outputs
+    is_defined = wanted.key in ("", *(output.key for output in node.outputs))
+    if not newest_runs and is_defined:
         raise NotFound(f"task {task} has not begun at {wanted.role}", reason="OUTPUT_MISSING")
-    if not found:
-        what = f"output {wanted.key}" if wanted.key else "output"
-        raise NotFound(f"task {task} gives {wanted.role} no {what}", reason="OUTPUT_UNKNOWN")
-    return found
+    what = f"output {wanted.key}" if wanted.key else "output"
+    raise NotFound(f"task {task} gives {wanted.role} no {what}", reason="OUTPUT_UNKNOWN")
 
 
+def _task_name(local: LocalJob, task: str) -> str:
+    """Return the name of a task that is given by name or id."""
+    for run in local.runs:
+        if run.task_id == task:
+            return run.task_name
+    return task
+
+
+# Requests metadata from the node that has the outputs. Raises its refusal, and `NotServed` if it
+# lacks the endpoint.
 Ask = Callable[[NodeId, Wanted], Sequence[OutputMetadata]]
-"""Requests metadata from the node where the outputs lie. Raises its refusal, `NotServed` without that endpoint."""
 Note = Callable[[datetime, str, str, int, int | None, Mapping[str, Any]], None]
 
 
 class OutputCatalog:
-    """Metadata of outputs: of all for this node's operators, of those granted to it for a peer."""
+    """Metadata of outputs: all for this node's operators, the granted ones for a peer."""
 
     def __init__(
         self,
@@ -166,30 +179,35 @@ class OutputCatalog:
         sender: NodeId,
         action: str,
     ) -> list[OutputMetadata]:
-        """Return what was granted to a peer, and write that into the audit. Raises `NotFound`, `NotAllowed`."""
+        """Return the metadata granted to a peer, and write an audit entry.
+
+        Raises `NotFound`, `NotAllowed`.
+        """
         local = self._store.local_jobs.find(wanted.job_id)
         if local is None or is_outside(local.spec, sender):
             raise NotFound(f"no job {wanted.job_id} runs at {self._node}", reason="JOB_UNKNOWN")
-        found = [(one, self._closed(one.address, sender)) for one in outputs_of(local, wanted)]
-        facts = [self._metadata(one) for one, refusal in found if refusal is None]
-        if not facts:
-            raise next(refusal for _, refusal in found if refusal)
-        shown = [f"{one.namespace}#{one.name}" for one in facts]
+        granted = []
+        refusals = []
+        for output in outputs_of(local, wanted):
+            refusal = self._refusal(output.address, sender)
+            if refusal is None:
+                granted.append(self._metadata(output))
+            else:
+                refusals.append(refusal)
+        if not granted:
+            raise refusals[0]
         detail = {
             "job_id": wanted.job_id,
             "task": wanted.task,
-            "outputs": shown,
+            "outputs": [f"{metadata.namespace}#{metadata.name}" for metadata in granted],
         }
         self._note(self._clock(), f"node {sender}", action, 200, 0, detail)
-        return facts
+        return granted
 
     def for_operators(self, wanted: Wanted) -> list[OutputMetadata]:
-        """Return metadata for operators, that of other parties' outputs from their nodes. Raises `NotFound`."""
-        local, job = (
-            self._store.local_jobs.find(wanted.job_id),
-            self._store.jobs.find(wanted.job_id),
-        )
-        record = local or job
+        """Return metadata for operators; other nodes are asked for theirs. Raises `NotFound`."""
+        local = self._store.local_jobs.find(wanted.job_id)
+        record = local or self._store.jobs.find(wanted.job_id)
         if record is None:
             raise NotFound(
                 f"no job {wanted.job_id} is scheduled or runs here", reason="JOB_UNKNOWN"
@@ -202,16 +220,16 @@ class OutputCatalog:
             raise NotFound(
                 f"job {wanted.job_id} has no party {wanted.role}", reason="PARTY_UNKNOWN"
             )
-        found: list[OutputMetadata] = []
+        metadata: list[OutputMetadata] = []
         for node in nodes:
             if node != self._node:
-                found += self._ask(node, wanted)
+                metadata += self._ask(node, wanted)
             elif local is not None:
-                found += map(self._metadata, outputs_of(local, wanted))
-        return found
+                metadata += map(self._metadata, outputs_of(local, wanted))
+        return metadata
 
-    def _closed(self, address: Address, sender: NodeId) -> NotAllowed | None:
-        """Return why a node may not know of an output; unlike for jobs, no grant means no access."""
+    def _refusal(self, address: Address, sender: NodeId) -> NotAllowed | None:
+        """Return the refusal of an output's metadata; unlike for jobs, no grant means no access."""
         name = address.dataset_id
         if self._shared.disabled(address):
             return NotAllowed(
@@ -229,16 +247,16 @@ class OutputCatalog:
             reason=datasets.NOT_GRANTED,
         )
 
-    def _metadata(self, one: Output) -> OutputMetadata:
-        address = one.address
+    def _metadata(self, output: Output) -> OutputMetadata:
+        address = output.address
         plain = OutputMetadata(
-            one.run.task_name,
-            one.run.party.label,
-            one.key,
-            one.type,
-            address.namespace,
-            address.name,
-            False,
+            task=output.run.task_name,
+            party=output.run.party.label,
+            key=output.key,
+            type=output.type,
+            namespace=address.namespace,
+            name=address.name,
+            there=False,
         )
         if not self._storage.exists(address):
             return plain
@@ -249,20 +267,22 @@ class OutputCatalog:
             document = {}
         except (GatewayError, OSError):  # broken, or deleted meanwhile: its download says which
             return plain
-        known = dataset_of(address, document)
+        dataset = dataset_of(address, document)
+        columns = zip(dataset.columns, dataset.types, strict=True)
+        created_at = ""
+        if dataset.created_at.timestamp():
+            created_at = dataset.created_at.isoformat(timespec="seconds")
         return replace(
             plain,
             there=True,
-            count=known.count if "count" in document else None,
-            columns=[Column(*of) for of in zip(known.columns, known.types, strict=True)],
+            count=dataset.count if "count" in document else None,
+            columns=[Column(name, column_type) for name, column_type in columns],
             partitions=len(files),
             bytes=sum(files),
-            description=known.description,
+            description=dataset.description,
             id_column=_text(document.get("id_column")),
             label_column=_text(document.get("label_column")),
-            created_at=known.created_at.isoformat(timespec="seconds")
-            if known.created_at.timestamp()
-            else "",
+            created_at=created_at,
         )
 
 
