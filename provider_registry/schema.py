@@ -85,37 +85,47 @@ def _load(name: str, covers: str) -> Schema:
     return Schema(name, covers, document, Draft202012Validator(expand(document)))
 
 
-def _translate(error: ValidationError, at: str) -> Iterator[Problem]:
-    limit: Any = error.validator_value
-    found: Any = error.instance
+def _translate(error: ValidationError, path: str) -> Iterator[Problem]:
+    """Yield the problems of a validator's error in words that a vendor can act on."""
     if error.validator == "required":
-        part: Any = error.schema
-        unknown = [name for name in found if name not in part["properties"]]
-        for name in limit:
-            if name not in found:
-                meant = near(name, unknown, _CERTAIN)
-                yield Problem(
-                    join(at, name), "is missing", None, meant and f"{name} instead of {meant}"
-                )
+        yield from _missing_fields(error, path)
     elif error.validator == "type":
-        words = " or ".join(_WORDS[kind] for kind in limit if kind != "null")
-        listed = (
-            [part.strip() for part in found.split(",")]
-            if "array" in limit and isinstance(found, str)
-            else ()
-        )
-        yield Problem(
-            at or ROOT,
-            f"must be {words}",
-            shorten(found),
-            json.dumps(listed)[:200] if listed else "",
-        )
+        yield _wrong_type(error, path)
     else:
-        own = error.schema.get("x-rule") if isinstance(error.schema, Mapping) else None
-        rule = _LIMITS.get(
-            str(error.validator), own or f"breaks the rule {error.validator!r} of the format"
-        )
-        yield Problem(at or ROOT, rule.format(limit), shorten(found))
+        yield _broken_rule(error, path)
+
+
+def _missing_fields(error: ValidationError, path: str) -> Iterator[Problem]:
+    item: Any = error.instance
+    schema: Any = error.schema
+    required: Any = error.validator_value
+    unknown = [name for name in item if name not in schema["properties"]]
+    for name in required:
+        if name in item:
+            continue
+        misspelled = near(name, unknown, _CERTAIN)
+        suggestion = f"{name} instead of {misspelled}" if misspelled else ""
+        yield Problem(join(path, name), "is missing", None, suggestion)
+
+
+def _wrong_type(error: ValidationError, path: str) -> Problem:
+    value: Any = error.instance
+    types: Any = error.validator_value
+    words = " or ".join(_WORDS[name] for name in types if name != "null")
+    suggestion = ""
+    if "array" in types and isinstance(value, str):
+        entries = [entry.strip() for entry in value.split(",")]
+        suggestion = json.dumps(entries)[:200]
+    return Problem(path or ROOT, f"must be {words}", shorten(value), suggestion)
+
+
+def _broken_rule(error: ValidationError, path: str) -> Problem:
+    """Return the problem of any other rule: our wording of a limit, or the schema's own."""
+    rule = f"breaks the rule {error.validator!r} of the format"
+    if isinstance(error.schema, Mapping):
+        rule = error.schema.get("x-rule") or rule
+    rule = _LIMITS.get(str(error.validator), rule)
+    return Problem(path or ROOT, rule.format(error.validator_value), shorten(error.instance))
 
 
 DESCRIPTION = _load(
