@@ -10,58 +10,58 @@ class Profile:
     """How one kind of peer deviates from spec v1.2.0."""
 
     name: str
+    # The success code that this peer understands.
     answer_code: int = 0
-    """the success code that this peer understands"""
+    # Whether it serves ``task/callback``.
     accepts_callback: bool = True
-    """whether it serves ``task/callback``"""
+    # Whether an absent ``flow_id`` may be left out; else it is sent as an empty text.
     says_null: bool = True
-    """whether an absent ``flow_id`` may be left out; else it is sent as an empty text"""
+    # Whether a job has to bear ``job_params.common``, if only with how its states are asked for.
     needs_common: bool = False
-    """whether a job has to bear ``job_params.common``, if only with how its states are asked for"""
+    # Whether its ``status_all`` is served for GET.
     status_by_get: bool = False
-    """whether its ``status_all`` is served for GET"""
+    # Whether READY is one of its task states.
     knows_ready: bool = True
-    """whether READY is one of its task states"""
+    # Whether a job's state, or anything else, may stand beside the map of task states in ``status_all``.
     reads_job_status: bool = True
-    """whether a job's state, or anything else, may stand beside the map of task states in ``status_all``"""
+    # Whether any refusal of a poll says that the task is not known there.
     poll_error_means_unknown: bool = False
-    """whether any refusal of a poll says that the task is not known there"""
+    # Words of its refusal of a job that it already has; empty: it takes the repetition as such.
     says_exists: str = ""
-    """words of its refusal of a job that it already has; empty: it takes the repetition as such"""
+    # Whether a party takes part only where it has an entry in ``task_params``.
     reads_task_entries: bool = False
-    """whether a party takes part only where it has an entry in ``task_params``"""
+    # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address and no parameters.
     addresses_data: bool = False
-    """whether ``namespace`` and ``name`` in a party's entry are its dataset's address and no parameters"""
+    # Whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job.
     stops_task_by_id: bool = False
-    """whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job"""
+    # Whether PENDING in its answer to ``job/create`` says that somebody there has still to agree.
     waits_by_status: bool = True
-    """whether PENDING in its answer to ``job/create`` says that somebody there has still to agree"""
+    # Whether it waits for ``job/audit_confirm`` where a node answered PENDING.
     takes_confirm: bool = True
-    """whether it waits for ``job/audit_confirm`` where a node answered PENDING"""
+    # Whether its containers meet in a session of their task, ``session_<task id>``, and not of the job.
     session_per_task: bool = False
-    """whether its containers meet in a session of their task, ``session_<task id>``, and not of the job"""
+    # Whether its transport takes a message as the bare payload, with its topic in a header.
     bare_payloads: bool = False
-    """whether its transport takes a message as the bare payload, with its topic in a header"""
+    # Whether its transport takes a message only inside an Inbound.
     encapsulates: bool = False
-    """whether its transport takes a message only inside an Inbound"""
+    # Whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there.
     audits_first: bool = False
-    """whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there"""
+    # The code with which it answers, under HTTP 200, a path that it does not have.
     unknown_path_code: int | None = None
-    """the code with which it answers, under HTTP 200, a path that it does not have"""
+    # What to try where it serves none of the standard's paths.
     without_paths: str = ""
-    """what to try where it serves none of the standard's paths"""
+    # Whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200.
     errors_as_200: bool = False
-    """whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200"""
+    # Whether it finds a task in ``status_all`` by the task's name instead of its id.
     status_by_name: bool = False
-    """whether it finds a task in ``status_all`` by the task's name instead of its id"""
+    # Whether its ``stop_all`` may also mean that a container of its own has died.
     stops_for_failures: bool = False
-    """whether its ``stop_all`` may also mean that a container of its own has died"""
+    # Whether a job with ``sync_type: callback`` that it schedules stays RUNNING for ever.
     ends_no_callback_job: bool = False
-    """whether a job with ``sync_type: callback`` that it schedules stays RUNNING for ever"""
+    # Whether ``job/stop`` ends a job with a task that had not begun only when it is sent once more.
     stops_at_second_request: bool = False
-    """whether ``job/stop`` ends a job with a task that had not begun only when it is sent once more"""
+    # Characters; what is longer it may not be able to store.
     longest_job_id: int = 100
-    """characters; what is longer it may not be able to store"""
 
 
 PROFILES: Mapping[str, Profile] = {

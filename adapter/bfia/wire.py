@@ -24,8 +24,20 @@ class Body(BaseModel):
     )
 
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-"""A text in which null stands for the empty one, as some peers send it."""
+def _text(value: Any) -> Any:
+    if value is None:
+        return ""
+    return value
+
+
+def _object(value: Any) -> Any:
+    if value is None:
+        return {}
+    return value
+
+
+# A text; some peers send null for the empty one.
+Text = Annotated[str, BeforeValidator(_text)]
 
 Id = Annotated[
     str,
@@ -37,12 +49,8 @@ Id = Annotated[
 ]
 
 
-Object = Annotated[
-    dict[str, Any],
-    BeforeValidator(lambda value: {} if value is None else value),
-    AfterValidator(fit),
-]
-"""Free content, within the bounds that also hold for descriptions: depth, number of values, amount of text."""
+# Free content within the bounds of descriptions: depth, number of values, amount of text.
+Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(fit)]
 
 MOST_PARTIES = 1000
 _MOST_ROLES = 50
