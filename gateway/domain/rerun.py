@@ -1,4 +1,4 @@
-"""What a job takes over from an earlier one, and a job that is rerun from one of its tasks.
+"""Tasks that a job takes over from an earlier one, and reruns of a job from one of its tasks.
 
 A job names the earlier one by ``old_job_id``. Without more it takes over every task that is the same in both;
 with ``job_params.common.inherit`` exactly the tasks listed there, or it is refused. The node that schedules both
@@ -40,38 +40,47 @@ def difference(
     task: str,
     parties: Iterable[Party],
 ) -> str:
-    """Say in what a task differs between two jobs, at these parties; empty where it is the same."""
+    """Describe in what a task differs between two jobs, at these parties; empty if it is the same."""
     if old.parties != new.parties:
         return f"the roles differ: {_roles(new)} instead of {_roles(old)}"
     before, now = old.dag.get(task), new.dag.get(task)
     if before is None or now is None:
         return "there is no such task"
     if before.component != now.component:
-        same = (before.component.provider, before.component.name) == (
-            now.component.provider,
-            now.component.name,
+        is_same_component = (
+            before.component.provider == now.component.provider
+            and before.component.name == now.component.name
         )
-        what = "version" if same else "component"
+        what = "version" if is_same_component else "component"
         return f"the {what} differs: {now.component} instead of {before.component}"
     if before.inputs != now.inputs:
         return "the inputs differ"
     if before.outputs != now.outputs:
         return "the outputs differ"
     for party in parties:
-        one, two = _values(old, party, task), _values(new, party, task)
-        if names := sorted(
-            name for name in one.keys() | two.keys() if one.get(name, ...) != two.get(name, ...)
-        ):
+        names = _different_parameters(old, new, task, party)
+        if names:
             return f"the parameters of {party.label} differ: {', '.join(names[:10])}"
-        if data_location(old.task_params, party, task) != data_location(
-            new.task_params, party, task
-        ):
+        old_location = data_location(old.task_params, party, task)
+        if old_location != data_location(new.task_params, party, task):
             return f"the inputs of {party.label} differ: another dataset"
     return ""
 
 
 def _roles(spec: JobSpec) -> str:
-    return ", ".join(f"{p.label}={p.node}" for p in spec.parties[:10])
+    return ", ".join(f"{party.label}={party.node}" for party in spec.parties[:10])
+
+
+def _different_parameters(
+    old: JobSpec,
+    new: JobSpec,
+    task: str,
+    party: Party,
+) -> list[str]:
+    old_values = _values(old, party, task)
+    new_values = _values(new, party, task)
+    names = sorted(old_values.keys() | new_values.keys())
+    return [name for name in names if old_values.get(name, ...) != new_values.get(name, ...)]
 
 
 def _values(
@@ -79,39 +88,59 @@ def _values(
     party: Party,
     task: str,
 ) -> dict[str, Any]:
-    return {name: found.value for name, found in effective(spec.task_params, party, task).items()}
+    parameters = effective(spec.task_params, party, task)
+    return {name: parameter.value for name, parameter in parameters.items()}
 
 
 def candidates(old: Job, spec: JobSpec) -> tuple[dict[str, Lineage], dict[str, str]]:
-    """Return the tasks that may be taken over, as far as the scheduling node knows, and why others may not."""
-    found: dict[str, Lineage] = {}
-    lacking: dict[str, str] = {}
-    wanted, ran = spec.settings.inherit, amended(old.spec, old.amendments)
+    """Return the tasks that may be taken over, and why others may not.
+
+    As far as the scheduling node knows.
+    """
+    lineages: dict[str, Lineage] = {}
+    obstacles: dict[str, str] = {}
+    demanded = spec.settings.inherit
+    old_spec = amended(old.spec, old.amendments)
     for name in order(spec.dag):
-        if wanted is not None and name not in wanted:
+        if demanded is not None and name not in demanded:
             continue
-        before = old.tasks.get(name)
-        if not ended(JOB, old.status):
-            lacking[name] = f"job {old.id} is still {old.status}"
-        elif before is None:
-            lacking[name] = f"job {old.id} has no such task"
-        elif before.status is not TaskStatus.SUCCESS:
-            lacking[name] = f"it has not succeeded in job {old.id}"
-        elif why := difference(ran, spec, name, spec.parties) or lost_upstream(spec, name, found):
-            lacking[name] = why
-        else:
-            found[name] = before.lineage or Lineage(old.id, before.task_id)
-    return found, lacking
+        obstacle = _obstacle(old, old_spec, spec, name)
+        obstacle = obstacle or lost_upstream(spec, name, lineages)
+        if obstacle:
+            obstacles[name] = obstacle
+            continue
+        task = old.tasks[name]
+        lineages[name] = task.lineage or Lineage(old.id, task.task_id)
+    return lineages, obstacles
+
+
+def _obstacle(
+    old: Job,
+    old_spec: JobSpec,
+    spec: JobSpec,
+    name: str,
+) -> str:
+    """Return why a task of the old job cannot be taken over by itself; empty if it can."""
+    task = old.tasks.get(name)
+    if not ended(JOB, old.status):
+        return f"job {old.id} is still {old.status}"
+    if task is None:
+        return f"job {old.id} has no such task"
+    if task.status is not TaskStatus.SUCCESS:
+        return f"it has not succeeded in job {old.id}"
+    return difference(old_spec, spec, name, spec.parties)
 
 
 def lost_upstream(
     spec: JobSpec,
     task: str,
-    found: Collection[str],
+    inherited: Collection[str],
 ) -> str:
-    """Say which task's output is missing for another to be inherited; empty where none is."""
-    missing = sorted(spec.dag[task].upstream - set(found))
-    return f"it needs the output of {', '.join(missing)}, which is not inherited" if missing else ""
+    """Return which output a task lacks to be inherited; empty if none."""
+    missing = sorted(spec.dag[task].upstream - set(inherited))
+    if not missing:
+        return ""
+    return f"it needs the output of {', '.join(missing)}, which is not inherited"
 
 
 def agreed(job: Job, at: datetime) -> Job | Failure:
@@ -120,44 +149,35 @@ def agreed(job: Job, at: datetime) -> Job | Failure:
     A node that does not say what it can take over refuses by that; so does one that lacks a task which the job
     demands. Without a demand such a task just runs.
     """
-    wished = {name: task for name, task in job.tasks.items() if task.lineage is not None}
-    reported = {
-        node: job.nodes[node].reservation.acceptance.inherited
-        for task in wished.values()
-        for node in task.nodes
-    }
-    silent = [node for node, names in reported.items() if names is None]
-    if silent:
-        return Failure(
-            REASON,
-            f"{silent[0]} does not say what it can inherit of job {job.spec.old_job_id}",
-            silent[0],
-        )
-    kept: list[str] = []
-    for name in order(job.spec.dag):
-        task = wished.get(name)
-        if task is None:
+    candidate_tasks = {}
+    reports: dict[NodeId, tuple[str, ...]] = {}
+    for name, task in job.tasks.items():
+        if task.lineage is None:
             continue
-        without = [node for node in task.nodes if name not in (reported[node] or ())]
-        if not without and job.spec.dag[name].upstream <= set(kept):
-            kept.append(name)
+        candidate_tasks[name] = task
+        for node in task.nodes:
+            inheritable = job.nodes[node].reservation.acceptance.inherited
+            if inheritable is None:
+                text = f"{node} does not say what it can inherit of job {job.spec.old_job_id}"
+                return Failure(REASON, text, node)
+            reports[node] = inheritable
+    inherited: set[str] = set()
+    for name in order(job.spec.dag):
+        if name not in candidate_tasks:
+            continue
+        lacking = [node for node in candidate_tasks[name].nodes if name not in reports[node]]
+        if not lacking and job.spec.dag[name].upstream <= inherited:
+            inherited.add(name)
         elif job.spec.settings.inherit is not None:
-            where = without[0] if without else ""
-            return Failure(
-                REASON,
-                f"task {name} of job {job.spec.old_job_id} cannot be inherited",
-                where,
-                task=name,
-            )
-    tasks = {
-        n: _inherited(t, n in kept, at) if t.lineage is not None else t
-        for n, t in job.tasks.items()
-    }
-    job = replace(job, tasks=tasks)
-    for name, task in wished.items():
-        lineage = task.lineage
-        event = "task inherited" if name in kept else "task not inherited"
-        detail = {"from_job": lineage.job_id, "from_task_id": lineage.task_id} if lineage else {}
+            text = f"task {name} of job {job.spec.old_job_id} cannot be inherited"
+            return Failure(REASON, text, lacking[0] if lacking else "", task=name)
+    for name, task in candidate_tasks.items():
+        job = job.with_task(_inherited(task, name in inherited, at))
+    for name, task in candidate_tasks.items():
+        event = "task inherited" if name in inherited else "task not inherited"
+        detail = {}
+        if task.lineage is not None:
+            detail = {"from_job": task.lineage.job_id, "from_task_id": task.lineage.task_id}
         job = job.noted(at, event, task=name, **detail)
     return job
 
@@ -169,16 +189,11 @@ def _inherited(
 ) -> Task:
     if not kept:
         return replace(task, lineage=None)
-    done = TaskStatus.SUCCESS
-    nodes = {
-        n: replace(part, roles=dict.fromkeys(part.roles, done)) for n, part in task.nodes.items()
-    }
-    return replace(
-        task,
-        status=move(TASK, task.status, done),
-        nodes=nodes,
-        ended_at=at,
-    )
+    nodes = {}
+    for node, part in task.nodes.items():
+        nodes[node] = replace(part, roles=dict.fromkeys(part.roles, TaskStatus.SUCCESS))
+    status = move(TASK, task.status, TaskStatus.SUCCESS)
+    return replace(task, status=status, nodes=nodes, ended_at=at)
 
 
 # Folders in which tasks keep what they need to go on after they were cut short: an extension that a job asks for.
@@ -200,20 +215,20 @@ def may_go_on(
     The scheduling node and the parties are the same; so are components and data of the task and of all before it,
     which the new job therefore names, and needs grants for. Parameters may differ.
     """
-    if (new.scheduler, new.parties) != (old.scheduler, old.parties):
+    if new.scheduler != old.scheduler or new.parties != old.parties:
         return False
     needed = {task}
     for name in reversed(order(new.dag)):
-        if name in needed:
-            before, now = old.dag.get(name), new.dag[name]
-            if before is None or (before.component, before.inputs) != (now.component, now.inputs):
+        if name not in needed:
+            continue
+        before, now = old.dag.get(name), new.dag[name]
+        if before is None or before.component != now.component or before.inputs != now.inputs:
+            return False
+        for party in parties:
+            old_location = data_location(old.task_params, party, name)
+            if old_location != data_location(new.task_params, party, name):
                 return False
-            data = [
-                [data_location(job.task_params, one, name) for one in parties] for job in (old, new)
-            ]
-            if data[0] != data[1]:
-                return False
-            needed |= now.upstream
+        needed |= now.upstream
     return True
 
 
@@ -223,13 +238,25 @@ def checkpoints(
     party: Party,
     storage: str = "",
 ) -> tuple[Address | None, Address | None]:
-    """Return where a party of a task keeps them, and where it did in the job that this one takes over from."""
-    ids = (spec.job_id, spec.old_job_id) if spec.settings.checkpoints else ("", "")
-    name = f"{task}-checkpoint"
-    own, old = (
-        Address(f"{i}-{party.role}-{party.index}", name, storage) if i else None for i in ids
-    )
-    return own, old
+    """Return the checkpoints' folder of a party of a task: in this job, and in the old one.
+
+    Both None for a job without checkpoints, the second for one without an old job.
+    """
+    if not spec.settings.checkpoints:
+        return None, None
+    folder = _checkpoint_folder(spec.job_id, task, party, storage)
+    if not spec.old_job_id:
+        return folder, None
+    return folder, _checkpoint_folder(spec.old_job_id, task, party, storage)
+
+
+def _checkpoint_folder(
+    job_id: str,
+    task: str,
+    party: Party,
+    storage: str,
+) -> Address:
+    return Address(f"{job_id}-{party.role}-{party.index}", f"{task}-checkpoint", storage)
 
 
 # A rerun.
@@ -325,7 +352,7 @@ def changed(
     """Return what is wrong with changes of these tasks' parameters, and the parameters with them."""
     problems: list[Problem] = []
     params = dict(spec.task_params)
-    roles = {p.role for p in spec.parties}
+    roles = {party.role for party in spec.parties}
     for role, entry in changes.items():
         at = f"parameters.{role}"
         if not isinstance(entry, Mapping):
@@ -337,26 +364,36 @@ def changed(
             if not problems:
                 params[role] = _laid_over(params.get(role), entry)
         elif role not in roles:
-            problems.append(
-                Problem(at, f"is not a role of the job: {', '.join(sorted(roles))}", role)
-            )
+            rule = f"is not a role of the job: {', '.join(sorted(roles))}"
+            problems.append(Problem(at, rule, role))
         else:
             for key, by_task in entry.items():
-                party = next(
-                    (p for p in spec.parties if p.role == role and p.index == index_of(str(key))),
-                    None,
-                )
-                if party is None or not isinstance(by_task, Mapping):
-                    rule = "must be an object" if party else f"is not an index of a {role}"
-                    problems.append(Problem(f"{at}.{key}", rule, key if party is None else by_task))
+                at_key = f"{at}.{key}"
+                party = _party(spec, role, key)
+                if party is None:
+                    problems.append(Problem(at_key, f"is not an index of a {role}", key))
                     continue
-                wrong = _may(spec, by, party, f"{at}.{key}")
-                problems += wrong or _wrong_tasks(
-                    spec, by_task, may_change, f"{at}.{key}", else_rule
+                if not isinstance(by_task, Mapping):
+                    problems.append(Problem(at_key, "must be an object", by_task))
+                    continue
+                problems += _may(spec, by, party, at_key) or _wrong_tasks(
+                    spec, by_task, may_change, at_key, else_rule
                 )
                 if not problems:
                     params[role] = _for_party(spec, params.get(role), party, by_task)
     return problems, params
+
+
+def _party(
+    spec: JobSpec,
+    role: str,
+    key: Any,
+) -> Party | None:
+    index = index_of(str(key))
+    for party in spec.parties:
+        if party.role == role and party.index == index:
+            return party
+    return None
 
 
 def _may(
@@ -398,11 +435,13 @@ def _wrong_tasks(
 
 def _laid_over(old: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Lay changes over an entry, task by task."""
-    found = dict(old) if isinstance(old, Mapping) else {}
+    entry = dict(old) if isinstance(old, Mapping) else {}
     for task, values in changes.items():
-        before = found.get(task)
-        found[task] = {**(before if isinstance(before, Mapping) else {}), **values}
-    return found
+        old_values = entry.get(task)
+        if isinstance(old_values, Mapping):
+            values = {**old_values, **values}
+        entry[task] = dict(values)
+    return entry
 
 
 def _for_party(
@@ -411,16 +450,20 @@ def _for_party(
     party: Party,
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Give a party an entry of its own at the end, where it wins, with all that held for it and the changes."""
+    """Give a party an entry of its own with the changes and all that held for it.
+
+    The entry stands at the end, where it wins.
+    """
     entries = dict(by_index) if isinstance(by_index, Mapping) else {}
-    params = {party.role: entries}
-    now = {
-        node.name: {name: found.value for name, found in overlay(params, party, node.name).items()}
-        for node in spec.dag.nodes
-    }
-    own = _laid_over({task: values for task, values in now.items() if values}, changes)
+    values_by_task = {}
+    for node in spec.dag.nodes:
+        parameters = overlay({party.role: entries}, party, node.name)
+        if parameters:
+            values_by_task[node.name] = {name: p.value for name, p in parameters.items()}
     key = str(party.index)
-    return {k: v for k, v in entries.items() if k != key} | {key: own}
+    entries.pop(key, None)
+    entries[key] = _laid_over(values_by_task, changes)
+    return entries
 
 
 # ---------------------------------------------------------------- new parameters for a job that is under way
@@ -444,12 +487,14 @@ def amended(spec: JobSpec, amendments: Iterable[Amendment]) -> JobSpec:
     once the scheduling node has recorded them, in the one write that also finds that none of their tasks has
     begun; each start of a task from then on names what holds. What was only offered is never named.
     """
-    every = {node.name for node in spec.dag.nodes}
-    for one in amendments:
-        spec = replace(spec, task_params=changed(spec, one.parameters, every, spec.scheduler)[1])
+    tasks = {node.name for node in spec.dag.nodes}
+    for amendment in amendments:
+        _, params = changed(spec, amendment.parameters, tasks, spec.scheduler)
+        spec = replace(spec, task_params=params)
     return spec
 
 
 def in_force(local: LocalJob) -> JobSpec:
     """Return a party's job with the new parameters that hold."""
-    return amended(local.spec, (one for one in local.offered if one.id in local.amendments))
+    amendments = [offer for offer in local.offered if offer.id in local.amendments]
+    return amended(local.spec, amendments)

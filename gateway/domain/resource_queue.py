@@ -32,22 +32,16 @@ def apply(
 
     A job keeps the age that it had when it first asked.
     """
-    known = ledger.claims.get(claim.job_id)
-    if known is not None:
-        if known.state is ClaimState.HELD:
-            return ledger.with_claim(replace(known, asked_at=now)), True
-        claim = replace(claim, since=known.since)
+    earlier = ledger.claims.get(claim.job_id)
+    if earlier is not None:
+        if earlier.state is ClaimState.HELD:
+            return ledger.with_claim(replace(earlier, asked_at=now)), True
+        claim = replace(claim, since=earlier.since)
     claim = replace(claim, state=ClaimState.WAITING, asked_at=now)
     ledger = ledger.with_claim(claim)
     if claim.job_id in admissible(ledger, now, rules):
-        return ledger.with_claim(
-            replace(
-                claim,
-                state=ClaimState.HELD,
-                held_at=now,
-                reason="",
-            )
-        ), True
+        held = replace(claim, state=ClaimState.HELD, held_at=now, reason="")
+        return ledger.with_claim(held), True
     return ledger.with_claim(replace(claim, reason=why(ledger, claim, now, rules))), False
 
 
@@ -56,21 +50,21 @@ def admissible(
     now: datetime,
     rules: Rules = Rules(),
 ) -> list[str]:
-    """Return the waiting jobs that may hold what they need now, first those that go first."""
-    left = ledger.available
-    found = []
+    """Return the waiting jobs that may hold what they need now, in the order of the queue."""
+    free = ledger.available
+    job_ids = []
     for claim in queue(ledger, now, rules):
         if _silent(ledger, claim):
-            continue  # nothing is kept for it: how long that lasts is not known
-        if claim.portions.fits(left):
-            found.append(claim.job_id)
-            left -= claim.portions
+            continue  # nothing is kept for it: how long the silence lasts is not known
+        if claim.portions.fits(free):
+            job_ids.append(claim.job_id)
+            free -= claim.portions
         elif aged(claim, now, rules):
-            kept = (
-                (engine, _reserved(left[engine], amounts)) for engine, amounts in claim.portions
-            )
-            left = Portions({**left.at, **dict(kept)})
-    return found
+            unreserved = dict(free.at)
+            for engine, amounts in claim.portions:
+                unreserved[engine] = _unreserved(free[engine], amounts)
+            free = Portions(unreserved)
+    return job_ids
 
 
 def _silent(ledger: Ledger, claim: Claim) -> list[str]:
@@ -105,13 +99,13 @@ def aged(
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 
-def _reserved(left: Amounts, amounts: Amounts) -> Amounts:
+def _unreserved(free: Amounts, amounts: Amounts) -> Amounts:
     """Return what others may take without delaying the job that waits for these amounts."""
-    kept = {
-        kind: max(have - dict(amounts)[kind], 0) if dict(amounts)[kind] else have
-        for kind, have in left
-    }
-    return Amounts(**kept)
+    needed = dict(amounts)
+    unreserved = {}
+    for kind, amount in free:
+        unreserved[kind] = max(amount - needed[kind], 0) if needed[kind] else amount
+    return Amounts(**unreserved)
 
 
 def why(
