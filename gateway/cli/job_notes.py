@@ -1,88 +1,123 @@
-"""What there is to know of a job below the table of its tasks, line by line."""
+"""Lines about a job that are printed below the table of its tasks."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.cli.command import amount
 from gateway.cli.language import t
 from gateway.errors import counted
 
-_TOPICS_SHOWN = 10
+TOPIC_LIMIT = 10
+FAILED_RUN_LIMIT = 3
+LAST_LINE_LIMIT = 10  # lines of each failed run
+LINE_LENGTH = 300  # characters of each of them
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt of a task at a party."""
+
+    run: Mapping[str, Any]
+    is_last: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.run['task_name']} as {self.run['party']}"
 
 
 def lineage(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which job this one reruns or continues, and what it takes over."""
-    inherited = ", ".join(dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", [])))
-    inherited = f"; taken over: {inherited}" if inherited else ""
-    if origin := job.get("origin"):
-        changed = (
-            f", other parameters for {', '.join(origin['changed'])}" if origin["changed"] else ""
-        )
+    """Yield the job that this one reruns or continues, and the tasks whose results it takes over."""
+    inherited_tasks = dict.fromkeys(run["task_name"] for run in job.get("inherited_runs", []))
+    inherited = ""
+    if inherited_tasks:
+        inherited = f"; taken over: {', '.join(inherited_tasks)}"
+    origin = job.get("origin")
+    if origin:
+        changed = ""
+        if origin["changed"]:
+            changed = f", other parameters for {', '.join(origin['changed'])}"
         yield f"reruns {origin['job_id']} from {origin['start']}{changed}{inherited}"
     elif job.get("old_job_id"):
         yield f"continues {job['old_job_id']}{inherited}"
 
 
-def on_channel(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unread messages of each topic, the runs that wait for one, and what has come in all."""
-    for on in job.get("channel", [])[:_TOPICS_SHOWN]:
-        left = f"{counted(on['messages'], 'message')}, {on['bytes']} bytes, the oldest for {on['oldest']:.0f} s"
-        rate = f"{amount(on['bytes_per_second'])}/s now" if on["bytes_per_second"] else ""
-        waits = f"{', '.join(on['readers'])} waiting" if on["readers"] else ""
-        facts = filter(None, (left if on["messages"] else "", rate, waits))
-        yield f"channel, topic {on['topic']}: " + "; ".join(facts)
-    if refused := job.get("channel_refused"):
+def channel_lines(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each topic's unread messages and waiting readers, the last refusal, and each session's total."""
+    for topic in job.get("channel", [])[:TOPIC_LIMIT]:
+        yield f"channel, topic {topic['topic']}: " + "; ".join(_topic_facts(topic))
+    refused = job.get("channel_refused")
+    if refused:
         yield f"channel, last refused {refused}"
-    for of in job.get("channel_received", []):
-        received = f"{counted(of['messages'], 'message')}, {amount(of['bytes'])}"
-        yield f"channel, {of['session']}: {received} received, {amount(of['bytes_per_second'])}/s now"
+    for session in job.get("channel_received", []):
+        received = f"{counted(session['messages'], 'message')}, {amount(session['bytes'])}"
+        rate = amount(session["bytes_per_second"])
+        yield f"channel, {session['session']}: {received} received, {rate}/s now"
 
 
-def away(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the runs here whose engine does not answer."""
-    for run in [run for run in job["runs"] if run.get("away_at") and run.get("waiting")]:
-        yield f"{run['task_name']} as {run['party']}: {run['waiting']['message']}"
+def _topic_facts(topic: Mapping[str, Any]) -> Iterator[str]:
+    if topic["messages"]:
+        messages = counted(topic["messages"], "message")
+        yield f"{messages}, {topic['bytes']} bytes, the oldest for {topic['oldest']:.0f} s"
+    if topic["bytes_per_second"]:
+        yield f"{amount(topic['bytes_per_second'])}/s now"
+    if topic["readers"]:
+        yield f"{', '.join(topic['readers'])} waiting"
+
+
+def silent_engines(job: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the runs at this node whose engine does not answer."""
+    for run in job["runs"]:
+        if run.get("away_at") and run.get("waiting"):
+            yield f"{run['task_name']} as {run['party']}: {run['waiting']['message']}"
 
 
 def last_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of what each failed run here wrote, and where the whole is."""
-    for run, last in [one for one in _that_count(job) if one[0].get("last_lines")][-3:]:
-        where = shlex.join(
-            ["job", "logs", job["job_id"], "--task", run["task_name"], "--party", run["party"]]
-        )
-        where = f" (all: {where})" if last else f", attempt {run['attempt'] + 1}"
-        yield t(f"last lines of {run['task_name']} as {run['party']}{where}:")
-        yield from (f"  {' '.join(line[:300].splitlines())}" for line in run["last_lines"][-10:])
+    """Yield the end of each failed run's log at this node, and the command that prints the whole log."""
+    attempts = [attempt for attempt in _relevant_attempts(job) if attempt.run.get("last_lines")]
+    for attempt in attempts[-FAILED_RUN_LIMIT:]:
+        run = attempt.run
+        if attempt.is_last:
+            words = ["job", "logs", job["job_id"], "--task", run["task_name"]]
+            suffix = f" (all: {shlex.join([*words, '--party', run['party']])})"
+        else:
+            suffix = f", attempt {run['attempt'] + 1}"
+        yield t(f"last lines of {attempt.label}{suffix}:")
+        for line in run["last_lines"][-LAST_LINE_LIMIT:]:
+            yield f"  {' '.join(line[:LINE_LENGTH].splitlines())}"
 
 
 def warnings(job: Mapping[str, Any]) -> list[str]:
-    """Return the warnings of the scheduling node, of this one and of its runs."""
-    runs = [(f"{run['task_name']} as {run['party']}", run) for run, _ in _that_count(job)]
-    ours = [f"{what}: {one}" for what, run in runs for one in run.get("warnings", [])]
-    return list(dict.fromkeys([*job.get("warnings", []), *job.get("local_warnings", []), *ours]))
+    """Return the warnings of the scheduling node, of this node and of its runs, each once."""
+    texts = [*job.get("warnings", []), *job.get("local_warnings", [])]
+    for attempt in _relevant_attempts(job):
+        texts += [f"{attempt.label}: {text}" for text in attempt.run.get("warnings", [])]
+    return list(dict.fromkeys(texts))
 
 
-def in_short(
-    warnings: Sequence[str],
-    job_id: str,
-    most: int | None,
-) -> list[str]:
-    """Return the first warnings as lines, and where the others are."""
-    hidden = len(warnings) - most if most is not None else 0
-    rest = (
-        [f"{counted(hidden, 'more warning')}: bfia-gateway job show {shlex.quote(job_id)}"]
-        if hidden > 0
-        else []
-    )
-    return [*(f"warning: {warning}" for warning in warnings[:most]), *rest]
+def warning_lines(warnings: Sequence[str], job_id: str, limit: int | None) -> list[str]:
+    """Return the first warnings as lines, and the command that prints the others."""
+    lines = [f"warning: {warning}" for warning in warnings[:limit]]
+    hidden = len(warnings) - len(lines)
+    if hidden:
+        more = counted(hidden, "more warning")
+        lines.append(f"{more}: bfia-gateway job show {shlex.quote(job_id)}")
+    return lines
 
 
-def _that_count(job: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], bool]]:
-    """Return the runs here, each with whether it is the last try; none of a stopped job or before a success."""
-    runs = job.get("runs", []) if job.get("outcome") != "STOPPED" else []
-    last = {(run["task_name"], run["party"]): run for run in runs}
-    tried = [(run, last[run["task_name"], run["party"]]) for run in runs]
-    return [
-        (run, run is last) for run, last in tried if run is last or last.get("status") != "SUCCESS"
-    ]
+def _relevant_attempts(job: Mapping[str, Any]) -> list[_Attempt]:
+    """Return the attempts at this node that may explain a failure.
+
+    A stopped job has none; of a run that succeeded in the end only the last one is relevant.
+    """
+    if job.get("outcome") == "STOPPED":
+        return []
+    runs = job.get("runs", [])
+    last_runs = {(run["task_name"], run["party"]): run for run in runs}
+    attempts = []
+    for run in runs:
+        last_run = last_runs[run["task_name"], run["party"]]
+        if run is last_run or last_run.get("status") != "SUCCESS":
+            attempts.append(_Attempt(run, is_last=run is last_run))
+    return attempts

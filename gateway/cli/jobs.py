@@ -1,8 +1,7 @@
 """``bfia-gateway job …``: submit a job, watch it, decide on it, stop it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -29,14 +28,23 @@ from gateway.cli.command import (
     warn,
     when,
 )
-from gateway.cli.job_notes import away, in_short, last_lines, lineage, on_channel, warnings
+from gateway.cli.job_notes import warnings
+from gateway.cli.job_tree import draw_job
 from gateway.cli.language import t
 from gateway.data.log_levels import Level
 from gateway.errors import counted, near
 
 _SCHEDULE = "/v1/platform/schedule"
-_DATASET = r"[^\s'\"（：；]+#[^\s'\"（：；]+"
-"""a dataset's id in a message, which may be Chinese"""
+_DATASET_ID = r"[^\s'\"（：；]+#[^\s'\"（：；]+"  # in a message, which may be Chinese
+_DETAIL_LENGTH = 300  # characters of an event's detail in a timeline
+_WATCHED_WARNINGS = 3
+# The standings of a dry run's checks, worst first, and their words in the verdict.
+_STANDINGS = {
+    "problem": "in the way",
+    "waits": "to wait for",
+    "warning": "to look at",
+    "unknown": "unknown",
+}
 
 commands = typer.Typer(name="job")
 
@@ -71,14 +79,14 @@ def submit(
     """
     body = read_object(file)
     if strict:
-        _be_strict(body)
-    made = _created(node, f"{_SCHEDULE}/job/create_all", body)["data"]
+        _set_strict(body)
+    job_id = _create_job(node, f"{_SCHEDULE}/job/create_all", body)["data"]["job_id"]
     if not watch_it:
-        _print_created(node, {"job_id": made["job_id"]}, as_json)
+        _print_created(node, {"job_id": job_id}, as_json)
         return
     if not as_json:
-        say(made["job_id"])
-    _watch(node, made["job_id"], as_json)
+        say(job_id)
+    watch_until_over(node, job_id, as_json)
 
 
 @command(commands, "rerun", "job-0123 --from secureboost")
@@ -100,10 +108,13 @@ def rerun(
 
     Warnings go to standard error, such as of a changed parameter that its component does not have.
     """
-    body: dict[str, Any] = {"from": start} if start else {}
+    body: dict[str, Any] = {}
+    if start:
+        body["from"] = start
     if parameters is not None:
         body["parameters"] = read_object(parameters)
-    _print_created(node, _created(node, path_of("jobs", job_id, "rerun"), body), as_json)
+    created = _create_job(node, path_of("jobs", job_id, "rerun"), body)
+    _print_created(node, created, as_json)
 
 
 @command(commands, "params", "job-0123 new.yml --reason 'it converges sooner'")
@@ -114,81 +125,80 @@ def params(
     reason: Annotated[str, typer.Option(help="Why; every node of the job gets it.")],
 ) -> Output:
     """Give tasks of a running job that have not begun new parameters, at every node or at none."""
-    made = node.post(
-        path_of("jobs", job_id, "parameters"), {"parameters": read_object(file), "reason": reason}
-    )
-    yield made
-    say(f"{job_id} continues with version {made['version']} of its parameters")
+    change = {"parameters": read_object(file), "reason": reason}
+    response = node.post(path_of("jobs", job_id, "parameters"), change)
+    yield response
+    say(f"{job_id} continues with version {response['version']} of its parameters")
 
 
-def _be_strict(body: dict[str, Any]) -> None:
-    """Set ``strict`` of the common settings; a body with no place for it stays as given, and is refused."""
+def _set_strict(body: dict[str, Any]) -> None:
+    """Set ``strict`` in the job's common settings.
+
+    A body whose settings are not an object stays unchanged: the node refuses it.
+    """
+    settings = body
     for key in ("config", "job_params", "common"):
-        body = body.setdefault(key, {})
-        if not isinstance(body, dict):
+        settings = settings.setdefault(key, {})
+        if not isinstance(settings, dict):
             return
-    body["strict"] = True
+    settings["strict"] = True
 
 
-def _created(
-    node: Client,
-    path: str,
-    body: Mapping[str, Any],
-) -> Any:
-    """Request a new job; a refusal names the job where one is kept. Raises `CallFailed`."""
+def _create_job(node: Client, path: str, body: Mapping[str, Any]) -> Any:
+    """Request a new job. Raises `CallFailed`, which names the job if the node keeps the refused one."""
     try:
         return node.post(path, body)
     except CallFailed as error:
-        kept = error.data.get("job_id") if isinstance(error.data, Mapping) else None
-        lines = (
-            [f"It is kept as {kept}: bfia-gateway job show {quote(kept)}", *_meant(node, kept)]
-            if kept
-            else []
-        )
-        raise CallFailed(
-            "\n".join([str(error), *lines]), error.code, error.reason, error.data
-        ) from None
+        lines = [str(error)]
+        kept_id = None
+        if isinstance(error.data, Mapping):
+            kept_id = error.data.get("job_id")
+        if kept_id:
+            lines.append(f"It is kept as {kept_id}: bfia-gateway job show {quote(kept_id)}")
+            lines += _dataset_hints(node, kept_id)
+        raise CallFailed("\n".join(lines), error.code, error.reason, error.data) from None
 
 
-def _meant(node: Client, job_id: str) -> list[str]:
-    """Return which of its datasets were probably meant, where this node refused others. Partners get none."""
-    with suppress(CallFailed):  # the refusal is printed all the same
+def _dataset_hints(node: Client, job_id: str) -> list[str]:
+    """Return which datasets were probably meant, if this node refused a job for unknown ones.
+
+    There are no hints for datasets of partners.
+    """
+    try:
         job = job_at(node, job_id)
         failure = job.get("failure") or {}
-        named = dict.fromkeys(re.findall(_DATASET, str(failure.get("message"))))
-        if named and failure.get("node") == job["scheduler"]:
-            there = [
-                one["dataset_id"] for one in node.get("/api/v1/datasets", limit=1000)["datasets"]
-            ]
-            hints = [
-                f"{one}: did you mean {meant}?"
-                for one in named
-                if (meant := near(one, there)) not in ("", one)
-            ]
-            return (
-                [*hints, "Datasets of this node: bfia-gateway data list"]
-                if set(named) - set(there)
-                else []
-            )
-    return []
+        dataset_ids = dict.fromkeys(re.findall(_DATASET_ID, str(failure.get("message"))))
+        if not dataset_ids or failure.get("node") != job["scheduler"]:
+            return []
+        page = node.get("/api/v1/datasets", limit=1000)
+    except CallFailed:  # the refusal is printed all the same
+        return []
+    existing = [dataset["dataset_id"] for dataset in page["datasets"]]
+    if dataset_ids.keys() <= set(existing):
+        return []
+    lines = []
+    for dataset_id in dataset_ids:
+        suggestion = near(dataset_id, existing)
+        if suggestion not in ("", dataset_id):
+            lines.append(f"{dataset_id}: did you mean {suggestion}?")
+    lines.append("Datasets of this node: bfia-gateway data list")
+    return lines
 
 
-def _print_created(
-    node: Client,
-    made: Mapping[str, Any],
-    as_json: bool,
-) -> None:
-    """Print a new job's id alone on standard output; its warnings, and who has to approve, on standard error."""
+def _print_created(node: Client, created: Mapping[str, Any], as_json: bool) -> None:
+    """Print a new job's id on standard output; on standard error its warnings and open approvals."""
     try:
-        job = job_at(node, made["job_id"])
+        job = job_at(node, created["job_id"])
     except CallFailed:  # the job exists all the same
         job = {}
+    notes = warnings(job)
     waiting = job.get("waiting") or {}
-    notes = [*warnings(job), *([waiting["message"]] if waiting.get("reason") == "APPROVAL" else [])]
+    if waiting.get("reason") == "APPROVAL":
+        notes.append(waiting["message"])
     if as_json:
-        print_json({**made, "warnings": notes})
+        print_json({**created, "warnings": notes})
     else:
-        say(made["job_id"])
+        say(created["job_id"])
         warn(notes)
 
 
@@ -214,32 +224,41 @@ def list_jobs(
     **page: Any,
 ) -> Output:
     """List jobs that this node schedules or takes part in, newest first."""
-    narrow = {
-        "status": status,
-        "outcome": outcome,
-        "flow_id": flow,
-        "partner": partner,
-    }
-    found = node.get(
+    page_of_jobs = node.get(
         "/api/v1/jobs",
+        status=status,
+        outcome=outcome,
+        flow_id=flow,
+        partner=partner,
         since=since,
         until=until,
-        **narrow,
         **page,
     )
-    yield found
-    whole = [job["job_id"] for job in found["jobs"]]
-    ids = dict(zip(whole, short(whole), strict=True))
+    yield page_of_jobs
+    ids = [job["job_id"] for job in page_of_jobs["jobs"]]
+    short_ids = dict(zip(ids, short(ids), strict=True))
     columns: Columns = {
-        "job": lambda job: ids[job["job_id"]],
+        "job": lambda job: short_ids[job["job_id"]],
         "flow": "flow_id",
-        "state": lambda job: job["outcome"] or job["status"],
+        "state": _outcome_or_status,
         "created (UTC)": when("created_at", 16),
-        "took": lambda job: lasted(job["created_at"], job["ended_at"]),
+        "took": _duration,
         "owner": "user",
-        "here": lambda job: " ".join(map(t, job["sides"])),
+        "here": _sides,
     }
-    listing(found, "jobs", "job", columns, spare=("here", "owner"))
+    listing(page_of_jobs, "jobs", "job", columns, spare=("here", "owner"))
+
+
+def _outcome_or_status(job: Mapping[str, Any]) -> str:
+    return str(job["outcome"] or job["status"])
+
+
+def _duration(job: Mapping[str, Any]) -> str:
+    return lasted(job["created_at"], job["ended_at"])
+
+
+def _sides(job: Mapping[str, Any]) -> str:
+    return " ".join(map(t, job["sides"]))
 
 
 @command(commands, "show", "job-0123")
@@ -249,21 +268,29 @@ def show_job(node: Client, job_id: options.JobId) -> Output:
 
     job = job_at(node, job_id)
     yield job
-    failures = [job["failure"], *job.get("refusals", [])] if job.get("outcome") != "STOPPED" else []
-    advice = []
-    waits = [
-        one
-        for key in ("local_waiting", "waiting")
-        if (one := job.get(key)) and one["reason"] == "APPROVAL"
-    ]
-    first: dict[str, Mapping[str, Any]] = {}
-    for one in filter(None, [*failures, *waits]):
-        first.setdefault(one["reason"], one)
-    for reason, failure in first.items():
-        with suppress(CallFailed):  # a reason of a partner's own is not explained
-            step = next_step_of(node.get(path_of("reasons", reason))["next_step"], job, failure)
-            advice.append(f"{t('next step')}: {reason}: {step}")
-    Console().print(_tree(job, advice=advice))
+    Console().print(draw_job(job, advice=_next_steps(node, job)))
+
+
+def _next_steps(node: Client, job: Mapping[str, Any]) -> list[str]:
+    """Return what to do about each reason for which a job failed or waits for an approval."""
+    causes: list[Mapping[str, Any] | None] = []
+    if job.get("outcome") != "STOPPED":
+        causes += [job["failure"], *job.get("refusals", [])]
+    for waiting in (job.get("local_waiting"), job.get("waiting")):
+        if waiting and waiting["reason"] == "APPROVAL":
+            causes.append(waiting)
+    by_reason: dict[str, Mapping[str, Any]] = {}
+    for cause in filter(None, causes):
+        by_reason.setdefault(cause["reason"], cause)
+    lines = []
+    for reason, cause in by_reason.items():
+        try:
+            explanation = node.get(path_of("reasons", reason))
+        except CallFailed:  # a partner's own reasons are not explained
+            continue
+        step = next_step_of(explanation["next_step"], job, cause)
+        lines.append(f"{t('next step')}: {reason}: {step}")
+    return lines
 
 
 @command(commands, "watch", "job-0123")
@@ -273,64 +300,78 @@ def watch(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a job while it goes on, also through a restart of the node. Exit code 1: it did not succeed."""
-    _watch(node, job_id, as_json)
+    watch_until_over(node, job_id, as_json)
 
 
 @command(commands, "timeline", "job-0123")
 def timeline(node: Client, job_id: options.JobId) -> Output:
     """Show all that happened to a job here, in its order: the first thing to read when a job surprises."""
-    found = node.get(path_of("jobs", job_id, "timeline"))
-    yield found
-    days = {entry["at"][:10] for entry in found["timeline"]}
-    title, at = (
-        (f"{job_id}, {days.pop()}", slice(11, 23)) if len(days) == 1 else (job_id, slice(23))
-    )
+    response = node.get(path_of("jobs", job_id, "timeline"))
+    yield response
+    days = {entry["at"][:10] for entry in response["timeline"]}
+    title = job_id
+    shown_time = slice(23)
+    if len(days) == 1:
+        title = f"{job_id}, {days.pop()}"
+        shown_time = slice(11, 23)
     columns: Columns = {
-        "at (UTC)": lambda e: e["at"][at].replace("T", " "),
-        "as": lambda e: t(e["side"]),
+        "at (UTC)": lambda entry: entry["at"][shown_time].replace("T", " "),
+        "as": lambda entry: t(entry["side"]),
         "what": "event",
         "by": "by",
-        "more": lambda e: cell(_readable({k: v for k, v in e["detail"].items() if v != e["by"]}))[
-            :300
-        ],
+        "more": _event_detail,
     }
-    listing(found, "timeline", "", columns, title)
+    listing(response, "timeline", "", columns, title)
 
 
-def _readable(detail: dict[str, Any]) -> dict[str, Any]:
-    """Return what people read of an event's detail: --json has ids, proofs and successful answers too."""
-    detail = {
-        k: v
-        for k, v in detail.items()
-        if k not in ("trace_id", "task_id") and [k, v] != ["attempt", 0]
-    }
-    if "attempt" in detail:
-        detail["attempt"] += 1  # people count from 1
-    if origin := detail.get("origin"):
-        detail["origin"] = origin.get("from", "")
-    if not {"method", "path", "seconds"} <= detail.keys():
-        return _keys(detail)
-    path = "/".join(detail.pop("path").split("/")[-2:])
-    took = f"{1000 * detail.pop('seconds'):.0f} ms"
-    called = {
-        detail.pop("method"): ", ".join(str(v) for v in (path, detail.pop("http", None), took) if v)
-    }
-    if detail.get("code") == 0:
-        detail = {k: v for k, v in detail.items() if k not in ("code", "message")}
-    return called | _keys(detail)
+def _event_detail(entry: Mapping[str, Any]) -> str:
+    detail = {key: value for key, value in entry["detail"].items() if value != entry["by"]}
+    return cell(readable_detail(detail))[:_DETAIL_LENGTH]
 
 
-def _keys(detail: Mapping[str, Any]) -> dict[str, Any]:
-    texts = {key: t(one) for key, one in detail.items() if key == "message"}
-    inner = {key: _keys(one) for key, one in detail.items() if isinstance(one, Mapping)}
-    return {
-        t(key.replace("_", " ")): one
-        for key, one in {
-            **detail,
-            **texts,
-            **inner,
-        }.items()
-    }
+def readable_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event's detail for people, without ids, proofs and the messages of successful calls."""
+    readable = {}
+    for key, value in detail.items():
+        if key in ("trace_id", "task_id"):
+            continue
+        if key == "attempt":
+            if value == 0:
+                continue
+            value += 1  # people count from 1
+        readable[key] = value
+    origin = readable.get("origin")
+    if origin:
+        readable["origin"] = origin.get("from", "")
+    if not {"method", "path", "seconds"} <= readable.keys():
+        return _with_translated_keys(readable)
+    call = _call_summary(readable)
+    for key in ("method", "path", "http", "seconds"):
+        readable.pop(key, None)
+    if readable.get("code") == 0:
+        readable.pop("code")
+        readable.pop("message", None)
+    return call | _with_translated_keys(readable)
+
+
+def _call_summary(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's method, and the end of its path, HTTP status and duration in one text."""
+    facts = ["/".join(detail["path"].split("/")[-2:])]
+    if detail.get("http"):
+        facts.append(str(detail["http"]))
+    facts.append(f"{1000 * detail['seconds']:.0f} ms")
+    return {detail["method"]: ", ".join(filter(None, facts))}
+
+
+def _with_translated_keys(detail: Mapping[str, Any]) -> dict[str, Any]:
+    translated = {}
+    for key, value in detail.items():
+        if isinstance(value, Mapping):
+            value = _with_translated_keys(value)
+        elif key == "message":
+            value = t(value)
+        translated[t(key.replace("_", " "))] = value
+    return translated
 
 
 @command(commands, "logs", "job-0123 --task secureboost --level error --follow")
@@ -353,18 +394,30 @@ def logs(
     """
     run = run_of(job_at(node, job_id), task, party)
     query = {"tail": tail or None, "level": level}
-    followed = node.events(run["log"], follow=True, **query)
-    event = None
-    for event, line in (
-        followed if follow else (("", line) for line in node.lines(run["log"], **query))
-    ):
+    wrote_something = False
+    for event, line in _log_events(node, run["log"], follow, query):
+        wrote_something = True
         if event != "end":
-            typer.echo(
-                harmless(line), err=event == "stderr"
-            )  # as it was written, in no other language
-    if event is None:
-        text = "wrote nothing" if level is Level.DEBUG else "wrote no such line"
+            typer.echo(harmless(line), err=event == "stderr")  # as written, in no other language
+    if not wrote_something:
+        text = "wrote no such line"
+        if level is Level.DEBUG:
+            text = "wrote nothing"
         say(f"{run['party']} of {run['task_name']} ({run['status']}) {text}", err=True)
+
+
+def _log_events(
+    node: Client,
+    path: str,
+    follow: bool,
+    query: Mapping[str, Any],
+) -> Iterator[tuple[str, str]]:
+    """Yield the stream, if known, and the text of each line; of a followed log also its end."""
+    if follow:
+        yield from node.events(path, follow=True, **query)
+        return
+    for line in node.lines(path, **query):
+        yield "", line
 
 
 # ---------------------------------------------------------------- stopping, and what people decide
@@ -377,43 +430,49 @@ def stop(
     task: Task = "",
 ) -> Output:
     """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
-    job = job_at(node, job_id)
-    states = [
-        t["status"]
-        for t in job["tasks"]
-        if t["name"] == task and t["status"] in ("SUCCESS", "FAILED")
-    ]
-    ended = (
-        f"{job['status']} {job.get('outcome') or ''}".strip()
-        if job["status"] in OVER
-        else "".join(states)
-    )
-    body = {"job_id": job_id, "task_name": task} if task else {"job_id": job_id}
-    node.post(f"{_SCHEDULE}/job/{'stop_task' if task else 'stop_all'}", body)
+    final_state = _final_state(job_at(node, job_id), task)
+    if task:
+        subject = f"task {task} of {job_id}"
+        node.post(f"{_SCHEDULE}/job/stop_task", {"job_id": job_id, "task_name": task})
+    else:
+        subject = job_id
+        node.post(f"{_SCHEDULE}/job/stop_all", {"job_id": job_id})
     yield {
         "job_id": job_id,
         "task_name": task,
-        "stopped": not ended,
-        "ended": ended,
+        "stopped": not final_state,
+        "ended": final_state,
     }
-    what = f"task {task} of {job_id}" if task else job_id
-    if ended:
-        say(f"{what} has ended before ({ended}); there was nothing to stop")
+    if final_state:
+        say(f"{subject} has ended before ({final_state}); there was nothing to stop")
         return
-    waiting = {} if task else job_at(node, job_id).get("local_waiting") or {}
+    waiting = {}
+    if not task:
+        waiting = job_at(node, job_id).get("local_waiting") or {}
     if waiting.get("reason") == "CONFIRMING":
-        say(f"{what} is stopped here; the gateway {waiting['message']}")
+        say(f"{subject} is stopped here; the gateway {waiting['message']}")
     else:
-        say(f"{what} is being stopped at every node")
+        say(f"{subject} is being stopped at every node")
+
+
+def _final_state(job: Mapping[str, Any], task_name: str) -> str:
+    """Return the state in which the job, else the task, has ended; empty if neither has."""
+    if job["status"] in OVER:
+        return f"{job['status']} {job.get('outcome') or ''}".strip()
+    for task in job["tasks"]:
+        if task["name"] == task_name and task["status"] in ("SUCCESS", "FAILED"):
+            return str(task["status"])
+    return ""
 
 
 @command(commands, "cancel-waiting", "--dry-run")
 def cancel_waiting(node: Client, dry_run: options.DryRun = False) -> Output:
     """Stop all jobs that this node schedules and of which nothing runs yet."""
-    found = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
-    yield found
-    done = "would be cancelled" if dry_run else "cancelled"
-    say("\n".join([*found["jobs"], f"{len(found['jobs'])} {done}"]))
+    response = node.post("/api/v1/jobs/cancel-waiting", {"dry_run": dry_run})
+    yield response
+    verb = "would be cancelled" if dry_run else "cancelled"
+    job_ids = response["jobs"]
+    say("\n".join([*job_ids, f"{len(job_ids)} {verb}"]))
 
 
 @command(commands, "suspend", "job-0123")
@@ -433,8 +492,8 @@ def resume(node: Client, job_id: options.JobId) -> Output:
 @command(commands, "approvals", options=options.paged())
 def approvals(node: Client, **page: Any) -> Output:
     """List the jobs that wait for a person's approval at this node."""
-    found = node.get("/api/v1/approvals", **page)
-    yield found
+    response = node.get("/api/v1/approvals", **page)
+    yield response
     columns: Columns = {
         "job": "job_id",
         "requested by": "initiator",
@@ -442,20 +501,34 @@ def approvals(node: Client, **page: Any) -> Output:
         "components": _of_tasks("component"),
         "image": _of_tasks("image"),
         "dataset": _of_tasks("dataset"),
-        "parameters": lambda one: "\n".join(
-            f"{of['task']} {of['party']}: {compact(of['parameters'], 1000)}"
-            for of in one["tasks"]
-            if of["parameters"]
-        ),
-        "until (UTC)": lambda one: str((one["approval"] or {}).get("until") or "")[:19].replace(
-            "T", " "
-        ),
+        "parameters": _parameter_lines,
+        "until (UTC)": _approval_deadline,
     }
-    listing(found, "approvals", "", columns, counted(found["total"], "job waits", "jobs wait"))
+    title = counted(response["total"], "job waits", "jobs wait")
+    listing(response, "approvals", "", columns, title)
 
 
 def _of_tasks(key: str) -> Column:
-    return lambda one: list(dict.fromkeys(task[key] for task in one["tasks"] if task[key]))
+    """Return a column for a field of the tasks of a job, each value once."""
+
+    def values(approval: Mapping[str, Any]) -> list[Any]:
+        return list(dict.fromkeys(task[key] for task in approval["tasks"] if task[key]))
+
+    return values
+
+
+def _parameter_lines(approval: Mapping[str, Any]) -> str:
+    lines = []
+    for task in approval["tasks"]:
+        if task["parameters"]:
+            parameters = compact(task["parameters"], 1000)
+            lines.append(f"{task['task']} {task['party']}: {parameters}")
+    return "\n".join(lines)
+
+
+def _approval_deadline(approval: Mapping[str, Any]) -> str:
+    until = (approval["approval"] or {}).get("until")
+    return str(until or "")[:19].replace("T", " ")
 
 
 @command(commands, "approve", 'job-0123 -m "agreed with the data owner"')
@@ -481,22 +554,28 @@ def reject(
 def _decide(
     node: Client,
     job_id: str,
-    name: str,
-    done: str,
+    action: str,
+    participle: str,
     reason: str,
 ) -> Output:
-    found = node.post(path_of("jobs", job_id, name), {"by": who(), "reason": reason})
-    yield found
-    if not found["repeated"]:
-        say(f"{job_id} is {done} here")
+    response = node.post(path_of("jobs", job_id, action), {"by": who(), "reason": reason})
+    yield response
+    if not response["repeated"]:
+        say(f"{job_id} is {participle} here")
         return
-    before = found["approval"] or {}
-    by = f"by {before.get('by') or 'an operator'} at {str(before.get('decided_at') or '')[:19]} UTC"
-    if words := (before.get("failure") or {}).get("message"):
-        by += f" ({words})"
-    say(f"{job_id} was {done} here before: {by}; nothing was changed")
+    by = _earlier_decision(response["approval"] or {})
+    say(f"{job_id} was {participle} here before: {by}; nothing was changed")
     if reason:
         say("the new reason was not sent to anybody; the job keeps the first", err=True)
+
+
+def _earlier_decision(approval: Mapping[str, Any]) -> str:
+    decided_at = str(approval.get("decided_at") or "")[:19]
+    by = f"by {approval.get('by') or 'an operator'} at {decided_at} UTC"
+    message = (approval.get("failure") or {}).get("message")
+    if message:
+        by += f" ({message})"
+    return by
 
 
 @command(commands, "plan", "examples/create_all_psi_sbt.json", timeout=120)
@@ -506,69 +585,66 @@ def plan(node: Client, file: JobFile) -> Output:
     Checked are image and digest, data and grants, resources now, the route in both directions, the profile, and
     whether somebody has to approve. Exit code 0: no obstacle is known; 1: there is one.
     """
-    found = node.post("/api/v1/jobs/plan", read_object(file))
-    yield found, found["good"]
+    response = node.post("/api/v1/jobs/plan", read_object(file))
+    yield response, response["good"]
     columns: Columns = {
         "check": "check",
-        "of": lambda c: t(c["about"]),
-        "result": lambda c: "PROBLEM" if c["standing"] == "problem" else c["standing"],
-        "found": lambda c: "; ".join(filter(None, (c["found"], c["cause"]))),
+        "of": lambda check: t(check["about"]),
+        "result": _check_result,
+        "found": _check_finding,
         "what to do": "remedy",
     }
-    words = {
-        "problem": "in the way",
-        "waits": "to wait for",
-        "warning": "to look at",
-        "unknown": "unknown",
-    }
-    order = [*words, "ok"]
-    for one in found["nodes"]:
-        one["checks"].sort(key=lambda c: order.index(c["standing"]))
-        listing(
-            one,
-            "checks",
-            "",
-            columns,
-            f"{one['node']} ({', '.join(one['parties']) or t('no party')})",
-        )
+    order = [*_STANDINGS, "ok"]
+    for node_plan in response["nodes"]:
+        node_plan["checks"].sort(key=lambda check: order.index(check["standing"]))
+        parties = ", ".join(node_plan["parties"]) or t("no party")
+        listing(node_plan, "checks", "", columns, f"{node_plan['node']} ({parties})")
         say()
-    counts = [
-        f"{found[f'{s}_count']} {text}" for s, text in words.items() if found.get(f"{s}_count")
-    ]
-    verdict = "nothing stands in the way" if found["good"] else "the job would fail"
-    say(verdict + (f" ({', '.join(counts)})" if counts else ""))
+    verdict = "nothing stands in the way" if response["good"] else "the job would fail"
+    counts = []
+    for standing, words in _STANDINGS.items():
+        count = response.get(f"{standing}_count")
+        if count:
+            counts.append(f"{count} {words}")
+    if counts:
+        verdict += f" ({', '.join(counts)})"
+    say(verdict)
+
+
+def _check_result(check: Mapping[str, Any]) -> str:
+    standing = str(check["standing"])
+    return "PROBLEM" if standing == "problem" else standing
+
+
+def _check_finding(check: Mapping[str, Any]) -> str:
+    return "; ".join(filter(None, (check["found"], check["cause"])))
 
 
 # ---------------------------------------------------------------- watching
 
 
-def _watch(
-    node: Client,
-    job_id: str,
-    as_json: bool,
-) -> None:
-    """Show the job until it is over. Leaves with exit code 1 where it has not succeeded."""
+def watch_until_over(node: Client, job_id: str, as_json: bool) -> None:
+    """Show the job until it is over. Raises `typer.Exit` with code 1 if it did not succeed."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     job: Mapping[str, Any] = {}
-    with Live(
-        console=Console(stderr=as_json),
-        refresh_per_second=8,
-        transient=as_json,
-    ) as live:
+    console = Console(stderr=as_json)
+    with Live(console=console, refresh_per_second=8, transient=as_json) as live:
         try:
             for job, trouble in _looks(node, job_id):
-                tree = _tree(job, most_warnings=3)
-                live.update(Group(tree, Text(trouble, style="yellow")) if trouble else tree)
+                view = draw_job(job, warning_limit=_WATCHED_WARNINGS)
+                if trouble:
+                    view = Group(view, Text(trouble, style="yellow"))
+                live.update(view)
         except KeyboardInterrupt:
             if not job.get("outcome"):
                 of = quote(job_id)
                 say(f"the job continues: bfia-gateway job watch {of}, or job stop {of}", err=True)
             raise
-    if not live.console.is_terminal:
-        live.console.print()  # in a pipe the last line is left open
+    if not console.is_terminal:
+        console.print()  # in a pipe the last line is left open
     if as_json:
         print_json(job)
     if job["outcome"] != "SUCCEEDED":
@@ -576,12 +652,15 @@ def _watch(
 
 
 def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the job until it is over; with a notice where that is its last known state, as the node is silent."""
+    """Yield the job until it is over; with a notice while the node is silent, and the job its last state."""
 
     async def look() -> dict[str, Any]:
         return job_at(node, job_id)
 
-    return each(looks(look, node.wire.sleep, notice=lambda text: say(text, err=True)))
+    def print_notice(text: str) -> None:
+        say(text, err=True)
+
+    return each(looks(look, node.wire.sleep, notice=print_notice))
 
 
 # ---------------------------------------------------------------- one job
@@ -601,150 +680,40 @@ def run_of(
     party: str,
     option: str = "--task ",
 ) -> dict[str, Any]:
-    """Return the newest attempt of the one run that is meant; ``option`` is how the command is given the task.
+    """Return the newest attempt of the one run that matches; an empty task or party matches all.
 
-    Raises `CallFailed` where it is not clear, with what to add.
+    ``option`` precedes a task's name on the command line. Raises `CallFailed`, which lists the choices, if no run
+    or several match.
     """
-    fits = [r for r in job["runs"] if task in ("", r["task_name"]) and party in ("", r["party"])]
-    names = {(r["task_name"], r["party"]) for r in fits}
-    if len(names) != 1:
-        of_task = [f"--party {r['party']}" for r in job["runs"] if task == r["task_name"]]
-        known = of_task or [f"{option}{r['task_name']} --party {r['party']}" for r in job["runs"]]
-        what = "no run" if not names else "more than one run"
-        there = ", ".join(dict.fromkeys(known)) or "none"
-        text = f"{what} here matches; there are: {there}"
-        here = party in (r["party"] for r in job["runs"])
-        if other := [
-            p["node"] for p in job["parties"] if party == f"{p['role']}.{p['index']}" and not here
-        ]:
-            text += f"; {party} plays at node {other[0]}: run the command there"
-        raise CallFailed(text, EXIT_BAD_INPUT)
-    return max(fits, key=lambda run: int(run.get("attempt", 0)))
+    matches = []
+    for run in job["runs"]:
+        if task in ("", run["task_name"]) and party in ("", run["party"]):
+            matches.append(run)
+    run_keys = {(run["task_name"], run["party"]) for run in matches}
+    if len(run_keys) == 1:
+        return max(matches, key=lambda run: int(run.get("attempt", 0)))
+    what = "more than one run" if run_keys else "no run"
+    text = f"{what} here matches; there are: {_run_choices(job, task, option)}"
+    other_node = _other_node_of(job, party)
+    if other_node:
+        text += f"; {party} plays at node {other_node}: run the command there"
+    raise CallFailed(text, EXIT_BAD_INPUT)
 
 
-_NOT_BEGUN = {"PENDING", "READY"}
-"""states of a task that, once its job has ended, says no more than that it never began"""
-_STYLE = {
-    "SUCCESS": "green",
-    "RUNNING": "yellow",
-    "FAILED": "red",
-    "STOPPED": "red",
-}
+def _run_choices(job: Mapping[str, Any], task: str, option: str) -> str:
+    """Return the options for each run of the task; for all runs if it has none."""
+    runs = job["runs"]
+    choices = [f"--party {run['party']}" for run in runs if run["task_name"] == task]
+    if not choices:
+        choices = [f"{option}{run['task_name']} --party {run['party']}" for run in runs]
+    return ", ".join(dict.fromkeys(choices)) or "none"
 
 
-def _tree(
-    job: Mapping[str, Any],
-    *,
-    most_warnings: int | None = None,
-    advice: Sequence[str] = (),
-) -> Any:
-    """Draw tasks by parties, the progress, and what is to be known."""
-    from rich.console import Group, RenderableType
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    def text(words: str, style: str = "") -> Text:
-        return Text(harmless(words), style=style)
-
-    roles: dict[str, list[str]] = {}
+def _other_node_of(job: Mapping[str, Any], label: str) -> str:
+    """Return the node of a party that has no run at this one, else an empty text."""
+    if any(run["party"] == label for run in job["runs"]):
+        return ""
     for party in job["parties"]:
-        roles.setdefault(party["node"], []).append(party["role"])
-    cells = Table(box=None, pad_edge=False)
-    for heading in (
-        t("task"),
-        *(f"{node} ({', '.join(names)})" for node, names in roles.items()),
-        "",
-    ):
-        cells.add_column(text(heading), overflow="fold")
-    for task in job["tasks"]:
-        states = []
-        stopped = (task.get("failure") or {}).get("reason") == "STOPPED"
-        for node in roles:
-            by_role = {
-                r: "STOPPED" if stopped and s == "FAILED" else s
-                for r, s in task["nodes"].get(node, {}).items()
-            }
-            same = set(by_role.values())
-            if job.get("outcome"):
-                same, by_role = (
-                    same - _NOT_BEGUN,
-                    {r: s for r, s in by_role.items() if s not in _NOT_BEGUN},
-                )
-            state = (
-                next(iter(same))
-                if len(same) == 1
-                else " ".join(f"{r} {s}" for r, s in by_role.items())
-            )
-            states.append(text(state or "–", _STYLE.get(state, "dim")))
-        cells.add_row(
-            text(task["name"]), *states, text("" if _is_cause(task, job) else t(_why(task)), "dim")
-        )
-    line = Table.grid(padding=(0, 1))
-    state = " ".join(dict.fromkeys(filter(None, (job["status"], job.get("outcome")))))
-    goes_on = job["progress"] and job.get("outcome") in (None, "SUCCEEDED")
-    bar = (
-        [
-            ProgressBar(
-                total=100,
-                completed=job["progress"],
-                width=40,
-            )
-        ]
-        if goes_on
-        else []
-    )
-    line.add_row(*bar, text(f"{state}, {job['progress']} %"))
-    parts: list[RenderableType] = [
-        text(t(f"{job['job_id']}, scheduled by {job['scheduler']}"), "bold")
-    ]
-    parts += [text(t(about), "dim") for about in _begun(job)] + [cells, line]
-    for one in job.get("refusals") or [job]:
-        if why := _why({"failure": one} if one is not job else job):
-            parts.append(text(t(why), "red" if job.get("failure") else "dim"))
-    parts += [*map(text, advice)]
-    parts += [text(t(line), "dim") for line in (*lineage(job), *on_channel(job), *away(job))]
-    parts += [text(line, "dim") for line in last_lines(job)]
-    parts += [
-        text(t(line), "yellow") for line in in_short(warnings(job), job["job_id"], most_warnings)
-    ]
-    return Group(*parts)
-
-
-def _begun(job: Mapping[str, Any]) -> Iterator[str]:
-    """Yield whose job it is, when it was created, and how long it has run."""
-    if created := job.get("created_at"):
-        ended = job.get("ended_at")
-        took = lasted(created if ended else job.get("started_at"), ended)
-        took = f", {'took' if ended else 'running for'} {took}" if took else ""
-        owner = job.get("user") or job.get("initiator") or ""
-        yield f"of {owner}, created {created[:19].replace('T', ' ')} UTC{took}"
-
-
-def _is_cause(task: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Tell whether a task failed of what the job failed of, which is shown once, below."""
-    mine, whole = task.get("failure") or {}, job.get("failure") or {}
-    return bool(mine) and (mine["reason"], mine["message"]) == (
-        whole.get("reason"),
-        whole.get("message"),
-    )
-
-
-def _why(what: Mapping[str, Any]) -> str:
-    """Return why something failed, or what it waits for."""
-    if failure := what.get("failure"):
-        where = " ".join(f"{t(k)} {failure[k]}" for k in ("task", "role", "node") if failure.get(k))
-        message, before = failure["message"], ""
-        while message != before:  # as it was at each node that passed it on
-            before = message
-            message = message.removeprefix(f"{failure.get('node')}: ").removeprefix(
-                f"{failure['reason']}: "
-            )
-        message = message.replace(f" {failure['reason']}: ", " ")
-        return ": ".join(
-            filter(None, (failure["reason"] + (f" ({where})" if where else ""), message))
-        )
-    waiting = what.get("waiting") or {}
-    if waiting.get("reason") == "JOB":  # its message names what the job waits for
-        return str(waiting["message"]).rpartition(": ")[2]
-    return ": ".join(str(waiting[k]) for k in ("reason", "message") if waiting.get(k))
+        if label == f"{party['role']}.{party['index']}":
+            return str(party["node"])
+    return ""

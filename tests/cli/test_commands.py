@@ -20,7 +20,8 @@ from gateway.cli.client import TOKEN, URL, CallFailed, Client, new_file, read_ob
 from gateway.cli.command import lasted, listing, print_json, reporting, say, short, table
 from gateway.cli.data import _print_grants
 from gateway.cli.init import TLS_FILES
-from gateway.cli.jobs import _tree, run_of
+from gateway.cli.job_tree import draw_job
+from gateway.cli.jobs import run_of
 from gateway.config.loader import load
 from gateway.config.tls import Tls
 from gateway.data.reading import NotFit
@@ -477,7 +478,7 @@ def test_what_others_wrote_is_no_markup_and_steers_no_terminal(capsys: pytest.Ca
         ],
         "failure": {"reason": "EXIT_1", "message": "[bold]\x1b]0;x\x07"},
     }
-    Console().print(_tree(job))
+    Console().print(draw_job(job))
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\x9b\x07")
     for text in ("[red]n1", "[/]n1 (guest)", "[/b]a", "[x]?", "[bold]?]0;x?", "FINISHED?[2J"):
@@ -517,7 +518,7 @@ def test_a_job_shows_an_attempt_that_failed_until_a_later_one_succeeds(
         ("SUCCESS", {}, set()),
     ):
         Console(width=200).print(
-            _tree(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]})
+            draw_job(job | {"runs": [failed, run | more | {"attempt": 1, "status": status}]})
         )
         said = capsys.readouterr().out
         assert {one for one in ("attempt 1:", "error", "warning:", *shown) if one in said} == shown

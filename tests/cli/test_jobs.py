@@ -17,8 +17,8 @@ from bfia_gateway_client.wire import BlockingWire
 from gateway.bootstrap.node import Gateway
 from gateway.cli.client import Client
 from gateway.cli.command import cell
-from gateway.cli.job_notes import in_short
-from gateway.cli.jobs import _readable, _watch
+from gateway.cli.job_notes import warning_lines
+from gateway.cli.jobs import readable_detail, watch_until_over
 from gateway.language.catalogue import reasons, translate
 from tests import forks
 from tests.e2e.jobs import PATIENT_ENGINE, job_of
@@ -362,13 +362,13 @@ class Interrupted(Client):
 
 def test_who_stops_watching_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KeyboardInterrupt):
-        _watch(Interrupted(), "job-1", as_json=False)
+        watch_until_over(Interrupted(), "job-1", as_json=False)
     assert "the job continues" in capsys.readouterr().err
 
 
 def test_many_warnings_do_not_hide_the_rest():
-    assert in_short(["a", "b", "c"], "job-1", 3) == ["warning: a", "warning: b", "warning: c"]
-    last = in_short([str(n) for n in range(13)], "job-1", 3)[-1]
+    assert warning_lines(["a", "b", "c"], "job-1", 3) == ["warning: a", "warning: b", "warning: c"]
+    last = warning_lines([str(n) for n in range(13)], "job-1", 3)[-1]
     assert last == "10 more warnings: bfia-gateway job show job-1"
 
 
@@ -396,7 +396,7 @@ def test_a_line_of_the_timeline_is_written_for_people(monkeypatch: pytest.Monkey
     }
     assert (
         cell(
-            _readable(
+            readable_detail(
                 {
                     **called,
                     "code": 0,
@@ -406,7 +406,7 @@ def test_a_line_of_the_timeline_is_written_for_people(monkeypatch: pytest.Monkey
         )
         == "POST job/create, 200, 15 ms"
     )
-    refused = _readable(
+    refused = readable_detail(
         {
             **called,
             "code": 409,
@@ -421,9 +421,9 @@ def test_a_line_of_the_timeline_is_written_for_people(monkeypatch: pytest.Monkey
         "attempt": 0,
         "origin": proof,
     }
-    assert cell(_readable(event)) == "task psi; origin 10.1.2.3"
+    assert cell(readable_detail(event)) == "task psi; origin 10.1.2.3"
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
-    ended = _readable(
+    ended = readable_detail(
         {"user": "ann", "failure": {"exit_code": 1, "message": "the job has ended, or is about to"}}
     )
     assert cell(ended) == "用户 ann; 失败 退出码 1; 消息 作业已结束或即将结束"

@@ -32,7 +32,7 @@ from gateway.cli.client import (
 )
 from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
-from gateway.cli.job_notes import in_short, last_lines, lineage
+from gateway.cli.job_notes import last_lines, lineage, warning_lines
 from gateway.cli.jobs import _print_created
 from gateway.cli.outputs import _gist, _print_report
 from gateway.cli.providers import _from_file, _print_change, _required
@@ -446,7 +446,10 @@ def test_a_suggested_command_is_one_for_a_shell_too():
         "last_lines": ["x"],
         "attempt": 0,
     }
-    lines = [*last_lines({"job_id": "$(id)", "runs": [run]}), *in_short(["a", "b"], "$(id)", 1)]
+    lines = [
+        *last_lines({"job_id": "$(id)", "runs": [run]}),
+        *warning_lines(["a", "b"], "$(id)", 1),
+    ]
     assert "job logs '$(id)' --task 'a;id' --party guest.0" in lines[0]
     assert lines[-1].endswith("job show '$(id)'")
     failed = exit_failure(replace(a_run(), task_name="a;id", exit=None), "$(id)").message
