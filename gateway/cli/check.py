@@ -33,7 +33,7 @@ from gateway.errors import GatewayError, Invalid, counted
 
 if TYPE_CHECKING:
     from engines.base import Engine
-    from gateway.conformance.check import Checked, Described, Given
+    from gateway.conformance.check import CheckedComponent, RegistrationCheck, TrialInput
     from gateway.conformance.clauses import Clause
     from gateway.conformance.evidence import Finding
     from gateway.conformance.sandbox import Sandbox, Timeouts
@@ -153,17 +153,17 @@ def check(
 
     Example: bfia-gateway provider check register.json --command "python -m vendor" --parameter max_iter=3
     """
+    from gateway.conformance.check import add_label_warnings, check_registration
     from gateway.conformance.check import check as check_component
-    from gateway.conformance.check import described, labelled
     from gateway.conformance.clauses import CLAUSES
     from gateway.conformance.sandbox import Timeouts
 
     if image and program and engine is None:
         text = "--image and --command name two programs: leave one out, or choose one with --engine"
         raise CallFailed(text, EXIT_BAD_INPUT)
-    found = described(read_object(file))
+    found = check_registration(read_object(file))
     given = _given(data or [], parameter or [], found)
-    checked: list[Checked] = []
+    checked: list[CheckedComponent] = []
     if found.provider is not None:
         components = {c.name: c for c in found.provider.components.values()}
         chosen = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
@@ -173,7 +173,7 @@ def check(
         name = image or found.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
         with _sandbox(engine, name, program, timeouts, memory) as sandbox:
-            found = labelled(found, sandbox)
+            found = add_label_warnings(found, sandbox)
             report = partial(say, err=True)
             checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
     good = not found.errors and all(c.good for c in checked)
@@ -188,10 +188,10 @@ def check(
 def _given(
     data: Sequence[str],
     parameters: Sequence[str],
-    found: "Described",
-) -> "Given":
+    found: "RegistrationCheck",
+) -> "TrialInput":
     """Read what stands for a role's tables, for one of its inputs, and for parameters."""
-    from gateway.conformance.check import Given
+    from gateway.conformance.check import TrialInput
 
     tables: dict[str, bytes] = {}
     inputs: dict[tuple[str, str], bytes] = {}
@@ -217,7 +217,7 @@ def _given(
             of_roles.setdefault(role, {})[own] = value
         else:
             common[name] = value
-    return Given(tables, common, of_roles, inputs)
+    return TrialInput(tables, common, of_roles, inputs)
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:
@@ -241,7 +241,7 @@ def _chosen(
 
 
 def _validate(
-    given: "Given",
+    given: "TrialInput",
     components: "Sequence[Component]",
     *,
     strict: bool,
@@ -387,8 +387,8 @@ def _find(words: Sequence[str]) -> None:
 
 def _as_json(
     good: bool,
-    found: "Described",
-    checked: "Sequence[Checked]",
+    found: "RegistrationCheck",
+    checked: "Sequence[CheckedComponent]",
 ) -> dict[str, Any]:
     def problems(those: "Iterable[Problem]") -> list[dict[str, Any]]:
         return [
@@ -441,8 +441,8 @@ def _as_json(
 
 def _print(
     file: Path,
-    found: "Described",
-    checked: "Sequence[Checked]",
+    found: "RegistrationCheck",
+    checked: "Sequence[CheckedComponent]",
 ) -> None:
     marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
     rows = [

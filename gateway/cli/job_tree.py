@@ -137,7 +137,9 @@ def _explanations(job: Mapping[str, Any]) -> Iterator["Text"]:
     style = "dim"
     if job.get("failure"):
         style = "red"
-    subjects = [{"failure": refusal} for refusal in job.get("refusals") or ()] or [job]
+    subjects: list[Mapping[str, Any]] = [job]
+    if job.get("refusals"):
+        subjects = [{"failure": refusal} for refusal in job["refusals"]]
     for subject in subjects:
         reason = _reason_text(subject)
         if reason:

@@ -446,7 +446,7 @@ def stop(
     if final_state:
         say(f"{subject} has ended before ({final_state}); there was nothing to stop")
         return
-    waiting = {}
+    waiting: Mapping[str, Any] = {}
     if not task:
         waiting = job_at(node, job_id).get("local_waiting") or {}
     if waiting.get("reason") == "CONFIRMING":

@@ -12,20 +12,18 @@ from provider_registry import image_labels
 from provider_registry.model import Component, InvalidDescription, Problem, Provider
 from provider_registry.registration import read_value
 
-_MOMENT = 2.0
-"""seconds"""
-_MORE_ATTEMPTS = 2
-"""to end a party that did not end as it should"""
+_LINGER = 2.0  # seconds from the start of a run to SIGTERM, times the attempt
+_STOP_RETRIES = 2
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedComponent:
     """One component against every clause."""
 
     component: str
     findings: tuple[tuple[Clause, Finding], ...]
     outputs: Mapping[tuple[str, str], str]
-    """(party, output) -> its beginning, of what the parties wrote together"""
+    """(party, output) -> its beginning, in the trial with all parties"""
 
     @property
     def good(self) -> bool:
@@ -34,8 +32,8 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Described:
-    """What the registration checks found."""
+class RegistrationCheck:
+    """A registration's description, with its errors and warnings."""
 
     provider: Provider | None
     errors: tuple[Problem, ...] = ()
@@ -43,187 +41,230 @@ class Described:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the user gave, for all components alike."""
+class TrialInput:
+    """The user's data and parameters, for all components alike."""
 
     tables: Mapping[str, bytes] = field(default_factory=dict)
-    """role -> CSV, for each table that it reads"""
+    """role -> CSV, for each of its tables"""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     of_roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """role -> parameters that only it gets"""
+    """role -> parameters of this role only"""
     files: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
-    """(role, input's name) -> what it holds, which need not be a table"""
+    """(role, input's name) -> content, which need not be a table"""
 
 
-def described(body: Any) -> Described:
-    """Check a registration as a gateway does that receives it."""
+def check_registration(body: Any) -> RegistrationCheck:
+    """Check a registration like a gateway that receives it."""
     try:
         provider, _ = read_value(body)
     except InvalidDescription as error:
-        return Described(None, error.problems, error.warnings)
-    return Described(provider, warnings=provider.warnings)
+        return RegistrationCheck(None, error.problems, error.warnings)
+    return RegistrationCheck(provider, warnings=provider.warnings)
 
 
-def labelled(found: Described, sandbox: Sandbox) -> Described:
-    """Add a warning for each place where the labels of the sandbox's image differ."""
-    assert found.provider is not None
-    as_here = replace(found.provider, image=sandbox.image, images={})
-    return replace(
-        found,
-        warnings=(
-            *found.warnings,
-            *image_labels.differences(sandbox.labels(), as_here, sandbox.image),
-        ),
-    )
+def add_label_warnings(registration: RegistrationCheck, sandbox: Sandbox) -> RegistrationCheck:
+    """Add a warning for each difference between the labels of the sandbox's image and the description."""
+    assert registration.provider is not None
+    described = replace(registration.provider, image=sandbox.image, images={})
+    differences = image_labels.differences(sandbox.labels(), described, sandbox.image)
+    return replace(registration, warnings=(*registration.warnings, *differences))
 
 
 def check(
     sandbox: Sandbox,
     component: Component,
-    given: Given,
+    trial_input: TrialInput,
     progress: Callable[[str], None],
     clauses: Sequence[Clause] = CLAUSES,
-) -> Checked:
+) -> CheckedComponent:
     """Run a component and judge it. ``progress`` is called for each step.
 
-    Only the trials that the clauses need are made. Raises `EngineError`, `OSError` where the sandbox cannot be
-    made, `Invalid` for a given table that is none.
+    Only the trials that the clauses need are run. A clause that is broken although the component works is judged
+    by a second trial, too. Raises `EngineError` or `OSError` if the sandbox cannot be made, `Invalid` for an
+    invalid table of the user's.
     """
-    seen = _evidence(sandbox, component, given, progress, {clause.shown_by for clause in clauses})
-    found = {clause: clause.judge(seen) for clause in clauses}
-    broken = [c for c, f in found.items() if c.shown_by == TOGETHER and f.result is Result.FAILED]
-    if broken and seen.best.worked:
-        again = _evidence(sandbox, component, given, lambda _: None, {TOGETHER})
-        found |= {clause: _twice(found[clause], clause.judge(again)) for clause in broken}
-    outputs = {
-        (trace.party, name): text
-        for trace in seen.best.traces
-        for name, text in trace.shown.items()
-    }
-    return Checked(component.name, tuple(found.items()), outputs)
+    trials = _Trials(sandbox, component, trial_input)
+    evidence = trials.collect(progress, {clause.shown_by for clause in clauses})
+    findings = {clause: clause.judge(evidence) for clause in clauses}
+    broken = []
+    for clause, finding in findings.items():
+        if clause.shown_by == TOGETHER and finding.result is Result.FAILED:
+            broken.append(clause)
+    if broken and evidence.best.worked:
+        second_evidence = trials.collect(_ignore_progress, {TOGETHER})
+        for clause in broken:
+            findings[clause] = _combine(findings[clause], clause.judge(second_evidence))
+    outputs = {}
+    for trace in evidence.best.traces:
+        for name, beginning in trace.shown.items():
+            outputs[trace.party, name] = beginning
+    return CheckedComponent(component.name, tuple(findings.items()), outputs)
 
 
-def _twice(first: Finding, second: Finding) -> Finding:
-    """Combine two trials: what happens once, such as on a stalled machine, is a note and breaks nothing."""
+def _ignore_progress(step: str) -> None:
+    pass
+
+
+def _combine(first: Finding, second: Finding) -> Finding:
+    """Combine two trials: a single failure, such as on a stalled machine, is a note and breaks nothing."""
     if second.result is not Result.OK:
         return first
     return replace(second, seen=f"{second.seen}; in an earlier trial: {first.seen}")
 
 
-def _evidence(
-    sandbox: Sandbox,
-    component: Component,
-    given: Given,
-    progress: Callable[[str], None],
-    wanted: Set[str],
-) -> Evidence:
-    parties = tuple(f"{role}.0" for role in component.roles)
-    known = required(component, given.parameters)
-    inputs = {role: held for role in component.roles if (held := _inputs(component, role, given))}
+class _Trials:
+    """The trials of one component with one user's input."""
 
-    def tried(parameters: Mapping[str, Any]) -> Trial:
-        return Trial(sandbox.run(component, Plan(parties, parameters, given.of_roles, inputs)))
+    def __init__(self, sandbox: Sandbox, component: Component, trial_input: TrialInput) -> None:
+        self._sandbox = sandbox
+        self._component = component
+        self._of_roles = trial_input.of_roles
+        self._parties = tuple(f"{role}.0" for role in component.roles)
+        self._parameters = required(component, trial_input.parameters)
+        self._all_parameters = {**defaults(component), **self._parameters}
+        self._inputs: dict[str, dict[str, bytes]] = {}
+        for role in component.roles:
+            inputs = _inputs_of_role(component, role, trial_input)
+            if inputs:
+                self._inputs[role] = inputs
 
-    together = tried({**known, UNKNOWN: "1"})
-    known_only = all_given = None
-    hung = any(t.was_stopped for t in together.traces) and not any(
-        t.code for t in together.traces if not t.was_stopped
-    )
-    if (
-        not together.worked
-        and not hung
-        and all(t.started and not t.oom_killed for t in together.traces)
-    ):
-        known_only = tried(known)
-        every = {**defaults(component), **known}
-        if not known_only.worked and every != known:
-            all_given = tried(every)
-    progress(f"{component.name}: together")
-    seen = Evidence(
-        component,
-        together,
-        known_only,
-        all_given,
-        confined=sandbox.confined,
-        lacks=_lacking(component, inputs),
-        made_up=bool(component.inputs) and not inputs,
-    )
-    values = {**defaults(component), **known} if seen.best is all_given else known
-    alone: tuple[Trace, ...] = ()
-    hungry: tuple[Trace, ...] = ()
-    if seen.best.worked and STOPPED in wanted:
-        alone = _stopped(
-            sandbox,
-            component,
-            [Plan((p,), values, given.of_roles, inputs, stop=True) for p in parties],
+    def collect(self, progress: Callable[[str], None], needed_trials: Set[str]) -> Evidence:
+        """Run the component with all parties, then the other needed trials if it works."""
+        evidence = self._run_together()
+        progress(f"{self._component.name}: together")
+        values = self._parameters
+        if evidence.best is evidence.all_given:
+            values = self._all_parameters
+        if evidence.best.worked and STOPPED in needed_trials:
+            plans = [self._plan(values, (party,), stop=True) for party in self._parties]
+            traces = _run_until_stopped(self._sandbox, self._component, plans)
+            evidence = replace(evidence, alone=traces)
+        progress(f"{self._component.name}: stopped")
+        if evidence.best.worked and WITHOUT_DATA in needed_trials and self._inputs:
+            traces = self._sandbox.run(self._component, self._plan(values, empty=True))
+            evidence = replace(evidence, without_data=traces)
+        progress(f"{self._component.name}: without data")
+        return evidence
+
+    def _run_together(self) -> Evidence:
+        """Run all parties; if they fail, without the unknown parameter, then with all defaults."""
+        together = self._trial({**self._parameters, UNKNOWN: "1"})
+        known_only = all_given = None
+        if _deserves_retry(together):
+            known_only = self._trial(self._parameters)
+            if not known_only.worked and self._all_parameters != self._parameters:
+                all_given = self._trial(self._all_parameters)
+        return Evidence(
+            self._component,
+            together,
+            known_only,
+            all_given,
+            confined=self._sandbox.confined,
+            lacks=_missing_inputs(self._component, self._inputs),
+            made_up=bool(self._component.inputs) and not self._inputs,
         )
-    progress(f"{component.name}: stopped")
-    if seen.best.worked and WITHOUT_DATA in wanted and inputs:
-        hungry = sandbox.run(component, Plan(parties, values, given.of_roles, inputs, empty=True))
-    progress(f"{component.name}: without data")
-    return replace(seen, alone=alone, without_data=hungry)
+
+    def _trial(self, parameters: Mapping[str, Any]) -> Trial:
+        return Trial(self._sandbox.run(self._component, self._plan(parameters)))
+
+    def _plan(
+        self,
+        parameters: Mapping[str, Any],
+        parties: tuple[str, ...] = (),
+        *,
+        stop: bool = False,
+        empty: bool = False,
+    ) -> Plan:
+        return Plan(
+            parties or self._parties,
+            parameters,
+            self._of_roles,
+            self._inputs,
+            empty=empty,
+            stop=stop,
+        )
 
 
-def _stopped(
+def _deserves_retry(trial: Trial) -> bool:
+    """True for a failure that other parameters may avoid: no bad start, no lack of memory, no hanging."""
+    if trial.worked:
+        return False
+    if any(trace.oom_killed or not trace.started for trace in trial.traces):
+        return False
+    stopped = [trace for trace in trial.traces if trace.was_stopped]
+    failed = [trace for trace in trial.traces if trace.code and not trace.was_stopped]
+    return bool(failed) or not stopped
+
+
+def _run_until_stopped(
     sandbox: Sandbox,
     component: Component,
     plans: Sequence[Plan],
 ) -> tuple[Trace, ...]:
     """Stop each party as soon as it runs.
 
-    One that reports a success then is run again and stopped a moment later, as it may just have been quick. One
-    that had to be killed is run again, too: on a stalled machine it may have had no time to exit.
+    A party that reports success is run again and stopped later, as it may just have been quick. A party that had
+    to be killed is run again, too: on a stalled machine it may have had no time to exit.
     """
-    traces = list(_each(sandbox, component, plans))
-    for attempt in range(_MORE_ATTEMPTS):
-        late = [i for i, trace in enumerate(traces) if trace.was_stopped and trace.killed]
-        quick = [
-            i
-            for i, t in enumerate(traces)
-            if t.was_stopped and not t.killed and t.reported == "SUCCESS"
-        ]
-        again = [plans[i] for i in late] + [
-            replace(plans[i], linger=_MOMENT * (attempt + 1)) for i in quick
-        ]
-        for i, trace in zip(late + quick, _each(sandbox, component, again), strict=True):
-            traces[i] = trace
+    traces = list(_run_side_by_side(sandbox, component, plans))
+    for attempt in range(1, _STOP_RETRIES + 1):
+        retries: dict[int, Plan] = {}
+        for index, trace in enumerate(traces):
+            if not trace.was_stopped:
+                continue
+            if trace.killed:
+                retries[index] = plans[index]
+            elif trace.reported == "SUCCESS":
+                retries[index] = replace(plans[index], linger=_LINGER * attempt)
+        new_traces = _run_side_by_side(sandbox, component, list(retries.values()))
+        for index, trace in zip(retries, new_traces, strict=True):
+            traces[index] = trace
     return tuple(traces)
 
 
-def _each(
+def _run_side_by_side(
     sandbox: Sandbox,
     component: Component,
     plans: Sequence[Plan],
 ) -> tuple[Trace, ...]:
-    """Make trials side by side: most of what they do is to wait."""
+    """Run the plans at the same time: they mostly wait."""
+
+    def run(plan: Plan) -> tuple[Trace, ...]:
+        return sandbox.run(component, plan)
+
     with ThreadPoolExecutor(max(len(plans), 1)) as pool:
         try:
-            found = pool.map(lambda plan: sandbox.run(component, plan), plans)
-            return tuple(trace for traces in found for trace in traces)
+            traces: list[Trace] = []
+            for traces_of_plan in pool.map(run, plans):
+                traces += traces_of_plan
         except BaseException:
-            sandbox.give_up()  # else leaving this block would wait for what still runs
+            sandbox.give_up()  # else leaving this block would wait for the other runs
             raise
+    return tuple(traces)
 
 
-def _inputs(
+def _inputs_of_role(
     component: Component,
     role: str,
-    given: Given,
+    trial_input: TrialInput,
 ) -> dict[str, bytes]:
-    """Return what a role finds at its inputs: what was given, else tables for those that are tables."""
-    tables = role != "arbiter" or role in given.tables
-    made = {}
-    for one in component.inputs:
-        if (own := given.files.get((role, one.name))) is not None:
-            made[one.name] = own
-        elif one.group == "data" and tables:
-            made[one.name] = given.tables.get(role) or table(role)
-    return made
+    """Return the content of a role's inputs: the user's, else made-up tables for data."""
+    has_tables = role != "arbiter" or role in trial_input.tables
+    contents = {}
+    for data in component.inputs:
+        content = trial_input.files.get((role, data.name))
+        if content is not None:
+            contents[data.name] = content
+        elif data.group == "data" and has_tables:
+            contents[data.name] = trial_input.tables.get(role) or table(role)
+    return contents
 
 
-def _lacking(component: Component, inputs: Mapping[str, Mapping[str, bytes]]) -> tuple[str, ...]:
-    return tuple(
-        f"{one.name} ({one.category})"
-        for one in component.inputs
-        if not any(one.name in held for held in inputs.values())
-    )
+def _missing_inputs(
+    component: Component, inputs: Mapping[str, Mapping[str, bytes]]
+) -> tuple[str, ...]:
+    missing = []
+    for data in component.inputs:
+        if not any(data.name in contents for contents in inputs.values()):
+            missing.append(f"{data.name} ({data.category})")
+    return tuple(missing)

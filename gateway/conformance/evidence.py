@@ -1,6 +1,6 @@
-"""What a trial has seen of a component: values only, so that judging them needs nothing running."""
+"""The observations of a component's trials, as plain values: judging them needs nothing running."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -10,8 +10,13 @@ from gateway.domain.execution import runs
 from gateway.domain.execution.runs import result_of
 from provider_registry.model import Component
 
-KILLED = 9
+KILLED = 9  # the number of SIGKILL
 _LAST_LINES = 5
+_LINE_LENGTH = 300  # characters of each of them
+_TEXT_LENGTH = 80  # characters of a topic or session id in a report
+_PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
+# After these codes the same request is sent again: the other node is away, too much is unread.
+_TRANSIENT_CODES = ("E0000000607", "E0000000700")
 
 
 class Result(StrEnum):
@@ -29,13 +34,12 @@ class Finding:
     result: Result
     seen: str = ""
     remedy: str = ""
-    """what to do in this case; empty: what the clause says"""
+    """the advice for this case; empty: that of the clause"""
 
 
 ok = partial(Finding, Result.OK)
 failed = partial(Finding, Result.FAILED)
-not_shown = partial(Finding, Result.NOT_SHOWN)
-"""nothing was seen by which a clause could be judged"""
+not_shown = partial(Finding, Result.NOT_SHOWN)  # no observation to judge the clause by
 
 
 @dataclass(frozen=True)
@@ -52,25 +56,25 @@ class StateReport:
 
 @dataclass
 class ChannelCall:
-    """One request to the channel, and once it is answered what came of it."""
+    """One request to the channel, with its outcome once it is answered."""
 
     operation: str
     """push, pop, peek or release"""
     session: str
     token: str
     target: str = ""
-    """the node that it names"""
+    """the node named as receiver"""
     topic: str | None = None
-    """None where its body cannot be read"""
+    """None if the body cannot be read"""
     code: str = ""
     """empty while it waits"""
     message: str = ""
     content: bool = False
-    """a message came with the answer"""
+    """the answer carried a message"""
 
     @property
     def succeeded(self) -> bool:
-        """Whether the gateway did what it asked for, be it without a message."""
+        """Whether the gateway accepted the request, with or without a message."""
         return self.code == "E0000000000"
 
 
@@ -83,12 +87,12 @@ class Requests:
     """callbacks that a gateway does not accept, with its message"""
     channel_calls: list[ChannelCall] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    """method and path of what containers have no business to request"""
+    """method and path of requests that are none of a container's business"""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All that was seen of one party in one trial."""
+    """The observations of one party in one trial."""
 
     party: str
     task_id: str
@@ -97,7 +101,7 @@ class Trace:
     node: str = ""
     requests: Requests = field(default_factory=Requests)
     not_started: str = ""
-    """the engine's reason and words, where the run could not be started"""
+    """the engine's reason and message, if the run could not be started"""
     code: int | None = None
     """the exit code; None: it has not exited"""
     signal: int | None = None
@@ -106,42 +110,49 @@ class Trace:
     was_stopped: bool = False
     """it ran until it was stopped"""
     stop_seconds: float = 0.0
-    """how long it took to exit after that"""
+    """seconds from then to its exit"""
     stdout: bytes = b""
     stderr: bytes = b""
     log_files: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """those that were written, each with what is wrong with its form; empty for nothing"""
+    """the written ones, each with its fault of form; an empty text for none"""
     missing: tuple[str, ...] = ()
     """outputs that were not written"""
     strays: tuple[str, ...] = ()
-    """what else it wrote into the storage"""
+    """other files that it wrote into the storage"""
     changed: tuple[str, ...] = ()
-    """inputs that are not as they were"""
+    """inputs whose content differs afterwards"""
     shown: Mapping[str, str] = field(default_factory=dict)
-    """the beginning of each output that was written"""
+    """the beginning of each written output"""
 
     def short(self, topic: str) -> str:
         """Return a topic quoted, as a report shows it: without the long id of the task."""
-        return repr(topic.replace(self.task_id, "<task_id>")[:80])
+        return repr(topic.replace(self.task_id, "<task_id>")[:_TEXT_LENGTH])
 
     @property
     def started(self) -> bool:
-        """Whether the component's own program ran; an interpreter that is missing ends a script before that."""
-        silent = not self.requests.reports and not self.requests.channel_calls and not self.stdout
-        return not self.not_started and not (self.code in runs.NEVER_BEGAN and silent)
+        """Whether the component's own program ran; a script without its interpreter ends before that."""
+        if self.not_started:
+            return False
+        if self.code not in runs.NEVER_BEGAN:
+            return True
+        return bool(self.requests.reports or self.requests.channel_calls or self.stdout)
 
     @property
     def reported(self) -> str:
-        """The final state that it reported; empty for none."""
-        finals = [s.status for s in self.requests.reports if s.status in ("SUCCESS", "FAILED")]
-        return finals[-1] if finals else ""
+        """The reported final state; empty for none."""
+        for report in reversed(self.requests.reports):
+            if report.status in ("SUCCESS", "FAILED"):
+                return report.status
+        return ""
 
     @property
     def result_code(self) -> str:
-        """The result code that it reported, in a callback or else in its last line; empty for none."""
-        codes = [s.result_code for s in self.requests.reports if s.result_code]
-        return codes[-1] if codes else result_of(self.stdout.splitlines())[0]
+        """The last result code of a callback, else that of the log's last line; empty for none."""
+        for report in reversed(self.requests.reports):
+            if report.result_code:
+                return report.result_code
+        return result_of(self.stdout.splitlines())[0]
 
     @property
     def ended(self) -> bool:
@@ -150,15 +161,15 @@ class Trace:
 
     @property
     def no_callback(self) -> bool:
-        """Whether it exited with code 0 and reported no end; a success where no output is missing."""
+        """Whether it exited with code 0 without a reported end; a success if no output is missing."""
         return self.ended and not self.reported and self.code == 0
 
     @property
     def worked(self) -> bool:
         """Whether a gateway takes the run for a success."""
-        return (self.ended and self.reported == "SUCCESS") or (
-            self.no_callback and not self.missing
-        )
+        if self.ended and self.reported == "SUCCESS":
+            return True
+        return self.no_callback and not self.missing
 
     @property
     def killed(self) -> bool:
@@ -167,44 +178,43 @@ class Trace:
 
     @property
     def end(self) -> str:
-        """Say in words how it ended."""
+        """How the run ended, in words."""
         if self.not_started:
             return f"{self.party} did not start: {self.not_started}"
+        last_words = self._last_words()
         if not self.started and self.code is not None:
             meaning = runs.meaning(self.code)
-            return (
-                f"{self.party} did not start: exit code {self.code}, {meaning}{self._last_words()}"
-            )
-        how = (
-            "was still running and was stopped"
-            if self.was_stopped
-            else f"ended with code {self.code}"
-        )
+            return f"{self.party} did not start: exit code {self.code}, {meaning}{last_words}"
         if self.oom_killed:
-            return f"{self.party} used more memory than it may (OOM_KILLED){self._last_words()}"
-        state = f", reported {self.reported}" if self.reported else ", reported no final state"
-        return f"{self.party} {how}{state}{self._last_words()}"
+            return f"{self.party} used more memory than it may (OOM_KILLED){last_words}"
+        ending = f"ended with code {self.code}"
+        if self.was_stopped:
+            ending = "was still running and was stopped"
+        state = "reported no final state"
+        if self.reported:
+            state = f"reported {self.reported}"
+        return f"{self.party} {ending}, {state}{last_words}"
 
     def _last_words(self) -> str:
         for stream in (self.stderr, self.stdout):
-            lines = stream.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+            text = stream.decode("utf-8", "replace").strip()
+            lines = [line[-_LINE_LENGTH:] for line in text.splitlines()[-_LAST_LINES:]]
+            if len(lines) == 1:
+                return f"; its last line: {lines[0]}"
             if lines:
-                shown = "\n".join(line[-300:] for line in lines)
-                return (
-                    f"; its last lines:\n{shown}" if len(lines) > 1 else f"; its last line: {shown}"
-                )
+                return "; its last lines:\n" + "\n".join(lines)
         return ""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One way in which a component was run, with what came of it at each party."""
+    """One way to run a component, with the observations of each party."""
 
     traces: tuple[Trace, ...]
 
     @property
     def worked(self) -> bool:
-        """Whether every party ended well; not so where there was none."""
+        """Whether there were parties, and every one ended well."""
         return bool(self.traces) and all(trace.worked for trace in self.traces)
 
     @property
@@ -215,19 +225,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All trials of one component. One that was not made, or was not needed, is None."""
+    """All trials of one component; None for one that was not needed."""
 
     component: Component
     together: Trial
     """all parties with made-up data, with the required parameters and one that the description does not know"""
     known_only: Trial | None = None
-    """the same without the unknown parameter; made where the first did not work"""
+    """the same without the unknown parameter; made if the first did not work"""
     all_given: Trial | None = None
-    """the same with the defaults of all optional parameters; made where the second did not work either"""
+    """the same with the defaults of all optional parameters; made if the second did not work either"""
     alone: tuple[Trace, ...] = ()
     """each party without its partners, stopped while it runs"""
     without_data: tuple[Trace, ...] = ()
-    """all parties, where their inputs hold nothing"""
+    """all parties, with empty inputs"""
     confined: bool = False
     """its runs can write into their outputs and nowhere else in the storage"""
     lacks: tuple[str, ...] = ()
@@ -237,113 +247,170 @@ class Evidence:
 
     @property
     def best(self) -> Trial:
-        """The trial that shows most: the first that worked, else the last."""
-        tried = [t for t in (self.together, self.known_only, self.all_given) if t is not None]
-        return next((t for t in tried if t.worked), tried[-1])
+        """The trial to judge by: the first that worked, else the last."""
+        trials = [self.together]
+        for trial in (self.known_only, self.all_given):
+            if trial is not None:
+                trials.append(trial)
+        for trial in trials:
+            if trial.worked:
+                return trial
+        return trials[-1]
 
 
-# ------------------------------------------- the channel: what was refused, never sent, never read
-
-_PASSING = ("E0000000607", "E0000000700")
-"""codes after which the same request is sent again: the other node is away, too much is unread"""
-_SHOWN = 3
+# ---------------------------------------------------------------- problems on the channel
 
 
-def refused(traces: Sequence[Trace]) -> list[str]:
-    """Return each kind of request that was refused for good, the last of its kind."""
-    found: dict[tuple[str, str, str], str] = {}
+@dataclass(frozen=True)
+class _Mailbox:
+    """One topic at the party that its messages are sent to."""
+
+    receiver: str
+    topic: str
+
+
+def refused_requests(traces: Sequence[Trace]) -> list[str]:
+    """Return each kind of request that was refused for good; of each kind the last one."""
+    problems: dict[tuple[str, str, str], str] = {}
     for trace in traces:
         for call in trace.requests.channel_calls:
-            if call.code and not call.succeeded and call.code not in _PASSING:
-                text = f"{trace.party}'s {_named(trace, call)} was refused: {call.code} {call.message}".strip()
-                found[trace.party, call.operation, call.code] = text
-    return list(found.values())
+            if not call.code or call.succeeded or call.code in _TRANSIENT_CODES:
+                continue
+            request = call.operation
+            if call.topic:
+                request += f" of topic {trace.short(call.topic)}"
+            text = f"{trace.party}'s {request} was refused: {call.code} {call.message}".strip()
+            problems[trace.party, call.operation, call.code] = text
+    return list(problems.values())
 
 
-def alien(traces: Sequence[Trace]) -> list[str]:
-    """Return each kind of request with another session or token than the given one, which a node refuses."""
-    found = []
+def foreign_requests(traces: Sequence[Trace]) -> list[str]:
+    """Return each kind of request whose session or token is not the run's own: a node refuses it."""
+    problems = []
     for trace in traces:
         for call in trace.requests.channel_calls:
             if call.session != trace.session:
-                found.append(
-                    f"{trace.party} used session {call.session[:80]!r} for {call.operation}"
-                )
+                session = repr(call.session[:_TEXT_LENGTH])
+                problems.append(f"{trace.party} used session {session} for {call.operation}")
             if call.token != trace.token:
-                found.append(
-                    f"{trace.party} sent no config.token, or another, with {call.operation}"
-                )
-    return list(dict.fromkeys(found))
+                text = f"{trace.party} sent no config.token, or another, with {call.operation}"
+                problems.append(text)
+    return list(dict.fromkeys(problems))
 
 
-def unsent(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics that a party waited for and got nothing on, each with what may have been meant."""
-    sent, read = _sent(traces), _read(traces)
-    found = []
+def unsent_topics(traces: Sequence[Trace]) -> list[str]:
+    """Return the topics on which a party waited in vain, each with the one that was probably meant."""
+    senders = _senders(traces)
+    read = _read_mailboxes(traces)
+    problems = []
     for trace in traces:
-        ended = [other.party for other in traces if other.ended and other is not trace]
-        until = f" before {', '.join(ended)} ended" if trace.was_stopped and ended else ""
-        waited = [
-            c for c in trace.requests.channel_calls if c.operation == "pop" and c.topic is not None
-        ]
-        for topic in dict.fromkeys(c.topic or "" for c in waited):
-            if (trace.party, topic) in read or (trace.party, topic) in sent:
+        until = _end_of_partners(trace, traces)
+        for topic in _awaited_topics(trace):
+            mailbox = _Mailbox(trace.party, topic)
+            if mailbox in read or mailbox in senders:
                 continue
-            elsewhere = [to for to, name in sent if name == topic]
-            waiting = [name for to, name in sent if to == trace.party and (to, name) not in read]
-            text = f"{trace.party} waits for topic {trace.short(topic)}, which received no message{until}"
-            if elsewhere:
-                text += f": {sent[elsewhere[0], topic]} sent it to {elsewhere[0]} (x-ptp-target-node-id)"
-            elif meant := get_close_matches(topic, waiting, n=1, cutoff=0.5):
-                text += f"; did you mean {trace.short(meant[0])}, which {sent[trace.party, meant[0]]} sent to it?"
-            found.append(text)
-    return found
+            text = f"{trace.party} waits for topic {trace.short(topic)}, which received no message"
+            problems.append(f"{text}{until}{_likely_mistake(trace, topic, senders, read)}")
+    return problems
 
 
-def unclaimed(traces: Sequence[Trace]) -> list[str]:
-    """Return the topics with messages that were never read."""
-    sent, read, short = _sent(traces), _read(traces), traces[0].short
-    left = [at for at in sent if at not in read]
-    return [f"no party reads topic {short(at[1])}, which {sent[at]} sent to {at[0]}" for at in left]
+def _awaited_topics(trace: Trace) -> list[str]:
+    topics = []
+    for call in trace.requests.channel_calls:
+        if call.operation == "pop" and call.topic is not None and call.topic not in topics:
+            topics.append(call.topic)
+    return topics
 
 
-def waits(requests: Requests) -> bool:
-    """Tell whether a party is asking for a message, or has asked twice, and none has come."""
+def _end_of_partners(trace: Trace, traces: Sequence[Trace]) -> str:
+    """Return which partners ended while a party was still waiting, as the end of a sentence."""
+    partners = [other.party for other in traces if other.ended and other is not trace]
+    if trace.was_stopped and partners:
+        return f" before {', '.join(partners)} ended"
+    return ""
+
+
+def _likely_mistake(
+    trace: Trace,
+    topic: str,
+    senders: Mapping[_Mailbox, str],
+    read: Set[_Mailbox],
+) -> str:
+    """Return who sent the topic elsewhere, else the unread topic with the most similar name."""
+    for mailbox, sender in senders.items():
+        if mailbox.topic == topic:
+            return f": {sender} sent it to {mailbox.receiver} (x-ptp-target-node-id)"
+    unread = []
+    for mailbox in senders:
+        if mailbox.receiver == trace.party and mailbox not in read:
+            unread.append(mailbox.topic)
+    similar = get_close_matches(topic, unread, n=1, cutoff=0.5)
+    if not similar:
+        return ""
+    sender = senders[_Mailbox(trace.party, similar[0])]
+    return f"; did you mean {trace.short(similar[0])}, which {sender} sent to it?"
+
+
+def unread_topics(traces: Sequence[Trace]) -> list[str]:
+    """Return the topics whose messages were never read."""
+    read = _read_mailboxes(traces)
+    problems = []
+    for mailbox, sender in _senders(traces).items():
+        if mailbox not in read:
+            topic = traces[0].short(mailbox.topic)
+            problems.append(
+                f"no party reads topic {topic}, which {sender} sent to {mailbox.receiver}"
+            )
+    return problems
+
+
+def is_waiting(requests: Requests) -> bool:
+    """True while a party waits for a message, or after it asked twice for the same and got none."""
     calls = requests.channel_calls[-2:]
-    if not calls or calls[-1].operation not in ("pop", "peek") or calls[-1].content:
+    if not calls:
         return False
-    asked = [(call.operation, call.topic, call.content) for call in calls]
-    return not calls[-1].code or (len(asked) > 1 and asked[0] == asked[1])
+    last = calls[-1]
+    if last.operation not in ("pop", "peek") or last.content:
+        return False
+    if not last.code:
+        return True
+    if len(calls) == 1:
+        return False
+    before = calls[0]
+    return (before.operation, before.topic) == (last.operation, last.topic) and not before.content
 
 
-def summary(traces: Sequence[Trace]) -> str:
-    """Return in a line what keeps the parties from ending; empty where the channel shows nothing."""
-    found = [text for of in (refused, unsent, unclaimed) for text in of(traces)[:_SHOWN]]
-    return f"; on the channel: {'; '.join(found)}" if found else ""
+def channel_summary(traces: Sequence[Trace]) -> str:
+    """Return in a line what keeps the parties from ending; empty if the channel shows nothing."""
+    problems = []
+    for find_problems in (refused_requests, unsent_topics, unread_topics):
+        problems += find_problems(traces)[:_PROBLEM_LIMIT]
+    if not problems:
+        return ""
+    return f"; on the channel: {'; '.join(problems)}"
 
 
-def _sent(traces: Sequence[Trace]) -> dict[tuple[str, str], str]:
-    """Return (party that it was sent to, topic) -> who sent it."""
+def _senders(traces: Sequence[Trace]) -> dict[_Mailbox, str]:
+    """Return the last sender to each mailbox."""
     party_of = {trace.node: trace.party for trace in traces}
-    return {
-        (party_of.get(call.target, call.target), call.topic or ""): trace.party
-        for trace in traces
-        for call in _accepted(trace, "push")
-    }
+    senders = {}
+    for trace in traces:
+        for call in _accepted_calls(trace, "push"):
+            receiver = party_of.get(call.target, call.target)
+            senders[_Mailbox(receiver, call.topic or "")] = trace.party
+    return senders
 
 
-def _read(traces: Sequence[Trace]) -> set[tuple[str, str]]:
-    return {
-        (trace.party, call.topic or "")
-        for trace in traces
-        for call in (*_accepted(trace, "pop"), *_accepted(trace, "peek"))
-        if call.content
-    }
+def _read_mailboxes(traces: Sequence[Trace]) -> set[_Mailbox]:
+    mailboxes = set()
+    for trace in traces:
+        for call in _accepted_calls(trace, "pop", "peek"):
+            if call.content:
+                mailboxes.add(_Mailbox(trace.party, call.topic or ""))
+    return mailboxes
 
 
-def _accepted(trace: Trace, operation: str) -> Iterator[ChannelCall]:
-    yield from (c for c in trace.requests.channel_calls if c.operation == operation and c.succeeded)
-
-
-def _named(trace: Trace, call: ChannelCall) -> str:
-    return call.operation + (f" of topic {trace.short(call.topic)}" if call.topic else "")
+def _accepted_calls(trace: Trace, *operations: str) -> Iterator[ChannelCall]:
+    for call in trace.requests.channel_calls:
+        if call.operation in operations and call.succeeded:
+            yield call

@@ -22,8 +22,7 @@ from adapter.bfia.environment import environment, session_id
 from engines.base import Engine, EngineError, Exited, LaunchSpec, Limits, labels
 from engines.docker import ContainerdEngine
 from engines.files import is_folder, walk
-from gateway.conformance import evidence
-from gateway.conformance.evidence import Trace
+from gateway.conformance.evidence import Trace, is_waiting
 from gateway.conformance.loopback import Loopback, Station
 from gateway.data.combined_storage import Storages
 from gateway.data.datasets import Datasets
@@ -325,7 +324,7 @@ class _Trial:
         """Tell whether a party has ended, and all others wait for messages."""
         running = list(self.running.values())
         return len(running) < len(self.plan.parties) and all(
-            evidence.waits(one.requests) for one in running
+            is_waiting(station.requests) for station in running
         )
 
     def _failed(self) -> None:

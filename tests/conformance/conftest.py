@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from engines.process.engine import ProcessEngine
-from gateway.conformance.check import Checked, Given, check, described
+from gateway.conformance.check import CheckedComponent, TrialInput, check, check_registration
 from gateway.conformance.clauses import CLAUSES, Clause
 from gateway.conformance.sandbox import NODE, Sandbox, Timeouts
 from provider_registry.model import Component
 from tests.registry.builders import a_data, a_description, a_parameter, a_request
 
 VENDOR = Path(__file__).with_name("tiny_vendor.py")
-Run = Callable[..., Checked]
+Run = Callable[..., CheckedComponent]
 
 
 def registration(**changes: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def sandbox_of(
 
 
 def count(**changes: Any) -> Component:
-    provider = described(registration(**changes)).provider
+    provider = check_registration(registration(**changes)).provider
     assert provider is not None
     return provider.components["Count"]
 
@@ -68,10 +68,10 @@ def checked(tmp_path: Path) -> Run:
 
     def run(
         mistakes: Sequence[str] = (),
-        given: Given = Given(),
+        given: TrialInput = TrialInput(),
         clauses: Sequence[Clause] = CLAUSES,
         component: Component | None = None,
-    ) -> Checked:
+    ) -> CheckedComponent:
         sandbox = sandbox_of(tmp_path, sys.executable, "-I", "-S", str(VENDOR), *mistakes)
         try:
             return check(sandbox, component or count(), given, lambda step: None, clauses)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.conformance import sandbox
-from gateway.conformance.check import Given, check
+from gateway.conformance.check import TrialInput, check
 from gateway.conformance.clauses import CLAUSES, TOGETHER
 from gateway.conformance.sandbox import Timeouts
 from gateway.errors import Invalid
@@ -81,7 +81,7 @@ def test_a_mistake_on_the_channel_is_named_and_ends_the_trial(
     vendor = (sys.executable, "-I", "-S", str(VENDOR), mistake)
     box = sandbox_of(tmp_path, *vendor, timeouts=Timeouts(run=600.0, grace=1.0))
     one = check(
-        box, count(), Given(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER]
+        box, count(), TrialInput(), lambda _: None, [c for c in CLAUSES if c.shown_by == TOGETHER]
     )
     box.close()
     broken = {c.name: finding.seen for c, finding in one.findings if finding.result == "failed"}
@@ -103,7 +103,7 @@ def test_without_a_reported_end_a_missing_output_is_a_failure(checked: Run) -> N
 
 
 def test_a_role_gets_parameters_of_its_own(checked: Run, impatient: None) -> None:
-    given = Given(of_roles={"host": {"greeting": "hi"}})
+    given = TrialInput(of_roles={"host": {"greeting": "hi"}})
     assert checked(["greets as host"], given, WORKS).good
     (finding,) = (f for _, f in checked(["greets as host"], clauses=WORKS).findings)
     assert finding.result == "failed" and "greeting is" in finding.seen
@@ -111,11 +111,11 @@ def test_a_role_gets_parameters_of_its_own(checked: Run, impatient: None) -> Non
 
 def test_further_inputs_are_filled_too_and_a_model_can_be_given(checked: Run) -> None:
     more = [a_data("table"), a_data("more", category="test_set"), a_data("model", category="model")]
-    given = Given(files={("guest", "model"): b"a model", ("host", "model"): b"a model"})
+    given = TrialInput(files={("guest", "model"): b"a model", ("host", "model"): b"a model"})
     assert checked(["none, it reads on"], given, WORKS, count(inputData=more)).good
 
 
 def test_a_given_table_that_is_none_ends_the_check_at_once(checked: Run, impatient: None) -> None:
     with pytest.raises(Invalid) as caught:
-        checked(given=Given({"host": b"id,y\na,1,2\n"}))
+        checked(given=TrialInput({"host": b"id,y\na,1,2\n"}))
     assert [p.path for p in caught.value.problems] == ["file:2"]

@@ -15,7 +15,7 @@ from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.bfia.channel.rpc import SERVICE
 from engines.base import ImageNotFound
 from gateway.conformance import evidence, sandbox
-from gateway.conformance.check import Checked, Given, check
+from gateway.conformance.check import CheckedComponent, TrialInput, check
 from gateway.conformance.clauses import CLAUSES, LONGEST_LINE
 from gateway.conformance.evidence import ChannelCall, Evidence, Requests, StateReport, Trace, Trial
 from gateway.conformance.loopback import Loopback, Station, _topic
@@ -212,10 +212,10 @@ def checked(
     clause: str,
     scripted: Scripted,
     **more: Any,
-) -> Checked:
+) -> CheckedComponent:
     clauses = [c for c in CLAUSES if c.name == clause]
     component = count(roleList=["guest"], **more)
-    return check(cast(Sandbox, scripted), component, Given(), lambda _: None, clauses)
+    return check(cast(Sandbox, scripted), component, TrialInput(), lambda _: None, clauses)
 
 
 REFUSED = ChannelCall("push", "s", "k", "JG9", "rows", "E0000000618", "no route")
