@@ -8,17 +8,19 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from engines.base import (
     MADE_AT_START,
+    Capacity,
     CommandNotFound,
     Engine,
     EngineDown,
@@ -32,9 +34,10 @@ from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data import credentials
 from gateway.data.reading import nearest
-from gateway.data.remote_storage import HDFS, S3, Remote
+from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
 from gateway.data.workspace import full, try_to_write
 from gateway.domain.approval import idle
+from gateway.domain.problems import Problem
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, StorageFailed, counted
 from gateway.http.server import bound, same, serving
@@ -50,23 +53,26 @@ from gateway.store.store import Store
 from gateway.version import VERSION
 from provider_registry.model import Provider
 from route_table import certificates
+from route_table.certificates import Expiry
 from route_table.live import LiveRoutes, other_routes, rival
-from route_table.model import InvalidRoutes
+from route_table.model import Identity, InvalidRoutes
 
-EXPIRES_SOON = 14
-"""days"""
-_SKEW_SECONDS = 30.0
-"""that two nodes' clocks may differ by"""
-_AT_THE_SAME_TIME = 16
+EXPIRES_SOON = 14  # days before the end of a certificate
+_MAX_SKEW = 30.0  # seconds between the clocks of two nodes
+_MAX_CONNECTIONS = 16  # images or addresses checked at the same time
+_CONNECT_TIMEOUT = 2.0  # seconds
+_PULL_TIMEOUT = 10.0  # seconds for a registry's answer about an image
+_SILENT_ROUTES_SHOWN = 5
+_STORAGE_STEP = "see docs/data.md; each reason is explained in docs/reasons.md"
 
 
 @dataclass
 class Installation:
-    """The node that is checked."""
+    """The node under examination."""
 
     settings: Settings
     config: Path | None
-    """the file that the settings are from"""
+    """the settings' file"""
     store: Store
     engine: Engine
 
@@ -98,30 +104,39 @@ def look(
     engine: Callable[[Settings], Engine],
     config: Path | None = None,
 ) -> list[Step]:
-    """Return every step with its result; ``config`` is the file that the settings are from."""
+    """Return every step with its result; ``config`` is the settings' file.
+
+    The engine gets a temporary state folder, so that the check leaves nothing in the node's own.
+    """
     store = Store(connect(settings.database.url))
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # so that the check leaves nothing in the node's own
-        runs = engine(settings.model_copy(update={"state_dir": Path(folder)}))
-        node = Installation(settings, config, store, runs)
+    with tempfile.TemporaryDirectory() as folder:
+        trial_engine = engine(settings.model_copy(update={"state_dir": Path(folder)}))
+        node = Installation(settings, config, store, trial_engine)
         try:
             trial = Trial(tuple(STEPS))
             for name, check in STEPS.items():
                 trial.take(name, partial(check, node), needed=False)
             return [replace(step, name=name) for name, step in zip(STEPS, trial.steps, strict=True)]
         finally:
-            for one in (main_of(runs), *_further(runs).values()):
-                if isinstance(one, ContainerdEngine):
-                    with suppress(EngineError):
-                        one.undo_network()
-            runs.close()
+            _remove_networks(trial_engine)
+            trial_engine.close()
             store.close()
 
 
+def _remove_networks(engine: Engine) -> None:
+    for single_engine in (main_of(engine), *_further_engines(engine).values()):
+        if isinstance(single_engine, ContainerdEngine):
+            with suppress(EngineError):
+                single_engine.undo_network()
+
+
 def _routes(settings: Settings) -> LiveRoutes:
-    """Return the routes of the file, whatever is wrong with the certificates that they name."""
-    return LiveRoutes(settings.route_table.file, files=lambda identity, at, now: (), quiet=True)
+    """Return the routes of the file without a check of their certificates."""
+
+    def no_problems(*_: object) -> tuple[Problem, ...]:
+        return ()
+
+    return LiveRoutes(settings.route_table.file, files=no_problems, quiet=True)
 
 
 # ---------------------------------------------------------------- database, storage, clock
@@ -140,8 +155,10 @@ def _migrations(node: Installation) -> Step:
     if not node.database_up:
         return trials.skipped()
     current, newest = node.revisions
-    if current in (None, newest):
-        return trials.ok(newest if current else "the schema is not made yet; serve makes it")
+    if current is None:
+        return trials.ok("the schema is not made yet; serve makes it")
+    if current == newest:
+        return trials.ok(newest)
     remedy = (
         "serve upgrades a schema that it knows and refuses any other; back up the database first"
     )
@@ -159,122 +176,173 @@ def _writable(folder: Path) -> Step:
             )
         text = f"user {os.getuid()} cannot write to {existing}: {error.strerror}"
         return trials.failed(text, f"give the gateway's user the right to write to {folder}")
-    return trials.ok(str(folder) if existing == folder else f"{folder} (made at the start)")
-
-
-_SEE = "see docs/data.md; each reason is explained in docs/reasons.md"
+    if existing != folder:
+        return trials.ok(f"{folder} (made at the start)")
+    return trials.ok(str(folder))
 
 
 def storages_of(settings: Settings, engine: Engine | None = None) -> Step:
-    """Write, read and delete something small at each storage elsewhere, and check whether containers reach it."""
+    """Write, read and delete a small object at each remote storage, and check that containers reach it."""
     try:
-        remotes = storages(settings).remotes.values()
+        remotes = list(storages(settings).remotes.values())
     except Invalid as error:
-        return trials.failed(
-            error.message, "give the gateway's user the right to read the file, or correct its path"
-        )
-    failed, steps, shared, lasting = [], [], [], []
-    open_to_all = [one.remote.name for one in remotes if one.remote.kind == HDFS]
+        remedy = "give the gateway's user the right to read the file, or correct its path"
+        return trials.failed(error.message, remedy)
+    problems, remedies = [], []
     for storage in remotes:
-        try:
-            storage.check()
-        except StorageFailed as error:
-            failed.append(f"{error.reason}: {error.message}")
-            if error.own_words:
-                failed.append(f"the storage says: {error.own_words}")
-            steps.append(
-                known.next_step[ENGLISH].rstrip(".") if (known := reason_of(error.reason)) else _SEE
-            )
-        if isinstance(engine, ContainerdEngine) and (why := _no_way(engine, storage.remote)):
-            failed.append(why)
-            steps.append(_SEE)
-        if storage.remote.kind == S3 and not storage.remote.role:
-            shared.append(storage.remote.name)
-        if storage.remote.role and not failed:
+        storage_problems, storage_remedies = _storage_problems(storage, engine)
+        problems += storage_problems
+        remedies += storage_remedies
+    if problems:
+        return trials.failed("; ".join(problems), "; ".join(dict.fromkeys(remedies)))
+    names = [
+        f"{storage.remote.name} ({storage.remote.kind}://{storage.remote.host})"
+        for storage in remotes
+    ]
+    text = ", ".join(names)
+    risks = list(_storage_risks([storage.remote for storage in remotes]))
+    if risks:
+        causes = "; ".join(risk.cause for risk in risks)
+        return trials.warning(causes, "; ".join(risk.remedy for risk in risks), text)
+    return trials.ok(text or "none but the node's folder")
+
+
+def _storage_problems(
+    storage: RemoteStorage,
+    engine: Engine | None,
+) -> tuple[list[str], list[str]]:
+    """Return the problems of one storage, and what to do about them."""
+    problems, remedies = [], []
+    try:
+        storage.check()
+    except StorageFailed as error:
+        problems.append(f"{error.reason}: {error.message}")
+        if error.own_words:
+            problems.append(f"the storage says: {error.own_words}")
+        remedies.append(_explained_step(error.reason) or _STORAGE_STEP)
+    if isinstance(engine, ContainerdEngine):
+        unreachable = _unreachable_from_containers(engine, storage.remote)
+        if unreachable:
+            problems.append(unreachable)
+            remedies.append(_STORAGE_STEP)
+    return problems, remedies
+
+
+@dataclass(frozen=True)
+class _Risk:
+    """A weakness that does not keep the node from working."""
+
+    cause: str
+    remedy: str
+
+
+def _storage_risks(remotes: Sequence[Remote]) -> Iterator[_Risk]:
+    shared, lasting, open_to_all = [], [], []
+    for remote in remotes:
+        if remote.kind == S3 and not remote.role:
+            shared.append(remote.name)
+        if remote.kind == HDFS:
+            open_to_all.append(remote.name)
+        if remote.role:
             try:
-                credentials.check_end(storage.remote)
+                credentials.check_end(remote)
             except StorageFailed as error:
                 lasting.append(error.message)
-    if failed:
-        return trials.failed("; ".join(failed), "; ".join(dict.fromkeys(steps)))
-    found = ", ".join(
-        f"{one.remote.name} ({one.remote.kind}://{one.remote.host})" for one in remotes
-    )
-    causes, remedies = [], []
     if shared:
-        causes.append(
-            f"containers get the node's own key of {', '.join(shared)}, which opens every dataset there"
-        )
-        remedies.append(
-            "where the server has STS, set role in storages: each run gets a key of its own"
+        names = ", ".join(shared)
+        yield _Risk(
+            f"containers get the node's own key of {names}, which opens every dataset there",
+            "where the server has STS, set role in storages: each run gets a key of its own",
         )
     if lasting:
-        causes.append(f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}")
-        remedies.append("allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy")
+        yield _Risk(
+            f"credentials of runs outlast them, by up to 12 hours: {'; '.join(lasting)}",
+            "allow this node's key s3:GetBucketPolicy and s3:PutBucketPolicy",
+        )
     if open_to_all:
         names = ", ".join(open_to_all)
-        causes.append(
-            f"containers can change all of {names}: HDFS believes the name that a client gives"
+        yield _Risk(
+            f"containers can change all of {names}: HDFS believes the name that a client gives",
+            "keep there only what every image that runs here may read; for more, use S3 with role",
         )
-        remedies.append(
-            "keep there only what every image that runs here may read; for more, use S3 with role"
-        )
-    if causes:
-        return trials.warning("; ".join(causes), "; ".join(remedies), found)
-    return trials.ok(found or "none but the node's folder")
 
 
-def _no_way(engine: ContainerdEngine, remote: Remote) -> str:
+def _explained_step(reason: str) -> str:
+    """Return the next step of a reason without the full stop; empty for an unknown reason."""
+    explanation = reason_of(reason)
+    if explanation is None:
+        return ""
+    return explanation.next_step[ENGLISH].rstrip(".")
+
+
+def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> str:
+    """Return why containers cannot reach a storage; empty if they can."""
     try:
-        why = engine.no_way_to(remote.services)
+        cause = engine.no_way_to(remote.services)
     except EngineError as error:
-        why = str(error)
-    return f"containers cannot reach storage {remote.name}: {why}" if why else ""
+        cause = str(error)
+    if not cause:
+        return ""
+    return f"containers cannot reach storage {remote.name}: {cause}"
 
 
 def _disk(node: Installation) -> Step:
-    folder, reserve = node.settings.storage.path, node.settings.limits.storage_reserve_bytes
+    folder = node.settings.storage.path
+    reserve = node.settings.limits.storage_reserve_bytes
     free = shutil.disk_usage(nearest(folder)).free
-    found = f"{_size(free)} free at {folder}"
+    text = f"{_size(free)} free at {folder}"
     if free < reserve:
-        text = f"{found}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
-        return trials.failed(text, "make room, or lower the reserve")
-    return trials.ok(found)
+        cause = f"{text}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
+        return trials.failed(cause, "make room, or lower the reserve")
+    return trials.ok(text)
 
 
 def _size(count: int) -> str:
-    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 else f"{count / 1024**2:.0f} MiB"
+    if count >= 1024**3:
+        return f"{count / 1024**3:.1f} GiB"
+    return f"{count / 1024**2:.0f} MiB"
 
 
 def modes_of(settings: Settings, config: Path | None = None) -> Step:
     """Warn of files and folders with data, secrets or keys that are open to other users."""
-    files = [config] if config is not None else []
-    peer = settings.listen.peer.tls
-    engine, further = settings.engine, settings.engines.values()
-    tls = [engine.docker.tls, engine.swarm.tls, *(one.tls for one in further)]
-    clusters = [engine.kubernetes, *(one.kubernetes for one in further)]
-    named = [
-        *(one.key for one in (*tls, peer) if one),
-        *(one.kubeconfig for one in clusters if one),
-    ]
-    named += Keyring(settings.state_dir).files.values()
-    named += (one.password_file for one in settings.storages.values())
-    files += filter(None, named)
-    routes = _routes(settings).table.routes.values()
-    files += [Path(route.identity.key) for route in routes if route.identity.key]
-    if settings.database.url.startswith("sqlite:///"):
-        file = settings.database.url.removeprefix("sqlite:///").partition("?")[0]
-        files += [Path(file + end) for end in ("", "-wal", "-shm")]
-    found, commands = [], []
-    for mode, paths in (("600", files), ("700", [settings.state_dir, settings.storage.path])):
-        if those := [str(path) for path in dict.fromkeys(paths) if _open_to_others(path)]:
-            found += those
-            commands.append(shlex.join(["chmod", mode, *those]))
-    if not found:
+    files = _secret_files(settings)
+    if config is not None:
+        files.insert(0, config)
+    folders = [settings.state_dir, settings.storage.path]
+    open_paths, commands = [], []
+    for mode, paths in (("600", files), ("700", folders)):
+        too_open = [str(path) for path in dict.fromkeys(paths) if _open_to_others(path)]
+        if too_open:
+            open_paths += too_open
+            commands.append(shlex.join(["chmod", mode, *too_open]))
+    if not open_paths:
         return trials.ok("closed to other users")
-    return trials.warning(
-        f"open to other users of this machine: {', '.join(found)}", "; ".join(commands)
-    )
+    cause = f"open to other users of this machine: {', '.join(open_paths)}"
+    return trials.warning(cause, "; ".join(commands))
+
+
+def _secret_files(settings: Settings) -> list[Path]:
+    """Return the files with keys, passwords or data that the settings and routes name."""
+    main, further = settings.engine, settings.engines.values()
+    tls_settings = [
+        main.docker.tls,
+        main.swarm.tls,
+        *(engine.tls for engine in further),
+        settings.listen.peer.tls,
+    ]
+    files: list[Path | None] = [tls.key for tls in tls_settings if tls]
+    clusters = [main.kubernetes, *(engine.kubernetes for engine in further)]
+    files += [cluster.kubeconfig for cluster in clusters if cluster]
+    files += Keyring(settings.state_dir).files.values()
+    files += [storage.password_file for storage in settings.storages.values()]
+    for route in _routes(settings).table.routes.values():
+        if route.identity.key:
+            files.append(Path(route.identity.key))
+    prefix = "sqlite:///"
+    if settings.database.url.startswith(prefix):
+        database = settings.database.url.removeprefix(prefix).partition("?")[0]
+        files += [Path(database + suffix) for suffix in ("", "-wal", "-shm")]
+    return [file for file in files if file]
 
 
 def _open_to_others(path: Path) -> bool:
@@ -285,8 +353,10 @@ def _open_to_others(path: Path) -> bool:
 
 
 def _clock(node: Installation) -> Step:
-    apart = node.database_up and not node.settings.database.url.startswith("sqlite:")
-    return clock_of(node.settings.storage.path, node.store if apart else None)
+    store = None
+    if node.database_up and not node.settings.database.url.startswith("sqlite:"):
+        store = node.store
+    return clock_of(node.settings.storage.path, store)
 
 
 def clock_of(
@@ -302,163 +372,204 @@ def clock_of(
         skews["storage"] = os.fstat(file.fileno()).st_mtime - now()
     if store is not None:
         skews["database"] = database_time(store) - now()
-    found = (
-        ", ".join(f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items())
-        or "nothing to compare with"
-    )
-    wrong = {
-        name: f"{abs(skew):.0f} s" for name, skew in skews.items() if abs(skew) > _SKEW_SECONDS
-    }
-    if not wrong:
-        return trials.ok(found)
-    cause = "; ".join(
-        f"the clock of the {name} is {off} off this machine's" for name, off in wrong.items()
-    )
-    return trials.failed(cause, "let both machines follow a time server", found)
+    offsets = [f"{name} {round(skew, 1) + 0:+.1f} s" for name, skew in skews.items()]
+    text = ", ".join(offsets) or "nothing to compare with"
+    causes = []
+    for name, skew in skews.items():
+        if abs(skew) > _MAX_SKEW:
+            causes.append(f"the clock of the {name} is {abs(skew):.0f} s off this machine's")
+    if causes:
+        return trials.failed("; ".join(causes), "let both machines follow a time server", text)
+    return trials.ok(text)
 
 
 # ---------------------------------------------------------------- engine and images
 
 
 def _engine(node: Installation) -> Step:
+    kind = node.engine.kind
     try:
         node.engine.check()
-        main = node.engine.capacity()
+        capacity = node.engine.capacity()
     except EngineError as error:
-        remedy = f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
-        if node.engine.kind == "kubernetes":
-            remedy = "check the API server, and engine.kubernetes.kubeconfig"
-        remedy = remedy if node.settings.engine.main is not None else "check the state folder"
-        return trials.failed(f"{error.reason}: {error}", error.remedy or remedy)
-    others, totals = _further(node.engine), {node.engine.kind: main}
-    away, capacities, remedies = [], [], []
-    for name, other in others.items():
+        return trials.failed(f"{error.reason}: {error}", error.remedy or _engine_remedy(node))
+    text = kind
+    if capacity.gpu:
+        text += f" with gpu {capacity.gpu}"
+    further = _further_engines(node.engine)
+    if further:
+        text += f", and {counted(len(further), 'further engine')}"
+    capacities = {kind: capacity}
+    causes, remedies, described = [], [], []
+    for name, engine in further.items():
         try:
-            has = totals[name] = other.capacity()
-            capacities.append(
-                f"{name} ({other.kind}) has {Amounts.of(has.cpu, has.memory, gpu=has.gpu).text()}"
-            )
+            capacities[name] = engine.capacity()
         except EngineError as error:
-            away.append(f"{name}: {error.reason}: {error}")
-            remedies.append(
-                error.remedy or "start that engine, or check its entry and certificates"
-            )
-    for name in (name for name, has in totals.items() if min(has.cpu, has.memory) <= 0):
-        away.append(f"{name}: it has no cpu or no memory for runs")
-        remedies.append("raise the ResourceQuota of its namespace, or have a machine take runs")
-    found = f"{node.engine.kind} with gpu {main.gpu}" if main.gpu else node.engine.kind
-    found = f"{found}, and {counted(len(others), 'further engine')}" if others else found
-    found = f"{found}: {'; '.join(capacities)}" if capacities else found
-    causes = f"nothing can run at {'; '.join(away)}"
-    return (
-        trials.warning(causes, "; ".join(dict.fromkeys(remedies)), found)
-        if away
-        else trials.ok(found)
-    )
+            causes.append(f"{name}: {error.reason}: {error}")
+            step = error.remedy or "start that engine, or check its entry and certificates"
+            remedies.append(step)
+            continue
+        described.append(f"{name} ({engine.kind}) has {_amounts(capacities[name])}")
+    if described:
+        text += f": {'; '.join(described)}"
+    for name, engine_capacity in capacities.items():
+        if min(engine_capacity.cpu, engine_capacity.memory) <= 0:
+            causes.append(f"{name}: it has no cpu or no memory for runs")
+            remedies.append("raise the ResourceQuota of its namespace, or have a machine take runs")
+    if not causes:
+        return trials.ok(text)
+    cause = f"nothing can run at {'; '.join(causes)}"
+    return trials.warning(cause, "; ".join(dict.fromkeys(remedies)), text)
+
+
+def _engine_remedy(node: Installation) -> str:
+    if node.settings.engine.main is None:
+        return "check the state folder"
+    if node.engine.kind == "kubernetes":
+        return "check the API server, and engine.kubernetes.kubeconfig"
+    return f"start the Docker daemon, or correct engine.{node.engine.kind}.base_url"
+
+
+def _amounts(capacity: Capacity) -> str:
+    return Amounts.of(capacity.cpu, capacity.memory, gpu=capacity.gpu).text()
 
 
 def _isolation(node: Installation) -> Step:
     if not node.engine_up:
         return trials.skipped()
     try:
-        found = node.engine.isolation()
+        isolation = node.engine.isolation()
     except EngineError as error:
         return trials.failed(f"{error.reason}: {error}", "check the container engine")
-    if found.gaps:
-        first = serving(node.settings.state_dir) is None
-        made = first and all(gap.endswith(MADE_AT_START) for gap in found.gaps)
-        remedy = "nothing before the first start; afterwards" if made else ""
-        return trials.warning(
-            "; ".join(found.gaps), f"{remedy} close the gaps, or accept them".strip()
-        )
-    return trials.ok("tasks are isolated from each other, from the host and from outside")
+    if not isolation.gaps:
+        return trials.ok("tasks are isolated from each other, from the host and from outside")
+    remedy = "close the gaps, or accept them"
+    before_first_start = serving(node.settings.state_dir) is None
+    if before_first_start and all(gap.endswith(MADE_AT_START) for gap in isolation.gaps):
+        remedy = f"nothing before the first start; afterwards {remedy}"
+    return trials.warning("; ".join(isolation.gaps), remedy)
 
 
 def _images(node: Installation) -> Step:
     """Look for every registered image at the engine that its provider names, else at its registry."""
     if not (node.engine_up and node.database_up and node.revisions[0] == node.revisions[1]):
         return trials.skipped()
-    images: dict[tuple[str, str], list[Provider]] = {}
-    for provider in SqlProviders(node.store).list():
-        for image in provider.every_image() if not provider.retired else ():
-            images.setdefault((image, provider.place), []).append(provider)
-    if not images:
+    providers_by_image = _registered_images(node)
+    if not providers_by_image:
         return trials.ok("no provider is in use: nothing to check")
-    with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
-        found = list(pool.map(lambda one: _image(node, *one), sorted(images.items())))
-    total = f"{counted(len(images), 'image')} registered"
-    if moved := [key for one in found for key in one.moved]:
+
+    def check_image(image: _RegisteredImage) -> _ImageCheck:
+        return _check_image(node, image, providers_by_image[image])
+
+    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        checks = list(pool.map(check_image, sorted(providers_by_image)))
+    total = f"{counted(len(checks), 'image')} registered"
+    moved: list[str] = []
+    for check in checks:
+        moved += check.moved
+    if moved:
         text = f"another image than was approved, which is not started (DIGEST_CHANGED): {', '.join(moved)}"
         remedy = (
             "bfia-gateway provider approve, if it is the right one; else restore the approved one"
         )
         return trials.warning(text, remedy, total)
-    if lacking := [one for one in found if one.remedy]:
-        remedies = "; ".join(dict.fromkeys(one.remedy for one in lacking))
-        return trials.warning(
-            f"registered, but not here: {'; '.join(one.cause for one in lacking)}", remedies, total
-        )
-    away = sum(one.away for one in found)
-    return trials.ok(
-        f"{total}, {away} of them with its registry, pulled when needed"
-        if away
-        else f"{total}, all here"
-    )
+    missing = [check for check in checks if check.remedy]
+    if missing:
+        causes = "; ".join(check.cause for check in missing)
+        remedies = "; ".join(dict.fromkeys(check.remedy for check in missing))
+        return trials.warning(f"registered, but not here: {causes}", remedies, total)
+    remote = sum(check.in_registry for check in checks)
+    if remote:
+        return trials.ok(f"{total}, {remote} of them with its registry, pulled when needed")
+    return trials.ok(f"{total}, all here")
+
+
+class _RegisteredImage(NamedTuple):
+    """An image, and the engine that its provider names."""
+
+    name: str
+    engine: str
+
+    @property
+    def label(self) -> str:
+        if self.engine:
+            return f"{self.name} at {self.engine}"
+        return self.name
 
 
 @dataclass(frozen=True)
-class _Image:
-    """What was found of an image where it has to be."""
+class _ImageCheck:
+    """The state of an image at its engine or its registry."""
 
     moved: Sequence[str] = ()
     """the providers for which another one was approved"""
-    away: bool = False
+    in_registry: bool = False
     cause: str = ""
     remedy: str = ""
 
 
-def _image(
+def _registered_images(node: Installation) -> dict[_RegisteredImage, list[Provider]]:
+    """Return the images of all providers in use, each with its providers."""
+    images: dict[_RegisteredImage, list[Provider]] = {}
+    for provider in SqlProviders(node.store).list():
+        if provider.retired:
+            continue
+        for name in provider.every_image():
+            images.setdefault(_RegisteredImage(name, provider.place), []).append(provider)
+    return images
+
+
+def _check_image(
     node: Installation,
-    at: tuple[str, str],
+    image: _RegisteredImage,
     providers: Sequence[Provider],
-) -> _Image:
-    name, engine_name = at
-    place = f"{name} at {engine_name}" if engine_name else name
-    needed_by = f"for {', '.join(p.key for p in providers)}"
-    known = engines_by_place(node.settings).get(engine_name)
-    engine = (
-        main_of(node.engine) if known == "" else _further(node.engine).get(known or engine_name)
-    )
+) -> _ImageCheck:
+    needed_by = f"for {', '.join(provider.key for provider in providers)}"
+    engine = _engine_at(node, image.engine)
     if engine is None:
         remedy = "add it to engines, or register the provider without it"
-        return _Image(cause=f"{place} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
-    docker, fetched = node.settings.engine, False
+        return _ImageCheck(cause=f"{image.label} (DAEMON_NOT_ALLOWED), {needed_by}", remedy=remedy)
+    main = node.settings.engine
+    pulls = main.main is not None and main.docker.pull == "missing"
+    asked_registry = False
     try:
         try:
-            digest = engine.image_digest(name)
-            return _Image([p.key for p in providers if p.digests.get(name, digest) != digest])
+            digest = engine.image_digest(image.name)
         except ImageNotFound:
-            fetched = docker.main is not None and docker.docker.pull == "missing"
-            if not fetched:
+            if not pulls:
                 raise
-            engine.offered(name, 10.0)
-            return _Image(away=True)
+            asked_registry = True
+            engine.offered(image.name, _PULL_TIMEOUT)
+            return _ImageCheck(in_registry=True)
     except EngineError as error:
-        why = (
-            f"{error.reason}: {error}"
-            if fetched or isinstance(error, CommandNotFound)
-            else error.reason
-        )
-        explained = None if isinstance(error, EngineDown) else reason_of(error.reason)
-        step = (
-            explained.next_step[ENGLISH].rstrip(".") if explained else "check the container engine"
-        )
-        remedy = error.remedy or step
-        return _Image(cause=f"{place} ({why}), {needed_by}", remedy=remedy)
+        cause = error.reason
+        if asked_registry or isinstance(error, CommandNotFound):
+            cause = f"{error.reason}: {error}"
+        text = f"{image.label} ({cause}), {needed_by}"
+        return _ImageCheck(cause=text, remedy=error.remedy or _image_remedy(error))
+    moved = [p.key for p in providers if p.digests.get(image.name, digest) != digest]
+    return _ImageCheck(moved)
 
 
-def _further(engine: Engine) -> Mapping[str, Engine]:
-    return engine.others if isinstance(engine, SeveralEngines) else {}
+def _image_remedy(error: EngineError) -> str:
+    step = ""
+    if not isinstance(error, EngineDown):
+        step = _explained_step(error.reason)
+    return step or "check the container engine"
+
+
+def _engine_at(node: Installation, place: str) -> Engine | None:
+    """Return the engine of a provider's place; None for a place that the settings do not allow."""
+    name = engines_by_place(node.settings).get(place)
+    if name == "":
+        return main_of(node.engine)
+    return _further_engines(node.engine).get(name or place)
+
+
+def _further_engines(engine: Engine) -> Mapping[str, Engine]:
+    if isinstance(engine, SeveralEngines):
+        return engine.others
+    return {}
 
 
 # ---------------------------------------------------------------- listeners, certificates, routes
@@ -469,27 +580,30 @@ def _ports(node: Installation) -> Step:
     listeners = {"peer": listen.peer.bind, "operator": listen.operator.bind}
     if listen.container is not None:
         listeners["container"] = listen.container.bind
-    taken, in_use = [], []
-    earlier: dict[str, str] = {}
+    problems = []
+    in_use = {}
+    checked: dict[str, str] = {}
     for name, address in listeners.items():
-        first = next((n for n, a in earlier.items() if same(a, address)), None)
-        earlier[name] = address
-        if first is not None:
-            taken.append(f"{name}: {address} is that of listen.{first} too")
+        twin = _listener_at(address, checked)
+        checked[name] = address
+        if twin is not None:
+            problems.append(f"{name}: {address} is that of listen.{twin} too")
             continue
         try:
             bound(address).close()
         except OSError as error:
+            text = f"{name}: {error.strerror or error}"
             if error.errno == errno.EADDRINUSE:
-                in_use.append((address, f"{name}: {error.strerror or error}"))
+                in_use[address] = text
             else:
-                taken.append(f"{name}: {error.strerror or error}")
+                problems.append(text)
     running = serving(node.settings.state_dir) if in_use else None
-    taken += [text for address, text in in_use if running is None or not running.has(address)]
-    if taken:
-        return trials.failed(
-            "; ".join(taken), "stop what listens there, or choose another listen.*.bind"
-        )
+    for address, text in in_use.items():
+        if running is None or not running.has(address):
+            problems.append(text)
+    if problems:
+        remedy = "stop what listens there, or choose another listen.*.bind"
+        return trials.failed("; ".join(problems), remedy)
     if running is None:
         return trials.ok("free")
     if running.version == VERSION:
@@ -498,66 +612,101 @@ def _ports(node: Installation) -> Step:
     return trials.warning(text, "restart it with this version, or use its own doctor")
 
 
+def _listener_at(address: str, listeners: Mapping[str, str]) -> str | None:
+    for name, other_address in listeners.items():
+        if same(other_address, address):
+            return name
+    return None
+
+
 def certificates_of(settings: Settings) -> Step:
     """Check that every certificate and key can be used, and until when."""
     now = datetime.now(UTC)
-    named = [
-        (f"routes.{r.node}", r.identity)
-        for r in _routes(settings).table.routes.values()
-        if r.enabled
-    ]
-    broken = [str(p) for at, identity in named for p in certificates.problems(identity, at, now)]
+    identities: dict[str, Identity] = {}
+    for route in _routes(settings).table.routes.values():
+        if route.enabled:
+            identities[f"routes.{route.node}"] = route.identity
     tls = settings.listen.peer.tls
+    problems = []
     if tls is not None:
-        broken = [*(str(p) for p in peer_tls.problems(tls, now)), *broken]
+        problems += [str(problem) for problem in peer_tls.problems(tls, now)]
+    for path, identity in identities.items():
+        problems += [str(problem) for problem in certificates.problems(identity, path, now)]
+    signer_keys = 0
     try:
-        signers = signers_of(settings.engine.docker.signatures)
+        for signer in signers_of(settings.engine.docker.signatures):
+            signer_keys += len(signer.keys)
     except Invalid as error:
-        signers = ()
-        broken += map(str, error.problems)
-    if broken:
+        problems += [str(problem) for problem in error.problems]
+    if problems:
         remedy = "replace the files; those of routes are reloaded by themselves, the listener's at the next start"
-        return trials.failed("; ".join(broken), remedy)
-    keys = (
-        [f"{counted(sum(len(one.keys) for one in signers), 'key')} of signers"] if signers else []
-    )
-    found = [expiry for at, identity in named for expiry in certificates.expiries(identity, at)]
-    causes, remedies = [], []
+        return trials.failed("; ".join(problems), remedy)
+    expiries: list[Expiry] = []
+    for path, identity in identities.items():
+        expiries += certificates.expiries(identity, path)
+    outdated = []
     if tls is not None:
         running = serving(settings.state_dir)
-        served = list(peer_tls.expiries(tls, running.files if running else {}))
-        found += [expiry for expiry, _ in served]
-        if newer := [expiry.file for expiry, why in served if why]:
-            causes.append(f"newer than what the listener serves: {', '.join(newer)}")
-            remedies.append("restart the node: until then partners see the old one")
-    own = dict.fromkeys(identity.certificate for _, identity in named if identity.certificate)
-    if alien := [file for file in own if not certificates.bears(file, settings.node.id)]:
-        causes.append(f"the certificate for partners lacks this node's id: {', '.join(alien)}")
-        remedies.append(
-            "have it issued with the id as a DNS name; or partners set peer_certificate"
+        loaded_files = running.files if running else {}
+        for expiry, cause in peer_tls.expiries(tls, loaded_files):
+            expiries.append(expiry)
+            if cause:
+                outdated.append(expiry.file)
+    risks = list(_certificate_risks(settings, identities.values(), expiries, outdated, now))
+    if risks:
+        causes = "; ".join(risk.cause for risk in risks)
+        return trials.warning(causes, "; ".join(risk.remedy for risk in risks))
+    texts = []
+    if expiries:
+        first_end = min(expiry.ends for expiry in expiries)
+        texts.append(f"{counted(len(expiries), 'file')}, the first to expire on {first_end.date()}")
+    if signer_keys:
+        texts.append(f"{counted(signer_keys, 'key')} of signers")
+    return trials.ok("; ".join(texts) or "none are named")
+
+
+def _certificate_risks(
+    settings: Settings,
+    identities: Iterable[Identity],
+    expiries: Sequence[Expiry],
+    outdated: Sequence[str],
+    now: datetime,
+) -> Iterator[_Risk]:
+    """Yield the risks of usable certificates; ``outdated``: newer files than the running listener's."""
+    if outdated:
+        yield _Risk(
+            f"newer than what the listener serves: {', '.join(outdated)}",
+            "restart the node: until then partners see the old one",
         )
-    days = {f"{one.path} ({one.file})": (one.ends - now).days for one in found}
-    soon = [f"{file} in {left} days" for file, left in days.items() if left < EXPIRES_SOON]
+    own_files = dict.fromkeys(identity.certificate for identity in identities)
+    without_id = []
+    for file in own_files:
+        if file and not certificates.bears(file, settings.node.id):
+            without_id.append(file)
+    if without_id:
+        yield _Risk(
+            f"the certificate for partners lacks this node's id: {', '.join(without_id)}",
+            "have it issued with the id as a DNS name; or partners set peer_certificate",
+        )
+    days_left = {f"{expiry.path} ({expiry.file})": (expiry.ends - now).days for expiry in expiries}
+    soon = [f"{file} in {days} days" for file, days in days_left.items() if days < EXPIRES_SOON]
     if soon:
-        causes.append(f"these expire soon: {', '.join(soon)}")
-        remedies.append(
-            "renew them; those of routes are reloaded by themselves, the listener's at the next start"
+        yield _Risk(
+            f"these expire soon: {', '.join(soon)}",
+            "renew them; those of routes are reloaded by themselves, the listener's at the next start",
         )
-    if causes:
-        return trials.warning("; ".join(causes), "; ".join(remedies))
-    if found:
-        first = min(one.ends for one in found)
-        keys.insert(0, f"{counted(len(found), 'file')}, the first to expire on {first.date()}")
-    return trials.ok("; ".join(keys) or "none are named")
 
 
 def _tokens(node: Installation) -> Step:
-    mode, now = node.settings.auth.mode, datetime.now(UTC)
+    mode = node.settings.auth.mode
+    now = datetime.now(UTC)
     if not (node.database_up and node.revisions[0] == node.revisions[1]):
         return trials.ok(f"mode {mode}")
-    valid = sum(
-        not t.revoked_at and (t.expires_at or now) >= now for t in SqlTokens(node.store).list()
-    )
+    valid = 0
+    for token in SqlTokens(node.store).list():
+        expired = token.expires_at is not None and token.expires_at < now
+        if not token.revoked_at and not expired:
+            valid += 1
     if mode == "on" or not valid:
         return trials.ok(f"mode {mode}, {counted(valid, 'valid token')}")
     remedy = 'set auth.mode: "on" and restart the node, or revoke the tokens'
@@ -572,7 +721,8 @@ def _peers(node: Installation) -> Step:
         return trials.warning(
             "trust.level: open lets nodes without a route run jobs here", "set trust.level: known"
         )
-    if gap := peer_tls.unproven(peer.bind, peer.tls):
+    gap = peer_tls.unproven(peer.bind, peer.tls)
+    if gap:
         remedy = (
             "set listen.peer.tls with client_ca, and peer_certificate in routes: see docs/routes.md"
         )
@@ -583,57 +733,70 @@ def _peers(node: Installation) -> Step:
 
 
 def signing_of(settings: Settings) -> Step:
-    """Tell which nodes have to sign their requests, and by which key this one does; name those that never do."""
+    """Report this node's key, the nodes that must sign their requests, and the ones that never do."""
     routes = [route for route in _routes(settings).table.routes.values() if route.enabled]
     try:
         pair = Keyring(settings.state_dir).signing
     except Invalid as error:
         remedy = "make the user that runs the gateway its owner (chown), restore it, or remove it and make a new key"
         return trials.failed(error.message, f"{remedy}: bfia-gateway identity rotate")
-    required = sum(route.signed == "required" for route in routes)
-    own = (
-        f"this node signs with {pair.id}" if pair else "this node has no key pair and signs nothing"
-    )
-    found = f"{own}; {required} of {counted(len(routes), 'node')} must sign"
-    mute = [route.node for route in routes if route.signed == "required" and not route.keys]
-    if mute:
+    required = [route for route in routes if route.signed == "required"]
+    key = "this node has no key pair and signs nothing"
+    if pair:
+        key = f"this node signs with {pair.id}"
+    text = f"{key}; {len(required)} of {counted(len(routes), 'node')} must sign"
+    without_keys = [route.node for route in required if not route.keys]
+    if without_keys:
         remedy = "accept their invitations (bfia-gateway partner accept), or give each route keys"
-        cause = f"signing: required and no key, so nothing is taken from {', '.join(mute)}"
-        return trials.warning(cause, f"{remedy}: see docs/signing.md", found)
-    if off := [route.node for route in routes if route.signed == "off"]:
+        cause = f"signing: required and no key, so nothing is taken from {', '.join(without_keys)}"
+        return trials.warning(cause, f"{remedy}: see docs/signing.md", text)
+    unsigned = [route.node for route in routes if route.signed == "off"]
+    if unsigned:
         remedy = "exchange keys (bfia-gateway identity export) and set signing: required: see docs/signing.md"
-        return trials.warning(
-            f"signing: off, so nothing is signed either way: {', '.join(off)}", remedy, found
-        )
-    return trials.ok(found)
+        cause = f"signing: off, so nothing is signed either way: {', '.join(unsigned)}"
+        return trials.warning(cause, remedy, text)
+    return trials.ok(text)
 
 
 def _approval(node: Installation) -> Step:
     policy = approval_policy(node.settings)
-    found = f"mode {policy.mode}" + (
-        f", {counted(len(policy.rules), 'rule')}" if policy.rules else ""
-    )
-    odd = list(idle(policy))
-    if not odd:
-        return trials.ok(found)
-    causes, remedies = (
-        [f"approval.rules[{number}]: {text[at]}" for number, *text in odd] for at in (0, 1)
-    )
-    return trials.warning("; ".join(causes), "; ".join(remedies), found)
+    text = f"mode {policy.mode}"
+    if policy.rules:
+        text += f", {counted(len(policy.rules), 'rule')}"
+    causes, remedies = [], []
+    for number, cause, remedy in idle(policy):
+        causes.append(f"approval.rules[{number}]: {cause}")
+        remedies.append(f"approval.rules[{number}]: {remedy}")
+    if causes:
+        return trials.warning("; ".join(causes), "; ".join(remedies), text)
+    return trials.ok(text)
 
 
 def _routes_step(node: Installation) -> Step:
-    file, instance = node.settings.route_table.file, node.settings.state_dir / "instance"
-    owner = f"{instance.read_text()}/{node.settings.engine.kind}" if instance.is_file() else ""
-    newest = node.database_up and node.revisions[0] == node.revisions[1]
-    with suppress(
-        OSError, UnicodeDecodeError, InvalidRoutes
-    ):  # what is wrong with the file is found below
-        versions = SqlRouteVersions(node.store, owner)
-        if file and newest and (other := rival(file.read_text("utf-8-sig"), versions)):
-            cause, _, remedy = f"{file} {other_routes(other)}".partition(": ")
-            return trials.failed(cause, remedy)
+    conflict = _table_conflict(node)
+    if conflict:
+        cause, _, remedy = conflict.partition(": ")
+        return trials.failed(cause, remedy)
     return routes_of(node.settings)
+
+
+def _table_conflict(node: Installation) -> str:
+    """Return how the file of routes contradicts the newest stored table, and what to do; empty if it does not."""
+    file = node.settings.route_table.file
+    if not (file and node.database_up and node.revisions[0] == node.revisions[1]):
+        return ""
+    owner = ""
+    instance = node.settings.state_dir / "instance"
+    if instance.is_file():
+        owner = f"{instance.read_text()}/{node.settings.engine.kind}"
+    try:
+        versions = SqlRouteVersions(node.store, owner)
+        other = rival(file.read_text("utf-8-sig"), versions)
+    except (OSError, UnicodeDecodeError, InvalidRoutes):  # `routes_of` reports an unusable file
+        return ""
+    if not other:
+        return ""
+    return f"{file} {other_routes(other)}"
 
 
 def routes_of(settings: Settings) -> Step:
@@ -643,38 +806,42 @@ def routes_of(settings: Settings) -> Step:
         cause = "; ".join(map(str, routes.problems))
         return trials.failed(cause, "correct the file; the last good table stays in force")
     total = counted(len(routes.table.routes), "node")
-    enabled = [route for route in routes.table.routes.values() if route.enabled]
-    direct = [
-        (route.node, urlsplit(url))
-        for route in enabled
-        for url in (route.url, route.transport)
-        if url
-    ]
-    if not direct:
+    if not routes.table.routes:
+        return trials.ok(total)
+    addresses = []
+    for route in routes.table.routes.values():
+        if route.enabled:
+            addresses += [
+                (route.node, urlsplit(url)) for url in (route.url, route.transport) if url
+            ]
+    if not addresses:
+        return trials.ok(f"{total}, none of them reached directly")
+    with ThreadPoolExecutor(_MAX_CONNECTIONS) as pool:
+        problems = list(pool.map(_connection_problem, (address for _, address in addresses)))
+    silent_nodes, causes = [], []
+    for (node, _), problem in zip(addresses, problems, strict=True):
+        if problem:
+            silent_nodes.append(node)
+            causes.append(f"{node}: {problem}")
+    if not causes:
+        test = f"bfia-gateway route test {shlex.quote(addresses[0][0])}"
         return trials.ok(
-            f"{total}, none of them reached directly" if routes.table.routes else total
+            f"{total}; something listens at each address; {test} tests the whole link of one"
         )
-    with ThreadPoolExecutor(_AT_THE_SAME_TIME) as pool:
-        problems = list(pool.map(_connection_problem, (address for _, address in direct)))
-    silent = [
-        (node, problem) for (node, _), problem in zip(direct, problems, strict=True) if problem
-    ]
-    away = [f"{node}: {problem}" for node, problem in silent]
-    if away:
-        more = f"; and {len(away) - 5} more" if len(away) > 5 else ""
-        test = f"bfia-gateway route test {shlex.quote(silent[0][0])}"
-        remedy = f"correct host or port, or have the peer started; details: {test}"
-        return trials.warning("; ".join(away[:5]) + more, remedy, total)
-    return trials.ok(
-        f"{total}; something listens at each address; "
-        f"bfia-gateway route test {shlex.quote(direct[0][0])} tests the whole link of one"
-    )
+    cause = "; ".join(causes[:_SILENT_ROUTES_SHOWN])
+    hidden = len(causes) - _SILENT_ROUTES_SHOWN
+    if hidden > 0:
+        cause += f"; and {hidden} more"
+    test = f"bfia-gateway route test {shlex.quote(silent_nodes[0])}"
+    remedy = f"correct host or port, or have the peer started; details: {test}"
+    return trials.warning(cause, remedy, total)
 
 
 def _connection_problem(url: SplitResult) -> str:
-    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    host = url.hostname or ""
+    port = url.port or (443 if url.scheme == "https" else 80)
     try:
-        with socket.create_connection((host, port), 2.0):
+        with socket.create_connection((host, port), _CONNECT_TIMEOUT):
             return ""
     except (socket.gaierror, UnicodeError) as error:
         return f"the name {host} cannot be resolved ({error})"
@@ -684,13 +851,19 @@ def _connection_problem(url: SplitResult) -> str:
         return f"{host}:{port} cannot be reached ({error})"
 
 
+# ---------------------------------------------------------------- steps
+
+
+def _storages(node: Installation) -> Step:
+    engine = main_of(node.engine) if node.engine_up else None
+    return storages_of(node.settings, engine)
+
+
 STEPS: Mapping[str, Callable[[Installation], Step]] = {
     "database": _database,
     "migrations": _migrations,
     "storage": lambda node: _writable(node.settings.storage.path),
-    "storages": lambda node: storages_of(
-        node.settings, main_of(node.engine) if node.engine_up else None
-    ),
+    "storages": _storages,
     "state folder": lambda node: _writable(node.settings.state_dir),
     "file modes": lambda node: modes_of(node.settings, node.config),
     "disk": _disk,
