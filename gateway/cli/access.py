@@ -21,8 +21,8 @@ from gateway.cli.command import (
     compact,
     difference,
     listing,
-    own,
     say,
+    translate_own,
     when,
 )
 from gateway.cli.language import t
@@ -275,7 +275,7 @@ def list_entries(
     columns: Columns = {
         "": "id",
         "at (UTC)": when("at"),
-        "who": lambda e: own(e["who"]),
+        "who": lambda e: translate_own(e["who"]),
         "what": _what,
         "result": _result,
     }

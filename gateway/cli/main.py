@@ -250,7 +250,7 @@ _group(
 _group(
     "audit",
     "Who requested which change, and what became of it.",
-    loaded_from("audit", "access", usual="list"),
+    loaded_from("audit", "access", default="list"),
 )
 _group(
     "partner",

@@ -15,9 +15,9 @@ from gateway.cli.command import (
     command,
     difference,
     listing,
-    own,
     print_steps,
     say,
+    translate_own,
     when,
 )
 from route_table.model import PROFILES
@@ -162,9 +162,9 @@ def history(node: Client, **page: Any) -> Output:
     columns: Columns = {
         "version": "version",
         "at (UTC)": when("at", 16),
-        "by": lambda v: own(v["author"]),
+        "by": lambda v: translate_own(v["author"]),
     }
-    more: Columns = {"changed": _changes, "why": lambda v: own(v["reason"])}
+    more: Columns = {"changed": _changes, "why": lambda v: translate_own(v["reason"])}
     listing(found, "versions", "", {**columns, **more}, "versions of the routes")
 
 

@@ -21,7 +21,7 @@ from examples.demo.nodes import NAMES
 from examples.demo.training import _ABOUT_DATA
 from gateway.bootstrap.node import Gateway
 from gateway.cli import access
-from gateway.cli.command import _NEXT, difference, own, print_steps, table
+from gateway.cli.command import NEXT_STEPS, difference, print_steps, table, translate_own
 from gateway.cli.language import asked, paragraphs
 from gateway.config.loader import load
 from gateway.conformance.clauses import CLAUSES
@@ -253,7 +253,7 @@ def test_an_audit_entry_says_what_was_requested_in_words(node: Gateway):
 def test_the_audit_names_an_action_once_and_translates_no_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gateway.cli.language._chosen", ["zh"])
     assert access._what({"action": "token revoke", "in_words": "撤销令牌"}) == "撤销令牌"
-    assert [own(who) for who in ("somebody", "storage", "root (command line)")] == [
+    assert [translate_own(who) for who in ("somebody", "storage", "root (command line)")] == [
         "未认证用户",
         "storage",
         "root（命令行）",
@@ -433,7 +433,7 @@ def test_what_a_check_saw_and_advises_and_what_an_empty_list_says_is_there_in_ch
         r'\b(?:ok|not_shown)\("([^"]{4,})"',
         (ROOT / "gateway/conformance/clauses.py").read_text(encoding="utf-8"),
     )
-    texts = [*seen, *(clause.remedy for clause in CLAUSES), *_NEXT.values()]
+    texts = [*seen, *(clause.remedy for clause in CLAUSES), *NEXT_STEPS.values()]
     assert len(texts) > 50
     check_chinese(texts)
     page = (ROOT / "docs/conformance.zh-CN.md").read_text(encoding="utf-8").replace("&lt;", "<")
