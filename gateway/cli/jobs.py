@@ -10,7 +10,7 @@ import typer
 
 from bfia_gateway_client.calls import each, next_step_of, path_of
 from bfia_gateway_client.errors import harmless
-from bfia_gateway_client.progress import OVER, looks
+from bfia_gateway_client.progress import OVER, watch_job
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, EXIT_FAILED, CallFailed, Client, read_object, who
 from gateway.cli.command import (
@@ -660,7 +660,7 @@ def _looks(node: Client, job_id: str) -> Iterator[tuple[Mapping[str, Any], str]]
     def print_notice(text: str) -> None:
         say(text, err=True)
 
-    return each(looks(look, node.wire.sleep, notice=print_notice))
+    return each(watch_job(look, node.wire.sleep, notice=print_notice))
 
 
 # ---------------------------------------------------------------- one job

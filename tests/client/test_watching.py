@@ -7,7 +7,7 @@ import pytest
 
 from bfia_gateway_client.calls import each
 from bfia_gateway_client.errors import GatewayError, NoAnswer, Refused
-from bfia_gateway_client.progress import SILENT_SECONDS, looks
+from bfia_gateway_client.progress import SILENT_SECONDS, watch_job
 
 SILENT = NoAnswer("no answer")
 AWAY = Refused("the database is away", reason="DATABASE_AWAY")
@@ -33,7 +33,7 @@ def watched(
     async def sleep(seconds: float) -> None:
         """Sleep never."""
 
-    for job, trouble in each(looks(look, sleep, now=lambda: clock[0], notice=said.append)):
+    for job, trouble in each(watch_job(look, sleep, now=lambda: clock[0], notice=said.append)):
         yield job["status"], bool(trouble)
 
 

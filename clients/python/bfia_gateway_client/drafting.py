@@ -1,4 +1,4 @@
-"""Jobs of components in a row: each reads what those before it wrote."""
+"""Drafts of jobs from a sequence of components: each reads the newest table of the earlier ones."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,28 +9,31 @@ from bfia_gateway_client.calls import near
 from bfia_gateway_client.errors import Problem, invalid
 
 ORDER = ("guest", "host", "arbiter")
-_IDS_ALONE = ("only_output_key",)
-"""switches in descriptions, the standard's sample and FATE's among them, that make a table of ids alone"""
+# Switches in descriptions, the standard's sample and FATE's among them, that reduce a table to its ids.
+_IDS_ONLY = ("only_output_key",)
+_DATA_WORDS = ("data", "training_set", "test_set", "validate_set")
 
 
 def group_of(category: str) -> str:
-    """Return which of data, model and metric a category, or a type in a flow, is a kind of."""
+    """Return the group, data, model or metric, of a category or of a type in a flow."""
     lowered = category.lower()
-    if any(word in lowered for word in ("data", "training_set", "test_set", "validate_set")):
+    if any(word in lowered for word in _DATA_WORDS):
         return "data"
-    return "model" if "model" in lowered else "metric"
+    if "model" in lowered:
+        return "model"
+    return "metric"
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output as a description has it."""
+    """An input or output of a component."""
 
     name: str
     category: str
 
     @property
     def group(self) -> str:
-        """Return which of data, model and metric it is."""
+        """data, model or metric"""
         return group_of(self.category)
 
 
@@ -46,21 +49,44 @@ class Component:
     outputs: Sequence[Port]
     form: Mapping[str, Any]
 
+    @property
+    def input_table(self) -> Port | None:
+        """The first input that is a table."""
+        return _first_table(self.inputs)
+
+    @property
+    def output_table(self) -> Port | None:
+        """The first output that is a table."""
+        return _first_table(self.outputs)
+
+
+def _first_table(ports: Sequence[Port]) -> Port | None:
+    for port in ports:
+        if port.group == "data":
+            return port
+    return None
+
 
 def of_description(
     provider: Mapping[str, Any],
     name: str,
     form: Mapping[str, Any],
 ) -> Component:
-    """Return a component of a provider as a node shows that."""
-    about = provider["components_description"][name]
-    inputs, outputs = (
-        tuple(Port(str(one["name"]), str(one["category"])) for one in about[kind])
-        for kind in ("inputData", "outputData")
-    )
+    """Return a component of a provider from the node's description of both."""
+    description = provider["components_description"][name]
     return Component(
-        name, provider["name"], provider["version"], tuple(about["roleList"]), inputs, outputs, form
+        name,
+        provider["name"],
+        provider["version"],
+        tuple(description["roleList"]),
+        _ports(description["inputData"]),
+        _ports(description["outputData"]),
+        form,
     )
+
+
+def _ports(described: Sequence[Mapping[str, Any]]) -> tuple[Port, ...]:
+    return tuple(Port(str(port["name"]), str(port["category"])) for port in described)
 
 
 @dataclass(frozen=True)
@@ -74,35 +100,54 @@ class Task:
     @property
     def reads_datasets(self) -> bool:
         """Whether its parties name a dataset for it."""
-        return not self.source and any(i.group == "data" for i in self.component.inputs)
+        return not self.source and self.component.input_table is not None
 
 
 def chained(components: Sequence[Component]) -> list[Task]:
-    """Name the tasks, and let each read the newest table that one before it writes."""
+    """Name the tasks, and let each read the newest table of an earlier one."""
     tasks: list[Task] = []
     table = ""
     for component in components:
-        name = base = re.sub(r"[^\w-]", "_", component.name).lower()
-        number = 1
-        while name in {task.name for task in tasks}:
-            number += 1
-            name = f"{base}_{number}"
-        reads = any(i.group == "data" for i in component.inputs)
-        tasks.append(Task(name, component, table if reads else ""))
-        written = next((o.name for o in component.outputs if o.group == "data"), "")
-        table = f"{name}.{written}" if written else table
+        name = _unique_name(component, [task.name for task in tasks])
+        source = ""
+        if component.input_table is not None:
+            source = table
+        tasks.append(Task(name, component, source))
+        if component.output_table is not None:
+            table = f"{name}.{component.output_table.name}"
     return tasks
+
+
+def _unique_name(component: Component, used_names: Sequence[str]) -> str:
+    base = re.sub(r"[^\w-]", "_", component.name).lower()
+    name = base
+    number = 1
+    while name in used_names:
+        number += 1
+        name = f"{base}_{number}"
+    return name
 
 
 def roles_of(components: Sequence[Component]) -> list[str]:
     """Return the roles of some components: guest, host, arbiter, then the others."""
-    found = dict.fromkeys(role for component in components for role in component.roles)
-    return sorted(found, key=lambda role: ORDER.index(role) if role in ORDER else len(ORDER))
+    roles: list[str] = []
+    for component in components:
+        roles += component.roles
+    return sorted(dict.fromkeys(roles), key=_rank)
+
+
+def _rank(role: str) -> int:
+    if role in ORDER:
+        return ORDER.index(role)
+    return len(ORDER)
 
 
 def reader_of(task: Task, tasks: Sequence[Task]) -> str:
-    """Return the name of the first task that reads a table of this one; empty where none does."""
-    return next((later.name for later in tasks if later.source.partition(".")[0] == task.name), "")
+    """Return the name of the first task that reads a table of this one; empty for none."""
+    for later_task in tasks:
+        if later_task.source.partition(".")[0] == task.name:
+            return later_task.name
+    return ""
 
 
 def switched_off(
@@ -110,13 +155,15 @@ def switched_off(
     field: Mapping[str, Any],
     reader: str,
 ) -> bool:
-    """Say whether a parameter would keep columns from the task that reads the table."""
-    return bool(reader) and name in _IDS_ALONE and field.get("default") is not False
+    """True for a parameter whose default would keep columns from the task that reads the table."""
+    return bool(reader) and name in _IDS_ONLY and field.get("default") is not False
 
 
 def first_value(field: Mapping[str, Any]) -> Any:
-    """Return what a required parameter begins with: its default, else its first choice, else None."""
-    return field["default"] if "default" in field else next(iter(field.get("enum", ())), None)
+    """Return a required parameter's initial value: its default, else its first choice, else None."""
+    if "default" in field:
+        return field["default"]
+    return next(iter(field.get("enum", ())), None)
 
 
 def job(
@@ -129,13 +176,17 @@ def job(
     """Return a job, ready to be submitted. Raises `Invalid` with everything that is missing or unknown."""
     components = [task.component for task in tasks]
     roles = roles_of(components)
-    if problems := list(_problems(tasks, roles, parties, data, parameters)):
+    problems = list(_problems(tasks, roles, parties, data, parameters))
+    if problems:
         raise invalid(*problems)
-    common = {task.name: _preset(task, tasks) | {**parameters.get(task.name, {})} for task in tasks}
-    own: dict[str, Any] = {}
+    task_params: dict[str, Any] = {"common": {}}
+    for task in tasks:
+        values = _preset(task, tasks) | dict(parameters.get(task.name, {}))
+        task_params["common"][task.name] = values
     for role in roles:
         tables = {task.name: {"dataset_id": data[role]} for task in readers_of(tasks, role)}
-        own |= {role: {"0": tables}} if tables else {}
+        if tables:
+            task_params[role] = {"0": tables}
     return {
         "flow_id": flow,
         "dag": {"version": "2.0", "components": [_entry(task) for task in tasks]},
@@ -144,36 +195,41 @@ def job(
             "initiator": {"role": roles[0], "node_id": parties[roles[0]]},
             "role": {role: [parties[role]] for role in roles},
             "job_params": {"common": {"sync_type": "callback"}},
-            "task_params": {"common": common, **own},
+            "task_params": task_params,
         },
     }
 
 
 def readers_of(tasks: Sequence[Task], role: str) -> list[Task]:
     """Return the tasks for which a role names a dataset."""
-    return [
-        t for t in tasks if t.reads_datasets and role in t.component.roles and role != "arbiter"
-    ]
+    if role == "arbiter":
+        return []
+    return [task for task in tasks if task.reads_datasets and role in task.component.roles]
 
 
 def _preset(task: Task, tasks: Sequence[Task]) -> dict[str, Any]:
-    fields, reader = task.component.form["properties"], reader_of(task, tasks)
-    required = {name: first_value(fields[name]) for name in task.component.form.get("required", ())}
-    return required | {
-        name: False for name, field in fields.items() if switched_off(name, field, reader)
-    }
+    form = task.component.form
+    fields = form["properties"]
+    reader = reader_of(task, tasks)
+    values = {name: first_value(fields[name]) for name in form.get("required", ())}
+    for name, field in fields.items():
+        if switched_off(name, field, reader):
+            values[name] = False
+    return values
 
 
 def _entry(task: Task) -> dict[str, Any]:
-    one = task.component
-    table = next((i for i in one.inputs if i.group == "data"), None)
+    component = task.component
+    inputs = []
+    if component.input_table is not None and task.source:
+        inputs.append({"type": component.input_table.category, "key": task.source})
     return {
         "name": task.name,
-        "componentName": one.name,
-        "provider": one.provider,
-        "version": one.version,
-        "input": [{"type": table.category, "key": task.source}] if table and task.source else [],
-        "output": [{"type": out.category, "key": out.name} for out in one.outputs],
+        "componentName": component.name,
+        "provider": component.provider,
+        "version": component.version,
+        "input": inputs,
+        "output": [{"type": port.category, "key": port.name} for port in component.outputs],
     }
 
 
@@ -189,10 +245,10 @@ def _problems(
             yield Problem(f"parties.{role}", "is missing: the id of the node that plays it")
         if readers_of(tasks, role) and not data.get(role):
             yield Problem(f"data.{role}", "is missing: a dataset of that node, namespace#name")
-    for path, given in (("parties", parties), ("data", data)):
-        for role in given.keys() - {*roles}:
-            known = f"is not a role of these components; they are {', '.join(roles)}"
-            yield Problem(f"{path}.{role}", known, None, near(role, roles))
+    for path, by_role in (("parties", parties), ("data", data)):
+        for role in by_role.keys() - {*roles}:
+            text = f"is not a role of these components; they are {', '.join(roles)}"
+            yield Problem(f"{path}.{role}", text, None, near(role, roles))
     fields = {task.name: task.component.form["properties"] for task in tasks}
     for name, values in parameters.items():
         if name not in fields:
@@ -200,10 +256,6 @@ def _problems(
             yield Problem(f"parameters.{name}", text, None, near(name, fields))
             continue
         for parameter in values.keys() - fields[name].keys():
-            meant = near(parameter, fields[name])
-            yield Problem(
-                f"parameters.{name}.{parameter}",
-                "is not a parameter of this component",
-                None,
-                meant,
-            )
+            path = f"parameters.{name}.{parameter}"
+            suggestion = near(parameter, fields[name])
+            yield Problem(path, "is not a parameter of this component", None, suggestion)

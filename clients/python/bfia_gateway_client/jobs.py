@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bfia_gateway_client.errors import (
     invalid,
 )
 from bfia_gateway_client.frames import Picture, Reading, of_points, text_columns
-from bfia_gateway_client.progress import OVER, Progress, looks
+from bfia_gateway_client.progress import OVER, Progress, watch_job
 from bfia_gateway_client.transfers import download
 
 _SCHEDULE = "/v1/platform/schedule/job"
@@ -54,24 +54,20 @@ class Jobs(Group[W]):
         what is left out is the component's default. The result may be changed before `plan` and `submit`. Raises
         `Invalid` with everything that is missing or unknown.
         """
-        described = [await self._described(one) for one in components]
+        described = [await self._component(reference) for reference in components]
         return drafting.job(drafting.chained(described), parties, data, parameters or {}, flow)
 
-    async def _described(self, text: str) -> drafting.Component:
-        given, _, name = text.rpartition("/")
-        if not given or not name:
-            raise invalid(
-                Problem(
-                    "components", "must read PROVIDER/COMPONENT, such as reference/HeteroLR", text
-                )
-            )
-        path = path_of("providers", await provider_named(self._wire, given))
+    async def _component(self, reference: str) -> drafting.Component:
+        provider_name, _, name = reference.rpartition("/")
+        if not provider_name or not name:
+            text = "must read PROVIDER/COMPONENT, such as reference/HeteroLR"
+            raise invalid(Problem("components", text, reference))
+        path = path_of("providers", await provider_named(self._wire, provider_name))
         provider = await self._wire.call("GET", path)
         if name not in provider["components_description"]:
-            there = ", ".join(provider["components_description"])
-            raise invalid(
-                Problem("components", f"is not a component of {given}; it has {there}", name)
-            )
+            names = ", ".join(provider["components_description"])
+            text = f"is not a component of {provider_name}; it has {names}"
+            raise invalid(Problem("components", text, name))
         form = await self._wire.call("GET", f"{path}/components/{segment(name)}/parameters")
         return drafting.of_description(provider, name, form)
 
@@ -92,8 +88,8 @@ class Jobs(Group[W]):
         Raises `Invalid` with every mistake and its path, and `Refused`; where the job is kept all the same, its id
         is ``data["job_id"]`` of the error.
         """
-        found = await self._wire.call("POST", f"{_SCHEDULE}/create_all", _body_of(job))
-        return str(found["data"]["job_id"])
+        response = await self._wire.call("POST", f"{_SCHEDULE}/create_all", _body_of(job))
+        return str(response["data"]["job_id"])
 
     @call
     async def list(
@@ -111,14 +107,15 @@ class Jobs(Group[W]):
 
         ``status`` and ``outcome``: words with commas between. ``since``, ``until``: a date or time in UTC.
         """
-        narrow = {
+        query = {
             "status": status,
             "outcome": outcome,
             "flow_id": flow,
             "partner": partner,
+            "since": since,
+            "until": until,
         }
-        narrow |= {"since": since, "until": until}
-        return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, narrow)
+        return await self._list(types.ListedJob, path_of("jobs"), "jobs", limit, query)
 
     @call
     async def show(self, job_id: str) -> types.Job:
@@ -141,40 +138,48 @@ class Jobs(Group[W]):
         where the job is not over after ``timeout`` seconds.
         """
         job: dict[str, Any] = {}
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        with Progress(job_id, shown=progress) as shown:
-            async for job, trouble in looks(lambda: self._look(job_id), self._wire.sleep):
-                shown.show(job["progress"] / 100, trouble or _in_short(job))
-                if job["status"] not in OVER and time.monotonic() >= until:
+        deadline = math.inf
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
+        with Progress(job_id, shown=progress) as bar:
+            async for job, trouble in self._states(job_id):
+                bar.show(job["progress"] / 100, trouble or _state_line(job))
+                if job["status"] not in OVER and time.monotonic() >= deadline:
                     raise StillRunning(f"{job_id} is {job['status']} after {timeout:g} s")
         if check and job["outcome"] != "SUCCEEDED":
-            failure = job["failure"] or {"reason": job["outcome"], "message": ""}
-            where = " ".join(
-                f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)
-            )
-            words = dict.fromkeys(
-                (job["outcome"], failure["reason"], where, failure.get("message", ""))
-            )
-            meant = {}
-            with suppress(GatewayError):
-                meant = await self._wire.call("GET", path_of("reasons", failure["reason"]))
-            raise JobFailed(
-                f"{job_id} {': '.join(filter(None, words))}",
-                reason=failure["reason"],
-                next_step=next_step_of(meant.get("next_step", ""), job, failure),
-                data=failure,
-            )
+            raise await self._failure_of(job)
         return types.Job.model_validate(job)
+
+    async def _failure_of(self, job: Mapping[str, Any]) -> JobFailed:
+        failure = job["failure"] or {"reason": job["outcome"], "message": ""}
+        reason = failure["reason"]
+        places = [f"{key} {failure[key]}" for key in ("task", "role", "node") if failure.get(key)]
+        words = (job["outcome"], reason, " ".join(places), failure.get("message", ""))
+        explanation = {}
+        with suppress(GatewayError):  # a partner's own reasons are not explained
+            explanation = await self._wire.call("GET", path_of("reasons", reason))
+        return JobFailed(
+            f"{job['job_id']} {': '.join(filter(None, dict.fromkeys(words)))}",
+            reason=reason,
+            next_step=next_step_of(explanation.get("next_step", ""), job, failure),
+            data=failure,
+        )
 
     @stream
     async def states(self, job_id: str) -> AsyncIterator[types.Job]:
         """Yield a job several times a second until it is over."""
-        async for job, _ in looks(lambda: self._look(job_id), self._wire.sleep):
+        async for job, _ in self._states(job_id):
             yield types.Job.model_validate(job)
 
-    async def _look(self, job_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._wire.call("GET", path_of("jobs", job_id))
-        return found
+    def _states(self, job_id: str) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
+        async def fetch() -> dict[str, Any]:
+            return await self._fetch(job_id)
+
+        return watch_job(fetch, self._wire.sleep)
+
+    async def _fetch(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = await self._wire.call("GET", path_of("jobs", job_id))
+        return job
 
     @stream
     async def logs(
@@ -191,41 +196,36 @@ class Jobs(Group[W]):
 
         ``tail``: only so many at the end, 0: all. ``level``: debug (all), info or error, and worse.
         """
-        job = await self._look(job_id)
-        runs = [
-            {
-                **run,
-                "task": run["task_name"],
-                "party": f"{run['party']['role']}.{run['party']['index']}",
-            }
-            for run in job["runs"]
-        ]
-        fits = [run for run in runs if task in ("", run["task"]) and party in ("", run["party"])]
-        chosen = max(_of_one("run", fits, runs), key=lambda run: int(run["attempt"]))
-        query = {
-            "tail": tail or None,
-            "level": level,
-            "follow": follow,
-        }
+        job = await self._fetch(job_id)
+        runs = []
+        for run in job["runs"]:
+            label = f"{run['party']['role']}.{run['party']['index']}"
+            runs.append({**run, "task": run["task_name"], "party": label})
+        matches = []
+        for run in runs:
+            if task in ("", run["task"]) and party in ("", run["party"]):
+                matches.append(run)
+        newest = max(_of_one_party("run", matches, runs), key=lambda run: int(run["attempt"]))
+        query = {"tail": tail or None, "level": level, "follow": follow}
         if follow:
-            async for event, line in self._wire.events(chosen["log"], query):
+            async for event, line in self._wire.events(newest["log"], query):
                 if event != "end":
                     yield harmless(line)
         else:
-            async for line in self._wire.lines(chosen["log"], query):
+            async for line in self._wire.lines(newest["log"], query):
                 yield harmless(line)
 
     @call
     async def timeline(self, job_id: str) -> Entries[types.TimelineEntry]:
         """Return all that happened to a job here, in its order."""
-        found = await self._wire.call("GET", path_of("jobs", job_id, "timeline"))
-        return types.Timeline.model_validate(found).timeline
+        response = await self._wire.call("GET", path_of("jobs", job_id, "timeline"))
+        return types.Timeline.model_validate(response).timeline
 
     @call
     async def outputs(self, job_id: str) -> Entries[types.Output]:
-        """Return what the runs here left: tables, models, reports."""
-        found = await self._wire.call("GET", path_of("jobs", job_id, "outputs"))
-        return types.Outputs.model_validate(found).outputs
+        """Return the outputs of the runs here: tables, models, reports."""
+        response = await self._wire.call("GET", path_of("jobs", job_id, "outputs"))
+        return types.Outputs.model_validate(response).outputs
 
     @call
     async def table(
@@ -244,20 +244,17 @@ class Jobs(Group[W]):
         Columns that the run declares as text, its ids, and those that ``text`` names are kept as text. Raises
         `Invalid` for another kind of output, and where neither library is installed.
         """
-        with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as shown:
+        with Reading(to) as reading, Progress(f"fetching {key}", shown=progress) as bar:
             party = party or await self._party(job_id, "outputs", task, key)
-            about = await self._wire.call(
-                "GET", path_of("jobs", job_id, "metadata", task, party, key)
-            )
-            (described,) = about["outputs"]
-            if drafting.group_of(described["type"]) != "data":
-                raise invalid(
-                    Problem("key", f"is a {described['type']}, not a table; there is download", key)
-                )
-            known = text_columns(described["columns"], described["id_column"])
+            path = path_of("jobs", job_id, "metadata", task, party, key)
+            metadata = await self._wire.call("GET", path)
+            (output,) = metadata["outputs"]
+            if drafting.group_of(output["type"]) != "data":
+                problem = f"is a {output['type']}, not a table; there is download"
+                raise invalid(Problem("key", problem, key))
             path = await self._path(job_id, "outputs", task, key, party)
-            await download(self._wire, f"{path}/download", reading.file, shown.moved)
-            return reading.frame([*text, *known])
+            await download(self._wire, f"{path}/download", reading.file, bar.moved)
+            return reading.frame([*text, *text_columns(output["columns"], output["id_column"])])
 
     @call
     async def download(
@@ -272,9 +269,9 @@ class Jobs(Group[W]):
     ) -> Path:
         """Write an output as it lies in the storage into a file (default: the key), and return its path."""
         target = Path(file or key)
-        with Progress(f"fetching {key}", shown=progress) as shown:
+        with Progress(f"fetching {key}", shown=progress) as bar:
             path = await self._path(job_id, "outputs", task, key, party)
-            await download(self._wire, f"{path}/download", target, shown.moved)
+            await download(self._wire, f"{path}/download", target, bar.moved)
         return target
 
     @call
@@ -307,18 +304,16 @@ class Jobs(Group[W]):
         to: str = "",
     ) -> Any:
         """Return a table of a report, such as the loss of each iteration, as a frame; default: the first."""
-        found = await self._wire.call("GET", await self._path(job_id, "reports", task, key, party))
-        if not found["series"]:
-            raise invalid(
-                Problem("key", "this report has no tables: report() returns its values", key)
-            )
-        fits = [one for one in found["series"] if series in ("", one["name"])]
-        if not fits:
-            there = ", ".join(one["name"] for one in found["series"])
-            raise invalid(
-                Problem("series", f"is not a table of this report; there are: {there}", series)
-            )
-        return of_points(fits[0]["columns"], fits[0]["points"], to)
+        report = await self._wire.call("GET", await self._path(job_id, "reports", task, key, party))
+        if not report["series"]:
+            text = "this report has no tables: report() returns its values"
+            raise invalid(Problem("key", text, key))
+        for table in report["series"]:
+            if series in ("", table["name"]):
+                return of_points(table["columns"], table["points"], to)
+        names = ", ".join(table["name"] for table in report["series"])
+        text = f"is not a table of this report; there are: {names}"
+        raise invalid(Problem("series", text, series))
 
     @call
     async def plot(
@@ -331,12 +326,14 @@ class Jobs(Group[W]):
         series: str = "",
     ) -> Picture:
         """Return a report as a picture, which a notebook shows; ``series``: one of its ``plots``."""
-        pieces: Entries[bytes] = []
+        svg = bytearray()
+
+        def receive(piece: bytes, total: int | None) -> None:
+            svg.extend(piece)
+
         path = await self._path(job_id, "reports", task, key, party)
-        await self._wire.fetch(
-            f"{path}/plot", lambda piece, _: pieces.append(piece), {"series": series}
-        )
-        return Picture(b"".join(pieces).decode())
+        await self._wire.fetch(f"{path}/plot", receive, {"series": series})
+        return Picture(svg.decode())
 
     async def _path(
         self,
@@ -357,15 +354,19 @@ class Jobs(Group[W]):
         key: str,
     ) -> str:
         """Return the one party here that has an output or a report. Raises `Invalid`."""
-        found = (await self._wire.call("GET", path_of("jobs", job_id, kind)))[kind]
-        fits = [one for one in found if (one["task"], one["key"]) == (task, key)]
-        return str(_of_one(kind.removesuffix("s"), fits, found)[-1]["party"])
+        response = await self._wire.call("GET", path_of("jobs", job_id, kind))
+        entries = response[kind]
+        matches = [entry for entry in entries if (entry["task"], entry["key"]) == (task, key)]
+        return str(_of_one_party(kind.removesuffix("s"), matches, entries)[-1]["party"])
 
     @call
     async def stop(self, job_id: str, task: str = "") -> None:
         """Stop a job at every node, or one task with all that needs its output. A second stop changes nothing."""
-        body = {"job_id": job_id, **({"task_name": task} if task else {})}
-        await self._wire.call("POST", f"{_SCHEDULE}/{'stop_task' if task else 'stop_all'}", body)
+        if task:
+            body = {"job_id": job_id, "task_name": task}
+            await self._wire.call("POST", f"{_SCHEDULE}/stop_task", body)
+        else:
+            await self._wire.call("POST", f"{_SCHEDULE}/stop_all", {"job_id": job_id})
 
     @call
     async def rerun(
@@ -411,33 +412,31 @@ class Jobs(Group[W]):
         )
 
 
-def _of_one(
+def _of_one_party(
     kind: str,
-    fits: Sequence[Mapping[str, Any]],
-    found: Sequence[Mapping[str, Any]],
+    matches: Sequence[Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-    """Return the entries that fit, which are all of one task and party. Raises `Invalid` where that is not so."""
-    if len({(one["task"], one["party"]) for one in fits}) == 1:
-        return fits
-    there = ", ".join(
-        dict.fromkeys(f"{one['task']} {one.get('key', '')} of {one['party']}" for one in found)
-    )
-    what = f"more than one {kind}" if fits else f"no {kind}"
-    raise invalid(
-        Problem("party" if fits else "task", f"{what} here matches; there are: {there or 'none'}")
-    )
+    """Return the matching entries, all of one task and party. Raises `Invalid` for none and for several."""
+    if len({(entry["task"], entry["party"]) for entry in matches}) == 1:
+        return matches
+    labels = [f"{entry['task']} {entry.get('key', '')} of {entry['party']}" for entry in entries]
+    choices = ", ".join(dict.fromkeys(labels)) or "none"
+    if matches:
+        text = f"more than one {kind} here matches; there are: {choices}"
+        raise invalid(Problem("party", text))
+    raise invalid(Problem("task", f"no {kind} here matches; there are: {choices}"))
 
 
-def _in_short(job: Mapping[str, Any]) -> str:
-    """Return the state of a job in a line: what runs, or what is waited for."""
-    running = [task["name"] for task in job["tasks"] if task["status"] == "RUNNING"]
+def _state_line(job: Mapping[str, Any]) -> str:
+    """Return a job's state with its running tasks, else with the reason why it waits."""
+    running = ", ".join(task["name"] for task in job["tasks"] if task["status"] == "RUNNING")
     waiting = (job["waiting"] or {}).get("message", "")
-    return " ".join(filter(None, (job["outcome"] or job["status"], ", ".join(running) or waiting)))
+    return " ".join(filter(None, (job["outcome"] or job["status"], running or waiting)))
 
 
 def _body_of(job: Any) -> dict[str, Any]:
     if not isinstance(job, Mapping):
-        raise invalid(
-            Problem("job", "must be a mapping, such as json.load or jobs.draft returns", job)
-        )
+        text = "must be a mapping, such as json.load or jobs.draft returns"
+        raise invalid(Problem("job", text, job))
     return {**job}

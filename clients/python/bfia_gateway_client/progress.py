@@ -8,18 +8,15 @@ from typing import Any, TextIO
 
 from bfia_gateway_client.errors import GatewayError, NoAnswer
 
-_WIDTH = 30
-SILENT_SECONDS = 300.0
-"""seconds for which a node that has responded may be silent, such as while it is upgraded"""
-STARTING_SECONDS = 30.0
-"""seconds for which a node may be silent at first: it has just been started, or its address is wrong"""
-PAUSE = 0.3
-"""seconds between two requests"""
+_WIDTH = 30  # characters of the bar on a terminal
+SILENT_SECONDS = 300.0  # of a node that has responded before, such as during an upgrade
+STARTING_SECONDS = 30.0  # of a node that has not: it has just been started, or its address is wrong
+PAUSE = 0.3  # seconds between two requests
 OVER = ("FINISHED", "REJECTED")
 
 
 class Progress:
-    """How far something is. Use as a context."""
+    """A progress bar. Use as a context."""
 
     def __init__(
         self,
@@ -30,11 +27,13 @@ class Progress:
         page: Any = None,
         translate: Callable[[str], str] = str,
     ) -> None:
-        """``page``: IPython's ``display``, in whose cell it stands; default: that of the notebook this runs in."""
+        """``page``: IPython's ``display``; default: that of the notebook, if this runs in one."""
         self._title = _harmless(title)
         self._translate = translate
         self._screen = screen or sys.stderr
-        self._page: Any = (page or _notebook()) if shown else None
+        self._page: Any = None
+        if shown:
+            self._page = page or _notebook()
         self._on_screen = shown and self._page is None and self._screen.isatty()
         self._handle: Any = None
         self._last = ""
@@ -49,41 +48,52 @@ class Progress:
             self._screen.flush()
 
     def moved(self, length: int, total: int | None) -> None:
-        """Show that so many more bytes of a total were moved; none: all are sent, and the node checks them."""
+        """Show that so many more bytes of a total were moved.
+
+        A length of 0 means that all bytes are sent, and the node checks them.
+        """
         self._done += length
-        text = f"{_amount(self._done)} / {_amount(total)}" if total else _amount(self._done)
-        text = text if length else self._translate(f"{text}, checked by the node")
-        self.show(self._done / total if total else None, text)
+        text = _amount(self._done)
+        part = None
+        if total:
+            text = f"{text} / {_amount(total)}"
+            part = self._done / total
+        if not length:
+            text = self._translate(f"{text}, checked by the node")
+        self.show(part, text)
 
     def show(self, part: float | None, text: str) -> None:
-        """Show which part is done, 0 to 1, None where that is not known, and a text beside it."""
-        line = f"{part:.3f} {text}" if part is not None else text
+        """Show the done part, from 0 to 1 or None if it is not known, and a text beside it."""
+        line = text
+        if part is not None:
+            line = f"{part:.3f} {text}"
         if line == self._last:
             return
         self._last = line
-        clean = _harmless(text)
+        clean_text = _harmless(text)
         if self._page is not None:
-            self._on_page(part, clean)
+            self._on_page(part, clean_text)
         elif self._on_screen:
-            filled = round(_WIDTH * min(part, 1)) if part is not None else 0
-            bar = (
-                f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} "
-                if part is not None
-                else ""
-            )
-            self._screen.write(f"\r\x1b[K{self._title}: {bar}{clean}")
+            self._screen.write(f"\r\x1b[K{self._title}: {_bar(part)}{clean_text}")
             self._screen.flush()
 
     def _on_page(self, part: float | None, text: str) -> None:
-        value = "" if part is None else f' value="{min(part, 1):.3f}"'
-        shown = _Html(
-            f"<div>{html.escape(self._title)} <progress{value}></progress> {html.escape(text)}</div>",
-            text,
-        )
+        value = ""
+        if part is not None:
+            value = f' value="{min(part, 1):.3f}"'
+        bar = f"<progress{value}></progress>"
+        page = f"<div>{html.escape(self._title)} {bar} {html.escape(text)}</div>"
         if self._handle is None:
-            self._handle = self._page(shown, display_id=True)
+            self._handle = self._page(_Html(page, text), display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(_Html(page, text))
+
+
+def _bar(part: float | None) -> str:
+    if part is None:
+        return ""
+    filled = round(_WIDTH * min(part, 1))
+    return f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {part:4.0%} "
 
 
 def _harmless(text: str) -> str:
@@ -91,11 +101,13 @@ def _harmless(text: str) -> str:
 
 
 def _amount(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+    if count >= 2**20:
+        return f"{count / 2**20:.1f} MiB"
+    return f"{count / 2**10:.1f} KiB"
 
 
 class _Html:
-    """What a notebook shows."""
+    """HTML for a notebook, with a plain text for everything else."""
 
     def __init__(self, text: str, plain: str) -> None:
         self._text, self._plain = text, plain
@@ -116,32 +128,46 @@ def _notebook() -> Any:
     return sys.modules["IPython.display"].display
 
 
-async def looks(
+def _ignore(notice: str) -> None:
+    pass
+
+
+async def watch_job(
     fetch: Callable[[], Awaitable[dict[str, Any]]],
     sleep: Callable[[float], Awaitable[None]],
     *,
     now: Callable[[], float] = time.monotonic,
-    notice: Callable[[str], None] = lambda _: None,
+    notice: Callable[[str], None] = _ignore,
 ) -> AsyncGenerator[tuple[dict[str, Any], str], None]:
-    """Yield the job until it is over; with a notice where that is its last known state, as the node is silent.
+    """Yield the job until it is over; while the node is silent, its last known state and a notice.
 
-    ``notice`` takes it while nothing is known yet. Raises `GatewayError` for a refusal and a long silence.
+    ``notice`` gets the first notice if no state is known yet. Raises `GatewayError` for a refusal and for a long
+    silence.
     """
-    known: dict[str, Any] = {}
-    since: float | None = None
-    while not known or known["status"] not in OVER:
+    job: dict[str, Any] = {}
+    silent_since: float | None = None
+    while job.get("status") not in OVER:
+        trouble = ""
         try:
-            known, since, trouble = await fetch(), None, ""
+            job = await fetch()
+            silent_since = None
         except GatewayError as error:
-            first, since = since is None, now() if since is None else since
-            limit = SILENT_SECONDS if known else STARTING_SECONDS
-            silent = isinstance(error, NoAnswer) or error.reason == "DATABASE_AWAY"
-            if not silent or now() - since >= limit:
+            if not _is_silence(error):
+                raise
+            first = silent_since is None
+            if silent_since is None:
+                silent_since = now()
+            limit = SILENT_SECONDS if job else STARTING_SECONDS
+            if now() - silent_since >= limit:
                 raise
             trouble = f"{error.message}; retrying for up to {limit:g} s"
-            if first and not known:
+            if first and not job:
                 notice(trouble)
-        if known:
-            yield known, trouble
-        if known.get("status") not in OVER:
+        if job:
+            yield job, trouble
+        if job.get("status") not in OVER:
             await sleep(PAUSE)
+
+
+def _is_silence(error: GatewayError) -> bool:
+    return isinstance(error, NoAnswer) or error.reason == "DATABASE_AWAY"
