@@ -235,8 +235,8 @@ def _cell_texts(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
     for index, (name, value) in enumerate(zip(columns, row, strict=True)):
         text = cell(value)
         if name in _TRANSLATED_COLUMNS or (index == 0 and not name):
-            text = harmless(t(text))
-        texts.append(text)
+            text = t(text)
+        texts.append(harmless(text))
     return texts
 
 

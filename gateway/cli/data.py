@@ -51,6 +51,7 @@ def _option(
     return Annotated[kind, typer.Option(*names, help=text)], default
 
 
+# Options of all commands that add a dataset.
 _TABLE = {
     "namespace": _option(str, ..., "First part of the dataset's id."),
     "name": _option(str, ..., "Second part."),
@@ -58,8 +59,8 @@ _TABLE = {
     "label": _option(str, "", "Column with the label."),
     "description": _option(str, "", "Free text."),
 }
-"""options of every way to a dataset"""
-_SENT = _TABLE | {
+# Options of the commands that send a table.
+_UPLOAD = _TABLE | {
     "partitions": _option(int, 1, "Into how many files it is divided, by match id."),
     "extend_sid": _option(
         bool, False, "Put a unique column sid first; match ids may repeat then.", "--extend-sid"
@@ -69,7 +70,6 @@ _SENT = _TABLE | {
         str, "", "Which of the node's storages, `file` for its folder; else the first."
     ),
 }
-"""options of a table that is sent"""
 
 
 def _path(dataset: str, rest: str = "") -> str:
@@ -84,7 +84,7 @@ def _path(dataset: str, rest: str = "") -> str:
     commands,
     "upload",
     "breast_guest.csv --namespace experiment --name guest --match-id id --label y",
-    options=_SENT,
+    options=_UPLOAD,
 )
 def upload(
     node: Client,
@@ -109,13 +109,14 @@ def upload(
 
     encoding = "" if encoding == "auto" else encoding
     sent_as = "stdin.csv" if str(file) == "-" else file.name
-    with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as shown:
-        watched = Watched(source, shown.moved)
-        found = _sent(node, sent_as, watched, table | {"head": head}, delimiter, encoding)
-    yield found
-    _print_stored(found)
-    say(_read_as(found))
-    warn(found.get("warnings", []))
+    with opened(file) as source, Progress(f"sending {sent_as}", translate=t) as progress:
+        watched = Watched(source, progress.moved)
+        fields = table | {"head": head}
+        stored = _send_table(node, sent_as, watched, fields, delimiter, encoding)
+    yield stored
+    _print_stored(stored)
+    say(_format_text(stored))
+    warn(stored.get("warnings", []))
 
 
 @command(
@@ -123,7 +124,7 @@ def upload(
     "import",
     '--from mysql+pymysql://reader@10.0.0.9/crm --query "select id, y, income from customers"'
     " --namespace experiment --name guest --match-id id --label y --password-file crm.password",
-    options=_SENT,
+    options=_UPLOAD,
 )
 def import_dataset(
     node: Client,
@@ -139,50 +140,57 @@ def import_dataset(
     from gateway.data.table_format import UTF8
     from gateway.store.source import Source
 
-    word = os.environ.get(SOURCE_PASSWORD, "")
+    password = os.environ.get(SOURCE_PASSWORD, "")
     if password_file is not None:
-        word = content(password_file).decode(errors="replace")
-    database = Source(source, word.rstrip("\r\n"))
+        password = content(password_file).decode(errors="replace")
+    database = Source(source, password.rstrip("\r\n"))
     with database.selected(query) as rows:
-        found = _sent(node, database.name, rows, table, ",", UTF8)
-    yield found
-    _print_stored(found)
-    warn(found.get("warnings", []))
+        stored = _send_table(node, database.name, rows, table, ",", UTF8)
+    yield stored
+    _print_stored(stored)
+    warn(stored.get("warnings", []))
 
 
-def _sent(
+def _send_table(
     node: Client,
     sent_as: str,
     file: Any,
-    table: dict[str, Any],
+    fields: Mapping[str, Any],
     delimiter: str,
     encoding: str,
 ) -> dict[str, Any]:
+    """Send a table; return the stored dataset. Raises `CallFailed`."""
     from bfia_gateway_client.transfers import send_table
 
-    meta = {"match_id_name": table.pop("match_id"), "label_name": table.pop("label")}
-    meta |= {"delimiter": delimiter, "encoding": encoding}
+    form = dict(fields)
+    meta = {
+        "match_id_name": form.pop("match_id"),
+        "label_name": form.pop("label"),
+        "delimiter": delimiter,
+        "encoding": encoding,
+    }
     try:
-        return node.done(send_table(node.wire, sent_as, file, table, meta))
+        return node.done(send_table(node.wire, sent_as, file, form, meta))
     except CallFailed as error:
         if error.reason != "DATASET_EXISTS":
             raise
-        text = f"DATASET_EXISTS: {table['namespace']}#{table['name']} exists; to replace it: --overwrite"
+        dataset_id = f"{form['namespace']}#{form['name']}"
+        text = f"DATASET_EXISTS: {dataset_id} exists; to replace it: --overwrite"
         raise CallFailed(text, error.code, error.reason, error.data) from None
 
 
-def _print_stored(found: Mapping[str, Any]) -> None:
-    rows, columns = counted(found["count"], "row"), counted(len(found["columns"]), "column")
-    say(
-        f"stored {found['dataset_id']}: {rows}, {columns}, {counted(found['partitions'], 'partition')}"
-    )
+def _print_stored(stored: Mapping[str, Any]) -> None:
+    rows = counted(stored["count"], "row")
+    columns = counted(len(stored["columns"]), "column")
+    partitions = counted(stored["partitions"], "partition")
+    say(f"stored {stored['dataset_id']}: {rows}, {columns}, {partitions}")
 
 
-def _read_as(found: Mapping[str, Any]) -> str:
+def _format_text(dataset: Mapping[str, Any]) -> str:
     from gateway.data.table_format import encoding_name
 
-    delimiter = "tab" if found["delimiter"] == "\t" else found["delimiter"]
-    return f"read as {encoding_name(found['encoding'])}, delimiter {delimiter}"
+    delimiter = "tab" if dataset["delimiter"] == "\t" else dataset["delimiter"]
+    return f"read as {encoding_name(dataset['encoding'])}, delimiter {delimiter}"
 
 
 @command(
@@ -214,18 +222,19 @@ def register(
         "count": count,
         "overwrite": overwrite,
         "reason": reason,
-    }
-    body |= {
         "match_id_name": table.pop("match_id"),
         "label_name": table.pop("label"),
         **table,
     }
-    found = node.call("POST", "/api/v1/datasets", body, timeout=None)
-    yield found
-    columns, files = counted(len(found["columns"]), "column"), counted(found["partitions"], "file")
-    rows = "rows not counted" if found["count"] is None else counted(found["count"], "row")
-    say(f"registered {found['dataset_id']}: {rows}, {columns}, {files} of {found['format']}")
-    warn(found["warnings"])
+    dataset = node.call("POST", "/api/v1/datasets", body, timeout=None)
+    yield dataset
+    rows = "rows not counted"
+    if dataset["count"] is not None:
+        rows = counted(dataset["count"], "row")
+    columns = counted(len(dataset["columns"]), "column")
+    files = counted(dataset["partitions"], "file")
+    say(f"registered {dataset['dataset_id']}: {rows}, {columns}, {files} of {dataset['format']}")
+    warn(dataset["warnings"])
 
 
 @command(commands, "list", "--namespace experiment", options=options.paged())
@@ -235,67 +244,78 @@ def list_datasets(
     **page: Any,
 ) -> Output:
     """List the datasets that were uploaded here."""
-    found = node.get("/api/v1/datasets", namespace=namespace, **page)
-    yield found
-    columns = {
+    response = node.get("/api/v1/datasets", namespace=namespace, **page)
+    yield response
+    columns: Columns = {
         "dataset": "dataset_id",
         "rows": "count",
         "columns": "columns",
         "size": size("size"),
-    }
-    place: Columns = {"storage": lambda one: one["storage"].removeprefix("file")}
-    more = {
+        "storage": lambda dataset: dataset["storage"].removeprefix("file"),
         "created (UTC)": when("created_at", 16),
         "disabled": "disabled",
         "description": "description",
     }
-    listing(
-        found,
-        "datasets",
-        "dataset",
-        {
-            **columns,
-            **place,
-            **more,
-        },
-    )
+    listing(response, "datasets", "dataset", columns)
 
 
 @command(commands, "show", "experiment#breast_hetero_guest")
 def show_dataset(node: Client, dataset: DatasetId) -> Output:
     """Show a dataset: its columns, where it came from, who may use it, which jobs do."""
-    found = node.get(_path(dataset))
-    yield found
-    read_as = f"{found['format']}, where it lies" if found["in_place"] else _read_as(found)
-    count, came_from = found["count"], f"{found['origin']} ({amount(found['size'])}), {t(read_as)}"
-    if count is None:
-        count = "not counted (data register --count)"
-    if not found["origin"]:
-        came_from = f"{t('left in the storage, not uploaded')} ({amount(found['size'])})"
-        count = t("not known") if found["count"] is None else count
-    rows = [
-        ["rows", count],
-        ["partitions", found["partitions"]],
-        ["state", t("disabled" if found["disabled"] else "enabled")],
-        ["description", found["description"]],
-        ["from", came_from],
-        ["created (UTC)", found["created_at"][:16].replace("T", " ")],
-        ["match id", found["match_id_name"]],
-        ["label", found["label_name"]],
-        ["sid", found["sid"]],
-        ["meta", json.dumps(found["meta"], ensure_ascii=False) if found["meta"] else ""],
-        ["sha256", found["checksum"]],
-        ["used by", found["used_by"] or t("no job under way")],
-    ]
-    rows += [["changed", _changed(found)]] if found["changed"] else []
-    rows += [["storage", ": ".join(filter(None, (found["storage"], found["away"])))]]
-    table(dataset, ["", ""], rows)
-    listing({"columns": found["columns"]}, "columns", "column", {"name": "name", "type": "type"})
-    if found["grants"]:
-        _print_grants(found)
+    response = node.get(_path(dataset))
+    yield response
+    table(dataset, ["", ""], _dataset_rows(response))
+    columns: Columns = {"name": "name", "type": "type"}
+    listing({"columns": response["columns"]}, "columns", "column", columns)
+    if response["grants"]:
+        _print_grants(response)
     else:
-        say(_ungranted(found["grants_default"]))
-    warn(found["warnings"])
+        say(_default_grant_text(response["grants_default"]))
+    warn(response["warnings"])
+
+
+def _dataset_rows(dataset: Mapping[str, Any]) -> list[list[Any]]:
+    meta = ""
+    if dataset["meta"]:
+        meta = json.dumps(dataset["meta"], ensure_ascii=False)
+    rows = [
+        ["rows", _row_count(dataset)],
+        ["partitions", dataset["partitions"]],
+        ["state", t("disabled" if dataset["disabled"] else "enabled")],
+        ["description", dataset["description"]],
+        ["from", _origin(dataset)],
+        ["created (UTC)", dataset["created_at"][:16].replace("T", " ")],
+        ["match id", dataset["match_id_name"]],
+        ["label", dataset["label_name"]],
+        ["sid", dataset["sid"]],
+        ["meta", meta],
+        ["sha256", dataset["checksum"]],
+        ["used by", dataset["used_by"] or t("no job under way")],
+    ]
+    if dataset["changed"]:
+        rows.append(["changed", _change_text(dataset)])
+    storage = ": ".join(filter(None, (dataset["storage"], dataset["away"])))
+    rows.append(["storage", storage])
+    return rows
+
+
+def _row_count(dataset: Mapping[str, Any]) -> Any:
+    if dataset["count"] is not None:
+        return dataset["count"]
+    if not dataset["origin"]:
+        return t("not known")
+    return "not counted (data register --count)"
+
+
+def _origin(dataset: Mapping[str, Any]) -> str:
+    size_text = amount(dataset["size"])
+    if not dataset["origin"]:
+        return f"{t('left in the storage, not uploaded')} ({size_text})"
+    if dataset["in_place"]:
+        format_text = f"{dataset['format']}, where it lies"
+    else:
+        format_text = _format_text(dataset)
+    return f"{dataset['origin']} ({size_text}), {t(format_text)}"
 
 
 @command(
@@ -319,28 +339,29 @@ def edit(
 
     A table of several partitions is divided by its match id, and keeps it.
     """
-    change: dict[str, Any] = {
-        "match_id_name": match_id,
-        "label_name": label,
-        "description": description,
-    }
+    change: dict[str, Any] = {}
+    if match_id is not None:
+        change["match_id_name"] = match_id
+    if label is not None:
+        change["label_name"] = label
+    if description is not None:
+        change["description"] = description
     if meta is not None:
         try:
-            change["meta"] = json.loads(meta)
+            new_meta = json.loads(meta)
         except (ValueError, RecursionError):
-            raise CallFailed(
-                f"--meta must be a JSON object (got {meta!r})", EXIT_BAD_INPUT
-            ) from None
-    change = {key: value for key, value in change.items() if value is not None}
+            text = f"--meta must be a JSON object (got {meta!r})"
+            raise CallFailed(text, EXIT_BAD_INPUT) from None
+        if new_meta is not None:
+            change["meta"] = new_meta
     if not change:
-        raise CallFailed(
-            "nothing to change: give --match-id, --label, --description or --meta", EXIT_BAD_INPUT
-        )
-    found = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=None)
-    yield found
-    say(
-        f"changed {dataset}: match id {found['match_id_name'] or 'none'}, label {found['label_name'] or 'none'}"
-    )
+        text = "nothing to change: give --match-id, --label, --description or --meta"
+        raise CallFailed(text, EXIT_BAD_INPUT)
+    response = node.call("PATCH", _path(dataset), {**change, "reason": reason}, timeout=None)
+    yield response
+    new_match_id = response["match_id_name"] or "none"
+    new_label = response["label_name"] or "none"
+    say(f"changed {dataset}: match id {new_match_id}, label {new_label}")
 
 
 @command(commands, "preview", "experiment#breast_hetero_guest --rows 5")
@@ -357,20 +378,17 @@ def preview(
     ] = 10,
 ) -> Output:
     """Show the first rows of a dataset."""
-    found = node.get(_path(dataset, "/preview"), rows=rows)
-    yield found
-    about = node.get(_path(dataset))
-    keys = (about["match_id_name"], about["label_name"])
-    table(
-        "",
-        found["columns"],
-        found["rows"],
-        [one for one in reversed(found["columns"]) if one not in keys],
-    )
-    if found["left_out"]:
-        say(f"not shown: {found['left_out']}", err=True)
-    if found["changed"]:
-        warn([_changed(found)])
+    response = node.get(_path(dataset, "/preview"), rows=rows)
+    yield response
+    description = node.get(_path(dataset))
+    key_columns = (description["match_id_name"], description["label_name"])
+    columns = response["columns"]
+    spare = [name for name in reversed(columns) if name not in key_columns]
+    table("", columns, response["rows"], spare)
+    if response["left_out"]:
+        say(f"not shown: {response['left_out']}", err=True)
+    if response["changed"]:
+        warn([_change_text(response)])
 
 
 @command(commands, "download", "experiment#breast_hetero_guest -o guest.csv")
@@ -384,7 +402,10 @@ def download(
     force: options.Force = False,
 ) -> Output:
     """Fetch a dataset as it is stored; its checksum is compared before the file appears."""
-    target = output or Path(f"{dataset.partition('#')[2]}.{node.get(_path(dataset))['format']}")
+    target = output
+    if target is None:
+        extension = node.get(_path(dataset))["format"]
+        target = Path(f"{dataset.partition('#')[2]}.{extension}")
     yield from save(node, _path(dataset, "/download"), target, force)
 
 
@@ -402,8 +423,11 @@ def delete(
     path = _path(dataset)
     if not yes and not as_json:
         typer.confirm(t(f"Delete {dataset} for good?"), abort=True, err=True)
-    found = node.delete(path)
-    print_json(found) if as_json else say(f"deleted {dataset}")
+    response = node.delete(path)
+    if as_json:
+        print_json(response)
+    else:
+        say(f"deleted {dataset}")
 
 
 @command(commands, "disable", 'experiment#breast_hetero_guest -m "units are wrong"')
@@ -440,7 +464,8 @@ def publish(
 ) -> Output:
     """Let partners with a contract see name, columns and count, and apply for its use. Rows are never shown."""
     yield node.call("PUT", _path(dataset, "/published"), {"nodes": to or [], "reason": reason})
-    say(f"{dataset} is published for {', '.join(to) if to else 'every partner with a contract'}")
+    partners = ", ".join(to) if to else "every partner with a contract"
+    say(f"{dataset} is published for {partners}")
 
 
 @command(commands, "unpublish", "experiment#breast_hetero_guest")
@@ -467,15 +492,15 @@ def grant(
 
     A node without a route here is refused: its id may be a typo.
     """
-    body = {
-        "reason": reason,
-        **({"force": True} if force else {}),
-        **({"days": days} if days else {}),
-    }
-    found = node.call("PUT", _path(dataset, f"/grants/{segment(node_id)}"), body)
-    yield found
-    say(f"{dataset} is granted to {node_id} {_until(found)}")
-    warn(found.get("warnings", []))
+    body: dict[str, Any] = {"reason": reason}
+    if force:
+        body["force"] = True
+    if days:
+        body["days"] = days
+    response = node.call("PUT", _path(dataset, f"/grants/{segment(node_id)}"), body)
+    yield response
+    say(f"{dataset} is granted to {node_id} {_until(response)}")
+    warn(response.get("warnings", []))
 
 
 @command(commands, "revoke", "experiment#breast_hetero_guest JG0100002200000020")
@@ -509,50 +534,48 @@ def grants(
     **page: Any,
 ) -> Output:
     """List what was granted to whom, until when; ended grants too."""
-    found = node.get(
+    response = node.get(
         "/api/v1/dataset-grants",
         node=node_id,
         dataset_id=dataset,
         **page,
     )
-    yield found
-    _print_grants(found)
-    say(_ungranted(found["default"]))
+    yield response
+    _print_grants(response)
+    say(_default_grant_text(response["default"]))
 
 
-def _changed(found: Mapping[str, Any]) -> str:
-    return f"{found['changed']}; jobs are refused until it is registered again (data register --overwrite)"
+def _change_text(dataset: Mapping[str, Any]) -> str:
+    return f"{dataset['changed']}; jobs are refused until it is registered again (data register --overwrite)"
 
 
-def _print_grants(found: Mapping[str, Any]) -> None:
+def _print_grants(response: Mapping[str, Any]) -> None:
     columns: Columns = {
         "dataset": "dataset_id",
         "node": "node",
         "state": "state",
-        "until": lambda one: _ends(one) or _until(one),
+        "until": lambda grant: _end_of(grant) or _until(grant),
+        "by": "granted_by",
+        "why": "reason",
     }
-    listing(
-        found,
-        "grants",
-        "grant",
-        {
-            **columns,
-            "by": "granted_by",
-            "why": "reason",
-        },
-    )
+    listing(response, "grants", "grant", columns)
 
 
-def _until(found: Mapping[str, Any]) -> str:
-    return f"until {end}" if (end := _ends(found)) else "until it is revoked"
+def _until(grant: Mapping[str, Any]) -> str:
+    end = _end_of(grant)
+    if not end:
+        return "until it is revoked"
+    return f"until {end}"
 
 
-def _ends(found: Mapping[str, Any]) -> str:
-    end = found["revoked_at"] or found["expires_at"]
-    return f"{end[:16].replace('T', ' ')} UTC" if end else ""
+def _end_of(grant: Mapping[str, Any]) -> str:
+    end = grant["revoked_at"] or grant["expires_at"]
+    if not end:
+        return ""
+    return f"{end[:16].replace('T', ' ')} UTC"
 
 
-def _ungranted(default: str) -> str:
-    """Return whom a dataset without any grant serves; ``default`` is the node's ``data.grants``."""
+def _default_grant_text(default: str) -> str:
+    """Return the partners of a dataset without any grant; ``default`` is the node's ``data.grants``."""
     who = "jobs with every node" if default == "open" else "no job with another node"
     return f"a dataset that was never granted serves {who} (data.grants: {default})"

@@ -32,14 +32,20 @@ from gateway.cli.language import t
 from gateway.domain.dag import group
 from gateway.errors import NotServed, counted
 
-_ROWS = 20
-"""rows of a table that are shown"""
-_VALUES = 3
-"""values of a report in the list of reports"""
-_COLUMNS = 8
-"""columns of an output that are named"""
-_LARGEST = 16 * 1024 * 1024
-"""bytes of what was signed of a job, as an archive of it has them"""
+_ROW_LIMIT = 20  # of a report's table
+_VALUE_LIMIT = 3  # of a report, in the list of reports
+_COLUMN_LIMIT = 8  # of an output's metadata
+_LARGEST_BUNDLE = 16 * 1024 * 1024  # bytes of the signed documents in a job's archive
+_EXTENSIONS = {
+    "data": ".csv",
+    "metric": ".json",
+    "model": ".model",
+}
+_VERDICTS = {
+    True: "good",
+    False: "DIFFERS",
+    None: "unknown",
+}
 
 TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 
@@ -47,17 +53,23 @@ TaskName = Annotated[str, typer.Argument(help="Name of the task in the flow.")]
 @command(commands, "outputs", "job-0123")
 def outputs(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs left here: tables, models, reports."""
-    found = node.get(path_of("jobs", job_id, "outputs"))
-    yield found
-    columns = {
+    response = node.get(path_of("jobs", job_id, "outputs"))
+    yield response
+    columns: Columns = {
         "task": "task",
         "party": "party",
         "key": "key",
         "is the": "output",
         "there": "there",
+        "content": _output_value,
     }
-    content = {"content": lambda o: "" if o["value"] is None else compact(o["value"])}
-    listing(found, "outputs", "", {**columns, **content}, f"outputs of {job_id} here")
+    listing(response, "outputs", "", columns, f"outputs of {job_id} here")
+
+
+def _output_value(output: Mapping[str, Any]) -> str:
+    if output["value"] is None:
+        return ""
+    return compact(output["value"])
 
 
 @command(commands, "download", "job-0123 intersect train_data -o common.csv")
@@ -78,14 +90,7 @@ def download(
     path = path_of("jobs", job_id, "outputs", task, label, key)
     if output is None:
         kind = group(node.get(path, rows=1)["type"])
-        output = Path(
-            key
-            + {
-                "data": ".csv",
-                "metric": ".json",
-                "model": ".model",
-            }[kind]
-        )
+        output = Path(key + _EXTENSIONS[kind])
     yield from save(node, f"{path}/download", output, force)
 
 
@@ -102,9 +107,8 @@ def archive(
 
     Secrets are masked; SHA256SUMS lists every file.
     """
-    yield from save(
-        node, path_of("jobs", job_id, "archive"), output or Path(f"{Path(job_id).name}.zip"), force
-    )
+    target = output or Path(f"{Path(job_id).name}.zip")
+    yield from save(node, path_of("jobs", job_id, "archive"), target, force)
 
 
 @command(commands, "verify", "job-0123.zip")
@@ -125,72 +129,78 @@ def verify(
     from gateway.jobs.bundles import FILE, verified
 
     if Path(job).is_file():
-        try:
-            with zipfile.ZipFile(job) as archive, archive.open(FILE) as file:
-                found = json.loads(file.read(_LARGEST))
-        except (zipfile.BadZipFile, KeyError, ValueError, RecursionError) as error:
-            raise CallFailed(
-                f"{job} is not the archive of a job that ran here", EXIT_BAD_INPUT
-            ) from error
+        bundle = _archived_bundle(job)
     else:
         with connect(config, url) as node:
-            found = node.get(path_of("jobs", whole_id(node, job), "bundle"))
+            bundle = node.get(path_of("jobs", whole_id(node, job), "bundle"))
     try:
-        findings = [vars(one) for one in verified(found)]
-        of, at = found["job_id"], found["node"]
+        findings = [vars(finding) for finding in verified(bundle)]
+        job_id, node_id = bundle["job_id"], bundle["node"]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
-    good = all(one["good"] is not False for one in findings)
-    yield (
-        {
-            "job_id": of,
-            "node": at,
-            "good": good,
-            "findings": findings,
-        },
-        good,
-    )
-    words = {
-        True: "good",
-        False: "DIFFERS",
-        None: "unknown",
+    good = all(finding["good"] is not False for finding in findings)
+    result = {
+        "job_id": job_id,
+        "node": node_id,
+        "good": good,
+        "findings": findings,
     }
+    yield result, good
     columns: Columns = {
-        "": lambda one: words[one["good"]],
+        "": lambda finding: _VERDICTS[finding["good"]],
         "check": "check",
-        "found": lambda one: t(one["text"]),
+        "found": lambda finding: t(finding["text"]),
     }
-    title = f"what was signed of {of}, and what ran at {at}"
+    title = f"what was signed of {job_id}, and what ran at {node_id}"
     listing({"findings": findings}, "findings", "", columns, title)
+
+
+def _archived_bundle(archive_path: str) -> Any:
+    """Return the signed documents in a job's archive. Raises `CallFailed`."""
+    from gateway.jobs.bundles import FILE
+
+    try:
+        with zipfile.ZipFile(archive_path) as archive, archive.open(FILE) as file:
+            return json.loads(file.read(_LARGEST_BUNDLE))
+    except (zipfile.BadZipFile, KeyError, ValueError, RecursionError) as error:
+        text = f"{archive_path} is not the archive of a job that ran here"
+        raise CallFailed(text, EXIT_BAD_INPUT) from error
 
 
 @command(commands, "reports", "job-0123")
 def reports(node: Client, job_id: options.JobId) -> Output:
     """List what a job's runs here reported, and warnings about what they left."""
-    found = node.get(path_of("jobs", job_id, "reports"))
-    yield found
-    columns = {
+    response = node.get(path_of("jobs", job_id, "reports"))
+    yield response
+
+    def summary(entry: Mapping[str, Any]) -> str:
+        return _report_summary(node, entry)
+
+    columns: Columns = {
         "task": "task",
         "party": "party",
         "key": "key",
         "is the": "output",
+        "reports": summary,
     }
-    title = f"reports of {job_id} here"
-    listing(found, "reports", "", {**columns, "reports": lambda one: _gist(node, one)}, title)
-    warn(f"{one['task']} {one['party']}: {one['warning']}" for one in found["warnings"])
+    listing(response, "reports", "", columns, f"reports of {job_id} here")
+    warn(f"{one['task']} {one['party']}: {one['warning']}" for one in response["warnings"])
 
 
-def _gist(node: Client, listed: Mapping[str, Any]) -> str:
-    """Return the first values of a report and its tables."""
-    if not listed["there"]:
+def _report_summary(node: Client, entry: Mapping[str, Any]) -> str:
+    """Return the first values of a report and its first tables."""
+    if not entry["there"]:
         return "not there"
-    found = node.get(str(listed["url"]))
-    words = [f"{name} {_shown(value)}" for name, value in list(found["values"].items())[:_VALUES]]
-    words += [
-        f"{s['name'] or 'a table'} of {counted(len(s['points']), 'row')}"
-        for s in found["series"][:_VALUES]
-    ]
-    return str(found["problem"] or ", ".join(words))
+    report = node.get(str(entry["url"]))
+    if report["problem"]:
+        return str(report["problem"])
+    texts = []
+    for name, value in list(report["values"].items())[:_VALUE_LIMIT]:
+        texts.append(f"{name} {_plain(value)}")
+    for series in report["series"][:_VALUE_LIMIT]:
+        rows = counted(len(series["points"]), "row")
+        texts.append(f"{series['name'] or 'a table'} of {rows}")
+    return ", ".join(texts)
 
 
 @command(commands, "report", "job-0123 secureboost report0 --plot loss.svg")
@@ -217,39 +227,58 @@ def report(
         )
     if plot is not None:
         new_file(plot, force)
-    known = node.get(path_of("jobs", job_id, "reports"))["reports"]
-    fits = [r for r in known if (r["task"], r["key"]) == (task, key) and party in ("", r["party"])]
-    if len(fits) != 1:
-        there = ", ".join(f"{r['task']} {r['key']} --party {r['party']}" for r in known) or "none"
-        what = "no report" if not fits else "more than one report"
-        raise CallFailed(f"{what} here matches; there are: {there}", EXIT_BAD_INPUT)
-    found = node.get(fits[0]["url"])
+    entry = _select_report(node, job_id, task, key, party)
+    report = node.get(entry["url"])
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        _print_report(found)
+        _print_report(report)
     if plot is not None:
-        say(
-            f"{plot}: {amount(node.download(fits[0]['url'] + '/plot', plot, series=series))}",
-            err=as_json,
-        )
+        length = node.download(f"{entry['url']}/plot", plot, series=series)
+        say(f"{plot}: {amount(length)}", err=as_json)
 
 
-def _print_report(found: Mapping[str, Any]) -> None:
-    if found["problem"]:
-        raise CallFailed(f"the report {found['problem']}")
-    if found["values"]:
-        table("", ["value", ""], [[name, _shown(value)] for name, value in found["values"].items()])
-    for series in found["series"]:
-        rows = [[_shown(value) for value in point] for point in series["points"][:_ROWS]]
+def _select_report(
+    node: Client,
+    job_id: str,
+    task: str,
+    key: str,
+    party: str,
+) -> Mapping[str, Any]:
+    """Return the list's entry of the one report that matches. Raises `CallFailed` for none and for several."""
+    entries: list[Mapping[str, Any]] = node.get(path_of("jobs", job_id, "reports"))["reports"]
+    matches = []
+    for entry in entries:
+        if (entry["task"], entry["key"]) == (task, key) and party in ("", entry["party"]):
+            matches.append(entry)
+    if len(matches) == 1:
+        return matches[0]
+    choices = [f"{entry['task']} {entry['key']} --party {entry['party']}" for entry in entries]
+    what = "more than one report" if matches else "no report"
+    text = f"{what} here matches; there are: {', '.join(choices) or 'none'}"
+    raise CallFailed(text, EXIT_BAD_INPUT)
+
+
+def _print_report(report: Mapping[str, Any]) -> None:
+    if report["problem"]:
+        raise CallFailed(f"the report {report['problem']}")
+    if report["values"]:
+        rows = [[name, _plain(value)] for name, value in report["values"].items()]
+        table("", ["value", ""], rows)
+    for series in report["series"]:
+        rows = [[_plain(value) for value in point] for point in series["points"][:_ROW_LIMIT]]
         table(series["name"], list(series["columns"]), rows)
-        more = len(series["points"]) - len(rows) + series["left_out"]
-        if more:
-            say(f"and {counted(more, 'row')} more: --json or --plot FILE shows them")
+        hidden = len(series["points"]) - len(rows) + series["left_out"]
+        if hidden:
+            say(f"and {counted(hidden, 'row')} more: --json or --plot FILE shows them")
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
 @command(commands, "metadata", "job-0123 intersect host.0")
@@ -268,25 +297,31 @@ def metadata(
 
     Never their content. There its admin grants an output as a dataset: data grant NAMESPACE#NAME THIS-NODE.
     """
-    found = node.get(path_of("jobs", job_id, "metadata", task, party, *([key] if key else [])))
-    yield found
+    parts = [task, party]
+    if key:
+        parts.append(key)
+    response = node.get(path_of("jobs", job_id, "metadata", *parts))
+    yield response
     columns: Columns = {
         "key": "key",
         "type": "type",
-        "rows": lambda one: one["count"] if one["there"] else "",
-        "size": lambda one: amount(one["bytes"]) if one["there"] else "",
-        "columns": _columns,
-        "dataset id": lambda one: f"{one['namespace']}#{one['name']}",
+        "rows": lambda output: output["count"] if output["there"] else "",
+        "size": lambda output: amount(output["bytes"]) if output["there"] else "",
+        "columns": _column_names,
+        "dataset id": lambda output: f"{output['namespace']}#{output['name']}",
     }
-    listing(found, "outputs", "", columns, f"outputs of {task} at {party}")
+    listing(response, "outputs", "", columns, f"outputs of {task} at {party}")
 
 
-def _columns(one: Mapping[str, Any]) -> str:
-    if not one["there"]:
+def _column_names(output: Mapping[str, Any]) -> str:
+    if not output["there"]:
         return "not there"
-    names = [f"{c['name']} {c['type']}".strip() for c in one["columns"]]
-    more = len(names) - _COLUMNS
-    return ", ".join(names[:_COLUMNS]) + (f" and {more} more" if more > 0 else "")
+    names = [f"{column['name']} {column['type']}".strip() for column in output["columns"]]
+    text = ", ".join(names[:_COLUMN_LIMIT])
+    hidden = len(names) - _COLUMN_LIMIT
+    if hidden > 0:
+        text += f" and {hidden} more"
+    return text
 
 
 # ---------------------------------------------------------------- deleting
@@ -313,20 +348,23 @@ def delete(
     if not (yes or dry_run or as_json):
         where = "" if here else ", at every node of it"
         typer.confirm(harmless(t(f"Delete {job_id} for good{where}?")), abort=True, err=True)
-    found = node.delete(
+    response = node.delete(
         path_of("jobs", job_id),
         here=here,
         reason=reason,
         dry_run=dry_run,
     )
-    others = found["nodes"] or {}
-    yield found, all(at["reason"] in ("", NotServed.reason) for at in others.values())
-    _print_deleted(found, dry_run)
-    done = "would be" if dry_run else "yes"
-    rows = [
-        [name, t(f"no: {at['reason']} {at['message']}" if at["reason"] else done)]
-        for name, at in others.items()
-    ]
+    other_nodes = response["nodes"] or {}
+    # A node without this request keeps its part, which is no failure.
+    success = all(other["reason"] in ("", NotServed.reason) for other in other_nodes.values())
+    yield response, success
+    _print_deleted(response, dry_run)
+    rows = []
+    for name, other in other_nodes.items():
+        text = "would be" if dry_run else "yes"
+        if other["reason"]:
+            text = f"no: {other['reason']} {other['message']}"
+        rows.append([name, t(text)])
     if rows:
         table("other nodes", ["node", "deleted"], rows)
 
@@ -343,27 +381,22 @@ def clean(
 ) -> Output:
     """Delete the outputs, or the metrics, that one task of an ended job left at this node."""
     content = "metrics" if metrics else "outputs"
-    found = node.delete(
-        path_of("jobs", job_id, "tasks", task, "outputs"), content=content, dry_run=dry_run
-    )
-    yield found
-    _print_deleted(found, dry_run)
+    path = path_of("jobs", job_id, "tasks", task, "outputs")
+    response = node.delete(path, content=content, dry_run=dry_run)
+    yield response
+    _print_deleted(response, dry_run)
 
 
-def _print_deleted(found: Mapping[str, Any], dry_run: bool) -> None:
-    items = found["items"]
+def _print_deleted(response: Mapping[str, Any], dry_run: bool) -> None:
+    items = response["items"]
     if not items:
         say("nothing to delete")
         return
-    title = f"{'would be deleted' if dry_run else 'deleted'}: {counted(len(items), 'item')}, {amount(found['bytes'])}"
-    listing(
-        found,
-        "items",
-        "",
-        {
-            "kind": "kind",
-            "name": "name",
-            "size": size("bytes"),
-        },
-        title,
-    )
+    verb = "would be deleted" if dry_run else "deleted"
+    title = f"{verb}: {counted(len(items), 'item')}, {amount(response['bytes'])}"
+    columns: Columns = {
+        "kind": "kind",
+        "name": "name",
+        "size": size("bytes"),
+    }
+    listing(response, "items", "", columns, title)

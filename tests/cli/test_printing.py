@@ -34,7 +34,7 @@ from gateway.cli.command import reporting
 from gateway.cli.init import docker_answers
 from gateway.cli.job_notes import last_lines, lineage, warning_lines
 from gateway.cli.jobs import _print_created
-from gateway.cli.outputs import _gist, _print_report
+from gateway.cli.outputs import _print_report, _report_summary
 from gateway.cli.providers import _from_file, _print_change, _required
 from gateway.data import reading
 from gateway.data.reading import NotFit
@@ -457,7 +457,7 @@ def test_a_suggested_command_is_one_for_a_shell_too():
 
 
 def test_reports_and_outputs_that_are_not_there_are_said(answers: dict[str, Any]):
-    assert _gist(Client(NOBODY, ""), {"there": False}) == "not there"
+    assert _report_summary(Client(NOBODY, ""), {"there": False}) == "not there"
     with pytest.raises(CallFailed, match="the report has 9 bytes"):
         _print_report(
             {
