@@ -446,7 +446,7 @@ def _isolation(node: Installation) -> Step:
     remedy = "close the gaps, or accept them"
     before_first_start = serving(node.settings.state_dir) is None
     if before_first_start and all(gap.endswith(MADE_AT_START) for gap in isolation.gaps):
-        remedy = f"nothing before the first start; afterwards {remedy}"
+        remedy = "nothing before the first start; afterwards close the gaps, or accept them"
     return trials.warning("; ".join(isolation.gaps), remedy)
 
 
@@ -824,9 +824,9 @@ def routes_of(settings: Settings) -> Step:
             silent_nodes.append(node)
             causes.append(f"{node}: {problem}")
     if not causes:
-        test = f"bfia-gateway route test {shlex.quote(addresses[0][0])}"
         return trials.ok(
-            f"{total}; something listens at each address; {test} tests the whole link of one"
+            f"{total}; something listens at each address; "
+            f"bfia-gateway route test {shlex.quote(addresses[0][0])} tests the whole link of one"
         )
     cause = "; ".join(causes[:_SILENT_ROUTES_SHOWN])
     hidden = len(causes) - _SILENT_ROUTES_SHOWN
@@ -838,8 +838,7 @@ def routes_of(settings: Settings) -> Step:
 
 
 def _connection_problem(url: SplitResult) -> str:
-    host = url.hostname or ""
-    port = url.port or (443 if url.scheme == "https" else 80)
+    host, port = _host_and_port(url)
     try:
         with socket.create_connection((host, port), _CONNECT_TIMEOUT):
             return ""
@@ -849,6 +848,11 @@ def _connection_problem(url: SplitResult) -> str:
         return f"nothing listens at {host}:{port}"
     except OSError as error:
         return f"{host}:{port} cannot be reached ({error})"
+
+
+def _host_and_port(url: SplitResult) -> tuple[str, int]:
+    default_port = 443 if url.scheme == "https" else 80
+    return url.hostname or "", url.port or default_port
 
 
 # ---------------------------------------------------------------- steps
