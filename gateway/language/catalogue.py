@@ -1,15 +1,18 @@
-"""Texts for people in English and in Simplified Chinese; reasons, states and names stay as they are.
+"""Texts for people in English and in Simplified Chinese; reasons, states and names are not translated.
 
-English stands in the code, and is found in `zh.yml` by itself: a text, or a template such as ``{file} exists
-already``, which any text of that form fits. A value of several words that is a known text is translated, too, and
-"none"; one of another word only if its name is capitalised. One named ``n`` is a number, one named ``party`` one
-or more of them, such as guest.0; one named as in ``_NO_SPACE`` is a word, or several with commas between them;
-only one named as in ``_PROSE`` may hold a sentence.
+The code contains the English. `zh.yml` maps it to Chinese: a text as a whole, or a template such as ``{file} exists
+already``, which stands for all texts of that form. A template's value is translated, too, if it has several words
+or is "none"; a value of one word only if its name in the template is capitalised. Names of values:
+
+- ``n`` is a number;
+- ``party`` is one or more parties, such as guest.0;
+- a name of ``_WORD_NAMES`` is a word, or several with commas between them;
+- only a name of ``_PROSE_NAMES`` may hold a sentence.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -20,9 +23,9 @@ from typing import Any
 
 ENGLISH = "en"
 CHINESE = "zh"
-LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)
-"""of whoever is answered"""
-_TEXTS = frozenset(
+LANGUAGE: ContextVar[str] = ContextVar("language", default=ENGLISH)  # of the current request
+# Fields of the API with texts for people.
+_TEXT_FIELDS = frozenset(
     {
         "message",
         "cause",
@@ -34,27 +37,24 @@ _TEXTS = frozenset(
         "gaps",
         "in_words",
         "about",
+        "problems",
+        "not_in_file",
     }
-    | {"problems", "not_in_file"}
 )
-"""fields of the API with texts for people"""
-_LONGEST = 20_000
-"""characters of a text that is looked for"""
-_BROKEN = re.compile("[\ud800-\udfff]")
-"""Unicode that RE2 does not take"""
-_GOT, _NEXT = " (got ", "); "
-"""before the value of a problem, and after it where another follows"""
-_NO_SPACE = frozenset({"node", "job", "task", "dataset", "number", "hop"})
-_WORD = r"[^\s：；，。（）]+?"  # what is Chinese already is translated no further
-_PROSE = frozenset({"why", "cause", "what", "words", "text", "command"})
+_LONGEST = 20_000  # characters of a text; longer ones are not translated
+_SURROGATE = re.compile("[\ud800-\udfff]")  # RE2 does not accept them
+_GOT = " (got "  # between a problem's rule and its value
+_NEXT_PROBLEM = "); "  # between a problem with a value and the next one
+_WORD_NAMES = frozenset({"node", "job", "task", "dataset", "number", "hop"})
+_WORD = r"[^\s：；，。（）]+?"  # Chinese text is not translated again
+_PROSE_NAMES = frozenset({"why", "cause", "what", "words", "text", "command"})
 _SENTENCE = re.compile(r"(?:^|\s)[a-z]{2,} [a-z]{2,} [a-z]{2,}(?!\S)")
-_MOST_WORDS = 8
-"""before a rule: where it was broken"""
+_PATH_LENGTH = 8  # words of the path before a problem's rule
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A stable reason: what it means and what to do next, by language."""
+    """A stable reason, with its meaning and next step by language."""
 
     name: str
     means: Mapping[str, str]
@@ -63,7 +63,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Group:
-    """Reasons that belong together, under one heading by language."""
+    """Related reasons, with their heading by language."""
 
     title: Mapping[str, str]
     reasons: tuple[Reason, ...]
@@ -73,50 +73,54 @@ class Group:
 class _Template:
     """A form of English texts, and its translation."""
 
-    fixed: str
-    """the longest part that does not change"""
+    longest_part: str
+    """the longest part without values"""
     pattern: Any
     names: tuple[str, ...]
     translation: str
     weight: int
-    """characters that do not change"""
+    """characters outside values"""
 
 
 def of_environment() -> str:
-    """Return the language that LC_ALL, LC_MESSAGES or LANG asks for."""
-    wanted = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    return CHINESE if wanted.lower().startswith("zh") else ENGLISH
+    """Return the language of LC_ALL, LC_MESSAGES or LANG, whichever is set first."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        value = os.environ.get(name)
+        if value:
+            return CHINESE if value.lower().startswith("zh") else ENGLISH
+    return ENGLISH
 
 
 def of_header(accepted: str) -> str:
-    """Return the language that an ``Accept-Language`` likes best."""
-    weighed = []
-    for one in accepted.split(","):
-        tag, _, weight = one.replace(" ", "").partition(";q=")
-        known = next((of for of in (ENGLISH, CHINESE) if tag.lower().split("-")[0] == of), "")
+    """Return the preferred language of an ``Accept-Language`` header."""
+    best, best_weight = ENGLISH, 0.0
+    for entry in accepted.split(","):
+        tag, _, weight_text = entry.replace(" ", "").partition(";q=")
+        language = tag.lower().split("-")[0]
         try:
-            weighed.append((float(weight or 1), known))
+            weight = float(weight_text or 1)
         except ValueError:
             continue
-    best = max(
-        (w for w in weighed if w[1] and w[0] > 0), key=lambda w: w[0], default=(1.0, ENGLISH)
-    )
-    return best[1]
+        if language in (ENGLISH, CHINESE) and weight > best_weight:
+            best, best_weight = language, weight
+    return best
 
 
 def translate(text: str, language: str) -> str:
-    """Return a text in a language; as it is where nobody has translated it."""
-    if language == ENGLISH or not text.strip() or len(text) > _LONGEST or _BROKEN.search(text):
+    """Return a text in a language; unchanged without a translation."""
+    if language == ENGLISH or not text.strip():
+        return text
+    if len(text) > _LONGEST or _SURROGATE.search(text):
         return text
     return (
-        _whole(text)
-        or _parts(text, "\n", "\n")
-        or (_parts(text, _NEXT, "；", ends=")") if _GOT in text else "")
-        or _problem(text, known=True)
-        or _parts(text, "; ", "；", every=True)
-        or _whole(text, joined=True)
-        or _parts(text, "; ", "；")
-        or _problem(text)
+        _translated_whole(text)
+        or _translated_parts(text, "\n", "\n")
+        or _translated_problem_list(text)
+        or _translated_problem(text, whole_rule=True)
+        or _translated_parts(text, "; ", "；", every=True)
+        or _translated_whole(text, joined=True)
+        or _translated_parts(text, "; ", "；")
+        or _translated_problem(text)
         or text
     )
 
@@ -126,12 +130,14 @@ def next_step(
     language: str,
     node: str = "",
 ) -> str:
-    """Return what to do about a reason, empty where it is unknown; ``node``: the other node that it is about."""
-    known = reason_of(reason)
-    if known is None:
+    """Return the next step of a reason, empty for an unknown one; ``node``: the other node in question."""
+    explanation = reason_of(reason)
+    if explanation is None:
         return ""
-    step = known.next_step[language]
-    return step.replace("NODE", quote(node)) if node else step.replace(" NODE", "")
+    step = explanation.next_step[language]
+    if not node:
+        return step.replace(" NODE", "")
+    return step.replace("NODE", quote(node))
 
 
 def in_language(
@@ -140,17 +146,18 @@ def in_language(
     language: str,
     node: str = "",
 ) -> dict[str, Any]:
-    """Return an error's body: its message begins with what the reason means, and ends with the next step.
+    """Return an error's body whose message begins with the reason's meaning and ends with the next step.
 
-    What is said about this one case stays English where it has no translation; so do problems, one by one.
+    The text of this case stays English without a translation; so do problems, one by one.
     """
     case = str(body["msg"]).partition(": ")[2].replace(f" {reason}: ", " ")
-    known = reason_of(reason)
     text = translate(case, language)
-    if known:
-        same = case.lower() == known.next_step[ENGLISH].rstrip(".").lower()
+    explanation = reason_of(reason)
+    if explanation:
+        is_next_step = case.lower() == explanation.next_step[ENGLISH].rstrip(".").lower()
+        details = "" if is_next_step else f"（{text}）"
         step = next_step(reason, language, node)
-        text = f"{known.means[language]}{step}" + ("" if same else f"（{text}）")
+        text = f"{explanation.means[language]}{step}{details}"
     return {
         **body,
         "msg": f"{reason}: {text}",
@@ -159,173 +166,255 @@ def in_language(
 
 
 def of_texts(
-    found: Any,
+    value: Any,
     language: str,
     field: str = "",
 ) -> Any:
-    """Return plain data whose texts for people are in a language; names, states and what users wrote stay.
+    """Return plain data with its texts for people in a language; names, states and users' texts stay.
 
-    ``field``: the name of what is given, where it has one.
+    ``field``: the name of the value, if it has one.
     """
-    if isinstance(found, dict):
-        return {key: of_texts(value, language, key) for key, value in found.items()}
-    if isinstance(found, list):
-        return [of_texts(one, language, field) for one in found]
-    return translate(found, language) if isinstance(found, str) and field in _TEXTS else found
+    if isinstance(value, dict):
+        return {key: of_texts(inner, language, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [of_texts(inner, language, field) for inner in value]
+    if isinstance(value, str) and field in _TEXT_FIELDS:
+        return translate(value, language)
+    return value
+
+
+# ---------------------------------------------------------------- one text
 
 
 @lru_cache(4096)
-def _whole(text: str, *, joined: bool = False) -> str:
-    """Return the translation of a text; ``joined``: also where a value holds what looks like several texts."""
+def _translated_whole(text: str, *, joined: bool = False) -> str:
+    """Return the translation of a text; ``joined``: also if a value looks like several texts."""
     texts, templates = _catalogue()
     bare = text.strip()
-    found = texts.get(bare) or next(
-        (done for one in templates if (done := _filled(one, bare, joined))), ""
-    )
-    return text.replace(bare, found) if found else ""
+    translation = texts.get(bare)
+    if not translation:
+        translation = _from_template(templates, bare, joined)
+    if not translation:
+        return ""
+    return text.replace(bare, translation)
 
 
-def _filled(
-    template: _Template,
+def _from_template(templates: Sequence[_Template], text: str, joined: bool) -> str:
+    for template in templates:
+        translation = _filled(template, text, joined)
+        if translation:
+            return translation
+    return ""
+
+
+def _filled(template: _Template, text: str, joined: bool) -> str:
+    """Return a template's translation with the values of a text; empty if the text has another form."""
+    if template.longest_part not in text:
+        return ""
+    match = template.pattern.fullmatch(text)
+    if not match:
+        return ""
+    values = list(zip(template.names, match.groups(), strict=True))
+    if any(_spans_texts(name, value, joined) for name, value in values):
+        return ""
+    translated_names = {name for name, value in values if _needs_translation(name, value)}
+    final = {}
+    for name, value in values:
+        final[name] = translate(value, CHINESE) if name in translated_names else value
+    for name, value in final.items():
+        may_be_sentence = name[0].isupper() or name in _PROSE_NAMES
+        if not may_be_sentence and _SENTENCE.search(value):
+            return ""
+    return template.translation.format_map(final)
+
+
+def _spans_texts(name: str, value: str, joined: bool) -> bool:
+    """True if a value seems to reach over the end of its text, into a problem's value or the next text."""
+    if name[0].isupper():
+        return False
+    if value.endswith(":") or _GOT in value:
+        return True
+    return not joined and "; " in value
+
+
+def _needs_translation(name: str, value: str) -> bool:
+    if name[0].isupper() or " " in value:
+        return True
+    return value == "none" and name not in _WORD_NAMES
+
+
+# ---------------------------------------------------------------- several texts
+
+
+def _translated_problem_list(text: str) -> str:
+    if _GOT not in text:
+        return ""
+    return _translated_parts(text, _NEXT_PROBLEM, "；", ends=")")
+
+
+def _translated_parts(
     text: str,
-    joined: bool,
-) -> str:
-    if template.fixed not in text or not (found := template.pattern.fullmatch(text)):
-        return ""
-    values = list(zip(template.names, found.groups(), strict=True))
-    alien = (_GOT,) if joined else (_GOT, "; ")  # ends of problems, and further texts
-    bare = [value for name, value in values if not name[0].isupper()]
-    if any(value.endswith(":") or any(one in value for one in alien) for value in bare):
-        return ""
-    words = {
-        name for name, one in values if " " in one or (one == "none" and name not in _NO_SPACE)
-    }
-    texts = words | {name for name in template.names if name[0].isupper()}
-    put_in = {name: translate(one, CHINESE) if name in texts else one for name, one in values}
-    if any(
-        _SENTENCE.search(one)
-        for name, one in put_in.items()
-        if not name[0].isupper() and name not in _PROSE
-    ):
-        return ""
-    return template.translation.format_map(put_in)
-
-
-def _parts(
-    text: str,
-    between: str,
-    then: str,
+    separator: str,
+    new_separator: str,
     *,
     every: bool = False,
     ends: str = "",
 ) -> str:
-    *first, last = text.split(between)
-    parts = [*(part + ends for part in first), last]
-    done = [translate(part, CHINESE) for part in parts] if len(parts) > 1 else parts
-    unchanged = [part for part, new in zip(parts, done, strict=True) if part == new]
-    return (
-        then.join(done).replace("？；", "？")
-        if len(unchanged) < (1 if every else len(parts))
-        else ""
-    )
+    """Return a text whose parts are translated, one by one; empty if none is, or with ``every`` not all are.
 
-
-def _problem(text: str, *, known: bool = False) -> str:
-    """Return ``path: rule (got value)`` with its rule translated; empty if it has no translation.
-
-    ``known``: only where the whole rule has a translation.
+    ``ends``: the beginning of the separator that belongs to the part before it.
     """
-    rule, got, found = text.partition(_GOT) if text.endswith(")") else (text, "", "")
-    at, done = 0, _whole(rule)
-    while (
-        not done and (at := rule.find(": ", at) + 2) > 1 and len(rule[:at].split()) <= _MOST_WORDS
-    ):
-        path = " " not in rule[: at - 2] or " " in rule[at:]  # a word behind other words is theirs
-        done = _whole(rule[at:]) if path and "; " not in rule[:at] else ""
-    if known and not done:
+    *first_parts, last_part = text.split(separator)
+    if not first_parts:
         return ""
-    rest = f"（实际为 {found.removesuffix(')')}）" if got else ""
-    return rule[:at] + done + rest if done else rule + rest if got else ""
+    parts = [*(part + ends for part in first_parts), last_part]
+    translations = [translate(part, CHINESE) for part in parts]
+    unchanged = sum(part == new for part, new in zip(parts, translations, strict=True))
+    if unchanged == len(parts) or (every and unchanged):
+        return ""
+    return new_separator.join(translations).replace("？；", "？")
+
+
+def _translated_problem(text: str, *, whole_rule: bool = False) -> str:
+    """Return ``path: rule (got value)`` with its rule translated; empty without a translation.
+
+    ``whole_rule``: a translation of the value's frame alone is none.
+    """
+    rule, got, value = text, "", ""
+    if text.endswith(")"):
+        rule, got, value = text.partition(_GOT)
+    path, translation = _translated_rule(rule)
+    if not translation and (whole_rule or not got):
+        return ""
+    new_value = ""
+    if got:
+        new_value = f"（实际为 {value.removesuffix(')')}）"
+    if not translation:
+        return rule + new_value
+    return path + translation + new_value
+
+
+def _translated_rule(text: str) -> tuple[str, str]:
+    """Return the path before a rule, and the rule's translation; both empty without one."""
+    translation = _translated_whole(text)
+    if translation:
+        return "", translation
+    end = text.find(": ") + 2
+    while end > 1 and len(text[:end].split()) <= _PATH_LENGTH:
+        path, rule = text[:end], text[end:]
+        # A single word behind several words is theirs, not a rule.
+        is_path = " " not in path[:-2] or " " in rule
+        if is_path and "; " not in path:
+            translation = _translated_whole(rule)
+            if translation:
+                return path, translation
+        end = text.find(": ", end) + 2
+    return "", ""
+
+
+# ---------------------------------------------------------------- the catalogue's files
 
 
 @cache
 def _catalogue() -> tuple[dict[str, str], list[_Template]]:
-    """Return the texts, and the templates, those with most fixed text first."""
-    steps = (one.next_step for one in reasons().values())
-    entries = {
-        step[ENGLISH].rstrip("."): step[CHINESE].rstrip("。")
-        for step in steps
-        if "{" not in step[ENGLISH]
-    }
+    """Return the texts, and the templates in the order of their fixed text, longest first."""
+    entries = {}
+    for reason in reasons().values():
+        english = reason.next_step[ENGLISH]
+        if "{" not in english:
+            entries[english.rstrip(".")] = reason.next_step[CHINESE].rstrip("。")
     entries |= entries_of("zh.yml")
-    templates = sorted(filter(None, map(_template, entries.items())), key=lambda t: -t.weight)
-    return {key: text for key, text in entries.items() if "{" not in key}, templates
+    texts, templates = {}, []
+    for english, translation in entries.items():
+        if "{" not in english:
+            texts[english] = translation
+        template = _build_template(english, translation)
+        if template is not None:
+            templates.append(template)
+    templates.sort(key=lambda template: -template.weight)
+    return texts, templates
 
 
-def _template(entry: tuple[str, str]) -> _Template | None:
+def _build_template(english: str, translation: str) -> _Template | None:
+    """Return the template of an entry; None if it has no values."""
     import re2
 
-    english, translation = entry
-    parts = list(Formatter().parse(english))
-    if not any(name for _, name, *_ in parts):
+    pattern = ""
+    names = []
+    fixed_parts = []
+    for fixed, name, *_ in Formatter().parse(english):
+        fixed_parts.append(fixed)
+        pattern += re2.escape(fixed)
+        if name is not None:
+            pattern += _value_pattern(name)
+        if name:
+            names.append(name)
+    if not names:
         return None
-    values: dict[str | None, str] = dict.fromkeys(_NO_SPACE, f"({_WORD}(?:, {_WORD})*?)")
-    values |= {
-        None: "",
-        "n": "([0-9]+)",
-        "party": "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)",
-    }
-    pattern = "".join(re2.escape(fixed) + values.get(name, "(.+?)") for fixed, name, *_ in parts)
-    names = tuple(name for _, name, *_ in parts if name)
-    fixed = [fixed for fixed, *_ in parts]
     return _Template(
-        max(fixed, key=len), re2.compile(f"(?s){pattern}"), names, translation, sum(map(len, fixed))
+        max(fixed_parts, key=len),
+        re2.compile(f"(?s){pattern}"),
+        tuple(names),
+        translation,
+        sum(map(len, fixed_parts)),
     )
+
+
+def _value_pattern(name: str) -> str:
+    if name == "n":
+        return "([0-9]+)"
+    if name == "party":
+        return "([a-z_]+\\.[0-9]+(?:, [a-z_]+\\.[0-9]+)*)"
+    if name in _WORD_NAMES:
+        return f"({_WORD}(?:, {_WORD})*?)"
+    return "(.+?)"
 
 
 def entries_of(file: str) -> Any:
-    """Return what a file beside this module holds."""
+    """Return the content of a YAML file in this package."""
     import yaml
 
-    return yaml.load(
-        Path(__file__).with_name(file).read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(__file__).with_name(file).read_bytes(), loader)
 
 
 @cache
 def of_settings() -> Mapping[str, str]:
-    """Return the Chinese of what the settings mean, by the English text."""
+    """Return the Chinese descriptions of the settings, by the English text."""
     return dict(entries_of("settings.yml"))
 
 
 @cache
 def reasons() -> Mapping[str, Reason]:
     """Return all reasons by name."""
-    return {one.name: one for group in groups() for one in group.reasons}
+    return {reason.name: reason for group in groups() for reason in group.reasons}
 
 
 def reason_of(name: str) -> Reason | None:
-    """Return what a reason means; ``EXIT_n`` stands for every exit code."""
-    if not (code := re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)):
+    """Return a reason by its name; ``EXIT_n`` stands for every exit code."""
+    exit_code = re.fullmatch(r"EXIT_(-?\d+)", name, flags=re.ASCII)
+    if not exit_code:
         return reasons().get(name)
-    found = reasons()["EXIT_n"]
-    return replace(
-        found, means={of: text.replace(" n ", f" {code[1]} ") for of, text in found.means.items()}
-    )
+    reason = reasons()["EXIT_n"]
+    means = {}
+    for language, text in reason.means.items():
+        means[language] = text.replace(" n ", f" {exit_code[1]} ")
+    return replace(reason, means=means)
 
 
 @cache
 def groups() -> tuple[Group, ...]:
     """Return all reasons under their headings."""
-    return tuple(
-        Group({ENGLISH: one["title"], CHINESE: one["title_zh"]}, tuple(_reasons(one["reasons"])))
-        for one in entries_of("reasons.yml")
-    )
+    result = []
+    for entry in entries_of("reasons.yml"):
+        title = {ENGLISH: entry["title"], CHINESE: entry["title_zh"]}
+        result.append(Group(title, tuple(_reasons(entry["reasons"]))))
+    return tuple(result)
 
 
-def _reasons(kept: Mapping[str, Mapping[str, list[str]]]) -> Iterator[Reason]:
-    for name, by_language in kept.items():
-        means, next_step = (
-            {language: texts[n] for language, texts in by_language.items()} for n in (0, 1)
-        )
+def _reasons(entries: Mapping[str, Mapping[str, list[str]]]) -> Iterator[Reason]:
+    """Yield the reasons of a group; a language's entry is the meaning and the next step."""
+    for name, by_language in entries.items():
+        means = {language: texts[0] for language, texts in by_language.items()}
+        next_step = {language: texts[1] for language, texts in by_language.items()}
         yield Reason(name, means, next_step)
