@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.resources import files
@@ -161,62 +161,71 @@ def check(
     if image and program and engine is None:
         text = "--image and --command name two programs: leave one out, or choose one with --engine"
         raise CallFailed(text, EXIT_BAD_INPUT)
-    found = check_registration(read_object(file))
-    given = _given(data or [], parameter or [], found)
+    registration = check_registration(read_object(file))
+    trial_input = _trial_input(data or [], parameter or [], registration)
     checked: list[CheckedComponent] = []
-    if found.provider is not None:
-        components = {c.name: c for c in found.provider.components.values()}
-        chosen = _chosen(components, component or [], "component", "COMPONENT_UNKNOWN")
-        clauses = _chosen({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
-        _validate(given, chosen, strict=found.provider.strict_values)
-    if found.provider is not None and (image or program or engine):
-        name = image or found.provider.image or "the-image"
+    if registration.provider is not None:
+        described = {c.name: c for c in registration.provider.components.values()}
+        components = _select(described, component or [], "component", "COMPONENT_UNKNOWN")
+        clauses = _select({c.name: c for c in CLAUSES}, clause or [], "clause", "CLAUSE_UNKNOWN")
+        _validate(trial_input, components, strict=registration.provider.strict_values)
+    if registration.provider is not None and (image or program or engine):
+        name = image or registration.provider.image or "the-image"
         timeouts = Timeouts(timeout, min(timeout, Timeouts.alone), grace)
         with _sandbox(engine, name, program, timeouts, memory) as sandbox:
-            found = add_label_warnings(found, sandbox)
-            report = partial(say, err=True)
-            checked = [check_component(sandbox, one, given, report, clauses) for one in chosen]
-    good = not found.errors and all(c.good for c in checked)
-    yield _as_json(good, found, checked), good
-    _print(file, found, checked)
-    for one in checked if show_outputs else ():
-        for (party, name), text in one.outputs.items():
-            say(f"\n{one.component}, {name} of {party}:")
+            registration = add_label_warnings(registration, sandbox)
+            progress = partial(say, err=True)
+            for described_component in components:
+                result = check_component(
+                    sandbox, described_component, trial_input, progress, clauses
+                )
+                checked.append(result)
+    good = not registration.errors and all(result.good for result in checked)
+    yield _as_json(good, registration, checked), good
+    _print_registration(file, registration)
+    for result in checked:
+        _print_component(result)
+    if show_outputs:
+        _print_outputs(checked)
+
+
+def _print_outputs(checked: "Sequence[CheckedComponent]") -> None:
+    for result in checked:
+        for (party, name), text in result.outputs.items():
+            say(f"\n{result.component}, {name} of {party}:")
             typer.echo("\n".join(map(harmless, text.splitlines()[:_LINES])))
 
 
-def _given(
+def _trial_input(
     data: Sequence[str],
     parameters: Sequence[str],
-    found: "RegistrationCheck",
+    registration: "RegistrationCheck",
 ) -> "TrialInput":
-    """Read what stands for a role's tables, for one of its inputs, and for parameters."""
+    """Read the user's tables of roles, content of single inputs, and parameters. Raises `CallFailed`."""
     from gateway.conformance.check import TrialInput
 
     tables: dict[str, bytes] = {}
     inputs: dict[tuple[str, str], bytes] = {}
-    for one in data:
-        place, file = _pair(one, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
-        role, _, name = place.partition(".")
+    for text in data:
+        target, file = _pair(text, "--data ROLE=FILE.csv or --data ROLE.INPUT=FILE")
+        role, _, name = target.partition(".")
         if name and not name.isdecimal():  # guest.0 is a role with its index
             inputs[role, name] = content(Path(file))
         else:
             tables[role] = content(Path(file))
-    roles = (
-        {r for c in found.provider.components.values() for r in c.roles}
-        if found.provider
-        else set()
-    )
+    roles: set[str] = set()
+    if registration.provider:
+        for component in registration.provider.components.values():
+            roles.update(component.roles)
     common: dict[str, str] = {}
     of_roles: dict[str, dict[str, str]] = {}
-    for name, value in (
-        _pair(one, "--parameter NAME=VALUE or ROLE.NAME=VALUE") for one in parameters
-    ):
-        role, _, own = name.partition(".")
-        if own and role in roles:
-            of_roles.setdefault(role, {})[own] = value
+    for text in parameters:
+        target, value = _pair(text, "--parameter NAME=VALUE or ROLE.NAME=VALUE")
+        role, _, name = target.partition(".")
+        if name and role in roles:
+            of_roles.setdefault(role, {})[name] = value
         else:
-            common[name] = value
+            common[target] = value
     return TrialInput(tables, common, of_roles, inputs)
 
 
@@ -227,51 +236,79 @@ def _pair(text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _chosen(
-    known: Mapping[str, X],
+def _select(
+    available: Mapping[str, X],
     names: Sequence[str],
     what: str,
     reason: str,
 ) -> list[X]:
-    """Return what is named, all where nothing is. Raises `CallFailed`."""
-    if unknown := [name for name in names if name not in known]:
-        text = f"there is no {what} {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
+    """Return the named entries, without names all. Raises `CallFailed` for an unknown name."""
+    unknown = [name for name in names if name not in available]
+    if unknown:
+        choices = ", ".join(available) or "none"
+        text = f"there is no {what} {', '.join(unknown)}; there are: {choices}"
         raise CallFailed(text, EXIT_BAD_INPUT, reason)
-    return [known[name] for name in dict.fromkeys(names or known)]
+    return [available[name] for name in dict.fromkeys(names or available)]
 
 
 def _validate(
-    given: "TrialInput",
+    trial_input: "TrialInput",
     components: "Sequence[Component]",
     *,
     strict: bool,
 ) -> None:
-    """Raise `CallFailed` for a parameter, or data, that none of the components has or reads, and for a value that
-    rejects a job. A value that is only reported there is a warning here."""
+    """Check the user's parameters and data against the components.
+
+    Raises `CallFailed` for a parameter or data of no component, and for a value that rejects a job. A value that
+    is only reported in a job is a warning here.
+    """
     from provider_registry import values
 
-    known = list(dict.fromkeys(p.name for c in components for p in c.parameters))
-    names = [*given.parameters, *(name for own in given.of_roles.values() for name in own)]
-    if unknown := [name for name in names if name not in known]:
-        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(known)}"
+    _check_parameter_names(trial_input, components)
+    errors = []
+    for component in components:
+        declared = {parameter.name for parameter in component.parameters}
+        for role, parameters in {"": trial_input.parameters, **trial_input.of_roles}.items():
+            used = {name: value for name, value in parameters.items() if name in declared}
+            problems = values.check(used, component, role, strict=strict)
+            # A missing parameter has no value: it gets a made-up one.
+            for problem in problems.errors:
+                if problem.got is not None:
+                    errors.append(f"{component.name}, --parameter {problem}")
+            for problem in problems.warnings:
+                if problem.got is not None:
+                    say(f"warning: {component.name}, --parameter {problem}", err=True)
+    if errors:
+        raise CallFailed("\n".join(errors), EXIT_BAD_INPUT, "INVALID")
+    _check_data(trial_input, components)
+
+
+def _check_parameter_names(
+    trial_input: "TrialInput",
+    components: "Sequence[Component]",
+) -> None:
+    declared: dict[str, None] = {}
+    for component in components:
+        declared |= dict.fromkeys(parameter.name for parameter in component.parameters)
+    names = [*trial_input.parameters]
+    for parameters in trial_input.of_roles.values():
+        names += parameters
+    unknown = [name for name in names if name not in declared]
+    if unknown:
+        text = f"no component that is checked has a parameter {', '.join(unknown)}; there are: {', '.join(declared)}"
         raise CallFailed(text, EXIT_BAD_INPUT, "PARAMETER_UNKNOWN")
-    wrong = []
-    for one in components:
-        for role, own in {"": given.parameters, **given.of_roles}.items():
-            declared = {p.name: own[p.name] for p in one.parameters if p.name in own}
-            found = values.check(declared, one, role, strict=strict)
-            # a parameter that is missing has no value, and gets one that is made up
-            wrong += [f"{one.name}, --parameter {p}" for p in found.errors if p.got is not None]
-            for problem in (p for p in found.warnings if p.got is not None):
-                say(f"warning: {one.name}, --parameter {problem}", err=True)
-    if wrong:
-        raise CallFailed("\n".join(wrong), EXIT_BAD_INPUT, "INVALID")
-    roles = {role for c in components for role in c.roles}
-    inputs = {one.name for c in components for one in c.inputs}
-    unused = [role for role in given.tables if role not in roles]
-    unused += [
-        f"{role}.{name}" for role, name in given.files if role not in roles or name not in inputs
-    ]
+
+
+def _check_data(trial_input: "TrialInput", components: "Sequence[Component]") -> None:
+    roles: set[str] = set()
+    inputs: set[str] = set()
+    for component in components:
+        roles.update(component.roles)
+        inputs.update(data.name for data in component.inputs)
+    unused = [role for role in trial_input.tables if role not in roles]
+    for role, name in trial_input.files:
+        if role not in roles or name not in inputs:
+            unused.append(f"{role}.{name}")
     if unused:
         text = f"no component that is checked reads data of {', '.join(unused)}; there are roles "
         text += f"{', '.join(sorted(roles))} and inputs {', '.join(sorted(inputs)) or 'none'}"
@@ -286,31 +323,31 @@ def _sandbox(
     timeouts: "Timeouts",
     memory: float,
 ) -> "Iterator[Sandbox]":
-    """Make the place in which components run, and remove all of it afterwards. Raises `CallFailed`."""
+    """Make a sandbox, and remove all of it afterwards. Raises `CallFailed`."""
     from engines.base import EngineError
     from engines.files import try_to_remove
     from gateway.conformance.sandbox import Sandbox
 
+    def exit_on_signal(*_: object) -> None:
+        sys.exit(128 + signal.SIGTERM)  # which removes the sandbox, below
+
+    if kind is None:
+        kind = EngineKind.process if program else EngineKind.docker
     installation = uuid4().hex
-    before = signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # and remove all below
+    previous_handler = signal.signal(signal.SIGTERM, exit_on_signal)
     folder = Path(tempfile.mkdtemp(prefix="bfia-check-"))
     try:
-        kind = kind or (EngineKind.process if program else EngineKind.docker)
-        made = _engine(kind, image, program, folder, installation)
-        sandbox = Sandbox(made, image, installation, folder, timeouts, memory)
+        engine = _engine(kind, image, program, folder, installation)
+        sandbox = Sandbox(engine, image, installation, folder, timeouts, memory)
         try:
             yield sandbox
         except Invalid as error:
-            text = "\n".join(
-                ["a table of --data cannot be used:", *(f"  {p}" for p in error.problems)]
-            )
-            raise CallFailed(text, EXIT_BAD_INPUT, error.reason) from error
+            lines = ["a table of --data cannot be used:"]
+            lines += [f"  {problem}" for problem in error.problems]
+            raise CallFailed("\n".join(lines), EXIT_BAD_INPUT, error.reason) from error
         except (EngineError, GatewayError) as error:
-            raise CallFailed(
-                f"the sandbox cannot be used: {error}", EXIT_FAILED, error.reason
-            ) from error
+            text = f"the sandbox cannot be used: {error}"
+            raise CallFailed(text, EXIT_FAILED, error.reason) from error
         except OSError as error:
             text = f"the sandbox cannot be used: {error.strerror or error}; is Docker on another machine?"
             raise CallFailed(text, EXIT_FAILED, "SANDBOX_FAILED") from error
@@ -319,7 +356,7 @@ def _sandbox(
                 sandbox.close()
     finally:
         try_to_remove(folder)
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _engine(
@@ -334,9 +371,9 @@ def _engine(
     from engines.process.engine import ProcessEngine
     from gateway.conformance.sandbox import NODE
 
-    made: Engine
+    engine: Engine
     if kind is EngineKind.docker:
-        made = ContainerdEngine(
+        engine = ContainerdEngine(
             NODE, installation, DockerOptions(network=f"bfia-check-{installation[:8]}")
         )
     elif program:
@@ -344,9 +381,9 @@ def _engine(
             words = shlex.split(program)
         except ValueError as error:
             raise CallFailed(f"--command cannot be read: {error}", EXIT_BAD_INPUT) from error
-        _find(words)
+        _check_command(words)
         images = {image: tuple(words)}
-        made = ProcessEngine(
+        engine = ProcessEngine(
             node=NODE,
             installation=installation,
             images=images,
@@ -356,26 +393,26 @@ def _engine(
         text = "the process engine needs --command, the command line that stands for the image"
         raise CallFailed(text, EXIT_BAD_INPUT)
     try:
-        made.check()
+        engine.check()
     except EngineError as error:
-        made.close()
+        engine.close()
         text = f"{error}; start Docker, or give --command to run the program without an image"
         raise CallFailed(text, EXIT_FAILED, error.reason) from error
-    return made
+    return engine
 
 
-def _find(words: Sequence[str]) -> None:
+def _check_command(words: Sequence[str]) -> None:
     """Raise `CallFailed` for a program that cannot be started, or a file of this folder that it would not find."""
     from engines.process.engine import SEARCH_PATH
 
-    first = "".join(words[:1])
-    if shutil.which(first, path=SEARCH_PATH) is None:
+    program = "".join(words[:1])
+    if shutil.which(program, path=SEARCH_PATH) is None:
         where, step = SEARCH_PATH, "give its whole path"
-        if "/" in first:
-            path = Path(first).absolute()
-            first, where = path.name, f"{path.parent}"
+        if "/" in program:
+            path = Path(program).absolute()
+            program, where = path.name, f"{path.parent}"
             step = "correct the path, make it executable (chmod +x), or write its interpreter before it"
-        text = f"--command: {first!r} is not an executable in {where}; {step}"
+        text = f"--command: {program!r} is not an executable in {where}; {step}"
         raise CallFailed(text, EXIT_BAD_INPUT, "COMMAND_NOT_FOUND")
     for word in words[1:]:
         if not os.path.isabs(word) and os.path.isfile(word):
@@ -387,96 +424,93 @@ def _find(words: Sequence[str]) -> None:
 
 def _as_json(
     good: bool,
-    found: "RegistrationCheck",
+    registration: "RegistrationCheck",
     checked: "Sequence[CheckedComponent]",
 ) -> dict[str, Any]:
-    def problems(those: "Iterable[Problem]") -> list[dict[str, Any]]:
-        return [
-            {key: value for key, value in p._asdict().items() if key != "suggestion" or value}
-            for p in those
-        ]
-
-    def clause(of: "Clause", finding: "Finding") -> dict[str, Any]:
-        remedy = (finding.remedy or of.remedy) if finding.result == "failed" else ""
-        about = {
-            "clause": of.name,
-            "section": of.section,
-            "says": of.says,
-            "result": str(finding.result),
-        }
-        return {
-            **about,
-            "seen": finding.seen,
-            "remedy": remedy,
-        }
-
-    components = []
-    for one in checked:
-        outputs = [
-            {
-                "party": p,
-                "output": name,
-                "begins": text,
-            }
-            for (p, name), text in one.outputs.items()
-        ]
-        clauses = [clause(*pair) for pair in one.findings]
-        components.append(
-            {
-                "component": one.component,
-                "good": one.good,
-                "clauses": clauses,
-                "outputs": outputs,
-            }
-        )
-    description = {"errors": problems(found.errors), "warnings": problems(found.warnings)}
-    key = found.provider.key if found.provider else None
+    key = None
+    if registration.provider:
+        key = registration.provider.key
     return {
         "good": good,
         "provider": key,
-        "description": description,
-        "components": components,
+        "description": {
+            "errors": [_problem_json(problem) for problem in registration.errors],
+            "warnings": [_problem_json(problem) for problem in registration.warnings],
+        },
+        "components": [_component_json(result) for result in checked],
     }
 
 
-def _print(
-    file: Path,
-    found: "RegistrationCheck",
-    checked: "Sequence[CheckedComponent]",
-) -> None:
-    marked = [*(("error", p) for p in found.errors), *(("warning", p) for p in found.warnings)]
-    rows = [
-        [t(m), p.path, t(p.rule), "" if p.got is None else compact(p.got, 200), p.suggestion]
-        for m, p in marked
-    ]
-    title = (
-        f"{file}: {counted(len(found.errors), 'error')}, {counted(len(found.warnings), 'warning')}"
-    )
-    if rows:
-        table(title, ["", "where", "problem", "value", "suggestion"], rows)
-    else:
+def _problem_json(problem: "Problem") -> dict[str, Any]:
+    fields = problem._asdict()
+    if not fields["suggestion"]:
+        del fields["suggestion"]
+    return fields
+
+
+def _component_json(result: "CheckedComponent") -> dict[str, Any]:
+    outputs = []
+    for (party, name), text in result.outputs.items():
+        outputs.append({"party": party, "output": name, "begins": text})
+    return {
+        "component": result.component,
+        "good": result.good,
+        "clauses": [_finding_json(clause, finding) for clause, finding in result.findings],
+        "outputs": outputs,
+    }
+
+
+def _finding_json(clause: "Clause", finding: "Finding") -> dict[str, Any]:
+    return {
+        "clause": clause.name,
+        "section": clause.section,
+        "says": clause.says,
+        "result": str(finding.result),
+        "seen": finding.seen,
+        "remedy": _remedy(clause, finding),
+    }
+
+
+def _remedy(clause: "Clause", finding: "Finding") -> str:
+    if finding.result != "failed":
+        return ""
+    return finding.remedy or clause.remedy
+
+
+def _print_registration(file: Path, registration: "RegistrationCheck") -> None:
+    problems = [("error", problem) for problem in registration.errors]
+    problems += [("warning", problem) for problem in registration.warnings]
+    errors = counted(len(registration.errors), "error")
+    title = f"{file}: {errors}, {counted(len(registration.warnings), 'warning')}"
+    if not problems:
         say(title)
-    for one in checked:
-        say()
-        idle = any(
-            clause.name in ("starts", "works") and f.result == "failed"
-            for clause, f in one.findings
-        )
-        lines = [
-            [
-                "\n".join(dict.fromkeys((t(clause.name), clause.name))),
-                mark(f.result),
-                f.seen,
-                (f.remedy or clause.remedy) if f.result == "failed" else "",
-                t(clause.section),
-            ]
-            for clause, f in one.findings
-            if not (
-                idle and f.result == "not shown"
-            )  # what does not work shows little: the last line counts them
-        ]
-        table(one.component, ["clause", "result", "seen", "what to do", "BFIA section"], lines)
-        broken = [clause.name for clause, f in one.findings if f.result == "failed"]
-        hidden = sum(f.result == "not shown" for _, f in one.findings)
-        verdict = f"broken: {', '.join(broken)}" if broken else "keeps all that was shown"
-        say(f"{one.component} {verdict}; {hidden} of {len(one.findings)} clauses not shown")
+        return
+    rows = []
+    for severity, problem in problems:
+        value = "" if problem.got is None else compact(problem.got, 200)
+        rows.append([t(severity), problem.path, t(problem.rule), value, problem.suggestion])
+    table(title, ["", "where", "problem", "value", "suggestion"], rows)
+
+
+def _print_component(result: "CheckedComponent") -> None:
+    """Print a component's clauses. One that does not run shows little: then the last line counts the others."""
+    by_result: dict[str, list[str]] = {}
+    for clause, finding in result.findings:
+        by_result.setdefault(str(finding.result), []).append(clause.name)
+    broken = by_result.get("failed", [])
+    not_shown = by_result.get("not shown", [])
+    does_not_run = "starts" in broken or "works" in broken
+    rows = []
+    for clause, finding in result.findings:
+        if does_not_run and finding.result == "not shown":
+            continue
+        names = "\n".join(dict.fromkeys((t(clause.name), clause.name)))
+        remedy = _remedy(clause, finding)
+        rows.append([names, mark(finding.result), finding.seen, remedy, t(clause.section)])
+    say()
+    table(result.component, ["clause", "result", "seen", "what to do", "BFIA section"], rows)
+    verdict = "keeps all that was shown"
+    if broken:
+        verdict = f"broken: {', '.join(broken)}"
+    total = len(result.findings)
+    say(f"{result.component} {verdict}; {len(not_shown)} of {total} clauses not shown")

@@ -182,7 +182,7 @@ def test_a_run_that_reports_no_end_is_judged_as_a_node_does() -> None:
 def test_who_asks_for_a_message_waits_and_who_only_looked_does_not(
     calls: list[ChannelCall], waits: bool
 ) -> None:
-    assert evidence.waits(Requests(channel_calls=calls)) is waits
+    assert evidence.is_waiting(Requests(channel_calls=calls)) is waits
 
 
 def test_a_topic_is_shown_without_the_tasks_id() -> None:
