@@ -634,7 +634,7 @@ def lasted(since: str | None, until: str | None) -> str:
 
 
 def _print_output(output: Any, as_json: bool) -> None:
-    """Print the output of a command that yields one. Raises `typer.Exit` if it is no success."""
+    """Print the output of a command that yields one. Raises `typer.Exit` unless it is a success."""
     if output is None:
         return
     value = next(output)

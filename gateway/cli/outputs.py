@@ -355,7 +355,7 @@ def delete(
         dry_run=dry_run,
     )
     other_nodes = response["nodes"] or {}
-    # A node without this request keeps its part, which is no failure.
+    # A node without this request keeps its part; that does not count as a failure.
     success = all(other["reason"] in ("", NotServed.reason) for other in other_nodes.values())
     yield response, success
     _print_deleted(response, dry_run)

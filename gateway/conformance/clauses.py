@@ -19,7 +19,7 @@ from gateway.conformance.evidence import (
     not_shown,
     ok,
     refused_requests,
-    unread_topics,
+    unclaimed_topics,
     unsent_topics,
 )
 
@@ -540,8 +540,8 @@ def _channel_topics(evidence: Evidence) -> Finding:
     if all(call.topic is None for call in _channel_calls(traces)):
         return not_shown("it names no topic on the channel")
     if evidence.best.worked:
-        unread = unread_topics(traces)
-        return ok("; ".join(unread[:_PROBLEM_LIMIT]) or "every message was read")
+        unclaimed = unclaimed_topics(traces)
+        return ok("; ".join(unclaimed[:_PROBLEM_LIMIT]) or "every message was read")
     unsent = unsent_topics(traces)
     if unsent:
         return failed("; ".join(unsent[:_PROBLEM_LIMIT]))

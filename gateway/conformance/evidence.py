@@ -15,7 +15,7 @@ _LAST_LINES = 5
 _LINE_LENGTH = 300  # characters of each of them
 _TEXT_LENGTH = 80  # characters of a topic or session id in a report
 _PROBLEM_LIMIT = 3  # of each kind, in a summary of the channel
-# After these codes the same request is sent again: the other node is away, too much is unread.
+# After these codes the same request is sent again: the other node is away, too much is unclaimed.
 _TRANSIENT_CODES = ("E0000000607", "E0000000700")
 
 
@@ -336,22 +336,22 @@ def _likely_mistake(
     senders: Mapping[_Mailbox, str],
     read: Set[_Mailbox],
 ) -> str:
-    """Return who sent the topic elsewhere, else the unread topic with the most similar name."""
+    """Return who sent the topic elsewhere, else the unclaimed topic with the most similar name."""
     for mailbox, sender in senders.items():
         if mailbox.topic == topic:
             return f": {sender} sent it to {mailbox.receiver} (x-ptp-target-node-id)"
-    unread = []
+    unclaimed = []
     for mailbox in senders:
         if mailbox.receiver == trace.party and mailbox not in read:
-            unread.append(mailbox.topic)
-    similar = get_close_matches(topic, unread, n=1, cutoff=0.5)
+            unclaimed.append(mailbox.topic)
+    similar = get_close_matches(topic, unclaimed, n=1, cutoff=0.5)
     if not similar:
         return ""
     sender = senders[_Mailbox(trace.party, similar[0])]
     return f"; did you mean {trace.short(similar[0])}, which {sender} sent to it?"
 
 
-def unread_topics(traces: Sequence[Trace]) -> list[str]:
+def unclaimed_topics(traces: Sequence[Trace]) -> list[str]:
     """Return the topics whose messages were never read."""
     read = _read_mailboxes(traces)
     problems = []
@@ -383,7 +383,7 @@ def is_waiting(requests: Requests) -> bool:
 def channel_summary(traces: Sequence[Trace]) -> str:
     """Return in a line what keeps the parties from ending; empty if the channel shows nothing."""
     problems = []
-    for find_problems in (refused_requests, unsent_topics, unread_topics):
+    for find_problems in (refused_requests, unsent_topics, unclaimed_topics):
         problems += find_problems(traces)[:_PROBLEM_LIMIT]
     if not problems:
         return ""
