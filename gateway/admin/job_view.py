@@ -1,4 +1,4 @@
-"""A job in full, and all that this node knows of it as an archive."""
+"""A job in full, and the archive of everything this node has about it."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,15 +24,15 @@ from gateway.store.serialization import stored_names, to_plain
 from provider_registry.model import group_of
 from provider_registry.registry import Unknown
 
+# Origin of a value that the job does not set. The component has it itself; it is never sent to it.
 DEFAULT = "component default"
-"""origin of a value that the job does not set; the component takes it by itself, it is never sent to it"""
 _LAST_LINES = 100
 _MOST_TOPICS = 100
-_OF_PEER = ("is_inferred", "ends_no_callback_job")
-"""of a view: how far its peer's answer is to be believed"""
-VIEWED = {name: kind for name, kind in get_type_hints(JobView).items() if name not in _OF_PEER}
+# Fields of a view about the reliability of a peer's response.
+_RELIABILITY = ("is_inferred", "ends_no_callback_job")
+VIEWED = {name: kind for name, kind in get_type_hints(JobView).items() if name not in _RELIABILITY}
+# Fields of a run: its container's credentials, and calls under way.
 _HIDDEN = ("run_id", "token", "launch", "stop", "collect", "told", "seal")
-"""of a run: its container's credentials, and calls under way"""
 SHOWN = {
     name: kind
     for name, kind in get_type_hints(Run).items()
@@ -46,13 +46,13 @@ def job_in_full(
     *,
     logs: bool = True,
 ) -> dict[str, Any]:
-    """Return all that is known of a job. ``logs``: with the last lines of failed runs. Raises `NotFound`."""
+    """Return everything about a job; with ``logs``, also the last lines of failed runs. Raises `NotFound`."""
     view = parts.coordinator.status(job_id)
     local = parts.store.local_jobs.find(job_id)
     job = parts.store.jobs.find(job_id)
-    spec = local.spec if local else job.spec if job else None
-    found: dict[str, Any] = {
-        **{name: getattr(view, name) for name in VIEWED},
+    amendments = _amendments(parts, job_id, local)
+    body: dict[str, Any] = {name: getattr(view, name) for name in VIEWED}
+    body |= {
         "runs": [],
         "inherited_runs": [],
         "local_warnings": [],
@@ -60,94 +60,117 @@ def job_in_full(
         "channel": [],
         "channel_refused": "",
         "channel_received": [],
-        "amendments": _amendments(parts, job_id, local),
-        "model": model_of(spec) if spec else None,
-        **_times(local, job),
-        "flow": [],
+        "amendments": amendments,
         "refusals": job.refusals if job and job.outcome is Outcome.REJECTED else [],
+        **_times(local, job),
     }
-    if spec:
-        found |= {
+    record = local or job
+    if record is None:
+        body |= _spec_elsewhere(parts, view)
+        body["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
+    else:
+        spec = record.spec
+        body |= {
+            "model": model_of(spec),
             "initiator": spec.initiator,
             "trace_id": spec.trace_id,
             "parties": spec.parties,
+            "parameters": _parameters(parts, rerun.amended(spec, amendments), local),
+            "flow": spec.dag.nodes,
         }
-        found["parameters"] = _parameters(parts, rerun.amended(spec, found["amendments"]), local)
-        found["flow"] = spec.dag.nodes
-    else:  # submitted to another node, and without a part here
-        roles = dict.fromkeys(
-            (role, at) for task in view.tasks for at, own in task.nodes.items() for role in own
-        )
-        found |= {
-            "initiator": parts.settings.node.id,
-            "trace_id": None,
-            "parameters": {},
-        }
-        found["scheduler"] = view.scheduler or parts.store.scheduler_of(job_id) or ""
-        found["parties"] = [
-            {
-                "role": role,
-                "index": None,
-                "node": node,
-            }
-            for role, node in roles
-        ]
-    if local:
-        turns = parts.executor.waiting_for_turn(local)
-        reasons = waiting.of_runs(local, parts.store.run_timing, turns)
-        received = parts.broker.received()  # since this gateway's start
-        found |= {
-            "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
-            "local_status": local.status,
-            "local_waiting": waiting.of_local(local, parts.store.run_timing),
-            "local_failure": local.ending.failure if local.ending else None,
-            "approval": approval_of(local),
-            "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
-            "local_warnings": local.warnings,
-            "resources": parts.resources.of_job(local),
-            "channel": _channel(parts, local),
-            "channel_refused": next(
-                filter(None, map(parts.broker.last_refused, _sessions(local))), ""
-            ),
-            "channel_received": [
-                {"session": s, **received[s]._asdict()} for s in _sessions(local) if s in received
-            ],
-        }
-    return found
+    if local is not None:
+        body |= _local_part(parts, local, logs)
+    return body
+
+
+def _spec_elsewhere(parts: AdminParts, view: JobView) -> dict[str, Any]:
+    """Return the parts of a job submitted to another node, in which this node has no party."""
+    roles = {}
+    for task in view.tasks:
+        for node, runs in task.nodes.items():
+            for role in runs:
+                roles[role, node] = {
+                    "role": role,
+                    "index": None,
+                    "node": node,
+                }
+    return {
+        "model": None,
+        "initiator": parts.settings.node.id,
+        "trace_id": None,
+        "parties": list(roles.values()),
+        "parameters": {},
+        "flow": [],
+    }
+
+
+def _local_part(
+    parts: AdminParts,
+    local: LocalJob,
+    logs: bool,
+) -> dict[str, Any]:
+    """Return the runs of a job here, their resources and their channel."""
+    turns = parts.executor.waiting_for_turn(local)
+    reasons = waiting.of_runs(local, parts.store.run_timing, turns)
+    sessions = _sessions(local)
+    received = parts.broker.received()  # since the start of this gateway
+    received_here = []
+    for session in sessions:
+        if session in received:
+            received_here.append({"session": session, **received[session]._asdict()})
+    refused_requests = filter(None, map(parts.broker.last_refused, sessions))
+    return {
+        "runs": [_run(parts, run, local, reasons[run.run_id], logs) for run in local.runs],
+        "local_status": local.status,
+        "local_waiting": waiting.of_local(local, parts.store.run_timing),
+        "local_failure": local.ending.failure if local.ending else None,
+        "approval": approval_of(local),
+        "inherited_runs": [_inherited_run(run) for run in local.standing() if run.of_job],
+        "local_warnings": local.warnings,
+        "resources": parts.resources.of_job(local),
+        "channel": _channel(parts, local),
+        "channel_refused": next(refused_requests, ""),
+        "channel_received": received_here,
+    }
 
 
 def _times(local: LocalJob | None, job: Job | None) -> dict[str, Any]:
-    """Return when a job was created, started and ended, as far as this node knows, and who submitted it."""
+    """Return a job's times of creation, start and end, as far as this node has them, and its user."""
     record = job or local
-    begun = [run.started_at for run in local.runs if run.started_at] if local else []
+    started_at = None
+    if job is not None:
+        started_at = job.started_at
+    elif local is not None:
+        starts = [run.started_at for run in local.runs if run.started_at]
+        started_at = min(starts, default=None)
     return {
         "created_at": record.created_at if record else None,
-        "started_at": job.started_at if job else min(begun, default=None),
+        "started_at": started_at,
         "ended_at": record.ended_at if record else None,
         "user": job.user if job else "",
     }
 
 
 def _sessions(local: LocalJob) -> dict[str, None]:
-    return dict.fromkeys(
-        f"session_{name}" for name in (local.id, *(run.task_id for run in local.runs))
-    )
+    names = [local.id, *(run.task_id for run in local.runs)]
+    return dict.fromkeys(f"session_{name}" for name in names)
 
 
 def _channel(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
-    """Return what waits on the topics of a job here, and which parties wait; the first hundred topics."""
+    """Return the first hundred topics of a job here with unread messages or waiting parties."""
     parties = {run.name: run.party.label for run in local.runs}
-    found = [
-        {
-            "session": session,
-            **on._asdict(),
-            "oldest": round(on.oldest, 3),
-            "readers": [parties.get(run, run) for run in on.readers],
-        }
-        for session in _sessions(local)
-        for on in parts.broker.waiting(session)
-    ]
-    return found[:_MOST_TOPICS]
+    topics = []
+    for session in _sessions(local):
+        for topic in parts.broker.waiting(session):
+            topics.append(
+                {
+                    "session": session,
+                    **topic._asdict(),
+                    "oldest": round(topic.oldest, 3),
+                    "readers": [parties.get(run, run) for run in topic.readers],
+                }
+            )
+    return topics[:_MOST_TOPICS]
 
 
 def _amendments(
@@ -155,14 +178,17 @@ def _amendments(
     job_id: str,
     local: LocalJob | None,
 ) -> list[Amendment]:
-    """Return the changes of a job's parameters that hold; a party knows of them once a task's start named them."""
-    if job := parts.store.jobs.find(job_id):
+    """Return the effective changes of a job's parameters; a party learns them from the start of a task."""
+    job = parts.store.jobs.find(job_id)
+    if job is not None:
         return list(job.amendments)
-    return [one for one in local.offered if one.id in local.amendments] if local else []
+    if local is None:
+        return []
+    return [amendment for amendment in local.offered if amendment.id in local.amendments]
 
 
 def approval_of(local: LocalJob) -> dict[str, Any] | None:
-    """Return who had to agree to a job here, until when, and what was decided; None where nobody had to."""
+    """Return the approval of a job here, its deadline and the decision; None if it needs none."""
     if local.approval is None:
         return None
     return {name: value for name, value in vars(local.approval).items() if name != "confirm"}
@@ -172,42 +198,42 @@ _DATASET = ("dataset_id", "namespace", "name")
 
 
 def pieces_here(parts: AdminParts, local: LocalJob) -> list[dict[str, Any]]:
-    """Return what a job would run at this node: image, parameters, and which dataset each task would read."""
-    found = []
+    """Return the runs of a job at this node before they start: image, parameters and dataset of each."""
+    pieces = []
     for task in local.spec.dag.nodes:
-        ref, image, digest, roles = task.component, "", "", None
+        ref = task.component
+        image = ""
+        digest = ""
+        roles = None
         with suppress(Unknown):
             provider, component = parts.registry.find(ref.provider, ref.version, ref.name)
-            image, roles = provider.image_for(ref.name), component.roles
+            roles = component.roles
+            image = provider.image_for(ref.name)
             digest = provider.digests.get(image, "")
         for party in local.spec.parties_at(local.node):
-            if roles is None or party.role in roles:
-                where = data_location(local.spec.task_params, party, task.name) or {}
-                names = [where[key] for key in ("namespace", "name") if key in where]
-                about = {
+            if roles is not None and party.role not in roles:
+                continue
+            parameters = effective(local.spec.task_params, party, task.name)
+            values = {k: v.value for k, v in parameters.items() if k not in _DATASET}
+            pieces.append(
+                {
+                    "task": task.name,
+                    "party": party.label,
+                    "component": f"{ref.provider}/{ref.name} {ref.version}",
                     "image": image,
                     "digest": digest,
-                    "dataset": where.get("dataset_id") or "#".join(names),
+                    "dataset": _dataset_of(local, party, task),
+                    "parameters": without_secrets(values),
                 }
-                set_ = {
-                    k: v.value
-                    for k, v in effective(local.spec.task_params, party, task.name).items()
-                }
-                about |= {
-                    "parameters": without_secrets(
-                        {k: v for k, v in set_.items() if k not in _DATASET}
-                    )
-                }
-                component_ = f"{ref.provider}/{ref.name} {ref.version}"
-                found.append(
-                    {
-                        "task": task.name,
-                        "party": party.label,
-                        "component": component_,
-                        **about,
-                    }
-                )
-    return found
+            )
+    return pieces
+
+
+def _dataset_of(local: LocalJob, party: Party, task: DagNode) -> str:
+    """Return the id of a task's dataset, or its namespace and name; "" without one."""
+    location = data_location(local.spec.task_params, party, task.name) or {}
+    names = [location[key] for key in ("namespace", "name") if key in location]
+    return location.get("dataset_id") or "#".join(names)
 
 
 def _parameters(
@@ -215,56 +241,59 @@ def _parameters(
     spec: JobSpec,
     local: LocalJob | None,
 ) -> dict[str, Any]:
-    began = local.created_at if local else None
-    with parts.registry.one_view():  # tasks of one provider, at each party: it is read once
-        return {
-            party.label: {
-                node.name: _of_task(parts, spec, party, node, began) for node in spec.dag.nodes
+    """Return the parameters by party and task; only of this node's parties, if it has any."""
+    created_at = local.created_at if local else None
+    parties = [party for party in spec.parties if local is None or party.node == local.node]
+    parameters: dict[str, dict[str, Any]] = {}
+    with parts.registry.one_view():  # read a provider once for all its tasks and parties
+        for party in parties:
+            parameters[party.label] = {
+                task.name: _of_task(parts, spec, party, task, created_at) for task in spec.dag.nodes
             }
-            for party in spec.parties
-            if local is None or party.node == local.node
-        }
+    return parameters
 
 
 def _of_task(
     parts: AdminParts,
     spec: JobSpec,
     party: Party,
-    node: DagNode,
-    began: datetime | None,
+    task: DagNode,
+    created_at: datetime | None,
 ) -> dict[str, Any]:
-    """Return a task's parameters at a party, each with its origin; of what the job leaves open, the default."""
-    found: dict[str, Any] = dict(effective(spec.task_params, party, node.name))
-    ref = node.component
+    """Return a task's parameters at a party with their origins, including the component's defaults."""
+    parameters: dict[str, Any] = dict(effective(spec.task_params, party, task.name))
+    ref = task.component
     try:
-        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=began)
+        _, component = parts.registry.find(ref.provider, ref.version, ref.name, at=created_at)
     except Unknown:
-        return found
-    for parameter in component.parameters if party.role in component.roles else ():
+        return parameters
+    if party.role not in component.roles:
+        return parameters
+    for parameter in component.parameters:
         if parameter.default not in (None, ""):
-            found.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
-    return found
+            parameters.setdefault(parameter.name, {"value": parameter.default, "origin": DEFAULT})
+    return parameters
 
 
 def _run(
     parts: AdminParts,
     run: Run,
     local: LocalJob,
-    waits: waiting.Waiting | None,
+    reason: waiting.Waiting | None,
     logs: bool,
 ) -> dict[str, Any]:
-    found = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
-    newest = run in local.newest_runs(run.task_name)
-    found["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
-    found["waiting"] = waits
-    found["log"] = _log_of(local.id, run, run.task_name if newest else run.task_id)
+    body = {name: value for name, value in to_plain(run).items() if name not in _HIDDEN}
+    is_newest = run in local.newest_runs(run.task_name)
+    body["engine"] = run.engine or run.owner.rpartition("/")[2] or parts.engine.kind
+    body["waiting"] = reason
+    body["log"] = _log_of(local.id, run, run.task_name if is_newest else run.task_id)
     if logs and run.status is RunStatus.FAILED and run.launch.state is CallState.OK:
-        found["last_lines"] = _last_lines(parts, local.id, run)
-    return found
+        body["last_lines"] = _last_lines(parts, local.id, run)
+    return body
 
 
 def _inherited_run(run: Run) -> dict[str, Any]:
-    """Return a run of an earlier job whose outputs count here; its log is with that job."""
+    """Return a run of an earlier job with outputs in use here; its log belongs to that job."""
     return {
         "task_name": run.task_name,
         "party": run.party,
@@ -281,9 +310,9 @@ def _log_of(
     run: Run,
     task: str,
 ) -> str:
-    return (
-        f"/api/v1/jobs/{quote(job_id, safe='')}/runs/{run.party.label}/{quote(task, safe='')}/log"
-    )
+    """Return the path of a run's log."""
+    job = quote(job_id, safe="")
+    return f"/api/v1/jobs/{job}/runs/{run.party.label}/{quote(task, safe='')}/log"
 
 
 def _last_lines(
@@ -293,37 +322,35 @@ def _last_lines(
 ) -> list[str]:
     try:
         total = parts.run_logs.read_run(job_id, run, STREAMS, 0, 0).total
-        found = parts.run_logs.read_run(
-            job_id, run, STREAMS, max(0, total - _LAST_LINES), _LAST_LINES
-        )
-    except NotFound as error:  # another gateway has them
+        start = max(0, total - _LAST_LINES)
+        log = parts.run_logs.read_run(job_id, run, STREAMS, start, _LAST_LINES)
+    except NotFound as error:  # another gateway of this node has them
         return [f"[{error.reason}: {error.message}]"]
-    return [line.text for line in found.lines]
+    return [line.text for line in log.lines]
 
 
 def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
-    """Return a zip of all that this node knows of a job, made piece by piece. Raises `NotFound`."""
-    store, now = parts.store, parts.clock()
-    local = store.local_jobs.find(job_id)
-    job = store.jobs.find(job_id)
+    """Return a zip of everything this node has about a job, piece by piece. Raises `NotFound`."""
+    local = parts.store.local_jobs.find(job_id)
+    job = parts.store.jobs.find(job_id)
     record = job or local
     if record is None:
         raise NotFound(f"job {job_id} neither is scheduled nor runs here", reason="JOB_UNKNOWN")
-    ids = [i for run in (local.runs if local else ()) for i in (run.run_id, run.token) if i]
-    secrets = [*map(parts.run_tokens.issue, ids), *ids, *parts.storage.secrets]
-    try:
-        state = to_plain(job_in_full(parts, job_id))
-    except GatewayError as error:  # the node that schedules it has forgotten it, or says no
-        state = {"reason": error.reason, "message": error.message}
-    head = {
+    now = parts.clock()
+    sides = []
+    if job is not None:
+        sides.append("scheduler")
+    if local is not None:
+        sides.append("participant")
+    state = {
         "job_id": job_id,
         "node": parts.settings.node.id,
         "made_at": now.isoformat(),
-        "sides": [
-            side for side, one in (("scheduler", job), ("participant", local)) if one is not None
-        ],
-        "job": state,
+        "sides": sides,
+        "job": _plain_job(parts, job_id),
     }
+    secrets = _secrets(parts, local)
+    request = parts.peers.adapter(record.spec.protocol).request(record.spec)
 
     def document(value: Any) -> list[bytes]:
         return [as_json(without_secrets(value, secrets))]
@@ -331,48 +358,64 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
     def environment(local: LocalJob, run: Run) -> list[bytes]:
         return document(parts.launching.environment(local, run))
 
+    def bundle(local: LocalJob) -> list[bytes]:
+        return document(bundles.document(local))
+
     def timeline() -> Iterator[bytes]:
-        for entry in store.timeline(job_id):
-            yield (
-                b" ".join(line.strip() for line in document(to_plain(entry))[0].splitlines())
-                + b"\n"
-            )
+        for entry in parts.store.timeline(job_id):
+            text = document(to_plain(entry))[0]
+            yield b" ".join(line.strip() for line in text.splitlines()) + b"\n"
 
     def entries() -> Iterator[Entry]:
-        yield Entry(
-            "job.json",
-            partial(document, parts.peers.adapter(record.spec.protocol).request(record.spec)),
-        )
-        yield Entry("state.json", partial(document, head))
+        yield Entry("job.json", partial(document, request))
+        yield Entry("state.json", partial(document, state))
         yield Entry("timeline.jsonl", timeline)
         if local is None:
             return
-        yield Entry(bundles.FILE, lambda: document(bundles.document(local)))
+        yield Entry(bundles.FILE, partial(bundle, local))
         for run in local.runs:
-            place = f"runs/{_place(run)}"
-            yield Entry(f"{place}/environment.json", partial(environment, local, run))
-            yield from _log(parts, run, f"{place}/log", secrets)
+            folder = f"runs/{_folder(run)}"
+            yield Entry(f"{folder}/environment.json", partial(environment, local, run))
+            yield from _log(parts, run, f"{folder}/log", secrets)
         yield from _reports(parts, local)
 
     return archive.write(entries(), now)
 
 
-def _place(run: Run) -> str:
+def _plain_job(parts: AdminParts, job_id: str) -> Any:
+    """Return a job in full as plain data, or the error of the node that schedules it."""
+    try:
+        return to_plain(job_in_full(parts, job_id))
+    except GatewayError as error:
+        return {"reason": error.reason, "message": error.message}
+
+
+def _secrets(parts: AdminParts, local: LocalJob | None) -> list[str]:
+    """Return the texts to mask in an archive: run ids, their tokens, and secrets of storages."""
+    ids = []
+    if local is not None:
+        for run in local.runs:
+            ids += [run_id for run_id in (run.run_id, run.token) if run_id]
+    tokens = [parts.run_tokens.issue(run_id) for run_id in ids]
+    return [*tokens, *ids, *parts.storage.secrets]
+
+
+def _folder(run: Run) -> str:
     return f"{run.party.label}/{run.task_name}/attempt-{run.attempt}"
 
 
 def _log(
     parts: AdminParts,
     run: Run,
-    place: str,
+    folder: str,
     secrets: list[str],
 ) -> Iterable[Entry]:
-    """Return what a run wrote, or an error entry where another gateway of this node has it."""
+    """Return the log files of a run, or an entry with the error if another gateway of this node has them."""
     try:
         parts.run_logs.check_here(run)
     except NotFound as error:
-        return [Entry(place, partial(_refused, error))]
-    return archive.of_files(parts.runs_folder / run.name, place, secrets)
+        return [Entry(folder, partial(_refused, error))]
+    return archive.of_files(parts.runs_folder / run.name, folder, secrets)
 
 
 def _refused(error: NotFound) -> Iterable[bytes]:
@@ -382,8 +425,10 @@ def _refused(error: NotFound) -> Iterable[bytes]:
 def _reports(parts: AdminParts, local: LocalJob) -> Iterator[Entry]:
     for run in local.runs:
         for key, name in sorted(run.output_keys.items()):
-            is_report = group_of(local.spec.dag.type_of(run.task_name, key)) == "metric"
-            if is_report and parts.storage.exists(run.outputs[name]):
-                yield Entry(
-                    f"reports/{_place(run)}/{key}", partial(parts.storage.stream, run.outputs[name])
-                )
+            output_type = local.spec.dag.type_of(run.task_name, key)
+            if group_of(output_type) != "metric":
+                continue
+            address = run.outputs[name]
+            if parts.storage.exists(address):
+                read = partial(parts.storage.stream, address)
+                yield Entry(f"reports/{_folder(run)}/{key}", read)

@@ -1,12 +1,13 @@
-"""What each listener answers: peers, containers, operators. A path on the wrong listener is not there."""
+"""The application of each listener: peers, containers, operators. None serves the paths of another one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Scope
 
@@ -70,8 +71,9 @@ if TYPE_CHECKING:
 
 
 def dry_run(node: "Gateway", body: Mapping[str, Any]) -> JobPlan:
-    """Return what would happen to the job of a body that submits it."""
-    scheduler, trace = node.settings.node.scheduler, current_trace() or new_trace_id()
+    """Return the plan for a job, from the body that would submit it."""
+    scheduler = node.settings.node.scheduler
+    trace = current_trace() or new_trace_id()
     spec = node.protocol.specified({**body, "job_id": f"job-{uuid4().hex}"}, scheduler, trace)
     return node.dry_run.plan(node.offers.expanded(spec))
 
@@ -80,177 +82,233 @@ _CONTAINER_PATHS = frozenset(
     [f"/v1/interconn/chan/{verb}" for verb in ("push", "pop", "peek", "release")]
     + ["/v1/platform/schedule/task/callback"]
 )
-OPEN_PER_MINUTE = 60
-"""requests from one address at paths that serve unknown nodes"""
+OPEN_PER_MINUTE = 60  # requests from one address to paths that serve unknown nodes
+# Limits for bodies of our own paths in bytes; paths that take a job or a description have higher ones.
 MEDIUM = 1024**2
 SMALL = 64 * 1024
-"""bytes of a body of our own paths, read on the event loop; those that take a job or a description take more"""
+# Wraps an application in middleware.
 Layer = Callable[[ASGIApp], ASGIApp]
-"""what puts something around an application"""
 
 
 def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
-    """Return what each listener answers: its paths, and around them the layers that a request passes before."""
+    """Return the application of each listener, with its middleware."""
     chan = _channel(node)
-    of_peers, of_containers = router.peer_router(chan), router.container_router(chan)
-    one_port, taken = node.settings.listen.container is None, node.participant.callback
-    callbacks = platform.container_router(
-        taken, node.limiters, node.run_tokens.id_of, by_address=not one_port
-    )
+    channel_of_peers = router.peer_router(chan)
+    channel_of_containers = router.container_router(chan)
     verifier = Verifier(
         node.settings.node.id, node.clock, SqlUsedSignatures(node.store, node.clock).first
     )
+    one_port = node.settings.listen.container is None
+    callbacks = platform.container_router(
+        node.participant.callback, node.limiters, node.run_tokens.id_of, by_address=not one_port
+    )
     mounts = {
         "operator": _for_operators(node),
-        "peer": [Mounted(of_peers, None, bfia.ChannelRefusal), *_for_peers(node, verifier)],
+        "peer": [
+            Mounted(channel_of_peers, None, bfia.ChannelRefusal),
+            *_for_peers(node, verifier),
+        ],
         "container": [
-            Mounted(of_containers, None, bfia.ChannelRefusal),
+            Mounted(channel_of_containers, None, bfia.ChannelRefusal),
             *_bounded(node, callbacks, ahead=True),
         ],
     }
-    all_ = [one for some in mounts.values() for one in some]
-    node.endpoints = [
-        route for one in all_ for route in one.router.routes if isinstance(route, APIRoute)
-    ]
+    node.endpoints = _api_routes(mounts)
     titles = {
         "operator": "operators",
         "peer": "peers",
         "container": "containers",
     }
-    channel = {
+    channels: dict[str, tuple[APIRouter, ...]] = {
         "operator": (),
-        "peer": (of_peers,),
-        "container": (of_containers,),
+        "peer": (channel_of_peers,),
+        "container": (channel_of_containers,),
     }
     if one_port:
-        titles["peer"], channel["peer"] = "peers and containers", (of_peers, of_containers)
+        titles["peer"] = "peers and containers"
+        channels["peer"] = (channel_of_peers, channel_of_containers)
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
-    signed = [
-        requests.signed(verifier, node.peer_table.proof, node.limiters.rest),
-        node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
-    ]
-    first: dict[str, list[Any]] = {
+    checks: dict[str, list[Any]] = {
         "operator": [in_language],
-        "peer": signed,
+        "peer": [
+            requests.signed(verifier, node.peer_table.proof, node.limiters.rest),
+            node.fate.signed(lambda request: requests.incoming(request).source, node.limiters),
+        ],
         "container": [],
     }
-    body, as_200, elsewhere = (
-        node.settings.limits.body_bytes,
-        node.peer_table.as_200,
-        node.fate.elsewhere,
-    )
-    layers, apps = _layers(node, chan), {}
+    layers = _layers(node, chan)
+    apps = {}
     for name, routers in mounts.items():
-        app = create_app(titles[name], routers, documented=True, first=first[name])
-        if name == "operator":
-            session.mount(app)
-        elif name == "peer":
-            app.state.before_body = signed[0]  # a dependency comes after the body was parsed
-        envelope.install(app, as_200, elsewhere, for_others if name == "peer" else None)
-        usual = envelope.too_large_in_envelope(app, as_200, elsewhere)
-        control = (one.router for one in routers if one.ahead)
-        served = router.ahead(ahead(with_head(usual), app, control, body), *channel[name])
-        apps[name] = decoding_bodies(
-            served, partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
-        )
+        app = create_app(titles[name], routers, documented=True, first=checks[name])
+        served = _with_envelope(node, name, app, routers, channels[name])
         for layer in layers[name]:
-            apps[name] = layer(apps[name])
+            served = layer(served)
+        apps[name] = served
     return apps
 
 
+def _api_routes(mounts: Mapping[str, Sequence[Mounted]]) -> list[APIRoute]:
+    routes = []
+    for routers in mounts.values():
+        for mounted in routers:
+            routes += [route for route in mounted.router.routes if isinstance(route, APIRoute)]
+    return routes
+
+
+def _with_envelope(
+    node: "Gateway",
+    name: str,
+    app: FastAPI,
+    routers: Sequence[Mounted],
+    channel_routers: Sequence[APIRouter],
+) -> ASGIApp:
+    """Return a listener's application with the standard's error responses and decoded bodies."""
+    as_200 = node.peer_table.as_200
+    elsewhere = node.fate.elsewhere
+    max_body = node.settings.limits.body_bytes
+    words = None
+    if name == "operator":
+        session.mount(app)
+    elif name == "peer":
+        words = for_others
+        # The check of signatures; as a dependency it would run only after the body was parsed.
+        app.state.before_body = app.state.first[0]
+    envelope.install(app, as_200, elsewhere, words)
+    served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
+    control = [mounted.router for mounted in routers if mounted.ahead]
+    served = router.ahead(ahead(served, app, control, max_body), *channel_routers)
+    refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
+    return decoding_bodies(served, refused)
+
+
 def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]]:
-    """Return what stands around each listener's paths, the innermost first; a request meets the last first."""
-    settings, here, peer_table = node.settings, node.settings.node.id, node.peer_table
-    largest = (settings.limits.body_bytes, chan.max_body)
+    """Return the middleware of each listener, the innermost first; a request meets the last one first."""
     refusals = Refusals(node.audit.add, node.clock)
-    of_partner = lru_cache(1024)(lambda _: Refusals(node.audit.add, node.clock))
-    partners = Partners(peer_table.accepts, of_partner, Refusals(node.audit.add, node.clock))
-    noting, asking = CapacityLimiter(2), CapacityLimiter(2)
-
-    def counted(scope: Scope) -> str | None:
-        """Return whose quota a request counts against: without a certificate anybody can send a partner's id."""
-        if _of_container(scope):
-            return None
-        name = _claimed(scope) or (read_ends(scope["headers"]) or ("",))[0]
-        name = name if peer_table.accepts(name) else ""
-        return name if name and shown(scope) else f"{name} at {address_of(scope)}"
-
-    def open_to_all(scope: Scope) -> str | None:
-        return address_of(scope) if scope["path"] in requests.OPEN else None
-
-    # Everything further in may ask who an unknown sender is, without waiting for the database.
-    looked_up = partial(
+    audit_threads = CapacityLimiter(2)
+    # Any layer further in may use the lookup of an unknown sender without waiting for the database.
+    look_up: Layer = partial(
         with_lookup,
-        is_unknown=peer_table.is_unknown,
-        look_up=peer_table.look,
-        limiter=asking,
+        is_unknown=node.peer_table.is_unknown,
+        look_up=node.peer_table.look,
+        limiter=CapacityLimiter(2),
     )
-    no_browser = partial(without_foreign, foreign=from_browser)
-    noting_own = partial(
+    note_refusals = partial(
         noting_refusals,
         refusals=refusals,
         claimed=_claimed,
-        limiter=noting,
+        limiter=audit_threads,
     )
-    peer: list[Layer] = [
-        # Signs what the paths answer; what is refused further out proves nothing and is not signed.
+    no_browsers: Layer = partial(without_foreign, foreign=from_browser)
+
+    peer = [
+        *_inner_peer_layers(node, chan, refusals, note_refusals),
+        # Before anything is read or done for a sender: proof of its identity.
+        _identity_layer(node, refusals, audit_threads),
+        look_up,
+        no_browsers,
+        noting_origin,  # of every request, for all notes further in
+    ]
+    operator: list[Layer] = [look_up, _guard(node)]
+    if node.settings.auth.mode != "on":
+        # Without tokens, only the address identifies an operator.
+        operator.append(partial(without_foreign, foreign=from_elsewhere))
+    operator.append(note_refusals)  # including refusals by the layers above
+    return {
+        "operator": operator,
+        "peer": peer,
+        "container": [look_up, no_browsers],
+    }
+
+
+def _inner_peer_layers(
+    node: "Gateway",
+    chan: router.ChannelParts,
+    refusals: Refusals,
+    note_refusals: Callable[..., ASGIApp],
+) -> list[Layer]:
+    """Return the layers of peers that need the sender's identity: quotas, relay, refusals, signatures."""
+    settings = node.settings
+    peer_table = node.peer_table
+
+    @lru_cache(1024)
+    def refusals_of(partner: str) -> Refusals:
+        return Refusals(node.audit.add, node.clock)
+
+    def quota_name(scope: Scope) -> str | None:
+        """Return the name for a request's quota. Without a certificate, a partner's id is no proof."""
+        if _of_container(scope):
+            return None
+        sender = _claimed(scope)
+        if not sender:
+            ends = read_ends(scope["headers"])
+            sender = ends[0] if ends else ""
+        if not peer_table.accepts(sender):
+            sender = ""
+        if sender and shown(scope):
+            return sender
+        return f"{sender} at {address_of(scope)}"
+
+    def open_quota_name(scope: Scope) -> str | None:
+        return address_of(scope) if scope["path"] in requests.OPEN else None
+
+    partners = Partners(
+        peer_table.accepts, refusals_of, unproven=Refusals(node.audit.add, node.clock)
+    )
+    return [
+        # Signs responses of paths; refusals by layers further out prove nothing and are not signed.
         partial(
             requests.signing_answers,
             key=node.protocol.key,
             entry_of=peer_table.proof,
             limiter=node.limiters.rest,
         ),
-        # Notes what the paths refuse; a relay and the check of identity note their own refusals.
-        partial(noting_own, partners=partners),
-        # Hands on what is for another node: it needs an identity and counts, but meets no path of this node.
+        # Records refusals by the paths; the relay and the check of identity record their own.
+        partial(note_refusals, partners=partners),
+        # Relays requests for other nodes, which need an identity and count, but reach no path of this node.
         partial(
             relay.Relay,
-            node=here,
+            node=settings.node.id,
             table=lambda: node.routes.table,
             courier=node.courier,
-            limits=largest,
+            limits=(settings.limits.body_bytes, chan.max_body),
             refused=refusals.relay,
         ),
-        # Counts by sender, so behind the check of who that is.
-        partial(with_quota, per_minute=settings.limits.partner_requests_per_minute, sender=counted),
-        partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=open_to_all),
-        # Before anything is read or done for a sender: it is who it claims to be.
         partial(
-            with_identity,
-            identity=_identity(node),
-            claimed=lambda scope: (
-                frozenset() if _of_container(scope) else requests.claimed(scope["headers"])
-            ),
-            unknown=partial(known_first, accepts=peer_table.accepts, here=here),
-            denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
-            noted=refusals.denied,
-            limiter=noting,
+            with_quota, per_minute=settings.limits.partner_requests_per_minute, sender=quota_name
         ),
-        looked_up,
-        no_browser,
-        noting_origin,  # of every request, for whatever is noted further in
+        partial(with_quota, per_minute=OPEN_PER_MINUTE, sender=open_quota_name),
     ]
-    guarded = settings.auth.mode == "on"
-    access = Access(node.tokens.find, node.clock, settings.auth.token) if guarded else None
-    operator: list[Layer] = [
-        looked_up,
-        partial(
-            Guard,
-            access=access,
-            record=node.audit.add,
-            clock=node.clock,
-            limiter=CapacityLimiter(4),
-            cookie=cookie_name(here),
-        ),
-        # Without tokens nothing but the address tells who may.
-        *([] if guarded else [partial(without_foreign, foreign=from_elsewhere)]),
-        noting_own,  # those of the layers above, too
-    ]
-    return {
-        "operator": operator,
-        "peer": peer,
-        "container": [looked_up, no_browser],
-    }
+
+
+def _identity_layer(
+    node: "Gateway",
+    refusals: Refusals,
+    audit_threads: CapacityLimiter,
+) -> Layer:
+    return partial(
+        with_identity,
+        identity=_identity(node),
+        claimed=_claimed_nodes,
+        unknown=partial(known_first, accepts=node.peer_table.accepts, here=node.settings.node.id),
+        denied=partial(envelope.denial, elsewhere=node.fate.elsewhere),
+        noted=refusals.denied,
+        limiter=audit_threads,
+    )
+
+
+def _guard(node: "Gateway") -> Layer:
+    auth = node.settings.auth
+    access = None
+    if auth.mode == "on":
+        access = Access(node.tokens.find, node.clock, auth.token)
+    return partial(
+        Guard,
+        access=access,
+        record=node.audit.add,
+        clock=node.clock,
+        limiter=CapacityLimiter(4),
+        cookie=cookie_name(node.settings.node.id),
+    )
 
 
 def _channel(node: "Gateway") -> router.ChannelParts:
@@ -290,17 +348,19 @@ def _bounded(
     size: int | None = None,
     ahead: bool = False,
 ) -> list[Mounted]:
-    """Mount routers of the standard's paths; ``size``: bytes of a body, never more than limits.body_bytes."""
+    """Mount routers of the standard; ``size``: bytes of a body, never more than limits.body_bytes."""
     max_body = node.settings.limits.body_bytes
     if size is not None:
         max_body = min(size, max_body)
-    return [Mounted(one, max_body, bfia.Refusal, ahead=ahead) for one in routers]
+    return [Mounted(api_router, max_body, bfia.Refusal, ahead=ahead) for api_router in routers]
 
 
 def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
-    """Return the routers for peers but the channel's, the most frequent first: paths are tried in this order."""
-    here, institution, kept = node.settings.node.id, _institution(node), node.applications
+    """Return the routers for peers except the channel's; the most frequent first, as paths are tried in order."""
+    node_id = node.settings.node.id
+    institution = _institution(node)
     table = node.peer_table
+    stored = node.applications
     peers = Peers(
         table.knows,
         table.profile_of,
@@ -311,28 +371,31 @@ def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
     )
     policy = approval_policy(node.settings)
     audits = JobAudits(node.context, node.admission, node.coordinator, node.executor, policy)
+
+    def approve(job_id: str, by: str, reason: str) -> object:
+        return node.participant.decide(job_id, True, by, reason)
+
+    card_router = management.node_router(node.card, stored, peers, verifier, node.clock)
+    audit_router = management.audit_router(node.card, stored, peers, node.clock)
+    offers_router = management.offers_router(node.offers, institution, stored, peers)
     return [
         *_bounded(
             node,
-            interconn.router(here, node.coordinator, node.participant, peers),
+            interconn.router(node_id, node.coordinator, node.participant, peers),
             interconn.audit_router(audits, peers),
-            interconn.hello_router(here, institution, node.protocol.peer, peers),
+            interconn.hello_router(node_id, institution, node.protocol.peer, peers),
             interconn.outputs_router(node.outputs, peers),
             ahead=True,
         ),
-        *_bounded(
-            node, management.node_router(node.card, kept, peers, verifier, node.clock), size=SMALL
-        ),
-        *_bounded(node, management.audit_router(node.card, kept, peers, node.clock), size=MEDIUM),
-        *_bounded(
-            node, management.offers_router(node.offers, institution, kept, peers), size=SMALL
-        ),
+        *_bounded(node, card_router, size=SMALL),
+        *_bounded(node, audit_router, size=MEDIUM),
+        *_bounded(node, offers_router, size=SMALL),
         *node.fate.for_peers(
             node.coordinator,
             node.participant,
             node.limiters,
             table,
-            lambda job_id, by, words: node.participant.decide(job_id, True, by, words),
+            approve,
         ),
     ]
 
@@ -409,13 +472,17 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
 
 
 def grpc(node: "Gateway") -> dict[str, Grpc]:
-    """Return what serves gRPC beside the listeners' applications, and by them."""
-    most = node.settings.limits.message_bytes + 65536
-    return {name: Grpc(app, most) for name, app in node.apps.items() if name != "operator"}
+    """Return the gRPC server of each listener for programs."""
+    max_message = node.settings.limits.message_bytes + 65536
+    return {name: Grpc(app, max_message) for name, app in node.apps.items() if name != "operator"}
 
 
 def _composed(node: "Gateway", body: applications.Applying) -> Application:
-    contract = None if body.kind is Kind.CONTRACT else node.applications.contract_with(body.partner)
+    contract_id = ""
+    if body.kind is not Kind.CONTRACT:
+        contract = node.applications.contract_with(body.partner)
+        if contract is not None:
+            contract_id = contract.id
     return client.composed(
         node.card,
         body.kind,
@@ -427,47 +494,57 @@ def _composed(node: "Gateway", body: applications.Applying) -> Application:
         body.jobs,
         body.url,
         body.address,
-        contract.id if contract else "",
+        contract_id,
         body.signing or _signing(node, body.partner),
     )
 
 
 def _signing(node: "Gateway", partner: NodeId) -> str:
-    """Return whether a partner has to sign its answer to an application for a contract, as its route says."""
+    """Return the requirement for a partner to sign its response to a contract application, as its route says."""
     route = node.routes.table.routes.get(partner)
-    return (route.signing if route is not None else None) or "required"
+    if route is None:
+        return "required"
+    return route.signing or "required"
 
 
-def _keys(node: "Gateway", known: Application) -> str:
-    route = node.routes.table.routes.get(known.partner)
-    return client.key_ids(known, route.keys if route is not None else ())
+def _keys(node: "Gateway", application: Application) -> str:
+    return client.key_ids(application, node.peer_table.keys_of(application.partner))
 
 
 def _identity(node: "Gateway") -> PeerIdentity:
     tls = node.settings.listen.peer.tls
-    revokes: Callable[[Any], bool] = lambda _: False  # noqa: E731
-    if tls is not None and tls.client_ca is not None and tls.revoked is not None:
-        revokes = certificates.RevocationList(str(tls.revoked), str(tls.client_ca)).revokes
-    pins = (
-        []
-        if tls is None
-        else [certificates.pin(certificates.certificates(str(tls.certificate))[0])]
-    )
-    return PeerIdentity(
+    pins = []
+    if tls is not None:
+        own_certificate = certificates.certificates(str(tls.certificate))[0]
+        pins.append(certificates.pin(own_certificate))
+    identity = PeerIdentity(
         node.settings.node.id,
-        lambda: node.routes.table,
-        node.peer_table.reached,
-        revokes,
-        lambda scope: any(name == router.HANDED_ON.encode() for name, _ in scope["headers"]),
-        frozenset(pins),
-        requests.OPEN,
+        table=lambda: node.routes.table,
+        former=node.peer_table.reached,
+        handed_on=_is_handed_on,
+        own=frozenset(pins),
+        open=requests.OPEN,
     )
+    if tls is None or tls.client_ca is None or tls.revoked is None:
+        return identity
+    revocation_list = certificates.RevocationList(str(tls.revoked), str(tls.client_ca))
+    return replace(identity, revoked=revocation_list.revokes)
+
+
+def _is_handed_on(scope: Scope) -> bool:
+    return any(name == router.HANDED_ON.encode() for name, _ in scope["headers"])
 
 
 def _claimed(scope: Scope) -> str:
     return requests.incoming(Request(scope)).source
 
 
+def _claimed_nodes(scope: Scope) -> frozenset[str]:
+    if _of_container(scope):
+        return frozenset()
+    return requests.claimed(scope["headers"])
+
+
 def _of_container(scope: Scope) -> bool:
-    """Tell whether a request is for a path of containers, which the run's token guards, also in one-port mode."""
+    """Return whether a request is for containers' paths, which run tokens guard, also in one-port mode."""
     return scope["path"] in _CONTAINER_PATHS
