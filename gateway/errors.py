@@ -31,14 +31,15 @@ from gateway.domain.problems import near as near
 if TYPE_CHECKING:  # commands need no models, and importing them takes long
     from pydantic import BaseModel
 
-MOST_PROBLEMS = 200
+MOST_PROBLEMS = 200  # of one error
+MOST_TEXT = 20_000  # characters of an error's message in a response
 
 
 def release(handled: BaseException) -> None:
-    """Clear the frames that an error and its causes have passed through, once it is answered.
+    """Clear the frames of a handled error and its causes.
 
-    Frames of threads and of the framework refer to the error that refers to them: with the body that was refused,
-    they would stay in memory until the garbage collector runs, which it rarely does.
+    Frames of threads and of the framework refer to the error, and it refers to them: together with the refused
+    body they would stay in memory until the garbage collector runs, which is rare.
     """
     error: BaseException | None = handled
     while error is not None:
@@ -47,18 +48,20 @@ def release(handled: BaseException) -> None:
 
 
 class GatewayError(Exception):
-    """Something the gateway can name. ``reason`` is stable, ``code`` is HTTP-like."""
+    """An error with a stable ``reason`` and an HTTP-like ``code``.
+
+    - ``job_id``: a job that exists nevertheless and has more details
+    - ``node``: the other node involved, if any
+    - ``inside``: replaces the error in this node's own log and audit
+    - ``problems``: the problems of the input, each with its path
+    """
 
     reason = "INTERNAL"
     code = 500
     job_id = ""
-    """a job that is kept all the same, and tells more"""
     node = ""
-    """the other node that it is about, where there is one"""
     inside: "GatewayError | None" = None
-    """what this node's own log and audit have in its place"""
     problems: tuple[Problem, ...] = ()
-    """what is wrong with the input, each with its path"""
 
     def __init__(self, message: str, *, reason: str | None = None) -> None:
         super().__init__(message)
@@ -67,12 +70,12 @@ class GatewayError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, for people; the reason where nothing was said."""
+        """What happened, for people; by default the reason."""
         return str(self.args[0]) if self.args else self.reason
 
 
 class Invalid(GatewayError):
-    """Bad input: every problem with its path, of a flood the first `MOST_PROBLEMS`."""
+    """Bad input, with every problem and its path up to `MOST_PROBLEMS`."""
 
     reason = "INVALID"
     code = 400
@@ -86,7 +89,7 @@ class Invalid(GatewayError):
 
 
 class NotFound(GatewayError):
-    """Nothing by that name is here."""
+    """Nothing has that name here."""
 
     reason = "NOT_FOUND"
     code = 404
@@ -113,7 +116,7 @@ class NotAllowed(GatewayError):
 
 
 class Refused(GatewayError):
-    """This node or another one refused."""
+    """This node or another one refused; ``problems``: the ones that each node found in a job."""
 
     reason = "REFUSED"
     code = 409
@@ -125,24 +128,26 @@ class Refused(GatewayError):
         reason: str | None = None,
         problems: Iterable[Problem] = (),
     ) -> None:
-        """``problems``: those of a job that each node found, where they are known."""
         super().__init__(message, reason=reason)
         self.problems = tuple(islice(problems, MOST_PROBLEMS))
 
 
 class NotServed(Refused):
-    """A peer has no such path: it was asked for something beyond the standard that it need not have."""
+    """A peer does not serve a path beyond the standard, which is its right."""
 
     reason = "NOT_SERVED_THERE"
 
 
 class PeerUnreachable(GatewayError):
-    """No answer came. ``delivered`` is False when the request certainly never reached the peer."""
+    """No response came.
+
+    ``delivered`` is False if the request certainly never reached the peer. ``skew``: seconds that the peer's clock
+    is ahead according to its response, if it refused a signature for that.
+    """
 
     reason = "PEER_UNREACHABLE"
     code = 503
     skew: float | None = None
-    """seconds that the peer's clock is ahead, as its answer dates it, where that refuses a signature"""
 
     def __init__(
         self,
@@ -156,7 +161,7 @@ class PeerUnreachable(GatewayError):
 
 
 class EngineFailed(GatewayError):
-    """The engine could not do it, or does not answer."""
+    """The engine failed, or does not respond."""
 
     reason = "ENGINE_FAILED"
     code = 500
@@ -170,60 +175,50 @@ class TooLarge(GatewayError):
 
 
 class Busy(GatewayError):
-    """Not now; the same may work in a while."""
+    """Not possible now; the same request may succeed later."""
 
     reason = "BUSY"
     code = 503
 
 
 class TooManyStreams(GatewayError):
-    """A token has as many streams open as one may."""
+    """A token has the maximum of open streams."""
 
     reason = "TOO_MANY_STREAMS"
     code = 429
 
 
 class DatabaseAway(Busy):
-    """Whether the last write arrived is not known; repeating it is safe, as it is everywhere here."""
+    """The database does not respond. The last write may have succeeded; repeating it is safe, as every write here."""
 
     reason = "DATABASE_AWAY"
 
 
 class StorageFailed(GatewayError):
-    """A storage elsewhere cannot be used until somebody changes its settings or its policy."""
+    """A remote storage cannot be used until its settings or its policy change.
+
+    ``own_words``: the code and message of the storage itself, only for this node's people.
+    """
 
     reason = "STORAGE_DENIED"
     own_words = ""
-    """code and sentence of the storage itself, for this node's own people"""
 
 
 class StorageAway(StorageFailed, Busy):
-    """A storage elsewhere cannot be used now."""
+    """A remote storage cannot be used now."""
 
     reason = "STORAGE_UNREACHABLE"
     code = 503
 
 
-MOST_TEXT = 20_000
-"""characters of an error's message in a response"""
-
-
 def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return the body that reports an error, its texts rewritten by ``words``."""
+    """Return the body of an error response, with its texts rewritten by ``words``."""
     text = words(error.message[: 2 * MOST_TEXT])
     data: dict[str, Any] = {"reason": error.reason}
     if error.job_id:
         data["job_id"] = error.job_id
     if error.problems:
-        data["problems"] = [
-            {
-                "path": shorten(p.path),
-                "rule": words(shorten(p.rule)),
-                "got": shown(p.got),
-            }
-            | ({"suggestion": words(shorten(p.suggestion))} if p.suggestion else {})
-            for p in error.problems
-        ]
+        data["problems"] = [_problem_as_dict(problem, words) for problem in error.problems]
     return {
         "code": error.code,
         "msg": shorten(f"{error.reason}: {text}", MOST_TEXT),
@@ -231,8 +226,19 @@ def envelope(error: GatewayError, words: Callable[[str], str] = str) -> dict[str
     }
 
 
+def _problem_as_dict(problem: Problem, words: Callable[[str], str]) -> dict[str, Any]:
+    body = {
+        "path": shorten(problem.path),
+        "rule": words(shorten(problem.rule)),
+        "got": shown(problem.got),
+    }
+    if problem.suggestion:
+        body["suggestion"] = words(shorten(problem.suggestion))
+    return body
+
+
 def shown(value: Any, limit: int = 500) -> Any:
-    """Return a value as a response shows it: JSON numbers as they are, all else as text cut to ``limit``."""
+    """Return a value for a response: JSON numbers unchanged, everything else as text of at most ``limit``."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bool | int | None):
@@ -241,10 +247,12 @@ def shown(value: Any, limit: int = 500) -> Any:
 
 
 def shorten(value: Any, limit: int = 500) -> str:
-    """Return a value as encodable text of at most ``limit`` characters, and an ellipsis where some are missing."""
+    """Return a value as encodable text of at most ``limit`` characters, with an ellipsis if it is cut."""
     text = value if isinstance(value, str) else repr(value)
     text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= limit else text[:limit] + "…"
+    if len(text) <= limit:
+        return text
+    return text[:limit] + "…"
 
 
 def counted(
@@ -252,27 +260,28 @@ def counted(
     thing: str,
     things: str = "",
 ) -> str:
-    """Return ``1 job``, ``2 jobs``. ``things`` is the plural where it is more than an s."""
-    return f"{count} {thing if count == 1 else things or f'{thing}s'}"
+    """Return ``1 job``, ``2 jobs``; ``things``: an irregular plural."""
+    if count == 1:
+        return f"{count} {thing}"
+    return f"{count} {things or f'{thing}s'}"
 
 
 def brief(error: GatewayError) -> GatewayError:
-    """Return what log and audit have of an error: its text is short, and nothing of what was sent is in it."""
+    """Return an error for log and audit: with a short text, and without any of the input."""
     error = error.inside or error
-    found = GatewayError(error.message[:500], reason=error.reason)
-    found.code = error.code
-    return found
+    short = GatewayError(error.message[:500], reason=error.reason)
+    short.code = error.code
+    return short
 
 
-# Problems of an input, from the validation library's words into ours: one place for requests, files and settings.
+# ---------------------------------------------------------------- problems of an input
 #
-# Each has the path, a rule that begins with a verb, what was found, and what was probably meant.
+# Translates pydantic's errors, for requests, files and settings alike. Each problem has the path, a rule that begins
+# with a verb, the value, and a suggestion.
 
 MISSING = "is missing"
-_SHOWN = 12
-"""how many known keys a rule lists"""
-_CERTAIN = 0.8
-"""how alike a key must be to one that is missing"""
+_MOST_LISTED = 12  # known keys listed in a rule
+_CERTAIN = 0.8  # similarity of an unknown key to a missing one that makes it a suggestion
 _LISTS = ("list", "tuple", "set", "frozen_set", "iterable")
 _OBJECTS = ("dict", "mapping", "model", "model_attributes", "dataclass")
 _RULES = {
@@ -305,97 +314,118 @@ _COMPARED = {
     "too_short": ("min_length", "must have at least {} entries"),
     "too_long": ("max_length", "must not have more than {} entries"),
 }
+# Rules in plain words instead of a number or an expression.
 _PLAINER = {
     ("min_length", 1): "must not be empty",
     ("pattern", r"^[\x21-\x7e]+$"): "must consist of printable ASCII characters, without spaces",
 }
-"""what is said better than by the number or the expression"""
 
 
 def problems_of(errors: Iterable[Any], model: Any = None) -> list[Problem]:
-    """Turn the library's list of errors into problems; ``model``: what was read, where it is known.
+    """Return pydantic's errors as problems; ``model``: the model of the input, if it is known.
 
-    A path that begins with ``body``, ``query``, ``path`` or ``header`` begins after that.
+    A leading ``body``, ``query``, ``path`` or ``header`` is no part of a problem's path.
     """
-    found = []
+    problems = []
     for error in errors:
-        where = list(error.get("loc", ()))
-        if where and where[0] in ("body", "query", "path", "header"):
-            where = where[1:]
-        found.append(_problem(error, where, model))
-    return found
+        location = list(error.get("loc", ()))
+        if location and location[0] in ("body", "query", "path", "header"):
+            location = location[1:]
+        problems.append(_problem(error, location, model))
+    return problems
 
 
 def join(parts: Iterable[Any]) -> str:
     """Join keys and indices into a path such as ``config.role.guest[0]``."""
     path = ""
     for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif path:
+            path += f".{part}"
+        else:
+            path = str(part)
     return path
 
 
 def _problem(
     error: Mapping[str, Any],
-    where: Sequence[Any],
+    location: Sequence[Any],
     model: Any,
 ) -> Problem:
-    kind, got, limits = str(error.get("type", "")), error.get("input"), error.get("ctx") or {}
-    at = join(where) or "body"
+    kind = str(error.get("type", ""))
+    value = error.get("input")
+    limits = error.get("ctx") or {}
+    path = join(location) or "body"
     if kind == "missing":
-        name, known = str(where[-1]) if where else "", _keys(model, where[:-1])
-        others = (
-            [key for key in got if isinstance(key, str) and key not in known]
-            if isinstance(got, Mapping)
-            else []
-        )
-        meant = _other_name(name, others, model, where[:-1]) or near(name, others, _CERTAIN)
-        return Problem(at, MISSING, None, f"{name} instead of {meant}" if meant else "")
+        return Problem(path, MISSING, None, _suggest_for_missing(location, value, model))
     if kind == "extra_forbidden":
-        return _unknown_key(at, where, got, model)
+        return _unknown_key(path, location, value, model)
     if kind in ("literal_error", "enum"):
-        allowed = [a.strip("'") for a in re.split(r", | or ", str(limits.get("expected", "")))]
-        return Problem(at, f"must be one of {', '.join(allowed)}", got, near(str(got), allowed))
-    return Problem(at, _rule(error, kind, limits), got)
+        texts = re.split(r", | or ", str(limits.get("expected", "")))
+        allowed = [text.strip("'") for text in texts]
+        rule = f"must be one of {', '.join(allowed)}"
+        return Problem(path, rule, value, near(str(value), allowed))
+    return Problem(path, _rule(error, kind, limits), value)
+
+
+def _suggest_for_missing(location: Sequence[Any], value: Any, model: Any) -> str:
+    """Return the suggestion to rename an unknown key that stands for a missing one; "" without one."""
+    name = str(location[-1]) if location else ""
+    parent = location[:-1]
+    unknown_keys = []
+    if isinstance(value, Mapping):
+        keys = _keys(model, parent)
+        unknown_keys = [key for key in value if isinstance(key, str) and key not in keys]
+    misnomer = _other_name(name, unknown_keys, model, parent) or near(name, unknown_keys, _CERTAIN)
+    return f"{name} instead of {misnomer}" if misnomer else ""
 
 
 def _unknown_key(
-    at: str,
-    where: Sequence[Any],
-    got: Any,
+    path: str,
+    location: Sequence[Any],
+    value: Any,
     model: Any,
 ) -> Problem:
-    """Return the problem of a key that a model does not have, with the key that is meant where that is clear."""
-    keys = _keys(model, where[:-1])
-    shown = ", ".join(keys[:_SHOWN]) + (", …" if len(keys) > _SHOWN else "")
-    rule = "is not known here" + (f"; known are {shown}" if keys else "")
-    if not where:
-        return Problem(at, rule, got)
-    other_names = _other_names(model, where[:-1])
-    key = str(where[-1])
+    """Return the problem of a key that a model does not have, with a suggestion if there is a likely one."""
+    keys = _keys(model, location[:-1])
+    rule = "is not known here"
+    if keys:
+        rule += f"; known are {', '.join(keys[:_MOST_LISTED])}"
+    if len(keys) > _MOST_LISTED:
+        rule += ", …"
+    if not location:
+        return Problem(path, rule, value)
+    other_names = _other_names(model, location[:-1])
+    key = str(location[-1])
     if key not in other_names:
-        return Problem(at, rule, got, near(key, keys))
+        return Problem(path, rule, value, near(key, keys))
     if not other_names[key]:
-        return Problem(at, "is a key of another platform and means nothing here; leave it out", got)
-    return Problem(at, rule, got, other_names[key])
+        rule = "is a key of another platform and means nothing here; leave it out"
+        return Problem(path, rule, value)
+    return Problem(path, rule, value, other_names[key])
 
 
-def _other_names(model: Any, where: Sequence[Any]) -> Mapping[str, str]:
-    """Return other platforms' names of a model's keys, each with the key here; empty: there is none."""
+def _other_names(model: Any, location: Sequence[Any]) -> Mapping[str, str]:
+    """Return other platforms' names of a model's keys -> the key here, "" without a counterpart."""
     names: dict[str, str] = {}
-    for one in _models_at(model, where):
-        names |= getattr(one, "other_names", {})
+    for inner in _models_at(model, location):
+        names |= getattr(inner, "other_names", {})
     return names
 
 
 def _other_name(
     key: str,
-    others: Sequence[str],
+    unknown_keys: Sequence[str],
     model: Any,
-    where: Sequence[Any],
+    location: Sequence[Any],
 ) -> str:
-    """Return which of some unknown keys is another platform's name of a missing one; empty: none is."""
-    other_names = _other_names(model, where)
-    return next((other for other in others if other_names.get(other) == key), "")
+    """Return the unknown key that is another platform's name of a missing one; "" if there is none."""
+    other_names = _other_names(model, location)
+    for unknown in unknown_keys:
+        if other_names.get(unknown) == key:
+            return unknown
+    return ""
 
 
 def _rule(
@@ -404,9 +434,10 @@ def _rule(
     limits: Mapping[str, Any],
 ) -> str:
     if kind in _COMPARED:
-        name, words = _COMPARED[kind]
-        return _PLAINER.get((name, limits.get(name))) or words.format(limits.get(name))
-    if kind in ("value_error", "assertion_error"):  # our own words, after the library's prefix
+        name, template = _COMPARED[kind]
+        limit = limits.get(name)
+        return _PLAINER.get((name, limit)) or template.format(limit)
+    if kind in ("value_error", "assertion_error"):  # our own words, after pydantic's prefix
         return str(limits.get("error") or error.get("msg", "is not valid"))
     if kind.startswith(("datetime_", "date_")):
         return _RULES["datetime_type"]
@@ -415,37 +446,37 @@ def _rule(
     return _RULES.get(kind) or str(error.get("msg") or "is not valid")
 
 
-def _keys(model: Any, where: Sequence[Any]) -> list[str]:
-    """Return the keys that an object at this place of what was read may have; none where that is not known."""
-    inner = _models_at(model, where)
-    return sorted(
-        {_written(name, field) for one in inner for name, field in one.model_fields.items()}
-    )
+def _keys(model: Any, location: Sequence[Any]) -> list[str]:
+    """Return the keys of an object in the input; none if its model is not known."""
+    keys = set()
+    for inner in _models_at(model, location):
+        keys |= {_key_of(name, field) for name, field in inner.model_fields.items()}
+    return sorted(keys)
 
 
-def _models_at(model: Any, where: Sequence[Any]) -> "list[type[BaseModel]]":
-    """Return the models of an object at a place of what was read."""
-    inner = list(_models(model))
-    for part in where:
-        inner = [one for outer in inner for one in _below(outer, part)]
-    return inner
+def _models_at(model: Any, location: Sequence[Any]) -> "list[type[BaseModel]]":
+    """Return the models of an object in the input."""
+    models = list(_models(model))
+    for part in location:
+        models = [inner for outer in models for inner in _models_below(outer, part)]
+    return models
 
 
-def _below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
-    if not isinstance(part, str):  # an entry of a list, whose models stand for its entries already
+def _models_below(model: "type[BaseModel]", part: Any) -> "Iterator[type[BaseModel]]":
+    if not isinstance(part, str):  # an entry of a list: `model` is the entries' model already
         yield model
         return
     for name, field in model.model_fields.items():
-        if part in (name, _written(name, field)):
+        if part in (name, _key_of(name, field)):
             yield from _models(field.annotation)
             return
     yield model  # a key of a mapping of models
 
 
-def _written(name: str, field: Any) -> str:
-    return (
-        field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
-    )
+def _key_of(name: str, field: Any) -> str:
+    if isinstance(field.validation_alias, str):
+        return field.validation_alias
+    return field.alias or name
 
 
 def _models(annotation: Any) -> "Iterator[type[BaseModel]]":

@@ -1,9 +1,10 @@
-"""``/api/v1/jobs/…/outputs``, reports and metadata: what runs left here. Previews and downloads."""
+"""``/api/v1/jobs/…/outputs``, reports and metadata: previews and downloads of the outputs here."""
 
 import base64
 import math
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -26,10 +27,8 @@ from gateway.ports import Limiters
 from gateway.store.store import Store
 
 MOST_ROWS = 100
-MOST_BYTES = 1024 * 1024
-"""how much of an output is read for a preview"""
-_MOST_CELL = 10_000
-"""characters of a cell of Parquet"""
+MOST_BYTES = 1024 * 1024  # read of an output for a preview
+_MOST_CELL = 10_000  # characters of a cell of Parquet
 Range = Annotated[
     str, Header(alias="range", description="one range of bytes, to go on where it stopped")
 ]
@@ -43,76 +42,80 @@ WantDigest = Annotated[
         description="`sha-256=1`: the response names its sha256 even where all has to be read for it before.",
     ),
 ]
+# Options of a path whose response is a file.
 DOWNLOAD: dict[str, Any] = {
     "response_class": StreamingResponse,
     "responses": content("application/octet-stream", format="binary"),
 }
-"""how a path that sends bytes is declared"""
 
 
 def preview(
     storage: Storage,
     address: Address,
-    most: int,
+    most_rows: int,
     *,
     table: bool,
 ) -> dict[str, Any]:
-    """Return the beginning of an output. ``table``: the flow calls it data, so it is CSV rather than JSON.
+    """Return the beginning of an output. ``table``: the flow declares it as data, so CSV is likelier than JSON.
 
-    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``), or bytes: neither of them.
-    ``left_out`` describes what is not shown, empty when everything is. Raises `NotFound`.
+    ``kind`` is table (with ``columns`` and ``rows``), json (with ``value``) or bytes (neither of them).
+    ``left_out`` describes the missing part, "" if there is none. Raises `NotFound`.
     """
     files = storage.partitions(address)
-    size = sum(part.size for part in files)
-    about = {"bytes": size, "partitions": len(files)}
-    if (
-        table and address.in_place and parquet.is_parquet(storage, address, files[0])
-    ):  # others are a container's
+    size = sum(file.size for file in files)
+    sizes = {"bytes": size, "partitions": len(files)}
+    # Only a table registered in place is read as Parquet; other files come from containers.
+    if table and address.in_place and parquet.is_parquet(storage, address, files[0]):
         try:
-            with storage.open_file(address, files[0].name) as file:
-                columns = list(parquet.schema(file, files[0].name).columns)
-            rows = parquet.rows_of(storage, address, batch=most + 1)
-            return {
-                **about,
-                **_table(columns, ([cell[:_MOST_CELL] for cell in row] for row in rows), most),
-            }
+            return {**sizes, **_parquet_preview(storage, address, files[0].name, most_rows)}
         except GatewayError as error:
-            return {
-                **about,
-                "kind": "bytes",
-                "left_out": f"all {size} bytes: {error.message}",
-            }
+            return {**sizes, **_bytes_preview(f"all {size} bytes: {error.message}")}
     for as_table in (table, not table):
         try:
             if not as_table:
-                return {**about, **_json(storage, address, size, len(files))}
+                return {**sizes, **_json_preview(storage, address, size, len(files))}
             columns = storage.columns(address)
             if table or len(columns) > 1:
-                return {**about, **_table(columns, storage.iter_rows(address), most)}
+                rows = storage.iter_rows(address)
+                return {**sizes, **_table_preview(columns, rows, most_rows)}
         except (Invalid, TooLarge):
             continue
     left_out = f"all {size} bytes: neither CSV in UTF-8 nor JSON; the download has them"
-    return {
-        **about,
-        "kind": "bytes",
-        "left_out": left_out,
-    }
+    return {**sizes, **_bytes_preview(left_out)}
 
 
-def _table(
+def _parquet_preview(
+    storage: Storage,
+    address: Address,
+    first_file: str,
+    most_rows: int,
+) -> dict[str, Any]:
+    with storage.open_file(address, first_file) as file:
+        columns = list(parquet.schema(file, first_file).columns)
+    rows = parquet.rows_of(storage, address, batch=most_rows + 1)
+    short_rows = ([cell[:_MOST_CELL] for cell in row] for row in rows)
+    return _table_preview(columns, short_rows, most_rows)
+
+
+def _bytes_preview(left_out: str) -> dict[str, Any]:
+    return {"kind": "bytes", "left_out": left_out}
+
+
+def _table_preview(
     columns: list[str],
     source: Iterable[list[str]],
-    most: int,
+    most_rows: int,
 ) -> dict[str, Any]:
-    rows, left_out, room = list[list[str]](), "", MOST_BYTES
+    rows: list[list[str]] = []
+    left_out = ""
+    size = 0
     for row in source:
-        room -= sum(map(len, row))
-        if len(rows) == most or room < 0:
-            left_out = (
-                f"the rows after the first {most}"
-                if room >= 0
-                else f"what comes after {MOST_BYTES} bytes"
-            )
+        size += sum(map(len, row))
+        if size > MOST_BYTES:
+            left_out = f"what comes after {MOST_BYTES} bytes"
+            break
+        if len(rows) == most_rows:
+            left_out = f"the rows after the first {most_rows}"
             break
         rows.append(row)
     return {
@@ -123,13 +126,16 @@ def _table(
     }
 
 
-def _json(
+def _json_preview(
     storage: Storage,
     address: Address,
     size: int,
     parts: int,
 ) -> dict[str, Any]:
-    value, left_out = None, f"all but the first of {parts} parts" if parts > 1 else ""
+    value = None
+    left_out = ""
+    if parts > 1:
+        left_out = f"all but the first of {parts} parts"
     try:
         value = showable(storage.read_json(address, MOST_BYTES))
     except TooLarge:
@@ -146,28 +152,29 @@ def _json(
 
 
 def showable(value: Any) -> Any:
-    """Return a JSON value that every reader takes: NaN and the infinities as text."""
+    """Return a JSON value for every reader: NaN and the infinities as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list):
-        return list(map(showable, value))
-    return (
-        {key: showable(inner) for key, inner in value.items()} if isinstance(value, dict) else value
-    )
+        return [showable(item) for item in value]
+    if isinstance(value, dict):
+        return {key: showable(item) for key, item in value.items()}
+    return value
 
 
 class RangeNotThere(GatewayError):
-    """A range begins behind the end."""
+    """A range begins after the end."""
 
     reason = "RANGE_NOT_THERE"
     code = 416
 
 
 def attachment(name: str) -> dict[str, str]:
-    """Return the headers of a file that a browser saves under a name, whatever is in it."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)
+    """Return the headers with which a browser saves a file under a name, whatever its content."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    encoded = quote(name, safe="")
     return {
-        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}",
+        "content-disposition": f"attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}",
         "x-content-type-options": "nosniff",
     }
 
@@ -181,30 +188,35 @@ def download(
     digest: str = "",
     want: str = "",
 ) -> Response:
-    """Return the bytes of all parts, one after the other, or the range of them that a request asks for.
+    """Return the bytes of all partitions in a row, or the requested range of them. Raises `NotFound`.
 
-    The whole comes with its sha256 where that is known (``digest``) or asked for (``want``). Raises `NotFound`.
+    The complete bytes have their sha256 in the headers if it is stored (``digest``) or requested (``want``).
     """
     size, stamp = storage.stamp(address)
+    etag = f'"{stamp}"'
     headers = {
         **attachment(name),
         "accept-ranges": "bytes",
-        "etag": f'"{stamp}"',
+        "etag": etag,
     }
-    wanted = one_range(range_, size) if if_range in ("", headers["etag"]) else None
-    if wanted is None:
-        start, length, status = 0, size, 200
+    byte_range = None
+    if if_range in ("", etag):
+        byte_range = one_range(range_, size)
+    if byte_range is None:
+        status = 200
+        start = 0
+        length = size
         if not digest and "sha-256" in want.lower():
             digest = storage.checksum(address)
         if digest:
             encoded = base64.b64encode(bytes.fromhex(digest)).decode()
             headers |= {"x-checksum-sha256": digest, "repr-digest": f"sha-256=:{encoded}:"}
     else:
-        start, length = wanted
         status = 206
+        start, length = byte_range
         if not length:
-            refused = envelope(RangeNotThere(f"it has {size} bytes"))
-            return Reply(refused, 416, {"content-range": f"bytes */{size}"})
+            body = envelope(RangeNotThere(f"it has {size} bytes"))
+            return Reply(body, 416, {"content-range": f"bytes */{size}"})
         headers["content-range"] = f"bytes {start}-{start + length - 1}/{size}"
     headers["content-length"] = str(length)
     pieces = storage.stream(address, start=start, length=length)
@@ -212,32 +224,38 @@ def download(
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:
-    """Read a ``Range`` header: (start, length), (0, 0) for one that is not there, None for what asks for all.
+    """Parse a ``Range`` header: (start, length); (0, 0) for a range after the end, None for everything.
 
-    Several ranges, and what is not a range of bytes, request all (RFC 9110, 14.2).
+    Several ranges, and anything but a range of bytes, request everything (RFC 9110, 14.2).
     """
-    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
-    if found is None or not any(found.groups()):
+    match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.strip())
+    if match is None:
         return None
-    first, last = found.groups()
+    first, last = match.groups()
+    if not first and not last:
+        return None
     if not first:
         length = min(int(last), size)
         return (size - length, length) if length else (0, 0)
-    start, end = int(first), min(int(last), size - 1) if last else size - 1
-    if last and int(last) < start:
-        return None
-    return (start, end - start + 1) if start < size else (0, 0)
+    start = int(first)
+    end = size - 1
+    if last:
+        if int(last) < start:
+            return None
+        end = min(int(last), end)
+    if start >= size:
+        return (0, 0)
+    return (start, end - start + 1)
 
 
-_MOST_JSON = 256 * 1024
-"""bytes of a report that a list shows"""
+_MOST_JSON = 256 * 1024  # bytes of a report in a list
 _JOB = "/jobs/{job_id}"
 _ONE = "{task}/{party}/{key}"
+# Headers of a picture. Its texts are a vendor's: a browser that opens it must not run or load anything.
 _PICTURE = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
     "x-content-type-options": "nosniff",
 }
-"""what is in a report is a vendor's: a browser that opens the picture runs and loads nothing"""
 _LOCATION: dict[str, Any] = dict.fromkeys(("task", "party", "key", "namespace", "name"), str)
 _THERE = Annotated[bool, Field(description="it is in this node's storage")]
 _OUTPUT = shape(
@@ -307,8 +325,8 @@ def _wanted(
     return Wanted(job_id, task, party, key)
 
 
+# Only the name of an output; each path looks it up itself, so that errors of other parameters come first.
 _Wanted = Annotated[Wanted, Depends(_wanted)]
-"""looked up by the path itself, so that wrong parameters are named first"""
 
 
 def router(
@@ -321,13 +339,12 @@ def router(
     paths = Paths()
 
     def find_report(wanted: Wanted) -> Output:
-        found = _find(store, storage, wanted)
-        if found.group != "metric":
-            text = (
-                f"output {found.key} of task {found.run.task_name} is a {found.type}, not a report"
-            )
+        output = _find(store, storage, wanted)
+        if output.group != "metric":
+            task = output.run.task_name
+            text = f"output {output.key} of task {task} is a {output.type}, not a report"
             raise NotFound(text, reason="NO_REPORT")
-        return found
+        return output
 
     @paths(
         "GET",
@@ -340,8 +357,8 @@ def router(
         local = store.local_jobs.get(job_id)
         runs = [*(run for run in local.standing() if run.of_job), *local.runs]
         reads = getattr(request.state, "role", "") not in (Role.VIEWER, Role.VENDOR)
-        found = [Output(local, run, key) for run in runs for key in run.output_keys]
-        return Reply({"outputs": [_line(storage, one, reads=reads) for one in found]})
+        outputs = [Output(local, run, key) for run in runs for key in run.output_keys]
+        return Reply({"outputs": [_line(storage, output, reads=reads) for output in outputs]})
 
     @paths(
         "GET",
@@ -361,15 +378,9 @@ def router(
         ] = 20,
     ) -> Response:
         """``task`` is a name in the flow or an id, ``party`` as in ``guest.0``; ``left_out``: what is not here."""
-        found = _find(store, storage, wanted)
-        seen = preview(storage, found.address, rows, table=found.group == "data")
-        return Reply(
-            {
-                **found.as_dict(),
-                "type": found.type,
-                **seen,
-            }
-        )
+        output = _find(store, storage, wanted)
+        beginning = preview(storage, output.address, rows, table=output.group == "data")
+        return Reply({**output.as_dict(), "type": output.type, **beginning})
 
     @paths(
         "GET", f"{_JOB}/outputs/{_ONE}/download", "An output as it lies in the storage", **DOWNLOAD
@@ -384,31 +395,31 @@ def router(
 
         The whole comes with its sha256 where the request asks for it.
         """
-        found = _find(store, storage, wanted)
-        name = f"{found.run.task_name}-{found.run.party.label}-{found.key}"
-        name += {"data": ".csv", "metric": ".json"}.get(found.group, "")
-        return download(storage, found.address, name, range_, if_range, want=want)
+        output = _find(store, storage, wanted)
+        name = f"{output.run.task_name}-{output.run.party.label}-{output.key}"
+        name += {"data": ".csv", "metric": ".json"}.get(output.group, "")
+        return download(storage, output.address, name, range_, if_range, want=want)
 
     @paths("GET", f"{_JOB}/reports", "Reports of the runs here, and warnings", _REPORTS)
     def reports(job_id: str) -> Response:
         """``warnings``: outputs that were not written, are malformed, or that nobody declared, per run."""
         local = store.local_jobs.get(job_id)
         latest = {(run.task_name, run.party.label): run for run in local.runs}.values()
-        found = [Output(local, run, key) for run in latest for key in run.output_keys]
-        warnings = [
-            {
-                "task": run.task_name,
-                "party": run.party.label,
-                "warning": text,
-            }
-            for run in latest
-            for text in run.warnings
-        ]
-        lines = [
-            _report_line(storage, job_id, one)
-            for one in found
-            if one.type and one.group == "metric"
-        ]
+        warnings = []
+        lines = []
+        for run in latest:
+            for text in run.warnings:
+                warnings.append(
+                    {
+                        "task": run.task_name,
+                        "party": run.party.label,
+                        "warning": text,
+                    }
+                )
+            for key in run.output_keys:
+                output = Output(local, run, key)
+                if output.type and output.group == "metric":
+                    lines.append(_report_line(storage, job_id, output))
         return Reply({"reports": lines, "warnings": warnings})
 
     @paths("GET", f"{_JOB}/reports/{_ONE}", "A report as numbers, and as tables for plots", _REPORT)
@@ -417,12 +428,12 @@ def router(
 
         ``problem`` says why a report cannot be read; then both are empty. ``plots``: what of it `/plot` draws.
         """
-        found = find_report(wanted)
-        content = read_report(storage, found.address)
+        output = find_report(wanted)
+        content = read_report(storage, output.address)
         return Reply(
             {
-                **found.as_dict(),
-                "type": found.type,
+                **output.as_dict(),
+                "type": output.type,
                 **vars(content),
                 "plots": list(names(content)),
             }
@@ -437,16 +448,16 @@ def router(
     )
     def plot(wanted: _Wanted, series: _Plot = None) -> Response:
         """A table with a sorted first column as lines over it, any other as bars; single values as bars."""
-        found = find_report(wanted)
-        title = f"{found.run.task_name} {found.run.party.label} {found.key}"
-        image = picture(read_report(storage, found.address), title, series)
+        output = find_report(wanted)
+        title = f"{output.run.task_name} {output.run.party.label} {output.key}"
+        image = picture(read_report(storage, output.address), title, series)
         return Response(image, media_type="image/svg+xml", headers=_PICTURE)
 
-    async def known(wanted: Wanted) -> Response:
-        found = await anyio.to_thread.run_sync(
+    async def metadata(wanted: Wanted) -> Response:
+        outputs = await anyio.to_thread.run_sync(
             catalog.for_operators, wanted, limiter=limiters.peers
         )
-        return Reply({"outputs": found})
+        return Reply({"outputs": outputs})
 
     @paths(
         "GET",
@@ -463,7 +474,7 @@ def router(
 
         Where it has granted nothing it refuses (NOT_AUTHORISED).
         """
-        return await known(Wanted(job_id, task, party))
+        return await metadata(Wanted(job_id, task, party))
 
     @paths(
         "GET",
@@ -477,31 +488,28 @@ def router(
         party: _Party,
         key: str,
     ) -> Response:
-        return await known(Wanted(job_id, task, party, key))
+        return await metadata(Wanted(job_id, task, party, key))
 
     return paths.router
 
 
 def _line(
     storage: Storage,
-    found: Output,
+    output: Output,
     *,
     reads: bool,
 ) -> dict[str, Any]:
-    run = found.run
-    try:
-        value = showable(storage.read_json(found.address, _MOST_JSON)) if reads else None
-    except GatewayError:  # it is missing, large, or not JSON
-        value = None
-    about = {
+    run = output.run
+    value = None
+    if reads:
+        with suppress(GatewayError):  # missing, large, or not JSON
+            value = showable(storage.read_json(output.address, _MOST_JSON))
+    return {
+        **output.as_dict(),
         "task_id": run.task_id,
         "attempt": run.attempt,
         "inherited_from": run.of_job or None,
-    }
-    return {
-        **found.as_dict(),
-        **about,
-        **_there(storage, found),
+        **_presence(storage, output),
         "value": value,
     }
 
@@ -509,19 +517,20 @@ def _line(
 def _report_line(
     storage: Storage,
     job_id: str,
-    found: Output,
+    output: Output,
 ) -> dict[str, Any]:
-    place = (job_id, "reports", found.run.task_name, found.run.party.label, found.key)
-    url = "/api/v1/jobs/" + "/".join(quote(part, safe="") for part in place)
+    names = (job_id, "reports", output.run.task_name, output.run.party.label, output.key)
+    path = "/".join(quote(name, safe="") for name in names)
     return {
-        **found.as_dict(),
-        **_there(storage, found),
-        "url": url,
+        **output.as_dict(),
+        **_presence(storage, output),
+        "url": f"/api/v1/jobs/{path}",
     }
 
 
-def _there(storage: Storage, found: Output) -> dict[str, Any]:
-    return {"output": found.run.output_keys[found.key], "there": storage.exists(found.address)}
+def _presence(storage: Storage, output: Output) -> dict[str, Any]:
+    name = output.run.output_keys[output.key]
+    return {"output": name, "there": storage.exists(output.address)}
 
 
 def _find(
@@ -529,9 +538,9 @@ def _find(
     storage: Storage,
     wanted: Wanted,
 ) -> Output:
-    """Return an output that lies in the storage. Raises `NotFound`, saying which part of its name is unknown."""
-    found = outputs_of(store.local_jobs.get(wanted.job_id), wanted)[0]
-    if not storage.exists(found.address):
-        text = f"output {found.key} of task {found.run.task_name} at {wanted.role} is not there"
-        raise NotFound(f"{text}; its run is {found.run.status}", reason="OUTPUT_MISSING")
-    return found
+    """Return an output in the storage. Raises `NotFound` with the unknown part of its name."""
+    output = outputs_of(store.local_jobs.get(wanted.job_id), wanted)[0]
+    if not storage.exists(output.address):
+        text = f"output {output.key} of task {output.run.task_name} at {wanted.role} is not there"
+        raise NotFound(f"{text}; its run is {output.run.status}", reason="OUTPUT_MISSING")
+    return output
