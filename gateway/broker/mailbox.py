@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Stored:
-    """One message on disk. ``number`` is its place in the order of arrival within its session.
+    """One message on disk.
 
-    ``offset`` is where the payload starts in the journal, or None when it lies in a file of its own;
-    ``payload`` is the cached copy, if there is one.
+    - ``size``: bytes of the payload
+    - ``number``: its place in the session's order of arrival
+    - ``offset``: start of the payload in the journal; None if the payload has a file of its own
+    - ``payload``: a cached copy, if there is one
+    - ``record``: bytes of its record in the journal, including a payload there
+    - ``at``: its arrival, or the start of the process (`time.monotonic`)
     """
 
     topic: str
@@ -19,18 +23,15 @@ class Stored:
     run: str | None
     sequence: str | None
     size: int
-    """bytes of the payload"""
     number: int = -1
     offset: int | None = None
     payload: bytes | None = None
     record: int = 0
-    """bytes of its record in the journal, with the payload if it lies there"""
     at: float = field(default_factory=time.monotonic)
-    """when it came, or was found at the start"""
 
 
 class Mailbox:
-    """The unread messages of one topic, in lanes by (source, pushing run) so that a run can pass over its own."""
+    """The unread messages of one topic, in lanes by (source, pushing run) so that a run can skip its own."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, str | None], deque[Stored]] = {}
@@ -39,38 +40,50 @@ class Mailbox:
         return bool(self._lanes)
 
     def put(self, stored: Stored) -> None:
-        """Appends a message that has just arrived."""
-        self._lanes.setdefault((stored.source, stored.run), deque()).append(stored)
+        """Append a new message."""
+        self._lane_of(stored).append(stored)
 
     def put_back(self, stored: Stored) -> None:
-        """Returns a message to its old place in the order."""
-        lane = self._lanes.setdefault((stored.source, stored.run), deque())
-        place = next((i for i, other in enumerate(lane) if other.number > stored.number), len(lane))
-        lane.insert(place, stored)
+        """Return a message to its old place in the order."""
+        lane = self._lane_of(stored)
+        for index, message in enumerate(lane):
+            if message.number > stored.number:
+                lane.insert(index, stored)
+                return
+        lane.append(stored)
 
     def take(self, sources: Collection[str] | None, run: str | None) -> Stored | None:
-        """Removes the oldest message of these sources (None: of any), except what the reading run pushed."""
-        heads = [
-            (lane[0].number, key)
-            for key, lane in self._lanes.items()
-            if _may_read(key, sources, run)
-        ]
-        if not heads:
+        """Remove the oldest message of these sources (None: of any) that the reading run did not push itself."""
+        lanes = self._readable_lanes(sources, run)
+        if not lanes:
             return None
-        _, key = min(heads, key=lambda head: head[0])
-        stored = self._lanes[key].popleft()
-        if not self._lanes[key]:
-            del self._lanes[key]
+        oldest = min(lanes, key=self._first_number)
+        stored = self._lanes[oldest].popleft()
+        if not self._lanes[oldest]:
+            del self._lanes[oldest]
         return stored
 
     def clear(self, run: str | None) -> list[Stored]:
-        """Removes and returns everything that the given run could still read here."""
-        keys = [key for key in self._lanes if _may_read(key, None, run)]
-        return [stored for key in keys for stored in self._lanes.pop(key)]
+        """Remove and return all messages that a run could still read."""
+        messages: list[Stored] = []
+        for lane in self._readable_lanes(None, run):
+            messages += self._lanes.pop(lane)
+        return messages
 
     def all(self) -> list[Stored]:
-        """Returns every unread message, lane by lane."""
+        """Return every unread message, lane by lane."""
         return [stored for lane in list(self._lanes.values()) for stored in list(lane)]
+
+    def _lane_of(self, stored: Stored) -> deque[Stored]:
+        return self._lanes.setdefault((stored.source, stored.run), deque())
+
+    def _first_number(self, lane: tuple[str, str | None]) -> int:
+        return self._lanes[lane][0].number
+
+    def _readable_lanes(
+        self, sources: Collection[str] | None, run: str | None
+    ) -> list[tuple[str, str | None]]:
+        return [lane for lane in self._lanes if _may_read(lane, sources, run)]
 
 
 def _may_read(
@@ -79,4 +92,6 @@ def _may_read(
     run: str | None,
 ) -> bool:
     lane_source, lane_run = lane
-    return (sources is None or lane_source in sources) and (run is None or lane_run != run)
+    if sources is not None and lane_source not in sources:
+        return False
+    return run is None or lane_run != run

@@ -1,9 +1,9 @@
-"""Threads for calls to peers and to the engine: what is done when."""
+"""Threads for calls to peers and to the engine, and the order of their work."""
 
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -12,16 +12,11 @@ log = structlog.get_logger(__name__)
 
 Work = Callable[[], None]
 
-FIRST = 1 << 30
-"""the priority of what a client waits for"""
-_COMPUTING = 2
-"""threads of a lane whose work never waits: more would only take turns on the interpreter"""
-_GIVES_WAY = 0.5
-"""seconds that work waits at most for what is first, and that a job which is being taken in counts as such"""
-_RESPONSE = 0.004
-"""seconds that other work waits after a job has been taken in: until the client has its response"""
-_BURST = 4.0
-"""seconds from the beginning of a burst of new jobs in which work waits for them however long that takes"""
+FIRST = 1 << 30  # priority of work that a client waits for
+_COMPUTING_THREADS = 2  # of a lane that never waits; more would only compete for the interpreter
+_GIVES_WAY = 0.5  # seconds; longest wait of other work for the intake of a job
+_RESPONSE = 0.004  # seconds; wait of other work after the intake, until the client has its response
+_BURST = 4.0  # seconds since the first of a burst of new jobs; during them other work waits longer
 
 
 class Lanes:
@@ -85,7 +80,7 @@ class Lanes:
             if self._closed:
                 return
             if lane not in self._lanes:
-                threads = _COMPUTING if lane == self._own else self._threads
+                threads = _COMPUTING_THREADS if lane == self._own else self._threads
                 self._lanes[lane] = _Lane(lane, threads, self._wait_until)
             found = self._lanes[lane]
         found.put(job, work, priority)
@@ -169,41 +164,61 @@ class _Lane:
                 thread.join()
 
     def _run(self) -> None:
-        while (found := self._next()) is not None:
-            job, work = found
+        while True:
+            turn = self._next()
+            if turn is None:
+                return
+            job, work = turn
             try:
                 work()
             except Exception:
                 log.exception("work in a lane failed", lane=self._name)
             with self._condition:
-                self._busy -= Counter({job: 1})  # keeps what is above zero
+                self._busy -= Counter({job: 1})  # keeps only positive counts
 
     def _next(self) -> tuple[str, Work] | None:
+        """Wait for work; return its job and the work, None once the lane is closed."""
         with self._condition:
             self._idle += 1
             try:
                 while not self._closed:
-                    pause: float | None = None
-                    for priority in sorted(self._waiting, key=self._rank, reverse=True):
-                        jobs = self._waiting[priority]
-                        job = next((name for name in jobs if self._busy[name] < self._share), None)
-                        if job is None:
-                            continue
-                        since = jobs[job][0][1]
-                        left = (
-                            0.0 if priority == FIRST else self._wait_until(since) - time.monotonic()
-                        )
-                        if left <= 0:
-                            return job, self._take(priority, job)
-                        pause = left if pause is None else min(pause, left)
+                    turn, pause = self._choose()
+                    if turn is not None:
+                        return turn
                     self._condition.wait(pause)
                 return None
             finally:
                 self._idle -= 1
 
+    def _choose(self) -> tuple[tuple[str, Work] | None, float | None]:
+        """Return the next turn, or None and the seconds until there may be one (None: until new work)."""
+        pauses = []
+        for priority in sorted(self._waiting, key=self._rank, reverse=True):
+            jobs = self._waiting[priority]
+            job = self._first_with_share(jobs)
+            if job is None:
+                continue
+            _, since = jobs[job][0]
+            pause = 0.0
+            if priority != FIRST:
+                pause = self._wait_until(since) - time.monotonic()
+            if pause <= 0:
+                return (job, self._take(priority, job)), None
+            pauses.append(pause)
+        return None, min(pauses, default=None)
+
+    def _first_with_share(self, jobs: Iterable[str]) -> str | None:
+        """Return the first job that does not occupy its share of the threads."""
+        for job in jobs:
+            if self._busy[job] < self._share:
+                return job
+        return None
+
     def _rank(self, priority: int) -> int:
-        """What is first has every second turn at most, or a flood of it would keep the rest waiting for ever."""
-        return -FIRST if priority == FIRST == self._last else priority
+        """Let work of the priority FIRST have at most every second turn, so that a flood cannot starve the rest."""
+        if priority == FIRST and self._last == FIRST:
+            return -FIRST
+        return priority
 
     def _take(self, priority: int, job: str) -> Work:
         self._last = priority
