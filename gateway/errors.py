@@ -324,7 +324,7 @@ _PLAINER = {
 def problems_of(errors: Iterable[Any], model: Any = None) -> list[Problem]:
     """Return pydantic's errors as problems; ``model``: the model of the input, if it is known.
 
-    A leading ``body``, ``query``, ``path`` or ``header`` is no part of a problem's path.
+    A leading ``body``, ``query``, ``path`` or ``header`` is not part of a problem's path.
     """
     problems = []
     for error in errors:

@@ -235,7 +235,7 @@ def _inner_peer_layers(
         return Refusals(node.audit.add, node.clock)
 
     def quota_name(scope: Scope) -> str | None:
-        """Return the name for a request's quota. Without a certificate, a partner's id is no proof."""
+        """Return the name for a request's quota. Without a certificate, a partner's id proves nothing."""
         if _of_container(scope):
             return None
         sender = _claimed(scope)
