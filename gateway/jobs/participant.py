@@ -104,10 +104,10 @@ class Participant:
         else:
             is_same = existing.digest == new.digest
         if not is_same:
-            difference = "with another body"
+            text = f"job {new.id} is here already, with another body"
             if existing.spec.scheduler != new.spec.scheduler:
-                difference = "from another node"
-            raise Conflict(f"job {new.id} is here already, {difference}", reason="JOB_ID_CONFLICT")
+                text = f"job {new.id} is here already, from another node"
+            raise Conflict(text, reason="JOB_ID_CONFLICT")
         if not was_only_audited:
             return existing
         now = self._clock()
