@@ -32,14 +32,13 @@ def script(
     return done.stdout.decode()
 
 
-def test_it_imports_nothing_of_ours_and_is_short():
+def test_it_imports_nothing_of_ours():
     text = SCRIPT.read_text()
     named = [
         node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))
     ]
     found = {n.module or "" if isinstance(n, ast.ImportFrom) else n.names[0].name for n in named}
     assert {name.partition(".")[0] for name in found} <= {*sys.stdlib_module_names, "cryptography"}
-    assert len(text.splitlines()) <= 70
 
 
 def test_it_checks_the_vectors(tmp_path: Path):

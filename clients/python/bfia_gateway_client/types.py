@@ -471,7 +471,7 @@ class Job(Response):
 
 
 class ListedJob(Response):
-    """A job as lists show it."""
+    """An entry in a list of jobs."""
 
     job_id: str = ""
     flow_id: str = ""
