@@ -1,9 +1,8 @@
 """Every example exchange with each kind of peer goes as its file says; each row of a profile is needed for one."""
 
-import ast
 import inspect
+import re
 from dataclasses import fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,22 +94,15 @@ def test_the_document_shows_every_row_of_every_profile():
 
 
 def profile_table() -> str:
-    """Return the profiles as a Markdown table; what a row means is the field's own description in the code."""
-    source = ast.parse(Path(inspect.getfile(Profile)).read_text(encoding="utf-8"))
-    (body,) = [node.body for node in source.body if isinstance(node, ast.ClassDef)]
-    told = {
-        field.target.id: str(text.value.value)
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }
+    """Return the profiles as a Markdown table; a row's meaning is the comment above the field."""
+    source = Path(inspect.getfile(Profile)).read_text(encoding="utf-8")
+    commented_fields = re.findall(r"^    # (.+)\.\n    (\w+): ", source, re.MULTILINE)
+    meanings = {name: comment for comment, name in commented_fields}
     names = [f.name for f in fields(Profile) if f.name != "name"]
     lines = [f"| | {' | '.join(PROFILES)} |", "|---|" + "---|" * len(PROFILES)]
     for name in names:
         values = [_shown(getattr(profile, name)) for profile in PROFILES.values()]
-        meaning = told[name].replace("``", "`")
+        meaning = meanings[name].replace("``", "`")
         lines.append(f"| `{name}`: {meaning} | {' | '.join(values)} |")
     return "\n".join(lines)
 
