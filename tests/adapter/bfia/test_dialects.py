@@ -281,10 +281,11 @@ def test_how_a_job_ended_is_taken_from_its_scheduler_where_the_runs_here_were_on
     assert site.asks(FATE, "/job/stop", {"job_id": spec.job_id})["code"] == 0
     wait_for(lambda: site.node.store.local_jobs.get(spec.job_id).closed, 20, 0.02)
 
-    def shown_outcome() -> str:
-        return str(site.platform("/job/status_all", job_id=spec.job_id)["data"]["outcome"])
+    def is_shown_as_failed() -> bool:
+        data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
+        return bool(data["outcome"] == "FAILED")
 
-    wait_for(lambda: shown_outcome() == "FAILED", 20, 0.02)
+    wait_for(is_shown_as_failed, 20, 0.02)
     data = site.platform("/job/status_all", job_id=spec.job_id)["data"]
     assert (data["outcome"], data["failed_by"]["node"]) == ("FAILED", FATE)
     ending = site.node.store.local_jobs.get(spec.job_id).ending
