@@ -1,5 +1,6 @@
-"""Connections to peers, which are kept open between requests: blocking ones of HTTP/1.1, of any kind by `Clients`,
-each under the TLS identity of its route.
+"""Kept connections to peers, each under the TLS identity of its route.
+
+`Client` sends blocking HTTP/1.1 requests to one address; `Clients` keeps one client of any kind per key.
 """
 
 import functools
@@ -26,17 +27,19 @@ from route_table.model import NO_IDENTITY, Identity
 C = TypeVar("C")
 K = TypeVar("K", bound=Hashable)
 
-LARGEST_ANSWER = 32 * 1024**2
-"""bytes; what is longer is not a response of this protocol"""
-_MOST, _MOST_IDLE = 32, 8
-"""connections to one address: in use, and kept for the next request"""
-_LONGEST_HEAD = 1 << 17
-"""bytes of headers, and of what came with them"""
-_IDLE_SECONDS = 4.0
+LARGEST_ANSWER = 32 * 1024**2  # bytes; a longer body is no response of this protocol
+_MAX_REQUESTS = 32  # concurrent requests to one address
+_MAX_IDLE = 8  # idle connections kept per address
+_MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers
+_MAX_OVERHEAD = 4  # bytes on the wire per byte of the largest body; short chunks are mostly framing
+_IDLE_SECONDS = 4.0  # a connection is not reused after a longer pause
+_CONNECT_SECONDS = 3.0
+_QUEUE_SECONDS = 1.0  # wait for one of the `_MAX_REQUESTS`
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_PACKED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
-_LENGTHS = frozenset({"content-length", "transfer-encoding"})
-_CONNECT_SECONDS, _TURN_SECONDS = 3.0, 1.0
+_COMPRESSED = re.compile(r"\b(gzip|deflate|br|zstd|compress)\b", re.IGNORECASE)
+_LENGTH_HEADERS = frozenset({"content-length", "transfer-encoding"})
+
+FileStamps = list[tuple[int, int]]  # modification time and size of each file of an identity
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What came back; the body is empty where it was larger than `LARGEST_ANSWER`."""
+    """A complete response; the body is empty if it was larger than `LARGEST_ANSWER`."""
 
     status: int
     body: bytes
@@ -59,104 +62,132 @@ class Response:
 
 
 class NotConnected(Exception):
-    """No connection came about: the request was not sent."""
+    """No connection could be opened: the request was not sent."""
 
 
 class NoResponse(Exception):
-    """The request may have arrived; no readable response came back."""
+    """The request may have arrived, but no readable response came back."""
 
 
-class Reading:
-    """Reads one response."""
+class ResponseReader:
+    """Parses one response from the bytes of a connection.
 
-    def __init__(self, most: int) -> None:
-        """``most``: bytes of the body; the rest is not read."""
+    Interim responses (100, 103) are skipped; everything after the end of the response is ignored.
+    """
+
+    def __init__(self, max_body: int) -> None:
+        """``max_body``: bytes after which the rest of the body is not read."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.content = bytearray()
-        self.over = self.keep = False
-        self._most = most
-        self._came = 0
-        self._begun = False
+        self.complete = False
+        self.keep = False  # the connection can take another request
+        self._max_body = max_body
+        self._received = 0
+        self._has_final_head = False
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take what came, nothing at the end of the connection. Raises ConnectionError."""
+        """Take received bytes; none mean that the peer closed the connection.
+
+        Raises ConnectionError for a response that is incomplete, compressed or not HTTP.
+        """
         if data:
-            self._take(data)
-        elif not self._begun or self.has_length:
-            raise ConnectionResetError("the peer closed the connection without a whole response")
-        self.over = self.over or not data
-        if self.over and (coding := packed(self.headers)):
+            self._parse(data)
+        else:
+            self._end_of_connection()
+        if not self.complete:
+            return
+        coding = compression(self.headers)
+        if coding:
             raise ConnectionAbortedError(f"content-encoding {coding} was not asked for")
 
-    def _take(self, data: bytes) -> None:
-        self._came += len(data)
+    def _parse(self, data: bytes) -> None:
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise ConnectionAbortedError(f"the response is not HTTP: {error}") from error
-        if self._came > (4 * self._most if self._begun else _LONGEST_HEAD):  # chunks may be short
+        limit = _MAX_HEAD
+        if self._has_final_head:
+            limit = _MAX_OVERHEAD * self._max_body
+        if self._received > limit:
             raise ConnectionAbortedError("the response is mostly headers")
+
+    def _end_of_connection(self) -> None:
+        """End a response that is delimited by the close. Raises ConnectionError if it is cut off."""
+        if not self._has_final_head or self.has_length:
+            raise ConnectionResetError("the peer closed the connection without a whole response")
+        self.complete = True
 
     @property
     def has_length(self) -> bool:
-        """Whether its end is known, and need not be that of the connection."""
-        return not _LENGTHS.isdisjoint(self.headers)
+        """True if the headers delimit the body, so that a close does not end it."""
+        return not _LENGTH_HEADERS.isdisjoint(self.headers)
 
     def on_message_begin(self) -> None:
-        """Begin anew after one that came before the response; nothing belongs behind it."""
-        if self.over:
+        """Parser callback: drop an interim response; distrust bytes after the response."""
+        if self.complete:
             self.keep = False
         else:
             self.headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, by the parser."""
-        if not self.over:
+        """Parser callback: store a header."""
+        if not self.complete:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Note the status; what comes before the response itself, such as 100, is passed over."""
-        if not self.over:
+        """Parser callback: store the status."""
+        if not self.complete:
             self.status = self._parser.get_status_code()
-            self._begun = self.status >= 200
+            self._has_final_head = self.status >= 200
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        if not self.over:
+        """Parser callback: append to the body."""
+        if not self.complete:
             self.content += body
-            self.over = len(self.content) > self._most
+            self.complete = len(self.content) > self._max_body
 
     def on_message_complete(self) -> None:
-        """Note the end."""
-        if self._begun and not self.over:
+        """Parser callback: end the response, unless it was an interim one."""
+        if self._has_final_head and not self.complete:
             self.keep = self._parser.should_keep_alive()
-            self.over = True
+            self.complete = True
 
 
-def packed(headers: Mapping[str, str]) -> str:
-    """Return how a body was compressed; empty where it was not, whatever else some peers write there."""
+def compression(headers: Mapping[str, str]) -> str:
+    """Return the content-encoding of a compressed body.
+
+    Empty for other values: some peers write e.g. a charset into this header.
+    """
     coding = headers.get("content-encoding", "")
-    return coding if _PACKED.search(coding) else ""
+    if not _COMPRESSED.search(coding):
+        return ""
+    return coding
 
 
-def head(
-    what: bytes,
+def request_head(
+    request_line: bytes,
     netloc: bytes,
     headers: Iterable[tuple[bytes, bytes]],
     size: int,
 ) -> bytes:
-    """Return the head of a request; ``what``: method and path. Raises ValueError for control characters in it."""
+    """Return the head of a request with a body of ``size`` bytes; ``request_line`` is method and path.
+
+    Raises ValueError for control characters, which could smuggle in further headers.
+    """
     lines = [
-        what + b" HTTP/1.1",
+        request_line + b" HTTP/1.1",
         b"host: " + netloc,
         b"accept-encoding: identity",
         b"content-length: %d" % size,
     ]
     lines += [b"%s: %s" % header for header in headers]
-    if bad := [line for line in lines if _CONTROL.search(line)]:
-        raise ValueError(f"control characters in {bad[0].split(b':')[0].decode('latin-1')!r}")
+    for line in lines:
+        if _CONTROL.search(line):
+            name = line.split(b":")[0].decode("latin-1")
+            raise ValueError(f"control characters in {name!r}")
     return b"\r\n".join([*lines, b"", b""])
 
 
@@ -171,113 +202,132 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         self._tls = parts.scheme == "https"
-        self._address = parts.hostname or "", parts.port or (443 if self._tls else 80)
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._tls else 80)
         self._netloc = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path.rstrip("/")
         self._verify = verify
-        self._server_name = server_name
-        self._turns = threading.Semaphore(_MOST)
+        self._server_name = server_name or self._host
+        self._slots = threading.Semaphore(_MAX_REQUESTS)
         self._lock = threading.Lock()
-        self._idle: list[tuple[float, socket.socket]] = []
-        self._used: set[socket.socket] = set()
+        self._idle: list[tuple[float, socket.socket]] = []  # with the time of the last response
+        self._busy: set[socket.socket] = set()
 
     def send(self, request: Request, seconds: float) -> Response:
-        """Make a request, and wait so long for the whole of its response. Raises `NotConnected`, `NoResponse`."""
+        """Send a request and wait at most ``seconds`` for its complete response.
+
+        Raises `NotConnected`, `NoResponse`.
+        """
         end = time.monotonic() + seconds
-        if not self._turns.acquire(timeout=min(_TURN_SECONDS, seconds)):
-            raise NotConnected(f"{_MOST} requests are under way")
+        if not self._slots.acquire(timeout=min(_QUEUE_SECONDS, seconds)):
+            raise NotConnected(f"{_MAX_REQUESTS} requests are under way")
         try:
-            sock, keep = self._kept() or self._connected(seconds), False
-            sock.settimeout(seconds)
-            try:
-                response = self._exchanged(sock, request, end)
-                keep = response.keep
-            except OSError as error:
-                raise NoResponse(f"{type(error).__name__} {error}") from error
-            finally:
-                self._put_back(sock, keep)
+            response = self._send(request, seconds, end)
         finally:
-            self._turns.release()
-        whole = len(response.content) <= LARGEST_ANSWER
-        return Response(
-            response.status, bytes(response.content) if whole else b"", response.headers
-        )
+            self._slots.release()
+        body = bytes(response.content)
+        if len(body) > LARGEST_ANSWER:
+            body = b""
+        return Response(response.status, body, response.headers)
+
+    def _send(self, request: Request, seconds: float, end: float) -> ResponseReader:
+        sock = self._take_idle()
+        if sock is None:
+            sock = self._connect(seconds)
+        keep = False
+        try:
+            sock.settimeout(seconds)
+            response = self._exchange(sock, request, end)
+            keep = response.keep
+        except OSError as error:
+            raise NoResponse(f"{type(error).__name__} {error}") from error
+        finally:
+            self._put_back(sock, keep)
+        return response
 
     def close(self) -> None:
         """Close every connection; running requests fail."""
         with self._lock:
-            idle, self._idle = self._idle, []
-            used = list(self._used)
+            idle = self._idle
+            self._idle = []
+            busy = list(self._busy)
         for _, sock in idle:
             sock.close()
-        for sock in used:
-            with suppress(OSError):  # it ends by itself just now
+        for sock in busy:
+            with suppress(OSError):  # its request has just ended
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _kept(self) -> socket.socket | None:
+    def _take_idle(self) -> socket.socket | None:
+        """Return an idle connection that is still usable, the most recent first."""
         while True:
             with self._lock:
                 if not self._idle:
                     return None
                 since, sock = self._idle.pop()
-                self._used.add(sock)
-            if time.monotonic() - since < _IDLE_SECONDS and not _ended(sock):
+                self._busy.add(sock)
+            is_recent = time.monotonic() - since < _IDLE_SECONDS
+            if is_recent and not _is_closed_by_peer(sock):
                 return sock
             self._put_back(sock, keep=False)
 
-    def _connected(self, seconds: float) -> socket.socket:
+    def _connect(self, seconds: float) -> socket.socket:
         try:
-            sock = socket.create_connection(self._address, min(_CONNECT_SECONDS, seconds))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls:
-                name = self._server_name or self._address[0]
-                try:
-                    sock = self._verify.wrap_socket(sock, server_hostname=name)
-                except (OSError, ValueError):
-                    sock.close()
-                    raise
+            sock = self._open_socket(min(_CONNECT_SECONDS, seconds))
         except (OSError, ValueError) as error:
             raise NotConnected(str(error)) from error
         with self._lock:
-            self._used.add(sock)
+            self._busy.add(sock)
         return sock
 
-    def _exchanged(
+    def _open_socket(self, timeout: float) -> socket.socket:
+        sock = socket.create_connection((self._host, self._port), timeout)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                return self._verify.wrap_socket(sock, server_hostname=self._server_name)
+        except (OSError, ValueError):
+            sock.close()
+            raise
+        return sock
+
+    def _exchange(
         self,
         sock: socket.socket,
         request: Request,
         end: float,
-    ) -> Reading:
+    ) -> ResponseReader:
+        """Send the request and read its response. Raises OSError, ValueError for control characters."""
+        sock.sendall(self._head(request) + request.body)
+        response = ResponseReader(LARGEST_ANSWER)
+        while not response.complete:
+            response.feed(sock.recv(65536))
+            if time.monotonic() > end:
+                raise TimeoutError("the answer does not end")
+        is_delimited = response.keep or response.has_length
+        if not response.content and not is_delimited:  # probably cut off after its headers
+            raise ConnectionResetError("the peer closed the connection without a body")
+        return response
+
+    def _head(self, request: Request) -> bytes:
         headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in request.headers.items()
         ]
-        what = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
-        sock.sendall(
-            head(what, self._netloc.encode("latin-1"), headers, len(request.body)) + request.body
-        )
-        response = Reading(LARGEST_ANSWER)
-        while not response.over:
-            response.feed(sock.recv(65536))
-            if time.monotonic() > end:
-                raise TimeoutError("the answer does not end")
-        if not (
-            response.content or response.keep or response.has_length
-        ):  # else a head that was cut off would do
-            raise ConnectionResetError("the peer closed the connection without a body")
-        return response
+        request_line = f"{request.method} {self._prefix}{request.target}".encode("latin-1")
+        netloc = self._netloc.encode("latin-1")
+        return request_head(request_line, netloc, headers, len(request.body))
 
     def _put_back(self, sock: socket.socket, keep: bool) -> None:
         with self._lock:
-            self._used.discard(sock)
-            if keep and len(self._idle) < _MOST_IDLE:
+            self._busy.discard(sock)
+            if keep and len(self._idle) < _MAX_IDLE:
                 self._idle.append((time.monotonic(), sock))
                 return
         sock.close()
 
 
-def _ended(sock: socket.socket) -> bool:
-    """Tell whether the other side has closed an idle connection, on which nothing else can come."""
+def _is_closed_by_peer(sock: socket.socket) -> bool:
+    """True if an idle connection is readable: without a request nothing but its end can arrive."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
@@ -287,19 +337,17 @@ class Connections:
     """The clients for all peers."""
 
     def __init__(self, observe: Callable[[Exchange], None] = lambda _: None) -> None:
-        """``observe`` gets every request."""
-        self._clients: Clients[tuple[str, Identity], Client] = Clients(
-            lambda key, verify: Client(key[0], verify, key[1].server_name)
-        )
+        """``observe`` is called with every exchange, for the metrics."""
+        self._clients: Clients[tuple[str, Identity], Client] = Clients(_client)
         self.observe = observe
+        # Node id and address of peers whose dialect was compared with the profile of their route.
         self.profile_checked: set[tuple[str, str]] = set()
-        """node ids with addresses that do not speak another dialect than their route says"""
 
     def to(self, url: str, identity: Identity = NO_IDENTITY) -> Client:
-        """Return the client for an address. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        return self._clients.get(
-            (url, identity), identity if url.startswith("https") else NO_IDENTITY
-        )
+        """Return the client for an address. Raises `PeerUnreachable` if the identity's files are unusable."""
+        if not url.startswith("https"):
+            return self._clients.get((url, identity), NO_IDENTITY)
+        return self._clients.get((url, identity), identity)
 
     def close(self) -> None:
         """Close every client; running calls fail."""
@@ -307,66 +355,87 @@ class Connections:
             client.close()
 
 
+def _client(key: tuple[str, Identity], verify: ssl.SSLContext) -> Client:
+    url, identity = key
+    return Client(url, verify, identity.server_name)
+
+
 class Clients(Generic[K, C]):
-    """One client per key; one whose identity's files have changed is replaced, and kept for its running calls."""
+    """One client per key, replaced when a file of its identity changes.
+
+    A replaced client stays open for its running calls until `clear`.
+    """
 
     def __init__(self, make: Callable[[K, ssl.SSLContext], C]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._current: dict[K, tuple[list[tuple[int, int]], C]] = {}
-        self._former: list[C] = []
+        self._current: dict[K, tuple[FileStamps, C]] = {}
+        self._replaced: list[C] = []
 
     def get(self, key: K, identity: Identity) -> C:
-        """Return the client for a key. Raises `PeerUnreachable` where the identity's files cannot be used."""
-        current = _stamp(identity)
+        """Return the client for a key. Raises `PeerUnreachable` if the identity's files are unusable."""
+        stamps = _file_stamps(identity)
         with self._lock:
-            known = self._current.get(key)
-            if known is not None and known[0] == current:
-                return known[1]
+            current = self._current.get(key)
+            if current is not None and current[0] == stamps:
+                return current[1]
             client = self._make(key, context(identity))
-            if known is not None:
-                self._former.append(known[1])
-            self._current[key] = (current, client)
+            if current is not None:
+                self._replaced.append(current[1])
+            self._current[key] = (stamps, client)
             return client
 
     def clear(self) -> list[C]:
-        """Forget every client, and return them to be closed."""
+        """Remove every client and return them, for the caller to close."""
         with self._lock:
-            found = [*(client for _, client in self._current.values()), *self._former]
+            clients = [client for _, client in self._current.values()]
+            clients += self._replaced
             self._current.clear()
-            self._former.clear()
-        return found
+            self._replaced.clear()
+        return clients
 
 
 def context(identity: Identity) -> ssl.SSLContext:
-    """Return the TLS context of an identity. Raises `PeerUnreachable` where a file of it cannot be used."""
+    """Return the TLS context of an identity. Raises `PeerUnreachable` if one of its files is unusable."""
     if identity == NO_IDENTITY:
-        return _usual()
+        return _default_context()
     try:
-        if identity.ca is None:
-            made = httpx.create_ssl_context(trust_env=False)
-        else:
-            made = ssl.create_default_context(cafile=identity.ca)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        if identity.certificate is not None and identity.key is not None:
-            made.load_cert_chain(identity.certificate, identity.key, password=lambda: "")
+        return _load_context(identity)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        text = f"the certificates that the route names cannot be used: {getattr(error, 'reason', None) or error}"
+        cause = getattr(error, "reason", None) or error
+        text = f"the certificates that the route names cannot be used: {cause}"
         raise PeerUnreachable(text, delivered=False) from error
-    return made
+
+
+def _load_context(identity: Identity) -> ssl.SSLContext:
+    if identity.ca is None:
+        tls = httpx.create_ssl_context(trust_env=False)
+    else:
+        tls = ssl.create_default_context(cafile=identity.ca)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    if identity.certificate is not None and identity.key is not None:
+        tls.load_cert_chain(identity.certificate, identity.key, password=_no_password)
+    return tls
+
+
+def _no_password() -> str:
+    """Return no password for an encrypted key, for which OpenSSL would prompt on the terminal."""
+    return ""
 
 
 @functools.cache
-def _usual() -> ssl.SSLContext:
-    """The machine's certificate authorities; reading them takes some 20 ms."""
+def _default_context() -> ssl.SSLContext:
+    """Load the machine's certificate authorities, once: it takes about 20 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 
-def asked_name(identity: Identity) -> dict[str, str]:
-    """Return a request's extensions where the certificate has another name than the host."""
-    return {} if identity.server_name is None else {"sni_hostname": identity.server_name}
+def sni_extension(identity: Identity) -> dict[str, str]:
+    """Return httpx's request extension for a certificate whose name is not the host's; else none."""
+    if identity.server_name is None:
+        return {}
+    return {"sni_hostname": identity.server_name}
 
 
-def _stamp(identity: Identity) -> list[tuple[int, int]]:
+def _file_stamps(identity: Identity) -> FileStamps:
     files = (identity.ca, identity.certificate, identity.key)
     return [stamp(file) for file in files if file is not None]

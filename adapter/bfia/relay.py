@@ -1,13 +1,14 @@
-"""Relays what other nodes address to others: control requests and messages of the channel, not parsed.
+"""Relays requests between other nodes: control requests and messages of the channel, without parsing them.
 
-Nothing is passed on unless the routes of both ends say ``relay: true``. What is passed on keeps its headers and
-its body, so that the target sees who asks; every relay adds itself to `PASSED`, by which a circle is noticed. A
-relay's own answer says so by its reason and its name, and is never taken for the target's.
+A request is relayed only if the routes of both its source and its target say ``relay: true``. It keeps its headers
+and body, so that the target sees the source; each relay appends itself to the header `PASSED`, which reveals loops.
+A relay's own response carries a reason and the relay's name, so that it cannot be mistaken for the target's.
 """
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -23,39 +24,53 @@ from adapter.bfia.channel.calls import by_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
-from adapter.bfia.connections import asked_name, packed
+from adapter.bfia.connections import compression, sni_extension
 from adapter.bfia.requests import incoming
 from gateway.errors import Invalid, PeerUnreachable
 from route_table.model import Route, RouteTable, UnknownNode
 
 BETWEEN_NODES = "/v1/interconn/"
-PASSED = "x-relay-path"
-"""the nodes that have passed a request on so far, separated by commas"""
-MOST_HOPS = 8
-"""nodes that may pass one request on"""
+PASSED = "x-relay-path"  # header with the nodes that have relayed a request, separated by commas
+MOST_HOPS = 8  # nodes that may relay one request
 
 _LARGEST_RESPONSE = 32 * 1024**2
-_SHARE = 0.9
-"""of the time that the sender waits: what is left is for the response's way back"""
+_TIMEOUT_SHARE = 0.9  # of the sender's timeout; the rest is for the response's way back
+_SHORTEST_TIMEOUT = 0.05  # seconds
 _CONNECT_SECONDS = 3.0
-_MOST_PATIENT = 3.0
-"""times a route's own deadline that a sender may have a silent target waited for"""
-_OWN_WORDS = "relay "
-"""how the message of a relay's own transport response begins"""
-_NOT_PASSED = frozenset(
-    b"host connection keep-alive proxy-connection te trailer transfer-encoding upgrade x-handed-on "
-    b"accept-encoding".split()
-) | {PASSED.encode(), peer.WITHIN.encode()}
+_MAX_PATIENCE = 3.0  # times the route's deadline that a sender may ask to wait for the target
+_RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
+_LARGEST_WITHIN = 9  # digits of a timeout in milliseconds
+_LONGEST_PATH = 4096  # characters of `PASSED` that are read
+_DROPPED_HEADERS = frozenset(
+    [
+        b"host",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"x-handed-on",
+        b"accept-encoding",
+        PASSED.encode(),
+        peer.WITHIN.encode(),
+    ]
+)
+_RESPONSE_HEADERS = (
+    "content-type",
+    "content-digest",
+    "x-auth-sign",
+    "signature-input",
+    "signature",
+)  # of the target's response, passed on to the sender
 
-_ANSWERED = ("content-type", "content-digest", "x-auth-sign", "signature-input", "signature")
-"""headers of the target's answer that are passed on"""
-
-Refusal = Callable[[str, str, str, str], None]
-"""gets each refusal: source, target, reason, message"""
+# Records a refusal: source, target, reason, message.
+RecordRefusal = Callable[[str, str, str, str], None]
 
 
-class Refused(Exception):
-    """Is not relayed; the reason is one of `RELAY_CODES`."""
+class RelayRefused(Exception):
+    """The request is not relayed, or the target did not respond; the reason is one of `RELAY_CODES`."""
 
     def __init__(
         self,
@@ -63,18 +78,84 @@ class Refused(Exception):
         message: str,
         delivered: bool | None = None,
     ) -> None:
-        """``delivered``: whether a silent target can have got the request; None for other reasons."""
+        """``delivered``: whether a silent target may have got the request; None for other reasons."""
         super().__init__(message)
         self.reason = reason
         self.delivered = delivered
+
+    @property
+    def is_silence(self) -> bool:
+        """True if the request was sent on, or should have been, and the target did not respond."""
+        return self.delivered is not None
 
 
 class _TooLarge(Exception):
     """The body is over the limit."""
 
 
+@dataclass(frozen=True)
+class _Transit:
+    """A request for another node."""
+
+    request: Request
+    source: str
+    target: str
+    by_channel: bool  # a message of the channel rather than a control request
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The nodes that have relayed the request before."""
+        path = ",".join(self.request.headers.getlist(PASSED))
+        names = [name.strip() for name in path[:_LONGEST_PATH].split(",")]
+        return tuple(name for name in names if name)
+
+    @property
+    def has_body(self) -> bool:
+        """True if a body follows the headers."""
+        headers = self.request.headers
+        if self.request.scope["http_version"] == GRPC:
+            return True
+        return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+    def timeout(self, route: Route) -> float:
+        """Return the seconds to wait for the target: shorter than the sender's timeout, so that it hears of silence."""
+        if self.by_channel:
+            return route.deadline * _TIMEOUT_SHARE
+        usual = min(route.deadline, peer.LONGEST_CALL)
+        within = self.request.headers.get(peer.WITHIN, "")
+        is_number = within.isascii() and within.isdigit()
+        if not is_number or len(within) > _LARGEST_WITHIN:
+            return usual * _TIMEOUT_SHARE
+        seconds = min(int(within) / 1000, _MAX_PATIENCE * usual)
+        return max(seconds * _TIMEOUT_SHARE, _SHORTEST_TIMEOUT)
+
+    def url(self, route: Route) -> str:
+        """Return the request's address at the target, path and query as they were received."""
+        scope = self.request.scope
+        raw_path = scope.get("raw_path", b"").decode("latin-1")
+        path = (raw_path or self.request.url.path).partition("?")[0]
+        query = scope.get("query_string", b"").decode("latin-1")
+        if query:
+            path += f"?{query}"
+        return route.url + path
+
+    def headers(self, me: str, seconds: float) -> list[tuple[bytes, bytes]]:
+        """Return the headers for the target, with this node as the last relay."""
+        headers = [
+            (name, value)
+            for name, value in self.request.headers.raw
+            if name.lower() not in _DROPPED_HEADERS
+        ]
+        passed = ",".join((*self.passed, me))
+        headers.append((PASSED.encode(), passed.encode("latin-1", "replace")))
+        if not self.by_channel:
+            milliseconds = str(int(seconds * 1000))
+            headers.append((peer.WITHIN.encode(), milliseconds.encode()))
+        return headers
+
+
 class Relay:
-    """Stands before the application for peers, which serves what is for this node."""
+    """ASGI layer before the application for peers, which only sees the requests for this node."""
 
     def __init__(
         self,
@@ -83,15 +164,15 @@ class Relay:
         table: Callable[[], RouteTable],
         courier: Courier,
         limits: tuple[int, int],
-        refused: Refusal,
+        refused: RecordRefusal,
     ) -> None:
-        """``table`` gives the routes in force; ``limits`` are the largest bodies of control and channel."""
+        """``table`` returns the current routes; ``limits`` are the largest bodies of control and channel."""
         self._app = app
         self._node = node
         self._table = table
         self._courier = courier
-        self._limits = limits
-        self._refused = refused
+        self._control_limit, self._channel_limit = limits
+        self._record_refusal = refused
         self._bodies = Bodies(max(limits))
 
     async def __call__(
@@ -100,127 +181,130 @@ class Relay:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Serve what is for this node, pass on what its routes allow, refuse the rest."""
+        """Serve requests for this node, relay the ones that routes allow, refuse the others."""
+        transit = self._transit(scope, receive)
+        if transit is None:
+            await self._app(scope, receive, send)
+            return
+        response = await self._respond(transit)
+        await response(scope, receive, send)
+
+    def _transit(self, scope: Scope, receive: Receive) -> _Transit | None:
+        """Return a request that is addressed to another node; None for any other."""
         path = scope.get("path", "")
         if scope["type"] != "http" or not path.startswith(BETWEEN_NODES) or ".." in path.split("/"):
-            await self._app(scope, receive, send)
-            return
+            return None
         request = Request(scope, receive)
-        channel = path.startswith(CHANNEL)
-        call = incoming(request)
-        ends = read_ends(request.headers.raw) if channel else (call.source, call.target)
-        if ends is None or ends[1] in ("", self._node) or (channel and path not in (INVOKE, PART)):
-            await self._app(scope, receive, send)
-            return
-        source, target = ends
-        try:
-            route = judge(self._table(), self._node, source, target, _passed(request))
-            route = route.channel if channel else route
-            if by_grpc(route.url):
-                raise Refused(
-                    "RELAY_NO_ROUTE",
-                    f"{self._node} passes on by HTTP only, and the route says gRPC",
-                )
-            places = (
-                self._bodies.places("relayed of one node", source),
-                self._bodies.places("relayed"),
-            )
-            async with places[0], places[1]:
-                answer = await self._pass_on(request, route, channel, places)
-        except Refused as error:
-            if error.delivered is None:
-                await anyio.to_thread.run_sync(
-                    self._refused, source, target, error.reason, str(error)
-                )
-            answer = self._refusal(error, request, channel)
-        except _TooLarge:
-            answer = Response("the body is larger than this node passes on", 413)
-        except Invalid as error:
-            answer = Response(str(error), 408)
-        except ClientDisconnect:
-            answer = Response(status_code=400)
-        await answer(scope, receive, send)
+        by_channel = path.startswith(CHANNEL)
+        if by_channel:
+            if path not in (INVOKE, PART):
+                return None
+            ends = read_ends(request.headers.raw)
+            if ends is None:
+                return None
+            source, target = ends
+        else:
+            call = incoming(request)
+            source = call.source
+            target = call.target
+        if target in ("", self._node):
+            return None
+        return _Transit(request, source, target, by_channel)
 
-    async def _pass_on(
+    async def _respond(self, transit: _Transit) -> Response:
+        """Return the target's response, or this node's own if there is none."""
+        try:
+            return await self._relay(transit)
+        except RelayRefused as error:
+            if not error.is_silence:
+                await anyio.to_thread.run_sync(
+                    self._record_refusal, transit.source, transit.target, error.reason, str(error)
+                )
+            return self._refusal(error, transit)
+        except _TooLarge:
+            return Response("the body is larger than this node passes on", 413)
+        except Invalid as error:
+            return Response(str(error), 408)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    async def _relay(self, transit: _Transit) -> Response:
+        """Send the request on. Raises `RelayRefused`, `_TooLarge`, `Invalid` for a stalled body, ClientDisconnect."""
+        route = judge(self._table(), self._node, transit.source, transit.target, transit.passed)
+        if transit.by_channel:
+            route = route.channel
+        if by_grpc(route.url):
+            text = f"{self._node} passes on by HTTP only, and the route says gRPC"
+            raise RelayRefused("RELAY_NO_ROUTE", text)
+        of_source = self._bodies.places("relayed of one node", transit.source)
+        of_all = self._bodies.places("relayed")
+        async with of_source, of_all:
+            return await self._send(transit, route, (of_source, of_all))
+
+    async def _send(
         self,
-        request: Request,
+        transit: _Transit,
         route: Route,
-        channel: bool,
         places: tuple[anyio.Semaphore, ...],
     ) -> Response:
-        seconds = _timeout(request, route, channel)
-        limit = self._limits[channel]
-        if (announced(request) or 0) > limit:
+        body = None
+        limit = self._channel_limit if transit.by_channel else self._control_limit
+        if (announced(transit.request) or 0) > limit:
             raise _TooLarge
-        target = f"node {route.node}" + (f", through {route.via}," if route.via else "")
-        within = None if channel else seconds  # a large message takes its time
+        if transit.has_body:
+            body = _bounded(self._bodies.paced(transit.request, *places), limit)
+        seconds = transit.timeout(route)
+        target = _describe(route)
+        total = None if transit.by_channel else seconds  # a large message may take longer in all
         try:
-            with anyio.fail_after(within):
-                client = self._courier.to(route.identity)
-                connect = min(_CONNECT_SECONDS, seconds)
-                async with client.stream(
-                    request.method,
-                    _url(request, route),
-                    content=_bounded(self._bodies.paced(request, *places), limit)
-                    if _has_body(request)
-                    else None,
-                    headers=self._headers(request, seconds, channel),
-                    timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
-                    extensions=asked_name(route.identity),
-                ) as response:
-                    return await _copied(response, target)
+            with anyio.fail_after(total):
+                return await self._request(transit, route, body, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise _silent(f"{target} cannot be connected to: {error}", delivered=False) from error
+            raise _silence(f"{target} cannot be connected to: {error}", delivered=False) from error
         except PeerUnreachable as error:
-            raise _silent(f"{target} is not called: {error.message}", delivered=False) from error
+            raise _silence(f"{target} is not called: {error.message}", delivered=False) from error
         except TimeoutError as error:
-            raise _silent(f"{target} gave no answer within {seconds:.1f} s") from error
+            raise _silence(f"{target} gave no answer within {seconds:.1f} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _silent(f"{target} gave no answer: {type(error).__name__} {error}") from error
+            raise _silence(f"{target} gave no answer: {type(error).__name__} {error}") from error
 
-    def _headers(
+    async def _request(
         self,
-        request: Request,
+        transit: _Transit,
+        route: Route,
+        body: AsyncIterator[bytes] | None,
         seconds: float,
-        channel: bool,
-    ) -> list[tuple[bytes, bytes]]:
-        kept = [
-            (name, value) for name, value in request.headers.raw if name.lower() not in _NOT_PASSED
-        ]
-        way = ",".join((*_passed(request), self._node))
-        kept.append((PASSED.encode(), way.encode("latin-1", "replace")))
-        if not channel:
-            kept.append((peer.WITHIN.encode(), str(int(seconds * 1000)).encode()))
-        return kept
-
-    def _refusal(
-        self,
-        error: Refused,
-        request: Request,
-        channel: bool,
     ) -> Response:
-        code, ptp_code = peer.RELAY_CODES[error.reason]
-        message, node = f"{error.reason}: {error}", self._node
-        status = 200 if error.delivered is None else 503
-        if channel:
-            return reply(
-                ptp_code, f"{_OWN_WORDS}{node}: {message}", form_for(request.headers.raw), status
-            )
-        data: dict[str, Any] = {"reason": error.reason, "relay": node}
-        if error.delivered is not None:
-            data["delivered"] = error.delivered
-        return JSONResponse(
-            {
-                "code": code,
-                "msg": message,
-                "data": data,
-            },
-            status_code=status,
+        client = self._courier.to(route.identity)
+        connect = min(_CONNECT_SECONDS, seconds)
+        request = client.stream(
+            transit.request.method,
+            transit.url(route),
+            content=body,
+            headers=transit.headers(self._node, seconds),
+            timeout=httpx.Timeout(seconds, connect=connect, pool=connect),
+            extensions=sni_extension(route.identity),
         )
+        async with request as response:
+            return await _copy(response, _describe(route))
 
-
-def _silent(message: str, delivered: bool = True) -> Refused:
-    return Refused(peer.TARGET_UNREACHABLE, message, delivered)
+    def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
+        """Return this node's own response in the form of the request: control or channel."""
+        code, ptp_code = peer.RELAY_CODES[error.reason]
+        status = 503 if error.is_silence else 200
+        message = f"{error.reason}: {error}"
+        if transit.by_channel:
+            form = form_for(transit.request.headers.raw)
+            return reply(ptp_code, f"{_RELAY_PREFIX}{self._node}: {message}", form, status)
+        data: dict[str, Any] = {"reason": error.reason, "relay": self._node}
+        if error.is_silence:
+            data["delivered"] = error.delivered
+        body = {
+            "code": code,
+            "msg": message,
+            "data": data,
+        }
+        return JSONResponse(body, status_code=status)
 
 
 def judge(
@@ -228,65 +312,53 @@ def judge(
     me: str,
     source: str,
     target: str,
-    way: tuple[str, ...],
+    passed: tuple[str, ...],
 ) -> Route:
-    """Return the route on which a request is passed on; ``way`` are the nodes that have passed it on before.
+    """Return the route on which a request is relayed; ``passed`` are the nodes that have relayed it before.
 
-    Raises `Refused`.
+    Raises `RelayRefused`.
     """
-    if source == me or me in way:
-        shown = " via ".join((source, *way[:MOST_HOPS], me))
-        raise Refused(peer.RELAY_LOOP, f"the request for {target} came back to {me}: {shown}")
-    if len(way) >= MOST_HOPS:
-        raise Refused(
-            "RELAY_TOO_FAR", f"the request for {target} was passed on by {len(way)} nodes already"
-        )
+    if source == me or me in passed:
+        hops = " via ".join((source, *passed[:MOST_HOPS], me))
+        raise RelayRefused(peer.RELAY_LOOP, f"the request for {target} came back to {me}: {hops}")
+    if len(passed) >= MOST_HOPS:
+        text = f"the request for {target} was passed on by {len(passed)} nodes already"
+        raise RelayRefused("RELAY_TOO_FAR", text)
     if not table.knows(source) or not table.routes[source].relay:
         name = source or "(none named)"
-        raise Refused(
-            peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing of node {name}"
-        )
-    try:
-        route = table.resolve(target)
-    except UnknownNode as error:
-        raise Refused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
-    if not route.relay:
-        raise Refused(
-            peer.RELAY_NOT_ALLOWED, f"{me} is not {target}, and passes on nothing for that node"
-        )
-    if route.via in (source, *way):
-        raise Refused(
-            peer.RELAY_LOOP,
-            f"{me} would send the request for {target} back to {route.via}, where it came from",
-        )
+        text = f"{me} is not {target}, and passes on nothing of node {name}"
+        raise RelayRefused(peer.RELAY_NOT_ALLOWED, text)
+    route = _resolve(table, me, target)
+    if route.via in (source, *passed):
+        text = f"{me} would send the request for {target} back to {route.via}, where it came from"
+        raise RelayRefused(peer.RELAY_LOOP, text)
     return route
 
 
-def _passed(request: Request) -> tuple[str, ...]:
-    path = ",".join(request.headers.getlist(PASSED))
-    return tuple(name for part in path[:4096].split(",") if (name := part.strip()))
+def _resolve(table: RouteTable, me: str, target: str) -> Route:
+    """Return the route to the target. Raises `RelayRefused` if there is none or it does not allow relaying."""
+    try:
+        route = table.resolve(target)
+    except UnknownNode as error:
+        raise RelayRefused("RELAY_NO_ROUTE", f"{me} cannot pass on: {error}") from error
+    if not route.relay:
+        text = f"{me} is not {target}, and passes on nothing for that node"
+        raise RelayRefused(peer.RELAY_NOT_ALLOWED, text)
+    return route
 
 
-def _timeout(
-    request: Request,
-    route: Route,
-    channel: bool,
-) -> float:
-    """Return how long the target's answer is waited for, so that the sender still hears of its silence."""
-    own = route.deadline if channel else min(route.deadline, peer.LONGEST_CALL)
-    within = request.headers.get(peer.WITHIN, "")
-    if channel or not (within.isascii() and within.isdigit()) or len(within) > 9:
-        return own * _SHARE
-    return max(min(int(within) / 1000, _MOST_PATIENT * own) * _SHARE, 0.05)
+def _silence(message: str, delivered: bool = True) -> RelayRefused:
+    return RelayRefused(peer.TARGET_UNREACHABLE, message, delivered)
 
 
-def _has_body(request: Request) -> bool:
-    headers = request.headers
-    by_length = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    return by_length or request.scope["http_version"] == GRPC
+def _describe(route: Route) -> str:
+    if route.via:
+        return f"node {route.node}, through {route.via},"
+    return f"node {route.node}"
 
 
 async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[bytes]:
+    """Yield the chunks of a body. Raises `_TooLarge` for more than ``limit`` bytes."""
     size = 0
     async with aclosing(body):
         async for chunk in body:
@@ -297,35 +369,39 @@ async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[byt
                 yield chunk
 
 
-def _url(request: Request, route: Route) -> str:
-    query = request.scope.get("query_string", b"").decode("latin-1")
-    path = request.scope.get("raw_path", b"").decode("latin-1") or request.url.path
-    return route.url + path.partition("?")[0] + (f"?{query}" if query else "")
+async def _copy(response: httpx.Response, target: str) -> Response:
+    """Return the target's response for the sender. Raises `RelayRefused` if it cannot be passed on."""
+    coding = compression(response.headers)
+    if coding:
+        text = f"{target} answers in the content-encoding {coding}, which was not asked for"
+        raise _silence(text)
+    content = await _read(response, target)
+    if response.status_code >= 500 and not _is_of_relay(content):
+        raise _silence(f"{target} answers HTTP {response.status_code}")
+    copy = Response(content, response.status_code, media_type="application/json")
+    for name in _RESPONSE_HEADERS:
+        if name in response.headers:
+            copy.headers[name] = response.headers[name]
+    return copy
 
 
-async def _copied(response: httpx.Response, target: str) -> Response:
-    if coding := packed(response.headers):
-        raise _silent(f"{target} answers in the content-encoding {coding}, which was not asked for")
+async def _read(response: httpx.Response, target: str) -> bytes:
     content = bytearray()
     async for chunk in response.aiter_bytes():
         content += chunk
         if len(content) > _LARGEST_RESPONSE:
-            raise _silent(f"{target} answers with more than {_LARGEST_RESPONSE} bytes")
-    if response.status_code >= 500 and not _of_relay(bytes(content)):
-        raise _silent(f"{target} answers HTTP {response.status_code}")
-    answer = Response(bytes(content), response.status_code, media_type="application/json")
-    answer.headers.update(
-        {name: response.headers[name] for name in _ANSWERED if name in response.headers}
-    )
-    return answer
+            raise _silence(f"{target} answers with more than {_LARGEST_RESPONSE} bytes")
+    return bytes(content)
 
 
-def _of_relay(content: bytes) -> bool:
-    """Tell whether an answer is a relay's own, so that it already says whose silence it tells of."""
+def _is_of_relay(content: bytes) -> bool:
+    """True for the own response of a further relay, which names the silent node already."""
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):
         return False
     if not isinstance(fields, dict):
         return False
-    return peer.relayed(fields) is not None or str(fields.get("message", "")).startswith(_OWN_WORDS)
+    if peer.relayed(fields) is not None:
+        return True
+    return str(fields.get("message", "")).startswith(_RELAY_PREFIX)

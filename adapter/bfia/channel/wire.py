@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from adapter.bfia.connections import Reading, head
+from adapter.bfia.connections import ResponseReader, request_head
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -137,8 +137,8 @@ class _Wire:
         self.reusable = False
         async with asyncio.timeout(seconds) as deadline:
             sent = await self._send(head, pieces, seconds, deadline)
-            response = Reading(_LARGEST_ANSWER)
-            while not response.over:
+            response = ResponseReader(_LARGEST_ANSWER)
+            while not response.complete:
                 data = await self._reader.read(_SLICE)
                 deadline.reschedule(asyncio.get_running_loop().time() + seconds)
                 response.feed(data)
@@ -194,7 +194,7 @@ def _head(
     size: int,
 ) -> bytes:
     try:
-        return head(b"POST " + path, netloc, [(b"accept", b"*/*"), *headers], size)
+        return request_head(b"POST " + path, netloc, [(b"accept", b"*/*"), *headers], size)
     except ValueError as error:
         rule = "must not have control characters; a topic becomes one"
         raise Invalid([Problem("headers", rule)]) from error

@@ -24,7 +24,7 @@ from adapter.bfia.peer import RELAY_LOOP as LOOP
 from adapter.bfia.peer import RELAY_NOT_ALLOWED as NOT_ALLOWED
 from adapter.bfia.peer import TARGET_UNREACHABLE as UNREACHABLE
 from adapter.bfia.peer import WITHIN
-from adapter.bfia.relay import MOST_HOPS, Refused, Relay, judge
+from adapter.bfia.relay import MOST_HOPS, Relay, RelayRefused, judge
 from gateway.bootstrap.node import Gateway
 from gateway.errors import GatewayError, NotFound, PeerUnreachable
 from gateway.identity.keys import Keyring
@@ -72,7 +72,7 @@ def test_relaying_needs_the_routes_of_both_ends(
     if reason is None:
         assert judge(parse(table), "X", source, target, way).node == target
         return
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RelayRefused) as refused:
         judge(parse(table), "X", source, target, way)
     assert refused.value.reason == reason
 
