@@ -27,7 +27,7 @@ from route_table.model import NO_IDENTITY, Identity
 C = TypeVar("C")
 K = TypeVar("K", bound=Hashable)
 
-LARGEST_ANSWER = 32 * 1024**2  # bytes; a longer body is no response of this protocol
+LARGEST_ANSWER = 32 * 1024**2  # bytes; this protocol has no longer responses
 _MAX_REQUESTS = 32  # concurrent requests to one address
 _MAX_IDLE = 8  # idle connections kept per address
 _MAX_HEAD = 1 << 17  # bytes that may arrive before the end of the response's headers

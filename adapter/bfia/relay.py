@@ -37,7 +37,7 @@ _LARGEST_RESPONSE = 32 * 1024**2
 _TIMEOUT_SHARE = 0.9  # of the sender's timeout; the rest is for the response's way back
 _SHORTEST_TIMEOUT = 0.05  # seconds
 _CONNECT_SECONDS = 3.0
-_MAX_PATIENCE = 3.0  # times the route's deadline that a sender may ask to wait for the target
+_MAX_TIMEOUT_FACTOR = 3.0  # times the route's deadline that a sender may ask to wait for the target
 _RELAY_PREFIX = "relay "  # begins the message of a relay's own transport response
 _LARGEST_WITHIN = 9  # digits of a timeout in milliseconds
 _LONGEST_PATH = 4096  # characters of `PASSED` that are read
@@ -126,7 +126,7 @@ class _Transit:
         is_number = within.isascii() and within.isdigit()
         if not is_number or len(within) > _LARGEST_WITHIN:
             return usual * _TIMEOUT_SHARE
-        seconds = min(int(within) / 1000, _MAX_PATIENCE * usual)
+        seconds = min(int(within) / 1000, _MAX_TIMEOUT_FACTOR * usual)
         return max(seconds * _TIMEOUT_SHARE, _SHORTEST_TIMEOUT)
 
     def url(self, route: Route) -> str:
