@@ -60,13 +60,14 @@ from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting
 from gateway.jobs.drain import Drain
 from gateway.jobs.dry_run import DryRun
+from gateway.jobs.engine_capacities import EngineCapacities
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.intake import Intake
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, Places, TaskPlanner
-from gateway.jobs.resources import EngineCapacities, Resources
+from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
 from gateway.ports import Clock, Limiters

@@ -12,7 +12,8 @@ from gateway.config.schema import ResourceSettings, Settings
 from gateway.domain.resources import GIB, Amounts, NodeCapacity, Pool
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Refused
-from gateway.jobs.resources import EVERY, EngineCapacities, Resources
+from gateway.jobs.engine_capacities import INTERVAL, EngineCapacities
+from gateway.jobs.resources import Resources
 from gateway.runtime.context import NodeContext
 from gateway.store import schema
 from gateway.store.store import Store
@@ -220,7 +221,7 @@ def test_what_others_use_of_a_cluster_is_free_again_once_it_is_seen_to_be(store:
     found = capacities(store, engine)
     mine, told = resources_of(store, found), list[str]()
     found._caps[FAR] = ResourceSettings(cpu=12)  # of which they take what is over 16 - 12 only
-    found._changed = lambda: told.append("changed")
+    found._on_change = lambda: told.append("changed")
     job = a_far_job(10, 1)
     store.local_jobs.add(job, "flow")
     with pytest.raises(
@@ -257,7 +258,7 @@ def test_an_engine_down_at_the_start_has_the_capacity_last_seen(store: Store):
     assert mine.view()["engines"][1]["total"]["cpu"] == 14
     assert mine.view()["waiting"][1]["reason"].startswith("ENGINE_DOWN"), "as it was written down"
     told: list[str] = []
-    found._changed = lambda: told.append("changed")
+    found._on_change = lambda: told.append("changed")
     found.look(FAR)
     assert told == []
     engine.world.down = False
@@ -326,7 +327,7 @@ def test_no_request_waits_long_for_an_engine_that_hangs(store: Store):
     )
     engine.let_go = threading.Event()
     found, told = capacities(store, engine, 0.0), threading.Event()
-    found._changed = told.set
+    found._on_change = told.set
     assert found.by_engine()[FAR].total is None and found.by_engine()[FAR].away
     engine.let_go.set()
     assert told.wait(60)
@@ -346,11 +347,11 @@ def test_what_an_ended_job_still_holds_is_released_within_a_minute_logged_and_co
     }
     store.local_jobs.update(job.id, lambda local: replace(local, **over))  # its own return is lost
     for look in range(4):
-        now[0] = look * EVERY + 0.1
+        now[0] = look * INTERVAL + 0.1
         found.reconcile()
         if not found.view()["held"]["cpu"]:
             break
-    assert 20 < now[0] <= 60 - EVERY, (
+    assert 20 < now[0] <= 60 - INTERVAL, (
         "it may return it by itself first, and a look may have been just before"
     )
     found.reconcile()

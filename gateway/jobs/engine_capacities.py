@@ -1,0 +1,323 @@
+"""What each of the node's engines has: asked for every few seconds and bounded by the settings.
+
+While an engine does not answer, its totals are the last ones that this process saw; before the
+first answer, the last ones that any gateway of the node stored. An engine that has never answered
+has no totals. The main engine is called "".
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+import structlog
+
+from engines.base import Capacity, Engine, EngineError
+from engines.process.engine import this_machine
+from gateway.config.engine import NamedEngine
+from gateway.config.schema import ResourceSettings, Settings
+from gateway.data.reading import nearest
+from gateway.domain import resources
+from gateway.domain.resources import CORE, GIB, Amounts, Defaults, EngineCapacity, NodeCapacity
+from gateway.domain.run import Run
+from gateway.domain.spec import moment
+from gateway.errors import GatewayError
+from gateway.runtime.context import NodeContext
+from gateway.runtime.loop import Loop
+from gateway.store.repositories import EngineTotals
+
+log = structlog.get_logger(__name__)
+
+INTERVAL = 15.0  # seconds between two questions to an engine
+FIRST_LOOK = 10.0  # seconds that a caller waits for the first answer of an engine
+SHARE = 0.75  # of the node's memory and disk for jobs, for runs that request none
+_MAX_WORKERS = 4  # engines asked at the same time, so that a hanging one does not delay the rest
+
+
+def _ignore_change() -> None:
+    """Do nothing about a change of an engine."""
+
+
+@dataclass(frozen=True)
+class _Observation:
+    """The result of the last question to an engine."""
+
+    capacity: Capacity | None  # None: it has never answered
+    away_since: datetime | None = None  # None: it answers
+    cause: str = ""  # of its silence; empty while it answers
+
+    @property
+    def answers(self) -> bool:
+        """Whether the engine answers now."""
+        return self.away_since is None
+
+    def differs_from(self, previous: "_Observation") -> bool:
+        """Whether waiting jobs may be affected by the step from the previous observation to this."""
+        return self.capacity != previous.capacity or self.answers != previous.answers
+
+
+class EngineCapacities:
+    """The capacities of the node's engines; call it for the capacity of the node."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        engines: Mapping[str, Engine],
+        settings: Settings,
+        on_change: Callable[[], None] = _ignore_change,
+        first_look: float = FIRST_LOOK,
+    ) -> None:
+        """``on_change`` is called when an engine has another capacity, falls silent or answers again.
+
+        ``first_look``: seconds that a caller waits for the first answer of an engine.
+        """
+        self._node = context.node
+        self._engines = engines
+        self._settings = settings
+        self._caps: dict[str, NamedEngine | ResourceSettings] = {"": settings.resources}
+        self._caps |= settings.engines
+        self._stored_totals = EngineTotals(context.store)
+        self._clock = context.clock
+        self._first_look = first_look
+        self._main_name = context.owner or "main"
+        self._on_change = on_change
+        self._last_stored: dict[str, Capacity] = {}
+        self._observations: dict[str, _Observation] = {}
+        self._locks = {name: threading.Lock() for name in engines}
+        self.defaults = task_defaults(settings)
+        self.loop = Loop(
+            "engines",
+            self.look,
+            lambda _: engines,
+            every=INTERVAL,
+            workers=min(len(engines), _MAX_WORKERS),
+        )
+
+    def __call__(self) -> NodeCapacity:
+        """Return the node's capacity.
+
+        Until the main engine has answered for the first time, it has the capacity of this machine.
+        """
+        further = self.by_engine()
+        main = further.pop("")
+        if main.total is None:
+            machine = this_machine()
+            main = EngineCapacity(self._bounded("", machine), machine.cpu)
+        total = main.total or Amounts()
+        return NodeCapacity(
+            node=self._node,
+            total=replace(total, disk=self._disk),
+            cores=main.cores,
+            share=self._settings.resources.job_share,
+            defaults=self.defaults,
+            further=further,
+            engine=self._engines[""].kind,
+            others=main.others,
+        )
+
+    def by_engine(self) -> dict[str, EngineCapacity]:
+        """Return the capacity last observed of each engine; wait briefly for those not asked yet."""
+        unobserved = [name for name in self._engines if name not in self._observations]
+        if unobserved:
+            self._wait_for(unobserved)
+        return {name: self._capacity(name) for name in self._engines}
+
+    def answering(self) -> dict[str, bool]:
+        """Return whether each engine answers, by its name in metrics."""
+        return {name or "main": not engine.away for name, engine in self.by_engine().items()}
+
+    def ceilings(self, run: Run) -> Mapping[str, float | None]:
+        """Return a run's limits; the limits that it leaves open are derived from the node's capacity.
+
+        Cores stay open if an engine can only bound whole ones. Ceilings are not reserved.
+        """
+        bounded_kinds = (run.limits.get(kind) for kind in ("cpu", "memory", "disk"))
+        if None not in bounded_kinds:
+            return run.limits
+        limits = {**dict.fromkeys(run.limits), **self._derived_limits(run)}
+        for kind, amount in run.limits.items():
+            if amount is not None:
+                limits[kind] = amount
+        return limits
+
+    def _derived_limits(self, run: Run) -> dict[str, float | None]:
+        """Return the limits of a run that requests nothing."""
+        node = self()
+        capacity = node.of(run.engine)
+        total = capacity.total or node.total
+        cores = min(total.cpu / CORE, capacity.cores or node.cores)
+        if run.limit_origins.get("cpu") == resources.PARTNERS_BOUND:
+            cores *= self._settings.resources.partner_share
+        engines = self._engines.values()
+        fractional = all("fractional_cpu" in engine.capabilities for engine in engines)
+        return {
+            "cpu": cores if fractional else None,
+            "memory": int(total.memory * SHARE),
+            "disk": int(total.disk * SHARE),
+        }
+
+    # -------------------------------------------------- asking the engines
+
+    def look(self, name: str) -> None:
+        """Ask an engine for its capacity and report a change."""
+        with self._locks[name]:
+            changed = self._observe(name)
+        if changed:
+            self._on_change()
+
+    def _wait_for(self, names: Sequence[str]) -> None:
+        """Ask engines for the first time; one that takes too long counts as silent until it answers."""
+        threads = []
+        for name in names:
+            thread = threading.Thread(target=self._look_quietly, args=(name,), daemon=True)
+            thread.start()
+            threads.append(thread)
+        end = time.monotonic() + self._first_look
+        for thread in threads:
+            thread.join(max(end - time.monotonic(), 0))
+        late = [name for name in names if name not in self._observations]
+        if not late:
+            return
+        stored = self._stored_totals.known()
+        now = self._clock()
+        for name in late:
+            capacity = stored.get(name or self._main_name)
+            silence = _Observation(capacity, now, "it has not answered yet")
+            # An engine that has answered in the meantime keeps its answer.
+            self._observations.setdefault(name, silence)
+
+    def _look_quietly(self, name: str) -> None:
+        """Ask an engine; without a database the loop asks again later."""
+        with suppress(GatewayError):
+            self.look(name)
+
+    def _observe(self, name: str) -> bool:
+        """Ask an engine and remember the result; return whether an earlier observation changed."""
+        try:
+            observation = _Observation(self._engines[name].capacity())
+        except EngineError as error:
+            observation = self._silence(name, error)
+        # Read after the engine was asked: `_wait_for` may have written in the meantime.
+        previous = self._observations.get(name)
+        self._observations[name] = observation
+        _log_change(name, observation, previous)
+        if observation.answers and observation.capacity is not None:
+            self._store_total(name, observation.capacity)
+        return previous is not None and observation.differs_from(previous)
+
+    def _silence(self, name: str, error: EngineError) -> _Observation:
+        """Return the observation of an engine that did not answer."""
+        previous = self._observations.get(name)
+        if previous is None:
+            capacity = self._stored_totals.known().get(name or self._main_name)
+            return _Observation(capacity, self._clock(), str(error))
+        since = previous.away_since or self._clock()
+        return _Observation(previous.capacity, since, str(error))
+
+    def _store_total(self, name: str, capacity: Capacity) -> None:
+        """Store an engine's total for all gateways of the node, if it has changed."""
+        total = replace(capacity, others=None)
+        if self._last_stored.get(name) != total:
+            self._stored_totals.keep(name or self._main_name, total, self._clock())
+            self._last_stored[name] = total
+
+    # -------------------------------------------------- bounds of the settings
+
+    def _capacity(self, name: str) -> EngineCapacity:
+        """Return the last observation of an engine, within the bounds of the settings."""
+        observation = self._observations[name]
+        away = ""
+        if observation.away_since is not None:
+            since = moment(observation.away_since)
+            away = f"engine {name} of node {self._node} has not answered since {since}"
+        capacity = observation.capacity
+        if capacity is None:
+            return EngineCapacity(None, away=away, cause=observation.cause)
+        total = self._bounded(name, capacity)
+        usable = self._bounded(name, _without_others(capacity))
+        return EngineCapacity(
+            total=total,
+            cores=capacity.cpu,
+            away=away,
+            cause=observation.cause,
+            others=total - usable,
+        )
+
+    def _bounded(self, name: str, capacity: Capacity) -> Amounts:
+        """Return the part of an engine's capacity that jobs may use, overcommitment included."""
+        cores = capacity.cpu
+        memory = capacity.memory
+        cap = self._caps.get(name)
+        if cap and cap.cpu:
+            cores = min(cores, cap.cpu)
+        if cap and cap.memory_gib is not None:
+            memory = min(memory, int(cap.memory_gib * GIB))
+        settings = self._settings.resources
+        return Amounts.of(
+            cores * settings.cpu_overcommit,
+            memory * settings.memory_overcommit,
+            gpu=capacity.gpu,
+        )
+
+    @cached_property
+    def _disk(self) -> int:
+        """Bytes for jobs on the file system of the storage."""
+        size = shutil.disk_usage(nearest(self._settings.storage.path)).total
+        cap = _bytes(self._settings.resources.disk_gib)
+        if not cap:
+            return size
+        return min(size, cap)
+
+
+def task_defaults(settings: Settings) -> Defaults:
+    """Return the limits of tasks that request nothing, by role for roles with settings of their own."""
+    limits = settings.limits
+    roles = {
+        role: Defaults(
+            cpu=bounds.cpu,
+            memory=_bytes(bounds.memory_gib),
+            pids=limits.pids,
+            disk=_bytes(bounds.disk_gib),
+        )
+        for role, bounds in settings.resources.roles.items()
+    }
+    return Defaults(
+        cpu=limits.cpu,
+        memory=_bytes(limits.memory_gib),
+        pids=limits.pids,
+        disk=_bytes(limits.disk_gib),
+        roles=roles or None,
+    )
+
+
+def _bytes(gib: float | None) -> int | None:
+    if gib is None:
+        return None
+    return int(gib * GIB)
+
+
+def _without_others(capacity: Capacity) -> Capacity:
+    """Return the part of a capacity that others than this node leave."""
+    others = capacity.others or Capacity(0, 0)
+    return Capacity(
+        capacity.cpu - others.cpu,
+        capacity.memory - others.memory,
+        capacity.gpu - others.gpu,
+    )
+
+
+def _log_change(
+    name: str,
+    observation: _Observation,
+    previous: _Observation | None,
+) -> None:
+    """Log that an engine has fallen silent or answers again."""
+    was_answering = previous is None or previous.answers
+    if was_answering and not observation.answers:
+        log.warning("an engine does not answer", engine=name or "main", cause=observation.cause)
+    elif observation.answers and not was_answering:
+        log.info("an engine answers again", engine=name or "main")
