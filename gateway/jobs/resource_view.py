@@ -55,7 +55,7 @@ def _engine_view(
     ledger: Ledger,
     is_removed: bool,
 ) -> dict[str, Any]:
-    """Return an engine's capacity and its use; null stands for a capacity not known yet."""
+    """Return an engine's capacity and its use; null: not known yet."""
     totals = {"": ledger.total, **ledger.further}
     total = totals.get(name)
     reserved = ledger.held_at(name)

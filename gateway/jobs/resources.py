@@ -26,7 +26,7 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = 15.0  # seconds between two searches for reservations that nobody released
+INTERVAL = 15.0  # seconds between two searches for reservations left over
 # The age of a reservation whose job the scheduling node neither starts nor requests again.
 _LEASE = timedelta(minutes=15)
 _RELEASE_GRACE = timedelta(seconds=30)  # for an ended job to release its reservation itself
@@ -44,7 +44,7 @@ class _Reservation:
     """The decision about a job's request for resources."""
 
     is_new: bool
-    reason: str  # what the job waits for; empty: it holds what it needs
+    reason: str  # why the job waits; empty: its request is met
 
     @property
     def is_waiting(self) -> bool:
@@ -57,7 +57,7 @@ class _Release:
     """The outcome of a release."""
 
     was_held: bool
-    next_jobs: list[str]  # the waiting jobs that may hold what they need now
+    next_jobs: list[str]  # the waiting jobs for which there is enough now
 
 
 class Resources:
@@ -72,7 +72,7 @@ class Resources:
         rules: resource_queue.Rules = resource_queue.Rules(),
         seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = _no_seats,
     ) -> None:
-        """``freed`` is called with waiting jobs that may hold what they need now.
+        """``freed`` is called with the waiting jobs for which there is enough now.
 
         ``seats`` returns the engine of each task of a job.
         """
@@ -219,7 +219,7 @@ class Resources:
         """Wake the waiting jobs that may go on after a change of an engine."""
         self.loop.wake("all")
 
-    # -------------------------------------------------- reservations that nobody released
+    # -------------------------------------------------- reservations left over
 
     def reconcile(self) -> None:
         """Release the reservations of ended jobs, and of jobs that their scheduler never started."""
@@ -332,7 +332,7 @@ def _is_expired(
     status: str | None,
     now: datetime,
 ) -> bool:
-    """Whether a job holds resources that its scheduling node has neither used nor requested again."""
+    """Whether a job was neither started nor requested again within the lease."""
     if claim is None or claim.state is not ClaimState.HELD or status != "READY":
         return False
     return now - claim.asked_at > _LEASE

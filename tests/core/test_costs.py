@@ -1,6 +1,6 @@
 """What a job costs in statements, and a request in round trips: counted, never timed.
 
-What every job asks never reads all that is over. `tools.crossings` prints what a request crosses.
+No query of a job scans the rows of ended jobs. `tools.crossings` prints the cost of a request.
 """
 
 import re
@@ -29,7 +29,7 @@ GROWING = (
     "audit",
     "provider_revision",
 )
-"""tables with rows of what is over"""
+"""tables that keep the rows of ended jobs"""
 
 Statement = tuple[str, Any]
 
@@ -41,7 +41,7 @@ def told(
     others_only: bool = False,
     own_only: bool = False,
 ) -> Iterator[list[Statement]]:
-    """Collect the statements that are made meanwhile: by all threads, by others than the test's own, or by it."""
+    """Collect the statements of all threads, of all but the test's own, or of that one."""
     found: list[Statement] = []
 
     def before(
