@@ -16,42 +16,48 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize(("name", "table"), [("JOB", JOB), ("TASK", TASK), ("RUN", RUN)])
 def test_the_state_diagrams_are_those_of_the_tables(name: str, table: dict[Any, frozenset[Any]]):
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    shown = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
-    assert shown is not None
+    diagram = re.search(rf"<!-- states: {name} -->\n```mermaid\n(.*?)\n?```", text, re.DOTALL)
+    assert diagram is not None
     moves = [
         f"  {old} --> {new}"
         for old in table
         for new in [*type(old), "[*]"]
         if new in (table[old] or ("[*]",))
     ]
-    assert shown.group(1).splitlines() == ["stateDiagram-v2", *moves]
+    assert diagram.group(1).splitlines() == ["stateDiagram-v2", *moves]
 
 
-def test_what_the_architecture_says_is_where_is_there():
+def test_the_architecture_names_existing_modules_and_definitions():
     """A module by its path, and in parentheses behind it names that it defines."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    cells = [
-        line.split(" | ", 1)[1] for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)
+    rows = [line for line in text.splitlines() if re.match(r"\| [a-z].* \| ", line)]
+    places = [
+        place
+        for row in rows
+        for place in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", row)
     ]
-    named = [
-        one
-        for cell in cells
-        for one in re.findall(r"`([\w./-]+/[\w.-]+)`(?: \((`\w+`(?:, `\w+`)*))?", cell)
-    ]
-    assert len(named) > 30
-    gone = []
-    for path, names in named:
-        place = ROOT / path
-        code = place.with_suffix(".py") if not place.exists() else place
-        if not code.exists():
-            gone.append(path)
+    assert len(places) > 30
+    missing = []
+    for path, names in places:
+        module = ROOT / path
+        if not module.exists():
+            module = module.with_suffix(".py")
+        if not module.exists():
+            missing.append(path)
             continue
-        written = code.read_text(encoding="utf-8") if code.is_file() else ""
-        there = set(re.findall(r"(?:def|class) (\w+)", written)) | set(
-            re.findall(r"^(\w+) = ", written, re.M)
-        )
-        gone += [f"{path} ({name})" for name in re.findall(r"\w+", names) if name not in there]
-    assert gone == []
+        defined = definitions(module)
+        missing += [f"{path} ({name})" for name in re.findall(r"\w+", names) if name not in defined]
+    assert missing == []
+
+
+def definitions(module: Path) -> set[str]:
+    """Return the names of functions, classes and constants that a module defines."""
+    if module.is_dir():
+        return set()
+    source = module.read_text(encoding="utf-8")
+    callables = re.findall(r"(?:def|class) (\w+)", source)
+    constants = re.findall(r"^(\w+)(?:: .*)? = ", source, re.M)
+    return {*callables, *constants}
 
 
 def test_no_file_names_a_package_index_or_a_local_path():
@@ -65,13 +71,13 @@ def test_no_file_names_a_package_index_or_a_local_path():
     forbidden = re.compile(
         "|".join(["py" + r"pi\.", "index" + "-url =", "/ro" + "ot/", "/wo" + "rk/"])
     )
-    found = []
+    leaks = []
     for name in files:
         path = ROOT / name
         if path.is_file() and path.stat().st_size < 2_000_000:
             text = path.read_text(encoding="utf-8", errors="ignore")
-            found += [f"{name}: {m.group()}" for m in forbidden.finditer(text)]
-    assert found == []
+            leaks += [f"{name}: {match.group()}" for match in forbidden.finditer(text)]
+    assert leaks == []
 
 
 def test_the_examples_of_the_readme_exist():
@@ -85,12 +91,12 @@ def test_the_examples_of_the_readme_exist():
 
 
 def test_every_link_between_documents_leads_somewhere():
-    gone = []
+    broken = []
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("compose/*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if not (page.parent / link).exists():
-                gone.append(f"{page.relative_to(ROOT)} links {link}")
-    assert gone == []
+                broken.append(f"{page.relative_to(ROOT)} links {link}")
+    assert broken == []
 
 
 def test_every_attack_in_the_table_has_its_test():
