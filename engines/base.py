@@ -180,7 +180,7 @@ class LaunchSpec:
     """name of the engine that is to run it; empty: the main one"""
     reach: tuple[str, ...] = ()
     """services that it has to reach, ``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
-    own: tuple[str, ...] = ()
+    private_folders: tuple[str, ...] = ()
     """folders that it alone sees, for as long as it is there, where no folder is shared with its machine"""
     reserved: Limits = Limits(pids=None)
     """what it asked for, which an engine of several machines keeps free for it"""
@@ -234,7 +234,7 @@ Probe = Running | Exited | Missing
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedRun:
     """A run that the engine knows."""
 
     name: str
@@ -251,7 +251,7 @@ class Logs:
 
 
 @dataclass(frozen=True)
-class Written:
+class DiskUse:
     """The disk use of a run outside its mounts."""
 
     size: int = 0
@@ -312,7 +312,7 @@ class Engine(Protocol):
         """
         return self.image_digest(image)
 
-    def offered(self, image: str, seconds: float) -> str:
+    def registry_digest(self, image: str, seconds: float) -> str:
         """Return the digest that the registry has for the image now; nothing is pulled.
 
         Same rights, rules and errors as `ensure_image`; takes ``seconds`` at most.
@@ -335,9 +335,9 @@ class Engine(Protocol):
         """Return the address from which a run's requests come; empty if it has none of its own."""
         return ""
 
-    def written(self, name: str, most: int) -> Written:
+    def disk_use(self, name: str, most: int) -> DiskUse:
         """Measure what a run has written outside its mounts, as far as known; ``most`` + 1 files are counted."""
-        return Written()
+        return DiskUse()
 
     def stop(self, name: str, grace: float) -> None:
         """Terminate the run, kill it after ``grace`` seconds, return when it has exited. Unknown: no effect."""
@@ -351,7 +351,7 @@ class Engine(Protocol):
     def remove(self, name: str) -> None:
         """Remove the run with everything that belongs to it, killing it if it runs. Unknown: no effect."""
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         """Return the runs of this node and this installation, and of no other."""
 
     def watch(
@@ -476,7 +476,7 @@ def labels(
     }
 
 
-def owned(
+def belongs_to(
     labels: Mapping[str, str],
     node: str,
     installation: str,
@@ -485,7 +485,7 @@ def owned(
     return labels.get(NODE) == node and labels.get(INSTALLATION) == installation
 
 
-def of_run(labels: Mapping[str, str]) -> dict[str, str]:
+def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return those labels that say something of a run."""
     return {name: value for name, value in labels.items() if name.startswith("bfia.")}
 

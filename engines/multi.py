@@ -11,19 +11,19 @@ from typing import TypeVar
 
 from engines.base import (
     Capacity,
+    DiskUse,
     Engine,
     EngineDown,
     EngineError,
-    Found,
     ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
+    ListedRun,
     Logs,
     Missing,
     Probe,
     Watch,
-    Written,
 )
 
 X = TypeVar("X")
@@ -66,8 +66,8 @@ class SeveralEngines:
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         return self.main.ensure_image(image, on_progress)
 
-    def offered(self, image: str, seconds: float) -> str:
-        return self.main.offered(image, seconds)
+    def registry_digest(self, image: str, seconds: float) -> str:
+        return self.main.registry_digest(image, seconds)
 
     def isolation(self) -> Isolation:
         """Return what holds in every engine; the gaps say in which one they are."""
@@ -98,8 +98,8 @@ class SeveralEngines:
         """Return the address of a run at the main engine: elsewhere it may be that of another run here."""
         return self.main.address(name) if self._of(name) is self.main else ""
 
-    def written(self, name: str, most: int) -> Written:
-        return self._of(name).written(name, most)
+    def disk_use(self, name: str, most: int) -> DiskUse:
+        return self._of(name).disk_use(name, most)
 
     def stop(self, name: str, grace: float) -> None:
         self._of(name).stop(name, grace)
@@ -116,7 +116,7 @@ class SeveralEngines:
             for engine in self.others.values():
                 engine.remove(name)
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         found = [*self.main.list()]
         for engine in self.others.values():
             with suppress(EngineDown):

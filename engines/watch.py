@@ -15,7 +15,7 @@ _LONGEST_WAIT = 5.0
 """seconds between two looks at an engine that is away"""
 
 
-def until_up(
+def wait_for_start(
     engine: Engine,
     name: str,
     begun: Callable[[bool, bool], bool],
@@ -44,7 +44,7 @@ KILL_SECONDS = 60.0
 """beyond its grace, for a run of a cluster to end; a process may hang in its machine's kernel"""
 
 
-def until_over(
+def wait_for_end(
     engine: Engine,
     name: str,
     ask: Callable[[], bool],

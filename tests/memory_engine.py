@@ -14,22 +14,22 @@ from engines.base import (
     KILLED,
     Capacity,
     CreateFailed,
+    DiskUse,
     EngineDown,
     EngineError,
     Exited,
-    Found,
     ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
+    ListedRun,
     Missing,
     Probe,
     Running,
     Watch,
-    Written,
+    belongs_to,
     check_digest,
     check_launch,
-    owned,
     signal_of,
 )
 from engines.logs import StreamingEngine
@@ -136,8 +136,8 @@ class MemoryEngine(StreamingEngine):
         """images that can be pulled, each by a function that reports progress and returns its script"""
         self.addresses: dict[str, str] = {}
         """what `address` returns, by the run's name"""
-        self.writings: dict[str, Written] = {}
-        """what `written` returns, by the run's name"""
+        self.writings: dict[str, DiskUse] = {}
+        """what `disk_use` returns, by the run's name"""
         self._watches: list[Watch] = []
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class MemoryEngine(StreamingEngine):
             self._images = {**self._images, image: self.fetchable[image](on_progress)}
         return self.image_digest(image)
 
-    def offered(self, image: str, seconds: float) -> str:
+    def registry_digest(self, image: str, seconds: float) -> str:
         self.check()
         return f"memory:{image}" if image in self.fetchable else self.image_digest(image)
 
@@ -183,7 +183,7 @@ class MemoryEngine(StreamingEngine):
             self.launches.append(spec)
             known = self.world.runs.get(spec.name)
             if known is not None:
-                if not owned(known.spec.labels, self._node, self._installation):
+                if not belongs_to(known.spec.labels, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
             script = image(spec) if callable(image) else image
@@ -224,9 +224,9 @@ class MemoryEngine(StreamingEngine):
     def address(self, name: str) -> str:
         return self.addresses.get(name, "")
 
-    def written(self, name: str, most: int) -> Written:
+    def disk_use(self, name: str, most: int) -> DiskUse:
         self.check()
-        return self.writings.get(name, Written())
+        return self.writings.get(name, DiskUse())
 
     def stop(self, name: str, grace: float) -> None:
         run = self._run(name)
@@ -247,13 +247,13 @@ class MemoryEngine(StreamingEngine):
             with self.world.lock:
                 self.world.runs.pop(name, None)
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         self.check()
         with self.world.lock:
             return [
-                Found(name, dict(run.spec.labels), run.probe)
+                ListedRun(name, dict(run.spec.labels), run.probe)
                 for name, run in self.world.runs.items()
-                if owned(run.spec.labels, self._node, self._installation)
+                if belongs_to(run.spec.labels, self._node, self._installation)
             ]
 
     def watch(
@@ -276,7 +276,7 @@ class MemoryEngine(StreamingEngine):
     def _owns(self, name: str) -> bool:
         with self.world.lock:
             run = self.world.runs.get(name)
-        return run is None or owned(run.spec.labels, self._node, self._installation)
+        return run is None or belongs_to(run.spec.labels, self._node, self._installation)
 
     def _image(self, image: str) -> Image:
         self.check()
@@ -294,7 +294,7 @@ class MemoryEngine(StreamingEngine):
             run = self.world.runs.get(name)
         return (
             run
-            if run is not None and owned(run.spec.labels, self._node, self._installation)
+            if run is not None and belongs_to(run.spec.labels, self._node, self._installation)
             else None
         )
 

@@ -28,15 +28,14 @@ from urllib3.exceptions import HTTPError
 
 from engines.base import (
     HOW_TO_HAVE_IT,
-    CommandNotFound,
     CreateFailed,
     EngineDown,
     EngineError,
     ImageNotFound,
     NoSpace,
-    PortInUse,
 )
-from engines.docker.logins import Logins, settings_without_logins
+from engines.docker.configuration import StoredLogins, settings_without_logins
+from engines.messages import start_error
 from engines.watch import Follower
 
 SCHEME = "ssh://"
@@ -50,14 +49,6 @@ _FIRST_WAIT = 0.2
 """seconds before a stream of events that has ended is opened again"""
 _FRAME_HEAD = 8
 
-_NO_EXECUTABLE = re.compile(
-    r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
-    r"|no command specified",
-    re.IGNORECASE,
-)
-_PORT_TAKEN = re.compile(
-    r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
-)
 _NOT_READY = (502, 503, 504)
 """statuses of a daemon that starts or stops, or of a proxy before one that is away"""
 _PARTS_AWAY = re.compile(
@@ -147,7 +138,7 @@ class Client(APIClient):
     """
 
     trust_env = property(lambda self: False, lambda self, value: None)
-    _auth_configs = property(lambda self: Logins(), lambda self, value: None)
+    _auth_configs = property(lambda self: StoredLogins(), lambda self, value: None)
 
     def __init__(self, **options: Any) -> None:
         self._settings = settings_without_logins()
@@ -333,15 +324,8 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
             error.status_code == 404 and "no such image" in text.lower()
         ):  # removed since it was found
             return ImageNotFound(text, HOW_TO_HAVE_IT)
-        return not_started(text)
+        return start_error(text)
     return otherwise(text)
-
-
-def not_started(text: str) -> EngineError:
-    """Return the error that a daemon's words about a container that did not start stand for."""
-    if _PORT_TAKEN.search(text):
-        return PortInUse(text)
-    return CommandNotFound(text) if _NO_EXECUTABLE.search(text) else CreateFailed(text)
 
 
 class EventWatch(Follower):

@@ -16,12 +16,13 @@ from engines.base import (
     ImageMetadata,
     Mount,
     Watch,
+    belongs_to,
     is_name,
-    owned,
 )
 from engines.docker.client import Connection, log_of, translated
-from engines.docker.images import Images, PullRules
+from engines.docker.images import Images
 from engines.logs import STREAMS, StreamingEngine
+from engines.registry.names import PullRules
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class DaemonEngine(StreamingEngine):
     def ensure_image(self, image: str, on_progress: Callable[[str], None]) -> str:
         return self._images.ensure(image, on_progress).digest
 
-    def offered(self, image: str, seconds: float) -> str:
-        return self._images.offered(image, seconds)
+    def registry_digest(self, image: str, seconds: float) -> str:
+        return self._images.registry_digest(image, seconds)
 
     def close(self) -> None:
         for watch in self._watches:
@@ -92,7 +93,7 @@ class DaemonEngine(StreamingEngine):
             return None
         with translated(), suppress(NotFound):
             found: Mapping[str, Any] = inspect(name)
-            if owned(found[part].get("Labels") or {}, self._node, self._installation):
+            if belongs_to(found[part].get("Labels") or {}, self._node, self._installation):
                 return found
         return None
 

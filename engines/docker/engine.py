@@ -29,31 +29,32 @@ from engines.base import (
     TEMPORARY,
     Capacity,
     CreateFailed,
+    DiskUse,
     EngineDown,
     EngineError,
     Exited,
-    Found,
     Isolation,
     LaunchSpec,
     Limits,
+    ListedRun,
     Missing,
     Probe,
     Running,
     Watch,
-    Written,
+    belongs_to,
     check_digest,
     check_launch,
-    of_run,
-    owned,
+    run_labels,
     safe_name,
     signal_of,
 )
 from engines.docker.client import Connection, EventWatch, asked, network_is_gone, remove, translated
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
-from engines.docker.images import NO_CHECK, Image
+from engines.docker.images import NO_CHECK
 from engines.docker.network import NodeNetwork
 from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
+from engines.image import Image
 
 # The container's own loopback, without a resolver. The daemon itself resolves names in the container's
 # network; for all others it would ask the host's resolvers, and those queries leave the machine.
@@ -234,16 +235,16 @@ class ContainerdEngine(DaemonEngine):
                 return str(network["IPAddress"])
         return ""
 
-    def written(self, name: str, most: int) -> Written:
+    def disk_use(self, name: str, most: int) -> DiskUse:
         if self._inspect(name) is None:
-            return Written()
+            return DiskUse()
         filters = {"name": f"^/{name}$"}
         with translated(), suppress(NotFound):
             api = self._client()
             containers = api.containers(all=True, size=True, filters=filters)
             size = sum(int(container.get("SizeRw") or 0) for container in containers)
-            return Written(size, changes_of(api, name, most))
-        return Written()
+            return DiskUse(size, changes_of(api, name, most))
+        return DiskUse()
 
     def stop(self, name: str, grace: float) -> None:
         """Have the daemon send SIGTERM and then SIGKILL; ``grace`` is rounded up to whole seconds."""
@@ -259,13 +260,13 @@ class ContainerdEngine(DaemonEngine):
             remove(self._client(), name)
         self.sandboxes.discard(sandbox_of(container["HostConfig"]["NetworkMode"]))
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         runs = []
         for name in self._names():
             container = self._inspect(name)
             if container is not None:
-                labels = of_run(labels_of(container))
-                runs.append(Found(name, labels, probe_of(container["State"])))
+                labels = run_labels(labels_of(container))
+                runs.append(ListedRun(name, labels, probe_of(container["State"])))
         return runs
 
     def watch(
@@ -393,7 +394,7 @@ class ContainerdEngine(DaemonEngine):
             holder: Mapping[str, Any] = self._client().inspect_container(spec.name)
         except NotFound:
             return None
-        if not owned(labels_of(holder), self._node, self._installation):
+        if not belongs_to(labels_of(holder), self._node, self._installation):
             raise CreateFailed(
                 f"the name {spec.name} is taken by another installation"
             ) from conflict
@@ -428,7 +429,7 @@ class ContainerdEngine(DaemonEngine):
         gpus: Sequence[str],
     ) -> str:
         """Create the container of a run; return its id. Raises APIError."""
-        labels = {**image.silenced, **spec.labels, IMAGE: spec.image}
+        labels = {**image.emptied_labels, **spec.labels, IMAGE: spec.image}
         if gpus:
             labels[GPUS] = ",".join(gpus)
         container = self._client().create_container(

@@ -15,7 +15,6 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,53 +25,27 @@ from docker.utils import parse_repository_tag
 from requests import Response, Timeout
 
 from engines.base import (
-    HOME,
     HOW_TO_HAVE_IT,
     TEMPORARY,
     CommandNotFound,
     CreateFailed,
     EngineDown,
-    EngineError,
-    ImageMetadata,
     ImageNotFound,
-    LaunchSpec,
-    NoSpace,
-    PullDenied,
-    PullFailed,
     PullTimeout,
-    home_variables,
 )
 from engines.docker.client import check_answer, translated, words
-from engines.docker.logins import Login, login_for
-from engines.docker.registry import repository_of
+from engines.image import Image
+from engines.messages import pull_error
+from engines.registry.logins import Login, login_for
+from engines.registry.names import PullRules, invalid_name
 
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NO_NAME = re.compile("no such image|invalid reference format|repository name must", re.IGNORECASE)
-
-_FORM = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
 
 _PROGRESS_EVERY = 1.0
 """seconds between two reports of progress"""
 _GRACE = 30.0
 """seconds after the deadline when the request itself gives up; its reader does so before, and says why"""
-_REFUSALS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
-    (("no space left",), NoSpace),
-    (("denied", "authoriz", "authentication required", "no basic auth", "forbidden"), PullDenied),
-    (
-        (
-            "manifest unknown",
-            "not found",
-            "name unknown",
-            "does not exist",
-            "invalid reference",
-            "name must",
-        ),
-        lambda text: ImageNotFound(text, "push it there, or correct its name in the registration"),
-    ),
-    (("timeout", "deadline exceeded", "timed out", "client.timeout"), PullTimeout),
-)
-"""words of the daemon or a registry -> the error that they stand for; the first that fits"""
-
 NO_CHECK = Healthcheck(test=["NONE"])
 """instead of an image's own, which the daemon would run beyond the limits of a run, however often"""
 _USERS, _LARGEST_USERS, _MOST_LINKS = "/etc/passwd", 1 << 20, 9
@@ -89,68 +62,6 @@ _Events = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
 
 class _Stale(Exception):
     """The daemon has reported nothing for too long."""
-
-
-@dataclass(frozen=True)
-class PullRules:
-    """What may be fetched: nothing, unless registries are named."""
-
-    registries: frozenset[str] = frozenset()
-    """``host[:port]`` as in image names, and ``docker.io`` for names without a host"""
-    deadline: float = 600.0
-    """seconds for one image"""
-    stale: float = 120.0
-    """seconds without progress after which the pull is started again, once"""
-
-    def place_of(self, image: str) -> tuple[str, str, str]:
-        """Return registry, repository, and tag or digest of an image. Raises `ImageNotFound`, `PullDenied`."""
-        registry, repository, reference = repository_of(image)
-        if not repository:
-            raise ImageNotFound(f"{image[:200]!r} is not a valid image name", _FORM)
-        if registry not in self.registries:
-            known = ", ".join(sorted(self.registries)) or "none"
-            text = f"the registry {registry} of the image {image} is not among engine.docker.registries ({known})"
-            raise PullDenied(text)
-        return registry, repository, reference
-
-
-@dataclass(frozen=True)
-class Image(ImageMetadata):
-    """An image in its present state; its digest is that of its configuration."""
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """its part about containers: user, command, variables, labels"""
-
-    @property
-    def user(self) -> str:
-        """Its own user, without a group; empty if it names none."""
-        return str(self.config.get("User") or "").partition(":")[0]
-
-    @property
-    def silenced(self) -> dict[str, str]:
-        """Its labels without their values: its containers would have them, too, and others may go by them."""
-        return dict.fromkeys(self.labels, "")
-
-    @property
-    def runs_as_root(self) -> bool:
-        """Whether its own user is root, by name, by number however it is written, or because it names none."""
-        return self.user.strip("+-0") in ("", "root")
-
-    def working_directory(self, default: str) -> str:
-        """Return where its containers start: its ``WORKDIR``, the default for an image that names none."""
-        directory = posixpath.normpath(self.config.get("WorkingDir") or "/")
-        return default if directory in ("/", "//") else directory
-
-    def variables_for(self, spec: LaunchSpec, temporary: str) -> dict[str, str]:
-        """Return the variables of a run, with those of its home folder.
-
-        Home variables that the image sets for a user of its own are left to the image.
-        """
-        variables = home_variables(HOME, temporary)
-        if not self.runs_as_root:
-            for entry in self.config.get("Env") or ():
-                variables.pop(entry.partition("=")[0], None)
-        return {**variables, **spec.environment}
 
 
 class Images:
@@ -179,7 +90,7 @@ class Images:
             except APIError as error:
                 if not _NO_NAME.search(words(error)):
                     raise
-                raise ImageNotFound(f"{name[:200]!r} is not a valid image name", _FORM) from error
+                raise invalid_name(name) from error
         config = found.get("Config") or {}
         return Image(
             found["Id"], config.get("Labels") or {}, tuple(found.get("RepoDigests") or ()), config
@@ -195,11 +106,11 @@ class Images:
         self._pull(name, on_progress)  # the daemon fetches it once for all who ask meanwhile
         return self.find(name)
 
-    def offered(self, image: str, seconds: float) -> str:
+    def registry_digest(self, image: str, seconds: float) -> str:
         """Return the digest that the image's registry names, which is asked by the daemon as for fetching."""
         if not image or not self._rules.registries:
             raise ImageNotFound(f"the container engine has no image {image}", HOW_TO_HAVE_IT)
-        registry = self._rules.place_of(image)[0]
+        registry = self._rules.allowed_name(image).registry
         login = login_for(registry)
         api = self._client()
         url = f"{api.base_url}/v{api.api_version}/distribution/{image}/json"
@@ -208,7 +119,7 @@ class Images:
             check_answer(answer)
             return str(answer.json()["Descriptor"]["digest"])
         except APIError as error:
-            raise refusal(image, words(error), login.explanation) from error
+            raise pull_error(image, words(error), login.explanation) from error
         except Timeout as error:
             raise PullTimeout(
                 f"{registry} did not respond about {image} within {seconds:g} s"
@@ -376,7 +287,7 @@ class Images:
 
     def _pull(self, image: str, on_progress: Callable[[str], None]) -> None:
         """Pull the image, a second time if the first makes no progress. Raises what ``on_progress`` raises."""
-        registry = self._rules.place_of(image)[0]
+        registry = self._rules.allowed_name(image).registry
         until = time.monotonic() + self._rules.deadline
         for last in (False, True):
             try:
@@ -422,13 +333,13 @@ class Images:
                 on_progress(_progress(layers))
                 return
             if isinstance(event, APIError):
-                raise refusal(image, words(event), explanation) from event
+                raise pull_error(image, words(event), explanation) from event
             if isinstance(event, BaseException):
                 raise EngineDown(
                     f"the container engine went away while it pulled {image}: {event}"
                 ) from event
             if "error" in event:
-                raise refusal(image, str(event["error"]), explanation)
+                raise pull_error(image, str(event["error"]), explanation)
             if "id" in event and "progressDetail" in event:
                 layers[event["id"]] = event
 
@@ -504,16 +415,6 @@ class _Fetch:
 def _authorised(login: Login) -> dict[str, str | bytes]:
     """Return the headers with the login at a registry."""
     return {"X-Registry-Auth": auth.encode_header(dict(login.values))} if login.values else {}
-
-
-def refusal(
-    image: str,
-    text: str,
-    explanation: str = "",
-) -> EngineError:
-    """Return the error that a message of the daemon, a machine or a registry stands for, with an explanation."""
-    found = (error for known, error in _REFUSALS if any(word in text.lower() for word in known))
-    return next(found, PullFailed)(f"{image} cannot be pulled: {text}{explanation}")
 
 
 def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -19,28 +19,25 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
-    Found,
     ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
+    ListedRun,
     Missing,
     NotSupported,
     Probe,
     PullDenied,
     PullTimeout,
     Watch,
+    belongs_to,
     check_digest,
     check_launch,
     is_name,
-    of_run,
-    owned,
+    run_labels,
 )
-from engines.docker.client import not_started
-from engines.docker.images import refusal
-from engines.docker.logins import login_for
 from engines.kubernetes.client import Cluster, PodWatch, translated
-from engines.kubernetes.images import Image, Images
+from engines.kubernetes.images import RegistryImage, RegistryImages
 from engines.kubernetes.jobs import (
     BEGUN,
     CONTAINER,
@@ -55,7 +52,9 @@ from engines.kubernetes.jobs import (
     secrets_of,
 )
 from engines.logs import StreamingEngine
-from engines.watch import until_over, until_up
+from engines.messages import pull_error, start_error
+from engines.registry.logins import login_for
+from engines.watch import wait_for_end, wait_for_start
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class KubernetesEngine(StreamingEngine):
         self._options = options
         self._owner = owner_of(node, installation)
         self._cluster = Cluster(options.kubeconfig, options.namespace)
-        self._images = Images(options.pull)
+        self._images = RegistryImages(options.pull)
         self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
@@ -148,7 +147,7 @@ class KubernetesEngine(StreamingEngine):
         self.check()  # of a cluster that is away, nothing is known
         return self._images.find(image)
 
-    def offered(self, image: str, seconds: float) -> str:
+    def registry_digest(self, image: str, seconds: float) -> str:
         return self._images.find(image).reference.partition("@")[2]
 
     def isolation(self) -> Isolation:
@@ -191,7 +190,7 @@ class KubernetesEngine(StreamingEngine):
             return True
 
         with translated():
-            until_over(self, name, ask, self._options.grace)
+            wait_for_end(self, name, ask, self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -204,13 +203,13 @@ class KubernetesEngine(StreamingEngine):
             for pod in pods:
                 self._cluster.delete(Pod, pod.name, grace=1)
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         with translated():
             seen = [*self._all()]
         return [
-            Found(
+            ListedRun(
                 str(job.metadata.name),
-                of_run(job.metadata.annotations),
+                run_labels(job.metadata.annotations),
                 pod.probe() if pod else Missing(),
             )
             for job, pod in seen
@@ -230,7 +229,7 @@ class KubernetesEngine(StreamingEngine):
 
     # ------------------------------------------------------------ beginning
 
-    def _create(self, spec: LaunchSpec, image: Image) -> Any:
+    def _create(self, spec: LaunchSpec, image: RegistryImage) -> Any:
         """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
         pull = login_for(image.registry).password is not None
         created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options))
@@ -241,7 +240,7 @@ class KubernetesEngine(StreamingEngine):
     def _set_going(
         self,
         spec: LaunchSpec,
-        image: Image,
+        image: RegistryImage,
         job: Any,
     ) -> None:
         login = login_for(image.registry).password
@@ -250,7 +249,7 @@ class KubernetesEngine(StreamingEngine):
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
 
     def _wait_until_up(self, job: Any) -> None:
-        """Raise what `until_up` says."""
+        """Raise what `wait_for_start` says."""
         name, own = str(job.metadata.name), set[str]()
 
         def begun(unplaced: bool, late: bool) -> bool:
@@ -272,7 +271,7 @@ class KubernetesEngine(StreamingEngine):
                 raise why
             return False
 
-        until_up(self, name, begun, self._options.place_seconds, self._options.pull.deadline)
+        wait_for_start(self, name, begun, self._options.place_seconds, self._options.pull.deadline)
 
     def _hindrance(
         self,
@@ -283,12 +282,12 @@ class KubernetesEngine(StreamingEngine):
     ) -> EngineError | None:
         """Return why a run will not begin; None while it may."""
         if pod is not None and pod.failed:
-            return not_started(pod.failed)
+            return start_error(pod.failed)
         name = str(job.metadata.name)
         reason, text = ("", "") if pod is None else pod.waits_for
         if reason in _NOT_STARTED:
-            return not_started(text)
-        image_error = refusal(str(job.metadata.annotations["bfia.image"]), text)
+            return start_error(text)
+        image_error = pull_error(str(job.metadata.annotations["bfia.image"]), text)
         if reason in _IMAGE and isinstance(
             image_error, PullDenied | ImageNotFound
         ):  # else it tries again
@@ -363,7 +362,7 @@ class KubernetesEngine(StreamingEngine):
         if not is_name(name):
             return None
         job = self._cluster.get(Job, name)
-        ours = job is not None and owned(
+        ours = job is not None and belongs_to(
             job.metadata.annotations or {}, self._node, self._installation
         )
         return job if ours else None

@@ -1,4 +1,4 @@
-"""Images as their registry has them: the machines of a cluster fetch them there, by digest."""
+"""Images as their registry has them: the machines of a cluster pull them from there, by digest."""
 
 import hashlib
 import json
@@ -8,101 +8,114 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.base import ImageNotFound, PullFailed
-from engines.docker.images import Image as AnyImage
-from engines.docker.images import PullRules
-from engines.docker.registry import NOT_VALID, Registry
+from engines.image import Image
+from engines.registry.client import NOT_VALID, Registry
+from engines.registry.names import PullRules
 
-_INDEXES = (
+_INDEX_TYPES = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-_MANIFESTS = ", ".join(
-    (
-        *_INDEXES,
-        "application/vnd.oci.image.manifest.v1+json",
-        "application/vnd.docker.distribution.manifest.v2+json",
-    )
+_MANIFEST_TYPES = (
+    *_INDEX_TYPES,
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
 )
+_ACCEPTED_TYPES = {"manifests": ", ".join(_MANIFEST_TYPES), "blobs": "*/*"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True)
-class Image(AnyImage):
-    """An image as its registry has it just now."""
+class RegistryImage(Image):
+    """An image as its registry has it now."""
 
     registry: str = ""
 
     @property
     def reference(self) -> str:
-        """Return ``repository@digest``, by which machines fetch this content and no other."""
+        """``repository@digest``, by which machines pull exactly this content."""
         return self.repo_digests[0]
 
 
-class Images:
-    """What the registries that the admin allows have."""
+class RegistryImages:
+    """The images of the registries that the admin allows."""
 
     def __init__(self, rules: PullRules) -> None:
         self._rules = rules
 
-    def find(self, name: str) -> Image:
+    def find(self, image: str) -> RegistryImage:
         """Return an image. Raises `ImageNotFound`, `PullDenied`, `PullFailed`."""
-        registry, repository, reference = self._rules.place_of(name)
+        name = self._rules.allowed_name(image)
         try:
-            with Registry(registry, repository) as there:
-                return _read(there, name, registry, reference)
+            with Registry(name.registry, name.repository) as registry:
+                return _read_image(registry, image, name.registry, name.reference)
         except NOT_VALID as error:
-            raise PullFailed(f"{registry} gave no valid response about {name}") from error
+            raise PullFailed(f"{name.registry} gave no valid response about {image}") from error
 
 
-def _read(
-    there: Registry,
-    name: str,
-    registry: str,
+def _read_image(
+    registry: Registry,
+    image: str,
+    registry_name: str,
     reference: str,
-) -> Image:
-    body = _get(there, "manifests", reference, name)
-    whole = f"sha256:{hashlib.sha256(body).hexdigest()}"
-    manifest: Mapping[str, Any] = json.loads(body)
-    if indexed := manifest.get("mediaType") in _INDEXES or "manifests" in manifest:
-        manifest = json.loads(_get(there, "manifests", _of_this_kind(manifest), name))
-    about = str(manifest["config"]["digest"])
-    config = json.loads(_get(there, "blobs", about, name)).get("config") or {}
-    # the name without its tag or digest; a colon before a slash belongs to a port
-    bare = name.partition("@")[0]
-    bare = bare.rpartition(":")[0] if ":" in bare.rpartition("/")[2] else bare
-    # machines of other kinds may run more than the configuration read here
-    return Image(
-        whole if indexed else about,
-        config.get("Labels") or {},
-        (f"{bare}@{whole}",),
-        config,
-        registry,
+) -> RegistryImage:
+    """Read an image, of an index the one for machines like this.
+
+    The digest of an index counts as the image's digest: machines of other kinds run more than the configuration
+    that is read here.
+    """
+    document = _get(registry, "manifests", reference, image)
+    document_digest = _sha256(document)
+    manifest: Mapping[str, Any] = json.loads(document)
+    is_index = manifest.get("mediaType") in _INDEX_TYPES or "manifests" in manifest
+    if is_index:
+        manifest = json.loads(_get(registry, "manifests", _digest_for_here(manifest), image))
+    config_digest = str(manifest["config"]["digest"])
+    config = json.loads(_get(registry, "blobs", config_digest, image)).get("config") or {}
+    return RegistryImage(
+        digest=document_digest if is_index else config_digest,
+        labels=config.get("Labels") or {},
+        repo_digests=(f"{_without_reference(image)}@{document_digest}",),
+        config=config,
+        registry=registry_name,
     )
 
 
-def _of_this_kind(index: Mapping[str, Any]) -> str:
+def _digest_for_here(index: Mapping[str, Any]) -> str:
     """Return the digest of an index's manifest for machines like this one, else of the first for Linux."""
-    wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    linux = [one for one in index["manifests"] if one["platform"]["os"] == "linux"]
-    return str(
-        next((one for one in linux if one["platform"]["architecture"] == wanted), linux[0])[
-            "digest"
-        ]
-    )
+    machine = platform.machine()
+    architecture = _ARCHITECTURES.get(machine, machine)
+    manifests = [entry for entry in index["manifests"] if entry["platform"]["os"] == "linux"]
+    for manifest in manifests:
+        if manifest["platform"]["architecture"] == architecture:
+            return str(manifest["digest"])
+    return str(manifests[0]["digest"])
 
 
-def _get(
-    there: Registry,
-    kind: str,
-    reference: str,
-    name: str,
-) -> bytes:
-    """Return what has a tag or digest. Raises `PullFailed` for something else than what the digest stands for."""
-    body = there.get(f"{kind}/{reference}", _MANIFESTS if kind == "manifests" else "*/*")
+def _without_reference(image: str) -> str:
+    """Return an image's name without its tag or digest; a colon before a slash belongs to a port."""
+    name = image.partition("@")[0]
+    last_part = name.rpartition("/")[2]
+    if ":" in last_part:
+        return name.rpartition(":")[0]
+    return name
+
+
+def _get(registry: Registry, kind: str, reference: str, image: str) -> bytes:
+    """Return the content of a tag or digest.
+
+    Raises `ImageNotFound`; `PullFailed` if the content does not have the digest that was asked for.
+    """
+    body = registry.get(f"{kind}/{reference}", _ACCEPTED_TYPES[kind])
     if body is None:
         raise ImageNotFound(
-            f"the registry has no image {name}", "push it there, or correct its registration"
+            f"the registry has no image {image}", "push it there, or correct its registration"
         )
-    if ":" in reference and reference != f"sha256:{hashlib.sha256(body).hexdigest()}":
-        raise PullFailed(f"the registry sent something else than {kind}/{reference} of {name}")
+    is_digest = ":" in reference
+    if is_digest and reference != _sha256(body):
+        raise PullFailed(f"the registry sent something else than {kind}/{reference} of {image}")
     return body
+
+
+def _sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -47,8 +47,8 @@ from engines.base import (
     Running,
     signal_of,
 )
-from engines.docker.images import PullRules
-from engines.kubernetes.images import Image
+from engines.kubernetes.images import RegistryImage
+from engines.registry.names import PullRules
 
 CONTAINER = "run"
 BEGUN = "bfia.begun"
@@ -174,7 +174,7 @@ def owner_of(node: str, installation: str) -> str:
 
 def job_of(
     spec: LaunchSpec,
-    image: Image,
+    image: RegistryImage,
     owner: str,
     pull: bool,
     options: KubernetesOptions,
@@ -234,7 +234,7 @@ def job_of(
 
 def secrets_of(
     spec: LaunchSpec,
-    image: Image,
+    image: RegistryImage,
     job: Job,
     owner: str,
     login: tuple[str, str] | None,
@@ -284,7 +284,7 @@ def pull_name(run: str) -> str:
 
 def _container(
     spec: LaunchSpec,
-    image: Image,
+    image: RegistryImage,
     options: KubernetesOptions,
 ) -> Container:
     user, _, group = options.user.partition(":")
@@ -337,7 +337,7 @@ def _system_calls(options: KubernetesOptions) -> SeccompProfile:
 
 def _folders(spec: LaunchSpec, options: KubernetesOptions) -> dict[str, str]:
     """Return the folders that a run has for itself, by the names of their volumes."""
-    paths = [*spec.own, *(["/tmp"] if options.read_only_root else [])]
+    paths = [*spec.private_folders, *(["/tmp"] if options.read_only_root else [])]
     own = {f"own-{n}": path for n, path in enumerate(paths)}
     return {
         **own,

@@ -24,25 +24,25 @@ from engines.base import (
     Capacity,
     CommandNotFound,
     CreateFailed,
+    DiskUse,
     Engine,
     EngineDown,
     EngineError,
     Exited,
-    Found,
     ImageMetadata,
     ImageNotFound,
     Isolation,
     LaunchSpec,
+    ListedRun,
     Logs,
     NotSupported,
     Probe,
     Watch,
-    Written,
+    belongs_to,
     check_digest,
     check_launch,
     home_variables,
     is_name,
-    owned,
 )
 from engines.process import supervisor
 from engines.process.run_directory import Exits, RunDirectory, exits_within, send
@@ -160,7 +160,7 @@ class ProcessEngine(Engine):
         command = self._resolved(spec, environment)
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
             if run.claimed:
-                if not owned(run.labels() or {}, self._node, self._installation):
+                if not belongs_to(run.labels() or {}, self._node, self._installation):
                     raise CreateFailed(f"the name {spec.name} is taken by another installation")
                 return
             given = {
@@ -182,8 +182,8 @@ class ProcessEngine(Engine):
     def probe(self, name: str) -> Probe:
         return self._run(name).probe()
 
-    def written(self, name: str, most: int) -> Written:
-        return self._run(name).written(most)
+    def disk_use(self, name: str, most: int) -> DiskUse:
+        return self._run(name).disk_use(most)
 
     def stop(self, name: str, grace: float) -> None:
         self._run(name).stop(grace)
@@ -208,8 +208,8 @@ class ProcessEngine(Engine):
             )  # a supervisor that is still to claim the run finds nothing
             _bury(gone)
 
-    def list(self) -> Sequence[Found]:
-        return [Found(name, labels, run.probe()) for name, run, labels in self._owned()]
+    def list(self) -> Sequence[ListedRun]:
+        return [ListedRun(name, labels, run.probe()) for name, run, labels in self._owned()]
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
@@ -312,7 +312,7 @@ class ProcessEngine(Engine):
     def _run(self, name: str) -> RunDirectory:
         """Return the run if it is one of ours, else one that was never started."""
         run = RunDirectory(self._root / (name if is_name(name) else _NONE))
-        ours = owned(run.labels() or {}, self._node, self._installation)
+        ours = belongs_to(run.labels() or {}, self._node, self._installation)
         return run if ours else RunDirectory(self._root / _NONE)
 
     def _owned(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:

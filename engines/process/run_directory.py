@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines.base import FIRST_SIGNAL_CODE, KILLED, Exited, Missing, Probe, Running, Written
+from engines.base import FIRST_SIGNAL_CODE, KILLED, DiskUse, Exited, Missing, Probe, Running
 from engines.files import size_below, try_to_remove
 from engines.logs import STREAMS
 from engines.process import supervisor
@@ -53,13 +53,13 @@ class RunDirectory:
         """Return the file of a stream, ``stdout`` or ``stderr``."""
         return self.path / f"{stream}.log"
 
-    def written(self, most: int) -> Written:
+    def disk_use(self, most: int) -> DiskUse:
         """Measure the working folder and the streams; ``most`` + 1 files are counted."""
         size, files = size_below(self.work, most)
         for stream in STREAMS:
             with suppress(FileNotFoundError):
                 size += self.log(stream).stat().st_blocks * 512
-        return Written(size, files)
+        return DiskUse(size, files)
 
     @property
     def claimed(self) -> bool:

@@ -20,26 +20,27 @@ from engines.base import (
     CreateFailed,
     EngineDown,
     EngineError,
-    Found,
     ImageNotFound,
     Isolation,
     LaunchSpec,
+    ListedRun,
     Missing,
     NotSupported,
     Probe,
     Watch,
+    belongs_to,
     check_digest,
     check_launch,
     is_name,
-    of_run,
-    owned,
+    run_labels,
 )
-from engines.docker.client import network_is_gone, not_started, remove, translated, words
+from engines.docker.client import network_is_gone, remove, translated, words
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
-from engines.docker.images import Image
-from engines.docker.registry import repository_of
+from engines.image import Image
+from engines.messages import start_error
+from engines.registry.names import ImageName, parse_image_name
 from engines.swarm.tasks import ENDING, OVER, SwarmOptions, Task, devices, ends, newest, template
-from engines.watch import Follower, until_over, until_up
+from engines.watch import Follower, wait_for_end, wait_for_start
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class SwarmEngine(DaemonEngine):
                 self._check_executable(spec, image)
                 self._create(spec, image)
             begun, options = partial(self._begun, spec.name), self._options
-            until_up(self, spec.name, begun, options.place_seconds, options.pull.deadline)
+            wait_for_start(self, spec.name, begun, options.place_seconds, options.pull.deadline)
 
     def probe(self, name: str) -> Probe:
         service = self._service(name)
@@ -129,7 +130,7 @@ class SwarmEngine(DaemonEngine):
     def stop(self, name: str, grace: float) -> None:
         """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
         with translated():
-            until_over(self, name, lambda: self._end(self._service(name)), self._options.grace)
+            wait_for_end(self, name, lambda: self._end(self._service(name)), self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
@@ -140,10 +141,13 @@ class SwarmEngine(DaemonEngine):
                 return
             self._remove_network(name, time.monotonic() + _NETWORK_SECONDS)
 
-    def list(self) -> Sequence[Found]:
+    def list(self) -> Sequence[ListedRun]:
         with translated():
             seen = [service["Spec"] for service in self._api().services(filters=self._filters())]
-        return [Found(one["Name"], of_run(one["Labels"]), self.probe(one["Name"])) for one in seen]
+        return [
+            ListedRun(one["Name"], run_labels(one["Labels"]), self.probe(one["Name"]))
+            for one in seen
+        ]
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
@@ -157,15 +161,15 @@ class SwarmEngine(DaemonEngine):
 
     def _create(self, spec: LaunchSpec, image: Image) -> None:
         """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
-        api, inside = self._api(), replace(spec, labels={**image.silenced, **spec.labels})
+        api, inside = self._api(), replace(spec, labels={**image.emptied_labels, **spec.labels})
         mounts = [
             as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts
         ]
         cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
         # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content:
         # its own repository's, as another's may stand for other content on machines of another kind
-        own = repository_of(spec.image)[:2]
-        known = sorted(image.repo_digests, key=lambda one: repository_of(one)[:2] != own)
+        name = parse_image_name(spec.image)
+        known = sorted(image.repo_digests, key=lambda one: not _same_source(one, name))
         what = next(iter(known), image.digest)
         mode = ServiceMode("replicated", replicas=1)
         endpoint = EndpointSpec(mode="dnsrr")  # an address of its own would need IPVS
@@ -200,7 +204,7 @@ class SwarmEngine(DaemonEngine):
         unplaced: bool,
         late: bool,
     ) -> bool:
-        """Tell whether a run has begun. Raises what `until_up` says, with the words of the Swarm."""
+        """Tell whether a run has begun. Raises what `wait_for_start` says, with the words of the Swarm."""
         if (service := self._service(name)) is None:
             raise CreateFailed("it was removed before it had begun")
         task = self._task_of(service)
@@ -210,7 +214,7 @@ class SwarmEngine(DaemonEngine):
             if task.over:
                 raise _failure(task.error)
             if task.perhaps_lost and self._is_gone(task.machine):
-                raise not_started("the machine on which it was placed is gone")
+                raise start_error("the machine on which it was placed is gone")
             if late:
                 text = f"it did not begin in time on its machine ({task.state}): {task.error}"
                 raise _failure(text)
@@ -295,7 +299,7 @@ class SwarmEngine(DaemonEngine):
             tasks = self._api().tasks(filters={"desired-state": "running"})
         for task in tasks:
             spec = task["Spec"]
-            ours = owned(
+            ours = belongs_to(
                 (spec.get("ContainerSpec") or {}).get("Labels") or {},
                 self._node,
                 self._installation,
@@ -358,6 +362,14 @@ def _sum(amounts: Iterable[Capacity]) -> Capacity:
     )
 
 
+def _same_source(image: str, name: ImageName | None) -> bool:
+    """Whether an image is of the same repository."""
+    other = parse_image_name(image)
+    if other is None or name is None:
+        return other is name
+    return other.source == name.source
+
+
 def _exists(error: APIError) -> bool:
     """Whether something has the name already; the managers say so with several statuses."""
     return error.status_code == _CONFLICT or "conflicts with an existing object" in words(error)
@@ -368,7 +380,7 @@ def _failure(text: str) -> EngineError:
     if "no such image" in text.lower():
         remedy = "push it to a registry that every machine reaches, and register it from there, or load it at each"
         return ImageNotFound(f"a machine of the Swarm lacks the image ({text})", remedy)
-    return not_started(text)
+    return start_error(text)
 
 
 def _no_volume(volume: str) -> str:

@@ -33,7 +33,8 @@ from engines.base import (
     signal_of,
 )
 from engines.docker.daemon import DaemonOptions
-from engines.docker.images import NO_CHECK, Image
+from engines.docker.images import NO_CHECK
+from engines.image import Image
 
 RUN = "bfia.run"
 """Label of a task with the run's name."""
@@ -135,7 +136,7 @@ def template(
 ) -> TaskTemplate:
     """Return the task of a run by the reference of its image; ``cores`` are those of the smallest machine."""
     small, large = options.room, spec.limits.memory or options.room
-    folders = dict.fromkeys(spec.own, small)
+    folders = dict.fromkeys(spec.private_folders, small)
     folders[HOME], folders[SHARED_MEMORY] = large, large
     if options.read_only_root:
         folders[TEMPORARY], folders[HOME] = small, small

@@ -389,7 +389,7 @@ class Gateway:
             self._pace.disk_check,
             files=self._pace.files,
             bounds=self.capacities.ceilings,
-            written=self.engine.written,
+            written=self.engine.disk_use,
         )
         allow = settings.engine.docker.allow
         rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.capacities.ceilings)

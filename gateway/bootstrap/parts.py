@@ -16,9 +16,10 @@ import structlog
 
 from adapter.bfia.peer import LONGEST_CALL
 from engines.base import Engine
-from engines.docker import ContainerdEngine, DockerOptions, PullRules, Source, sandboxes
+from engines.docker import ContainerdEngine, DockerOptions, Source, sandboxes
 from engines.multi import SeveralEngines
 from engines.process.engine import ProcessEngine, this_machine
+from engines.registry.names import PullRules
 from engines.swarm import SwarmEngine, SwarmOptions
 from gateway.config.engine import (
     DockerEngineSettings,

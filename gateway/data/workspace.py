@@ -14,7 +14,7 @@ import structlog
 
 from engines import files as engines_files
 from engines import logs as engines_logs
-from engines.base import EngineError, Mount, NoSpace, Written
+from engines.base import DiskUse, EngineError, Mount, NoSpace
 from gateway.data.reading import nearest
 from gateway.data.remote_storage import Remote
 from gateway.data.storage import check_names
@@ -223,7 +223,7 @@ class Workspace:
                 if path.parent != self.root and not any(path.parent.iterdir()):
                     path.parent.rmdir()
 
-    def used(self, run: Run, most: int) -> Written:
+    def used(self, run: Run, most: int) -> DiskUse:
         """Return what a run has written; ``most`` + 1 files are counted.
 
         Raises `OSError` where folders are nested more deeply than a path can be long.
@@ -236,7 +236,7 @@ class Workspace:
             size, files = size + more, files + count
             if files > most:
                 break
-        return Written(size, files)
+        return DiskUse(size, files)
 
     def forget(self, run: Run) -> None:
         """Delete a run's logs."""
@@ -282,7 +282,7 @@ class DiskWatch:
         *,
         files: int = 250_000,
         bounds: Callable[[Run], Mapping[str, float | None]] = lambda run: run.limits,
-        written: Callable[[str, int], Written] = lambda name, most: Written(),
+        written: Callable[[str, int], DiskUse] = lambda name, most: DiskUse(),
     ) -> None:
         """``reserve``: bytes that no container may use up; ``every``: seconds; ``files``: that a run may make."""
         self._workspace = workspace
@@ -339,7 +339,7 @@ class DiskWatch:
             return Failure(
                 "NO_SPACE", f"{who} made folders in folders too deep to be measured; {may}"
             )
-        beside = Written()
+        beside = DiskUse()
         try:
             beside = self._written(run.name, self._files)
         except EngineError as error:

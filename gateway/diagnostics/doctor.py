@@ -539,7 +539,7 @@ def _check_image(
             if not pulls:
                 raise
             asked_registry = True
-            engine.offered(image.name, _PULL_TIMEOUT)
+            engine.registry_digest(image.name, _PULL_TIMEOUT)
             return _ImageCheck(in_registry=True)
     except EngineError as error:
         cause = error.reason

@@ -283,7 +283,7 @@ class Launching:
             digest=expected,  # else another image could come in between
             capabilities=tuple(allowed.capabilities),
             engine=run.engine,
-            own=placement.own,
+            private_folders=placement.own,
             reach=placement.reach,
         )
 

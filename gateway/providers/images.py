@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
-from engines.docker.registry import Signed, repository_of, signatures_of
+from engines.registry.names import registry_of
+from engines.registry.signatures import ImageSignature, find_signatures
 from gateway.config.engine import SignatureRule
 from gateway.data.reading import MIB, whole
 from gateway.domain.problems import Problem
@@ -68,7 +69,7 @@ class Signatures:
         names: Sequence[str] = (image,)
         if self._signers and _ID.fullmatch(image):  # an id does not say where it came from
             names = engine.image_facts(image).repo_digests or names
-        registries = {repository_of(name)[0] for name in names}
+        registries = {registry_of(name) for name in names}
         number = next(
             (
                 n
@@ -84,7 +85,7 @@ class Signatures:
             return facts.digest
         wrong = [
             _wrong(one, self._signers[number].keys)
-            for one in signatures_of(image, facts.repo_digests)
+            for one in find_signatures(image, facts.repo_digests)
         ]
         if all(wrong):
             causes = "; ".join(dict.fromkeys(wrong))
@@ -122,7 +123,7 @@ def _key(path: Path) -> PublicKey:
     return key
 
 
-def _wrong(one: Signed, keys: Sequence[PublicKey]) -> str:
+def _wrong(one: ImageSignature, keys: Sequence[PublicKey]) -> str:
     """Say why a signature does not count; empty where it does."""
     try:
         signature = b64decode(one.signature, validate=True)

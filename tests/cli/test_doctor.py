@@ -638,11 +638,11 @@ def test_of_an_image_that_is_to_be_fetched_the_registry_is_asked(config: Path):
     asked: list[tuple[str, float]] = []
 
     class Shops(MemoryEngine):
-        def offered(self, image: str, seconds: float) -> str:
+        def registry_digest(self, image: str, seconds: float) -> str:
             asked.append((image, seconds))
             if "closed" in image:
                 raise PullDenied(f"{image} cannot be fetched: unauthorized")
-            return super().offered(image, seconds)
+            return super().registry_digest(image, seconds)
 
     def engine_of(settings: Any) -> Engine:
         engine = Shops(

@@ -444,7 +444,7 @@ class ClusterContract(EngineContract):
     def test_a_folder_of_its_own_can_be_written_and_no_other(self, harness: Harness) -> None:
         engine = harness.engine(read_only_root=True)
         text = "touch /x 2>/dev/null && exit 3; id -u; cd /bfia/log; echo a > x && echo b > /tmp/x && cat x /tmp/x"
-        output = output_of(harness, engine, shell(text), own=("/bfia/log",))
+        output = output_of(harness, engine, shell(text), private_folders=("/bfia/log",))
         assert output.splitlines()[-3:] == [b"65534", b"a", b"b"]
 
     def test_a_run_that_fits_nowhere_is_refused_in_the_schedulers_words(

@@ -21,18 +21,19 @@ from engines.base import (
     PullDenied,
     PullFailed,
     PullTimeout,
+    SignatureMissing,
     check_digest,
 )
-from engines.docker import PullRules
-from engines.docker import registry as registries
-from engines.docker.logins import Login
-from engines.docker.registry import SignatureMissing, signatures_of
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
-from engines.kubernetes.images import Images
+from engines.kubernetes.images import RegistryImages
 from engines.kubernetes.jobs import BEGUN, PodView
-from engines.watch import until_up
+from engines.registry import client as registries
+from engines.registry.logins import Login
+from engines.registry.names import PullRules
+from engines.registry.signatures import find_signatures
+from engines.watch import wait_for_start
 from tests.adapter.bfia.scripted import scripted
 from tests.builders import raising
 from tests.contracts.engine_acts import a_spec, exits
@@ -87,7 +88,7 @@ def index(*machines: tuple[str, str]) -> bytes:
 
 def found(*pages: Served) -> Any:
     with serving(*pages) as shop:
-        return Images(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
+        return RegistryImages(PullRules(frozenset({shop}))).find(f"{shop}/a:1")
 
 
 def test_of_an_image_for_several_kinds_of_machines_that_of_this_kind_is_looked_at(
@@ -164,12 +165,12 @@ def test_a_registrys_token_is_asked_for_once(monkeypatch: pytest.MonkeyPatch, na
 
 def test_what_is_no_signature_is_none():
     with pytest.raises(SignatureMissing, match="not a valid image name"):
-        signatures_of("https://no", [])
+        find_signatures("https://no", [])
     with (
         serving({"1.sig": (200, b'{"layers": [{}]}')}) as shop,
         pytest.raises(SignatureMissing, match="has no sig"),
     ):
-        signatures_of(f"{shop}/a:1", [f"{shop}/a@sha256:1"])
+        find_signatures(f"{shop}/a:1", [f"{shop}/a@sha256:1"])
 
 
 # ------------------------------------------------------------ a cluster
@@ -378,7 +379,7 @@ def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_fa
     gone: list[str] = []
     engine: Any = SimpleNamespace(remove=gone.append)
     with pytest.raises(EngineError, match=str(error)) as caught:
-        until_up(engine, "bfia-run", raising(error), 60.0, 60.0)
+        wait_for_start(engine, "bfia-run", raising(error), 60.0, 60.0)
     assert type(caught.value) is raised and gone == removed
 
 

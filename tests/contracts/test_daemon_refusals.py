@@ -17,6 +17,7 @@ from docker.types import Mount as DockerMount
 from engines.base import (
     CommandNotFound,
     CreateFailed,
+    DiskUse,
     EngineDown,
     EngineError,
     LaunchSpec,
@@ -24,17 +25,18 @@ from engines.base import (
     Mount,
     NoSpace,
     PortInUse,
-    Written,
 )
 from engines.base import ImageNotFound as NoImage
-from engines.docker import ContainerdEngine, DockerOptions, PullRules, network, service_networks
+from engines.docker import ContainerdEngine, DockerOptions, network, service_networks
 from engines.docker import engine as containers
 from engines.docker.client import Connection, remove, translated
 from engines.docker.daemon import Source, as_the_daemon_sees
-from engines.docker.images import Image, Images
+from engines.docker.images import Images
 from engines.docker.network import Firewall, NodeNetwork
 from engines.docker.sandboxes import Sandboxes, archive
 from engines.docker.service_networks import ServiceNetworks
+from engines.image import Image
+from engines.registry.names import PullRules
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm import engine as swarm
 from engines.swarm.tasks import template
@@ -168,7 +170,7 @@ def test_an_image_that_cannot_be_looked_at(
 def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
     images = Images(Daemon(get=[OSError("reset")]), PullRules(frozenset({"shop:5000"})))
     with pytest.raises(EngineDown, match="during the request for shop:5000/a:1: reset"):
-        images.offered("shop:5000/a:1", 1.0)
+        images.registry_digest("shop:5000/a:1", 1.0)
     events: Any = queue.SimpleQueue()
     events.put(OSError("reset"))
     with pytest.raises(EngineDown, match="while it pulled shop:5000/a:1: reset"):
@@ -210,7 +212,7 @@ def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch: pyt
     engine: Any = ContainerdEngine("n", "i", DockerOptions(network_mode="host"))
     monkeypatch.setattr(engine, "_inspect", lambda _: {})
     engine._client = Daemon(containers=[says(404, "no", NotFound)])
-    assert engine.written("bfia-run", 10) == Written() and engine.no_way_to(()) == ""
+    assert engine.disk_use("bfia-run", 10) == DiskUse() and engine.no_way_to(()) == ""
 
 
 def test_an_image_without_a_command():

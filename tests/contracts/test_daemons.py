@@ -127,9 +127,9 @@ def test_an_image_is_looked_at_where_it_is_and_asked_about_at_the_main_engine(
 ):
     engine = both(worlds)
     assert engine.image_facts("far:1") == engine.at("far").image_facts("far:1")
-    assert engine.offered("near:1", 1.0) == engine.main.image_digest("near:1")
+    assert engine.registry_digest("near:1", 1.0) == engine.main.image_digest("near:1")
     with pytest.raises(ImageNotFound):
-        engine.offered("far:1", 1.0)
+        engine.registry_digest("far:1", 1.0)
     with pytest.raises(ImageNotFound):
         engine.image_facts("nowhere:1")
 

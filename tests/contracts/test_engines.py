@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.base import CommandNotFound, is_name, labels, owned, run_name, safe_name
+from engines.base import CommandNotFound, belongs_to, is_name, labels, run_name, safe_name
 from tests.contracts.engine_contract import EngineContract
 from tests.contracts.harnesses import DockerHarness, InSandboxes, ProcessHarness
 
@@ -84,8 +84,8 @@ def test_labels_tell_the_whole_identity() -> None:
     names = ("node", "installation", "job", "task", "role", "index", "attempt")
     values = ("node", "installation", "job-1", "task_1", "host", "2", "3")
     assert found == {f"bfia.{name}": value for name, value in zip(names, values, strict=True)}
-    assert owned(found, "node", "installation") and not owned({}, "node", "installation")
-    assert not owned(found, "node", "other") and not owned(found, "other", "installation")
+    assert belongs_to(found, "node", "installation") and not belongs_to({}, "node", "installation")
+    assert not belongs_to(found, "node", "other") and not belongs_to(found, "other", "installation")
 
 
 @given(texts, texts)

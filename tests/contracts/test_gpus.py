@@ -14,7 +14,7 @@ import pytest
 
 from engines.base import CreateFailed, Engine, Limits
 from engines.docker.engine import GPUS
-from engines.docker.images import Image
+from engines.image import Image
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import devices, template
 from tests.contracts.engine_acts import a_spec, output_of, said, shell

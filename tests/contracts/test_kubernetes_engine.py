@@ -46,11 +46,11 @@ from engines.base import (
     PullDenied,
     Running,
 )
-from engines.docker.images import PullRules
-from engines.docker.logins import Login
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
 from engines.kubernetes.jobs import BEGUN, RUN, PodView, job_of
+from engines.registry.logins import Login
+from engines.registry.names import PullRules
 from tests.contracts.engine_acts import (
     WAITS,
     Heard,
@@ -189,7 +189,7 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
         WAITS,
         limits=limits,
         reserved=Limits(memory=64 << 20),
-        own=("/bfia/log",),
+        private_folders=("/bfia/log",),
     )
     job = job_of(spec, engine._images.find(spec.image), engine._owner, False, options)
     engine.launch(spec)
@@ -197,7 +197,9 @@ def test_a_run_is_one_hardened_pod_of_the_image_by_its_digest(
     assert pod.spec and pod.spec.containers and job.spec and job.spec.template.spec
     container, wanted = pod.spec.containers[0], job.spec.template.spec
     bare, _, digest = container.image.partition("@")
-    assert bare == harness.image.rpartition(":")[0] and digest == engine.offered(harness.image, 5)
+    assert bare == harness.image.rpartition(":")[0] and digest == engine.registry_digest(
+        harness.image, 5
+    )
     own = container.securityContext
     assert (own.allowPrivilegeEscalation, own.privileged, own.runAsNonRoot) == (False, False, True)
     assert (own.runAsUser, own.runAsGroup, own.capabilities.drop) == (65534, 65534, ["ALL"])

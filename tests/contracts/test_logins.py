@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from engines.base import ImageNotFound
-from engines.docker import ContainerdEngine, DockerOptions, PullRules
+from engines.docker import ContainerdEngine, DockerOptions
 from engines.docker.client import Client
-from engines.docker.images import refusal
-from engines.docker.logins import Login, login_for
+from engines.messages import pull_error
+from engines.registry.logins import Login, login_for
+from engines.registry.names import PullRules
 
 SHOP = "registry.example"
 ENTRY = {"auth": base64.b64encode(b"reader:open sesame").decode()}
@@ -87,7 +88,7 @@ def test_what_is_wrong_with_a_login_is_named(
 
 
 def refused(login: Login) -> str:
-    error = refusal("image", "manifest unknown", login.explanation)
+    error = pull_error("image", "manifest unknown", login.explanation)
     assert isinstance(error, ImageNotFound)  # by the registry's own words
     return error.what
 
@@ -145,7 +146,7 @@ def test_an_image_without_login_is_asked_for_and_the_helper_named(file: Path, sh
     with contextlib.closing(ContainerdEngine("alpha", "none", options)) as engine:
         for ask in (
             lambda: engine.ensure_image(f"{shop}/a:1", print),
-            lambda: engine.offered(f"{shop}/a:1", 60),
+            lambda: engine.registry_digest(f"{shop}/a:1", 60),
         ):
             with pytest.raises(ImageNotFound, match=f"manifest unknown.*{NOT_INSTALLED}"):
                 ask()

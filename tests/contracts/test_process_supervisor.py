@@ -380,7 +380,7 @@ def test_what_a_run_prints_counts_as_its_disk(
     name = launched(harness, engine, shell("seq 200000; echo ready; sleep 600")).name
     said(engine, name, b"ready")
     assert (
-        engine.written(name, 10).size
+        engine.disk_use(name, 10).size
         >= (harness.root / name / supervisor.STDOUT).stat().st_size
         > 1_000_000
     )
@@ -553,4 +553,4 @@ def test_what_a_registry_would_offer_is_what_is_here(
     harness: ProcessHarness, engine: ProcessEngine
 ) -> None:
     spec = a_spec(harness, exits(0))
-    assert engine.offered(spec.image, 1.0) == engine.image_digest(spec.image)
+    assert engine.registry_digest(spec.image, 1.0) == engine.image_digest(spec.image)

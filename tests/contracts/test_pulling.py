@@ -21,8 +21,9 @@ from engines.base import (
     PullFailed,
     PullTimeout,
 )
-from engines.docker import ContainerdEngine, PullRules
-from engines.docker.images import refusal
+from engines.docker import ContainerdEngine
+from engines.messages import pull_error
+from engines.registry.names import PullRules
 from gateway.providers.images import Images, Signatures
 from gateway.providers.registration import By, Providers
 from provider_registry.registry import Registry
@@ -190,19 +191,19 @@ def test_a_registry_is_asked_for_an_image_that_is_not_fetched(
     daemon: docker.DockerClient,
 ) -> None:
     image, _ = publish("asked")
-    assert engine_of(harness, shop).offered(image, 30).startswith("sha256:")
+    assert engine_of(harness, shop).registry_digest(image, 30).startswith("sha256:")
     with pytest.raises(ImageNotFound):
         engine_of(harness, shop).image_digest(image)
     with pytest.raises(ImageNotFound, match="no-such"):
-        engine_of(harness, shop).offered(f"{shop}/no-such:1.0", 30)
+        engine_of(harness, shop).registry_digest(f"{shop}/no-such:1.0", 30)
     for engine, error in (
         (harness.engine(), ImageNotFound),
         (engine_of(harness, "r.example.com"), PullDenied),
     ):
         with pytest.raises(error):
-            engine.offered(image, 30)
+            engine.registry_digest(image, 30)
     with pytest.raises(PullTimeout, match=r"within 0\.3 s"):
-        engine_of(harness, silent).offered(f"{silent}/psi:1.0", 0.3)
+        engine_of(harness, silent).registry_digest(f"{silent}/psi:1.0", 0.3)
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def test_a_name_that_is_none_is_not_found(harness: DockerHarness) -> None:
     ],
 )
 def test_the_words_of_a_registry_are_understood(text: str, error: type[EngineError]) -> None:
-    assert type(refusal("x:1", text)) is error
+    assert type(pull_error("x:1", text)) is error
 
 
 KEY = "acme:1.0.0@docker"

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 
 from engines.base import EngineError, ImageMetadata, PullFailed
-from engines.docker import registry as registries
-from engines.docker.logins import Login
+from engines.registry import client as registries
+from engines.registry.logins import Login
 from gateway.config.engine import SignatureRule
 from gateway.errors import Invalid, Refused
 from gateway.providers.images import Images, Signatures, signers_of
@@ -270,7 +270,7 @@ def test_an_answer_to_the_question_for_a_token_is_bounded_too(
 
 
 def test_all_that_a_registry_is_asked_about_an_image_has_an_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registries, "_LONGEST", 0.0)
+    monkeypatch.setattr(registries, "MAX_SECONDS", 0.0)
     with (
         serving({"/x": (200, b"{}")}) as address,
         registries.Registry(address, "acme/algo") as there,

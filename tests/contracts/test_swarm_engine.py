@@ -37,7 +37,7 @@ from engines.base import (
 from engines.docker.daemon import Source
 from engines.swarm import SwarmEngine, SwarmOptions
 from engines.swarm.tasks import Task
-from engines.watch import KILL_SECONDS, until_over
+from engines.watch import KILL_SECONDS, wait_for_end
 from tests.contracts.engine_acts import (
     WAITS,
     Heard,
@@ -174,7 +174,7 @@ def test_what_is_over_leaves_nothing(harness: SwarmHarness, manager: docker.Dock
 
 def test_a_run_that_outlives_its_kill_is_an_error() -> None:
     with pytest.raises(EngineError, match="still runs"):
-        until_over(SimpleNamespace(probe=lambda _: Running()), "run", lambda: True, -KILL_SECONDS)
+        wait_for_end(SimpleNamespace(probe=lambda _: Running()), "run", lambda: True, -KILL_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from engines.base import Exited, ImageMetadata, LaunchSpec, Limits, Written
+from engines.base import DiskUse, Exited, ImageMetadata, LaunchSpec, Limits
 from engines.docker import ContainerdEngine, DockerOptions
 from engines.process.engine import ProcessEngine
 from gateway.bootstrap import parts
@@ -107,13 +107,13 @@ def test_an_engine_measures_what_a_container_wrote_outside_its_mounts(
     ):
         spec = launched(harness, engine, exits(0), command=("python3", "-c", program))
         said(engine, spec.name, b"done")
-        found = engine.written(spec.name, 1000)
+        found = engine.disk_use(spec.name, 1000)
         assert found.size == size and made <= found.files < made + 10, (
             "the engine makes some itself"
         )
-        assert engine.written(spec.name, 1).files > 1
+        assert engine.disk_use(spec.name, 1).files > 1
         engine.remove(spec.name)
-        assert engine.written(spec.name, 10) == Written()
+        assert engine.disk_use(spec.name, 10) == DiskUse()
 
 
 def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_local_runs_working_folder_is_measured_too(tmp_path: Path) -> None:
             harness, engine, exits(0), command=("sh", "-c", program), limits=Limits(pids=None)
         )
         said(engine, spec.name, b"\n")
-        found = engine.written(spec.name, 100)
+        found = engine.disk_use(spec.name, 100)
         assert found.files == 4 and 3 * MIB <= found.size < 4 * MIB
         assert all(int(n) <= 65_536 for n in engine.logs(spec.name).stdout.split())
         engine.stop(spec.name, 0)

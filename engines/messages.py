@@ -1,0 +1,67 @@
+"""Recognizes the errors behind the messages of container daemons, cluster machines and registries."""
+
+import re
+from collections.abc import Callable
+
+from engines.base import (
+    CommandNotFound,
+    CreateFailed,
+    EngineError,
+    ImageNotFound,
+    NoSpace,
+    PortInUse,
+    PullDenied,
+    PullFailed,
+    PullTimeout,
+)
+
+_NO_EXECUTABLE = re.compile(
+    r'exec: "(?!docker-init)[^"]*": (executable file not found|stat .*no such file|no such file)'
+    r"|no command specified",
+    re.IGNORECASE,
+)
+_PORT_IN_USE = re.compile(
+    r"port is already allocated|address already in use|ports are not available", re.IGNORECASE
+)
+
+
+def _not_in_registry(text: str) -> ImageNotFound:
+    return ImageNotFound(text, "push it there, or correct its name in the registration")
+
+
+# Words of a message and the error that they mean; the first match counts.
+_PULL_ERRORS: tuple[tuple[tuple[str, ...], Callable[[str], EngineError]], ...] = (
+    (("no space left",), NoSpace),
+    (("denied", "authoriz", "authentication required", "no basic auth", "forbidden"), PullDenied),
+    (
+        (
+            "manifest unknown",
+            "not found",
+            "name unknown",
+            "does not exist",
+            "invalid reference",
+            "name must",
+        ),
+        _not_in_registry,
+    ),
+    (("timeout", "deadline exceeded", "timed out", "client.timeout"), PullTimeout),
+)
+
+
+def pull_error(image: str, text: str, explanation: str = "") -> EngineError:
+    """Return the error behind a message about a pull; ``explanation`` is appended to the message."""
+    message = f"{image} cannot be pulled: {text}{explanation}"
+    lowered = text.lower()
+    for words, error in _PULL_ERRORS:
+        if any(word in lowered for word in words):
+            return error(message)
+    return PullFailed(message)
+
+
+def start_error(text: str) -> EngineError:
+    """Return the error behind a message about a container that did not start."""
+    if _PORT_IN_USE.search(text):
+        return PortInUse(text)
+    if _NO_EXECUTABLE.search(text):
+        return CommandNotFound(text)
+    return CreateFailed(text)

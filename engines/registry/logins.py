@@ -1,0 +1,199 @@
+"""The logins at registries that ``docker login`` has stored, in Docker's configuration or a credential helper.
+
+An image that needs no login is available without one, however broken the configuration is. If a registry then
+refuses, the error names the faulty file and its credential helper.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from docker import auth
+from docker.errors import DockerException
+from docker.utils import config
+
+HELPER_TIMEOUT = 30.0  # seconds; a helper that waits for a person's password never answers
+
+_HELPER_PREFIX = "docker-credential-"
+_NOTHING_STORED = b"credentials not found"  # output of a helper that has no login
+_TOKEN_USER = "<token>"
+_LONGEST_OUTPUT = 200  # characters of a helper's output in a message
+
+
+@dataclass(frozen=True)
+class Login:
+    """The stored login of one registry."""
+
+    values: Mapping[str, str] = field(default_factory=dict)  # as a daemon takes them; may be empty
+    problem: str = ""  # why nothing could be read
+
+    @property
+    def password(self) -> tuple[str, str] | None:
+        """User and password; None if nothing, or a token, is stored."""
+        user = self.values.get("username")
+        password = self.values.get("password")
+        if user and password:
+            return user, password
+        return None
+
+    @property
+    def explanation(self) -> str:
+        """The reason for a request without a login, to append to the registry's refusal."""
+        if not self.problem:
+            return ""
+        return f"; it was asked without a login, as {self.problem}"
+
+
+class Unreadable(Exception):
+    """A login cannot be read; the message says why."""
+
+
+def login_for(registry: str) -> Login:
+    """Return the login for a registry, ``host[:port]`` as in image names."""
+    file = configuration_file()
+    if not file:
+        return Login()
+    helper_problem = ""
+    try:
+        settings = read_settings(file)
+        helper = _helper_for(settings, registry, file)
+        if helper:
+            try:
+                return Login(_login_from_helper(helper, registry, file))
+            except Unreadable as error:
+                helper_problem = str(error)
+        values = _login_from_settings(settings, registry, file)
+    except Unreadable as error:
+        return Login(problem=helper_problem or str(error))
+    if values:
+        return Login(values)
+    return Login(problem=helper_problem)
+
+
+def configuration_file() -> str:
+    """Return the path of Docker's configuration; empty if there is none."""
+    return str(config.find_config_file() or "")
+
+
+def read_settings(file: str) -> Mapping[str, Any]:
+    """Return Docker's configuration. Raises `Unreadable`."""
+    is_legacy = file.endswith(config.LEGACY_DOCKER_CONFIG_FILENAME)
+    try:
+        with open(file, encoding="utf-8") as stream:
+            settings = json.load(stream)
+    except OSError as error:
+        raise Unreadable(f"{file} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        legacy_settings = auth.load_config(file) if is_legacy else None
+        if legacy_settings:
+            return legacy_settings
+        raise Unreadable(f"{file} is not valid JSON ({error})") from error
+    if not isinstance(settings, dict):
+        raise Unreadable(f"{file} holds no JSON object")
+    if is_legacy and "auths" not in settings:
+        return {"auths": settings}
+    return settings
+
+
+def _helper_for(settings: Mapping[str, Any], registry: str, file: str) -> str:
+    """Return the name of the credential helper for a registry; empty without. Raises `Unreadable`."""
+    helpers = _section(settings, "credHelpers", file)
+    helper = helpers.get(_address(registry)) or helpers.get(registry)
+    if not helper:
+        helper = settings.get("credsStore") or ""
+    if not isinstance(helper, str):
+        raise Unreadable(f"{file} names a credential helper for {registry} that is not text")
+    return helper
+
+
+def _login_from_helper(helper: str, registry: str, file: str) -> Mapping[str, str]:
+    """Ask a credential helper for a login; empty if it has none. Raises `Unreadable`."""
+    program = _HELPER_PREFIX + helper
+    result = _run_helper(program, registry, file)
+    if result.returncode != 0:
+        output = result.stdout.strip() or result.stderr.strip()
+        if _NOTHING_STORED in output:
+            return {}
+        why = output.decode(errors="replace")[:_LONGEST_OUTPUT]
+        why = why or f"exit code {result.returncode}"
+        raise Unreadable(f"the credential helper {program}, which {file} names, fails ({why})")
+    try:
+        stored = json.loads(result.stdout)
+        user = str(stored["Username"])
+        secret = str(stored["Secret"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Unreadable(
+            f"the credential helper {program}, which {file} names, gives no login in the form of Docker's helpers"
+        ) from error
+    if not user and not secret:
+        return {}
+    return _login_values(registry, user, secret)
+
+
+def _run_helper(program: str, registry: str, file: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a credential helper for a registry. Raises `Unreadable`."""
+    path = shutil.which(program)
+    if path is None:
+        raise Unreadable(f"the credential helper {program}, which {file} names, is not installed")
+    try:
+        return subprocess.run(
+            [path, "get"],
+            input=_address(registry).encode(),
+            capture_output=True,
+            timeout=HELPER_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unreadable(
+            f"the credential helper {program}, which {file} names, does not answer within {HELPER_TIMEOUT:g} s"
+        ) from error
+    except OSError as error:
+        raise Unreadable(
+            f"the credential helper {program}, which {file} names, cannot be run ({error.strerror})"
+        ) from error
+
+
+def _login_from_settings(
+    settings: Mapping[str, Any], registry: str, file: str
+) -> Mapping[str, str]:
+    """Return the login that the configuration itself holds; empty if none. Raises `Unreadable`."""
+    index = auth.resolve_index_name(registry)
+    for name, entry in _section(settings, "auths", file).items():
+        if auth.resolve_index_name(name) != index:
+            continue
+        try:
+            stored = auth.AuthConfig.parse_auth({name: entry}, raise_on_error=True)[name]
+        except (DockerException, ValueError, TypeError, AttributeError) as error:
+            raise Unreadable(
+                f"the entry {name} of auths in {file} is not as docker login writes it"
+            ) from error
+        if "IdentityToken" in stored:
+            return _login_values(registry, _TOKEN_USER, str(stored["IdentityToken"]))
+        if stored.get("username"):
+            return _login_values(registry, stored["username"], stored["password"])
+    return {}
+
+
+def _section(settings: Mapping[str, Any], name: str, file: str) -> Mapping[str, Any]:
+    section = settings.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise Unreadable(f"{name} in {file} is not a JSON object")
+    return section
+
+
+def _login_values(registry: str, user: str, secret: str) -> Mapping[str, str]:
+    """Return a login as a daemon takes it."""
+    address = _address(registry)
+    if user == _TOKEN_USER:
+        return {"serveraddress": address, "identitytoken": secret}
+    return {"serveraddress": address, "username": user, "password": secret}
+
+
+def _address(registry: str) -> str:
+    """Return the name by which helpers know a registry."""
+    if registry == auth.INDEX_NAME:
+        return str(auth.INDEX_URL)
+    return registry

@@ -1,0 +1,76 @@
+"""Names of images, parsed as the docker command does."""
+
+from dataclasses import dataclass
+
+from docker import auth
+from docker.errors import DockerException
+from docker.utils import parse_repository_tag
+
+from engines.base import ImageNotFound, PullDenied
+
+DOCKER_HUB = "docker.io"
+HOW_TO_WRITE_A_NAME = "it reads registry.example.com/vendor/image:1.0.0, in lower case"
+
+_LONGEST_NAME = 200  # characters of an invalid name in a message
+
+
+@dataclass(frozen=True)
+class ImageName:
+    """The parts of an image's name."""
+
+    registry: str  # host[:port]; docker.io for names without a host
+    repository: str
+    reference: str  # tag or digest; "latest" by default
+
+    @property
+    def source(self) -> tuple[str, str]:
+        """The registry and the repository."""
+        return self.registry, self.repository
+
+
+@dataclass(frozen=True)
+class PullRules:
+    """What may be pulled: nothing, unless registries are named."""
+
+    registries: frozenset[str] = frozenset()  # as in `ImageName.registry`
+    deadline: float = 600.0  # seconds for one image
+    stale: float = 120.0  # seconds without progress after which a pull is started again, once
+
+    def allowed_name(self, image: str) -> ImageName:
+        """Parse the name of an image that may be pulled. Raises `ImageNotFound`, `PullDenied`."""
+        name = parse_image_name(image)
+        if name is None:
+            raise invalid_name(image)
+        if name.registry not in self.registries:
+            known = ", ".join(sorted(self.registries)) or "none"
+            raise PullDenied(
+                f"the registry {name.registry} of the image {image} is not among engine.docker.registries ({known})"
+            )
+        return name
+
+
+def parse_image_name(image: str) -> ImageName | None:
+    """Parse an image's name; return None if it is not valid."""
+    try:
+        name, reference = parse_repository_tag(image)
+        registry, repository = auth.resolve_repository_name(name)
+    except DockerException:
+        return None
+    if not repository:
+        return None
+    return ImageName(str(registry), str(repository), reference or "latest")
+
+
+def registry_of(image: str) -> str:
+    """Return the registry of an image; empty if its name is not valid."""
+    name = parse_image_name(image)
+    if name is None:
+        return ""
+    return name.registry
+
+
+def invalid_name(image: str) -> ImageNotFound:
+    """Return the error for an invalid name."""
+    return ImageNotFound(
+        f"{image[:_LONGEST_NAME]!r} is not a valid image name", HOW_TO_WRITE_A_NAME
+    )
