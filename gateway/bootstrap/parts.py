@@ -35,7 +35,7 @@ from gateway.data.remote_storage import Remote
 from gateway.data.workspace import Apart
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
 from gateway.domain.problems import Problem
-from gateway.domain.resource_queue import Rules
+from gateway.domain.resource_queue import QueueRules
 from gateway.domain.timeouts import RunTiming, Timing
 from gateway.errors import DatabaseAway, Invalid
 
@@ -125,10 +125,10 @@ def storages(settings: Settings) -> Storages:
     )
 
 
-def queue_rules(settings: Settings) -> Rules:
+def queue_rules(settings: Settings) -> QueueRules:
     """Return for how long waiting jobs keep their place, and when they go before all others."""
     pause = call_timing(settings).hold_most
-    return Rules(ageing=settings.limits.ageing_seconds, fresh=max(Rules.fresh, 3 * pause))
+    return QueueRules(ageing=settings.limits.ageing_seconds, fresh=max(QueueRules.fresh, 3 * pause))
 
 
 def approval_policy(settings: Settings) -> Policy:

@@ -1,4 +1,4 @@
-"""What is wrong with an input, as a value; descriptions and route tables use it, too."""
+"""An error in an input, as a value; descriptions of components and route tables use it, too."""
 
 import json
 import unicodedata
@@ -7,98 +7,100 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+LARGEST_NAME = 255  # bytes of one path segment
+_MAX_VALUE = 200  # characters of an input's value that a message repeats
+_MAX_LISTED = 20  # problems that the message of an exception lists
+_MAX_WORD = 64  # characters of a word that are compared with the valid names
+_MAX_MESSAGE = 10_000  # characters of a node's message that are parsed
+_MAX_INDEX_DIGITS = 9
+_JOB_PATHS = ("config.", "config[", "dag.", "dag[")
+
+# How a problem is spelled; `job_problems_in` parses this form again.
+_BETWEEN_PROBLEMS = "; "
+_BEFORE_RULE = ": "
+_BEFORE_VALUE = " (got "
+_BEFORE_SUGGESTION = "; did you mean "
+
 
 class Problem(NamedTuple):
-    """One thing wrong in an input: where, which rule, and what was found there."""
+    """One error in an input: its path, the violated rule, and the value."""
 
     path: str
     rule: str
     got: Any = None
-    suggestion: str = ""  # what to write instead, where that is obvious
+    suggestion: str = ""  # the value that was probably meant
 
     def __str__(self) -> str:
-        found = "" if self.got is None or self.rule == "is missing" else f" (got {self._got})"
-        return f"{self.path}: {self.rule}{found}{self._hint}"
+        if self.rule == "is missing":
+            return f"{self.path}: {self.rule}{self._hint}"
+        return f"{self.path}: {self.text}"
 
     @property
     def text(self) -> str:
-        """The rule and what was found, without the path."""
-        return f"{self.rule}{'' if self.got is None else f' (got {self._got})'}{self._hint}"
+        """The rule and the value, without the path."""
+        if self.got is None:
+            return f"{self.rule}{self._hint}"
+        return f"{self.rule} (got {self._value}){self._hint}"
 
     @property
-    def _got(self) -> str:
-        got = repr(self.got)
+    def _value(self) -> str:
+        value = repr(self.got)
         if not isinstance(self.got, str):
-            with suppress(
-                ValueError, TypeError, RecursionError
-            ):  # else it is nothing that JSON has
-                got = json.dumps(self.got, ensure_ascii=False)
-        return got if len(got) <= 200 else got[:200] + "…"
+            with suppress(ValueError, TypeError, RecursionError):  # not a JSON value: as in Python
+                value = json.dumps(self.got, ensure_ascii=False)
+        if len(value) > _MAX_VALUE:
+            return value[:_MAX_VALUE] + "…"
+        return value
 
     @property
     def _hint(self) -> str:
-        return f"; did you mean {self.suggestion}?" if self.suggestion else ""
+        if not self.suggestion:
+            return ""
+        return f"; did you mean {self.suggestion}?"
 
 
 class Unfit(Exception):
     """An input that cannot be used; ``problems`` holds every reason with its path."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("; ".join(map(str, problems[:20])))
+        super().__init__(_BETWEEN_PROBLEMS.join(map(str, problems[:_MAX_LISTED])))
         self.problems = problems
+
+
+# ---------------------------------------------------------------- names
 
 
 def near(
     word: str,
-    known: Iterable[str],
-    certain: float = 0.6,
+    names: Iterable[str],
+    cutoff: float = 0.6,
 ) -> str:
-    """Return the known word that is meant; empty where that is not clear."""
-    by_lower = {name.lower(): name for name in reversed(list(known))}
-    found = get_close_matches(str(word)[:64].lower(), list(by_lower), n=1, cutoff=certain)
-    return by_lower[found[0]] if found else ""
+    """Return the name that was probably meant by a misspelled word; empty if none is similar enough.
+
+    ``cutoff`` is the least similarity, from 0 to 1. Of names that differ only in case, the first counts.
+    """
+    by_lower: dict[str, str] = {}
+    for name in names:
+        by_lower.setdefault(name.lower(), name)
+    matches = get_close_matches(str(word)[:_MAX_WORD].lower(), list(by_lower), n=1, cutoff=cutoff)
+    if not matches:
+        return ""
+    return by_lower[matches[0]]
 
 
-_OF_JOB = ("config.", "config[", "dag.", "dag[")
-_LONGEST = 10_000
-"""characters of a node's message that are read"""
-
-
-def of_job(text: str, node: str) -> Iterator[Problem]:
-    """Yield the problems of a job's body of which a node's message is made; each rule begins with the node."""
-    ones: list[str] = []
-    for part in text[:_LONGEST].split("; "):
-        path, found, _ = part.partition(": ")
-        if found and path.startswith(_OF_JOB) and " " not in path:
-            ones.append(part)
-        elif ones:
-            ones[-1] += f"; {part}"
-    for path, _, rule in (one.partition(": ") for one in ones):
-        got = meant = ""
-        if rule.endswith("?") and "; did you mean " in rule:
-            rule, _, meant = rule[:-1].rpartition("; did you mean ")
-        if rule.endswith(")") and " (got " in rule:
-            rule, _, got = rule[:-1].partition(" (got ")
-        quote = got[:1] if got.startswith(("'", '"')) else ""  # of a text; else it is JSON
-        yield Problem(
-            path, f"{node}: {rule}", got.removeprefix(quote).removesuffix(quote) or None, meant
-        )
-
-
-LARGEST_NAME = 255
-"""bytes of one path segment"""
-
-
-def unprintable(text: str) -> bool:
-    """Tell whether a text holds control characters or broken Unicode."""
-    return any(unicodedata.category(c) in ("Cc", "Cs") for c in text)
+def is_unprintable(text: str) -> bool:
+    """Return whether a text has control characters or broken Unicode."""
+    return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
-    """Return the rule that a namespace or a name breaks, None where it may name a folder."""
+    """Return the rule that a name or namespace violates; None for a valid folder name.
+
+    ``largest`` is in bytes.
+    """
     if not text:
         return "must not be empty"
-    if unprintable(text):
+    if is_unprintable(text):
         return "must not hold control characters or broken Unicode"
     if "/" in text or "\\" in text:
         return "must not hold / or \\"
@@ -112,5 +114,50 @@ def name_rule(text: str, largest: int = LARGEST_NAME) -> str | None:
 
 
 def index_of(text: str) -> int | None:
-    """Read a party's index; None for what is not a decimal number of at most nine digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    """Parse a party's index; None unless it is a decimal number of at most nine digits."""
+    is_number = text.isascii() and text.isdecimal()
+    if not is_number or len(text) > _MAX_INDEX_DIGITS:
+        return None
+    return int(text)
+
+
+# ---------------------------------------------------------------- problems in the message of another node
+
+
+def job_problems_in(message: str, node: str) -> Iterator[Problem]:
+    """Parse the problems of a job's body in a node's message; each rule is prefixed with the node.
+
+    Text before the first problem is skipped.
+    """
+    texts: list[str] = []
+    for part in message[:_MAX_MESSAGE].split(_BETWEEN_PROBLEMS):
+        if _begins_problem(part):
+            texts.append(part)
+        elif texts:  # the separator was part of the problem's text
+            texts[-1] += _BETWEEN_PROBLEMS + part
+    for text in texts:
+        yield _parse_problem(text, node)
+
+
+def _begins_problem(text: str) -> bool:
+    path, separator, _ = text.partition(_BEFORE_RULE)
+    return separator != "" and path.startswith(_JOB_PATHS) and " " not in path
+
+
+def _parse_problem(text: str, node: str) -> Problem:
+    path, _, rule = text.partition(_BEFORE_RULE)
+    value = ""
+    suggestion = ""
+    if rule.endswith("?") and _BEFORE_SUGGESTION in rule:
+        rule, _, suggestion = rule[:-1].rpartition(_BEFORE_SUGGESTION)
+    if rule.endswith(")") and _BEFORE_VALUE in rule:
+        rule, _, value = rule[:-1].partition(_BEFORE_VALUE)
+    return Problem(path, f"{node}: {rule}", _unquoted(value) or None, suggestion)
+
+
+def _unquoted(value: str) -> str:
+    """Return a text without its quotes, and any other value as its JSON."""
+    if not value.startswith(("'", '"')):
+        return value
+    quote = value[0]
+    return value.removeprefix(quote).removesuffix(quote)

@@ -1,22 +1,25 @@
-"""Redacts what a node learns of a failure at another one: not which data the others have, nor their own settings.
+"""Redacts what a node learns of a failure at another one: neither the data of others nor their settings.
 
-A job's body goes to each node without the entries of the others (`JobSpec.for_node`); a message that quotes from
-such an entry, as "dataset x is not granted" does, would tell them after all. Who submitted the job wrote them, and
-the node that schedules it has them.
+A job's body goes to each node without the entries of the others (`JobSpec.for_node`). A message that quotes such an
+entry, like "dataset x is not granted", would reveal it all the same. Only the submitter, who wrote the entries, and
+the scheduling node, which has them anyway, get messages unredacted.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from gateway.domain.problems import Problem
 from gateway.domain.spec import Ending, JobSpec, NodeId
 
 HIDDEN = "…"
+# Characters. A shorter text is hidden only as the whole value of a problem, or as the id of a dataset.
 _SHORTEST = 4
-"""characters; a shorter text is left out only where it is all that was found, or a dataset's id"""
+
+
+# ---------------------------------------------------------------- entries of other nodes
 
 
 def for_node(
@@ -24,15 +27,14 @@ def for_node(
     node: NodeId,
     ending: Ending | None,
 ) -> Ending | None:
-    """Return how a job ends as reported to one node: without what only the entries of other nodes say."""
-    if (
-        ending is None
-        or ending.failure is None
-        or node in (spec.initiator, spec.scheduler, ending.failure.node)
-    ):
+    """Return a job's ending as it is reported to one node: without values from other nodes' entries."""
+    if ending is None or ending.failure is None:
         return ending
-    text = without_others(spec, node, ending.failure.message)
-    return replace(ending, failure=replace(ending.failure, message=text))
+    failure = ending.failure
+    if node in (spec.initiator, spec.scheduler, failure.node):
+        return ending
+    message = without_others(spec, node, failure.message)
+    return replace(ending, failure=replace(failure, message=message))
 
 
 def without_others(
@@ -40,132 +42,147 @@ def without_others(
     node: NodeId,
     text: str,
 ) -> str:
-    """Return a text with … for each value that stands in it and in no entry that the node gets."""
-    entries = list(_of_others(spec, node))
-    values = list(chain.from_iterable(map(_values, entries)))
-    if "(got " in text:
-        for found in {Problem("", "", value).text.strip() for value in values}:
-            text = text.replace(found, f"(got {HIDDEN})") if found else text
-    words = {value for value in values if isinstance(value, str) and len(value) >= _SHORTEST}
-    words |= set(chain.from_iterable(map(_datasets, entries)))
-    secret = {word for word in words if word in text} - _known(spec, node)
-    if not secret:
+    """Return a text with … in place of each value that only entries of other nodes have."""
+    values: list[Any] = []
+    secrets: set[str] = set()
+    for entry in _foreign_entries(spec, node):
+        values += _values(entry)
+        secrets.update(_dataset_ids(entry))
+    text = _without_quoted_values(text, values)
+    for value in values:
+        if isinstance(value, str) and len(value) >= _SHORTEST:
+            secrets.add(value)
+    secrets = {secret for secret in secrets if secret in text}
+    secrets -= _visible_words(spec, node)
+    if not secrets:
         return text
-    longest_first = "|".join(
-        re.escape(word) for word in sorted(secret, key=lambda word: (-len(word), word))
-    )
-    return re.sub(rf"(?<!\w)(?:{longest_first})(?!\w)", HIDDEN, text)
+    longest_first = sorted(sorted(secrets), key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first))
+    return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", HIDDEN, text)
 
 
-def _of_others(spec: JobSpec, node: NodeId) -> Iterator[Any]:
-    mine = {party.label for party in spec.parties_at(node)}
+def _without_quoted_values(text: str, values: list[Any]) -> str:
+    """Hide values of any type and length in the form in which a `Problem` quotes them."""
+    if "(got " not in text:
+        return text
+    quotes = {Problem("", "", value).text.strip() for value in values}
+    for quote in quotes:
+        if quote:
+            text = text.replace(quote, f"(got {HIDDEN})")
+    return text
+
+
+def _foreign_entries(spec: JobSpec, node: NodeId) -> Iterator[Any]:
+    """Yield the parameters and settings of parties at other nodes."""
+    labels = {party.label for party in spec.parties_at(node)}
     for params in (spec.task_params, spec.job_params):
         for role, by_index in params.items():
-            if role != "common" and isinstance(by_index, Mapping):
-                for key, entry in by_index.items():
-                    if mine.isdisjoint(f"{role}.{index}" for index in str(key).split("|")):
-                        yield entry
+            if role == "common" or not isinstance(by_index, Mapping):
+                continue
+            for key, entry in by_index.items():
+                entry_labels = [f"{role}.{index}" for index in str(key).split("|")]
+                if labels.isdisjoint(entry_labels):
+                    yield entry
 
 
-def _known(spec: JobSpec, node: NodeId) -> set[str]:
+def _visible_words(spec: JobSpec, node: NodeId) -> set[str]:
     """Return the words that the node gets: names in the flow, its parties, its own and the common entries."""
-    reported = spec.for_node(node)
-    known = {
-        spec.job_id,
-        *spec.nodes,
-        *(p.role for p in spec.parties),
-        *(p.label for p in spec.parties),
-    }
+    words = {spec.job_id, *spec.nodes}
+    for party in spec.parties:
+        words |= {party.role, party.label}
     for task in spec.dag.nodes:
-        known |= {task.name, task.component.provider, task.component.name, task.component.version}
-    for params in (reported.task_params, reported.job_params):
-        known |= {value for value in _values(params) if isinstance(value, str)}
-        known |= set(_datasets(params))
-    return known
+        component = task.component
+        words |= {task.name, component.provider, component.name, component.version}
+    visible = spec.for_node(node)
+    for params in (visible.task_params, visible.job_params):
+        words.update(value for value in _values(params) if isinstance(value, str))
+        words.update(_dataset_ids(params))
+    return words
 
 
 def _values(entry: Any) -> Iterator[Any]:
     """Yield an entry and everything in it, at any depth."""
-    left = [entry]
-    while left:
-        value = left.pop()
+    pending = [entry]
+    while pending:
+        value = pending.pop()
         yield value
         if isinstance(value, Mapping):
-            left += value.values()
+            pending += value.values()
         elif isinstance(value, list | tuple):
-            left += value
+            pending += value
 
 
-def _datasets(entry: Any) -> Iterator[str]:
-    """Yield the ids of the datasets that an entry names, as messages spell them."""
+def _dataset_ids(entry: Any) -> Iterator[str]:
+    """Yield the ids of the datasets in an entry, in both spellings of messages."""
     for value in _values(entry):
         if not isinstance(value, Mapping):
             continue
-        if isinstance(value.get("dataset_id"), str) and value["dataset_id"]:
-            yield from (value["dataset_id"], value["dataset_id"].replace("#", "/", 1))
-        if isinstance(value.get("namespace"), str) and isinstance(value.get("name"), str):
-            yield from (
-                f"{value['namespace']}#{value['name']}",
-                f"{value['namespace']}/{value['name']}",
-            )
+        dataset_id = value.get("dataset_id")
+        if isinstance(dataset_id, str) and dataset_id:
+            yield dataset_id
+            yield dataset_id.replace("#", "/", 1)
+        namespace = value.get("namespace")
+        name = value.get("name")
+        if isinstance(namespace, str) and isinstance(name, str):
+            yield f"{namespace}#{name}"
+            yield f"{namespace}/{name}"
 
+
+# ---------------------------------------------------------------- addresses and paths of this node
 
 _PATH = re.compile(
-    r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # where a word begins: inside of an address it stays
-    r"(?<!refuses )"  # as a peer does a path of the protocol
+    r"(?:(?<![\w/.…~-])|(?<=unix://)|(?<=file://))"  # at the start of a word: URLs are left alone
+    r"(?<!refuses )"  # a peer's refusal names a path of the protocol
     r"/(?!v\d+/|api/|bfia/)"  # our paths on the wire, and the folders that every container has
     r"(?:[^\s/'\":,;()<>]+/)+"
     r"(?P<last>[^\s/'\":,;()<>]*)"
 )
-
-
-_QUOTED = re.compile(
-    r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"  # blanks belong to it
+# A path in quotes may contain blanks.
+_QUOTED_PATH = re.compile(
+    r"(?<=['\"])/(?!v\d+/|api/|bfia/)(?:[^\n'\"/]+/)+(?P<last>[^\n'\"/]*)(?=['\"])"
 )
-
-
 _DAEMON = re.compile(
     r"(?<!\w)(?P<scheme>tcp|ssh)://(?!…)(?:[^\s'\",;()<>@/]*@)?(?P<host>\[[^\s\]]*\]|[^\s'\",;()<>:/]+)"
     r"(?:[^\s'\",;()<>]*[^\s'\",;()<>:.])?"
 )
+# How Docker's client names a daemon.
 _POOL = re.compile(r"host='[^'\s]*', port=\d+")
-"""how the client of Docker names a daemon"""
-_MOST_DAEMONS = 8
-"""of one text are looked for without their scheme too: others may have written it, to keep us busy"""
-
-
+# Daemons of one text whose hosts are searched for without a scheme, too. A bound, as a text may be hostile.
+_MAX_DAEMONS = 8
+# Keys of a storage, in the address that a container gets.
 _KEY = re.compile(r"(?<=[?&])(?P<name>password|token|username)=[^&\s]+")
-"""of a storage, in the address that a container gets"""
 
 
 def for_others(text: str) -> str:
-    """Return the text without addresses of Docker daemons and keys of storages; of a path the last part.
+    """Return a text without addresses of Docker daemons and keys of storages, and paths cut to their last part.
 
-    What is neither stays: addresses of nodes, names of images, paths of the protocols, a path of one part.
+    Anything else stays: addresses of nodes, names of images, paths of the protocols, a path of one part.
     """
-    text = _KEY.sub(lambda found: f"{found['name']}=***", text)
-    hosts = {found["host"] for found in islice(_DAEMON.finditer(text), _MOST_DAEMONS)}
-    text = _DAEMON.sub(lambda found: f"{found['scheme']}://…", text)
-    for host in sorted(hosts, key=len, reverse=True):  # what ssh says of it names it once more
+    text = _KEY.sub(r"\g<name>=***", text)
+    daemons = islice(_DAEMON.finditer(text), _MAX_DAEMONS)
+    hosts = {daemon["host"] for daemon in daemons}
+    text = _DAEMON.sub(r"\g<scheme>://…", text)
+    for host in sorted(hosts, key=len, reverse=True):  # ssh repeats it without the scheme
         text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "…", text)
     text = _POOL.sub("host='…'", text)
-    for pattern in (_QUOTED, _PATH):
-        text = pattern.sub(lambda found: f"…/{found['last']}", text)
-    return text
+    text = _QUOTED_PATH.sub(r"…/\g<last>", text)
+    return _PATH.sub(r"…/\g<last>", text)
 
 
-def redacted(value: Any, words: bool = False) -> Any:
-    """Return what another institution gets of a value: its messages and warnings, at any depth, `for_others`.
+def redacted(value: Any, is_text: bool = False) -> Any:
+    """Return a value for another institution: its messages and warnings, at any depth, as `for_others` leaves them.
 
-    ``words``: the value is one of those.
+    ``is_text`` marks the value itself as a message or warning.
     """
     match value:
         case dict():
-            return {
-                key: redacted(one, key in ("message", "warnings")) for key, one in value.items()
-            }
+            return {key: redacted(item, _has_texts(key)) for key, item in value.items()}
         case list():
-            return [redacted(one, words) for one in value]
-        case str() if words:
+            return [redacted(item, is_text) for item in value]
+        case str() if is_text:
             return for_others(value)
     return value
+
+
+def _has_texts(key: str) -> bool:
+    return key in ("message", "warnings")

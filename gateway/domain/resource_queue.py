@@ -1,8 +1,8 @@
-"""Which job may hold what it needs of a node now, and which has to wait, and why.
+"""The queue for a node's resources: which jobs may hold their reservation now, and why the others wait.
 
-Order: priority, higher first, then age. Who fits may go, also past a larger one that does not (no blocked head);
-but what an earlier one that fits will come for is kept for it. Once a job has waited for longer than the ageing
-bound it goes before all younger ones, whatever their priority, and no job that would delay it passes.
+Order: priority, higher first, then age. A job that fits may pass a larger one that does not (no blocked head), but
+capacity stays reserved for earlier jobs that fit. A job that has waited longer than the ageing bound goes before
+all younger ones, whatever their priority, and is passed by no job that would delay it.
 """
 
 from collections.abc import Iterable
@@ -11,26 +11,28 @@ from datetime import datetime, timedelta
 
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, Portions
 
+_MAX_LISTED = 3  # jobs that a message lists
+
 
 @dataclass(frozen=True)
-class Rules:
+class QueueRules:
     """Bounds of waiting, in seconds."""
 
     ageing: float = 600.0  # after this a job goes before all younger ones, whatever their priority
+    # A waiting job whose scheduling node has not repeated the request for this long is passed over.
+    # It repeats every 30 s, unless its settings say otherwise.
     fresh: float = 90.0
-    """a waiting job that has not asked for this long is passed over; its scheduling node asks every 30 s, or as
-    the settings say"""
 
 
 def apply(
     ledger: Ledger,
     claim: Claim,
     now: datetime,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> tuple[Ledger, bool]:
-    """Let a job hold what it asks for, or let it wait with a reason. Asked again while it holds it: no change.
+    """Grant a job's request for resources, or queue it with a reason; return whether it is granted.
 
-    A job keeps the age that it had when it first asked.
+    A repeated request keeps the age of the first one. For a job that holds its resources it changes nothing.
     """
     earlier = ledger.claims.get(claim.job_id)
     if earlier is not None:
@@ -40,127 +42,161 @@ def apply(
     claim = replace(claim, state=ClaimState.WAITING, asked_at=now)
     ledger = ledger.with_claim(claim)
     if claim.job_id in admissible(ledger, now, rules):
-        held = replace(claim, state=ClaimState.HELD, held_at=now, reason="")
-        return ledger.with_claim(held), True
-    return ledger.with_claim(replace(claim, reason=why(ledger, claim, now, rules))), False
+        claim = replace(claim, state=ClaimState.HELD, held_at=now, reason="")
+        return ledger.with_claim(claim), True
+    claim = replace(claim, reason=why(ledger, claim, now, rules))
+    return ledger.with_claim(claim), False
 
 
 def admissible(
     ledger: Ledger,
     now: datetime,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> list[str]:
-    """Return the waiting jobs that may hold what they need now, in the order of the queue."""
+    """Return the ids of waiting jobs that may hold their resources now, in the order of the queue."""
     free = ledger.available
     job_ids = []
     for claim in queue(ledger, now, rules):
-        if _silent(ledger, claim):
-            continue  # nothing is kept for it: how long the silence lasts is not known
+        if _silent_engines(ledger, claim):
+            continue  # the silence may be long, so nothing is reserved for the job
         if claim.portions.fits(free):
             job_ids.append(claim.job_id)
             free -= claim.portions
-        elif aged(claim, now, rules):
-            unreserved = dict(free.at)
-            for engine, amounts in claim.portions:
-                unreserved[engine] = _unreserved(free[engine], amounts)
-            free = Portions(unreserved)
+        elif is_aged(claim, now, rules):
+            free = _without_reserved(free, claim.portions)
     return job_ids
-
-
-def _silent(ledger: Ledger, claim: Claim) -> list[str]:
-    """Return the engines that a job's tasks run at and that do not answer."""
-    return [engine for engine in claim.further if engine in ledger.away]
 
 
 def queue(
     ledger: Ledger,
     now: datetime,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> list[Claim]:
-    """Return the jobs that wait and still ask, in the order in which they are served."""
-    last = now - timedelta(seconds=rules.fresh)
-    waiting = (
-        c for c in ledger.claims.values() if c.state is ClaimState.WAITING and c.asked_at >= last
-    )
+    """Return the jobs that wait and still repeat their request, in the order of service."""
+    oldest_request = now - timedelta(seconds=rules.fresh)
+    waiting = []
+    for claim in ledger.claims.values():
+        if claim.state is ClaimState.WAITING and claim.asked_at >= oldest_request:
+            waiting.append(claim)
 
-    def place(claim: Claim) -> tuple[bool, int, datetime, str]:
-        old = aged(claim, now, rules)
-        return (not old, 0 if old else -claim.priority, claim.since, claim.job_id)
+    def rank(claim: Claim) -> tuple[bool, int, datetime, str]:
+        if is_aged(claim, now, rules):
+            return (False, 0, claim.since, claim.job_id)
+        return (True, -claim.priority, claim.since, claim.job_id)
 
-    return sorted(waiting, key=place)
+    return sorted(waiting, key=rank)
 
 
-def aged(
+def is_aged(
     claim: Claim,
     now: datetime,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> bool:
-    """Tell whether a claim has waited for so long that it goes before all younger ones."""
+    """Return whether a job has waited so long that it goes before all younger ones."""
     return now - claim.since >= timedelta(seconds=rules.ageing)
 
 
-def _unreserved(free: Amounts, amounts: Amounts) -> Amounts:
-    """Return what others may take without delaying the job that waits for these amounts."""
-    needed = dict(amounts)
-    unreserved = {}
-    for kind, amount in free:
-        unreserved[kind] = max(amount - needed[kind], 0) if needed[kind] else amount
-    return Amounts(**unreserved)
+def _silent_engines(ledger: Ledger, claim: Claim) -> list[str]:
+    """Return the engines of a job's tasks that do not respond."""
+    return [engine for engine in claim.further if engine in ledger.away]
+
+
+def _without_reserved(free: Portions, reserved: Portions) -> Portions:
+    """Return the capacity that other jobs may take without delaying the owner of these reservations."""
+    unreserved = dict(free.at)
+    for engine, amounts in reserved:
+        unreserved[engine] = _unreserved(free[engine], amounts)
+    return Portions(unreserved)
+
+
+def _unreserved(free: Amounts, reserved: Amounts) -> Amounts:
+    amounts = dict(free)
+    for kind, amount in reserved:
+        if amount:
+            amounts[kind] = max(amounts[kind] - amount, 0)
+    return Amounts(**amounts)
+
+
+# ---------------------------------------------------------------- the reason why a job waits
 
 
 def why(
     ledger: Ledger,
     claim: Claim,
     now: datetime,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> str:
-    """Say what the job needs, what is free, and who has the rest; first, which engine does not answer."""
-    if silent := _silent(ledger, claim):
+    """Return the reason why a job waits: engines that do not respond, else the shortage and its causes."""
+    silent = _silent_engines(ledger, claim)
+    if silent:
         return "; ".join(f"ENGINE_DOWN: {ledger.away[engine]}" for engine in silent)
     on = f" on node {ledger.node}" if ledger.node else ""
-    lacking = [_lack(ledger, engine, needed, on) for engine, needed in claim.portions]
-    if any(lacking):
-        return "; ".join(filter(None, lacking))
-    ahead = []
-    for other in queue(ledger, now, rules):
-        if other.job_id == claim.job_id:
-            break
-        ahead.append(other)
+    shortages = []
+    for engine, needed in claim.portions:
+        shortage = _shortage(ledger, engine, needed, on)
+        if shortage:
+            shortages.append(shortage)
+    if shortages:
+        return "; ".join(shortages)
     needs = f"needs {claim.portions.text()}{on}, which is kept for jobs that go first"
-    return f"{needs}: {_listed(ahead)}" if ahead else needs
+    ahead = _ahead_of(claim, queue(ledger, now, rules))
+    if not ahead:
+        return needs
+    return f"{needs}: {_listed([(job, job.portions.text()) for job in ahead])}"
 
 
-def _lack(
+def _ahead_of(claim: Claim, claims: list[Claim]) -> list[Claim]:
+    job_ids = [other_claim.job_id for other_claim in claims]
+    if claim.job_id not in job_ids:
+        return claims
+    return claims[: job_ids.index(claim.job_id)]
+
+
+def _shortage(
     ledger: Ledger,
     engine: str,
     needed: Amounts,
     on: str,
 ) -> str:
-    """Say of what an engine has too little free, and who has it; empty for nothing."""
+    """Return what an engine has too little of, and who uses it; empty if there is enough."""
     if engine and engine not in ledger.further:
         return f"there is no engine {engine}{on} any more"
     free = ledger.available[engine]
-    lacks = needed.lacking(free)
-    if not lacks:
+    kinds = needed.lacking(free)
+    if not kinds:
         return ""
-    holders = [c for c in ledger.holders if any(dict(c.portions[engine])[kind] for kind in lacks)]
     at = f" at engine {engine}{on}" if engine else on
-    text = f"needs {needed.text(lacks)}{at}, free {free.text(lacks)}"
-    text = f"{text}, held by {_listed(holders, lacks, engine)}" if holders else text
-    used = ledger.others[engine]
-    by_others = [kind for kind in lacks if dict(used)[kind]]
-    return f"{text}, others use {used.text(by_others)}" if by_others else text
+    text = f"needs {needed.text(kinds)}{at}, free {free.text(kinds)}"
+    holders = []
+    for claim in ledger.holders:
+        reserved = claim.portions[engine]
+        if _kinds_in(reserved, kinds):
+            holders.append((claim, reserved.text(kinds)))
+    if holders:
+        text = f"{text}, held by {_listed(holders)}"
+    used_by_others = ledger.others[engine]
+    shared_kinds = _kinds_in(used_by_others, kinds)
+    if shared_kinds:
+        text = f"{text}, others use {used_by_others.text(shared_kinds)}"
+    return text
 
 
-def _listed(
-    claims: Iterable[Claim],
-    kinds: tuple[str, ...] = (),
-    engine: str | None = None,
-) -> str:
-    ordered = sorted(claims, key=lambda c: (c.held_at or c.since, c.job_id))
+def _kinds_in(amounts: Amounts, kinds: Iterable[str]) -> list[str]:
+    """Return the kinds of which the amounts have more than 0."""
+    by_kind = dict(amounts)
+    return [kind for kind in kinds if by_kind[kind]]
 
-    def amounts(claim: Claim) -> str:
-        return claim.portions.text() if engine is None else claim.portions[engine].text(kinds)
 
-    named = ", ".join(f"job {c.job_id} ({amounts(c)})" for c in ordered[:3])
-    return named + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
+def _listed(claims: Iterable[tuple[Claim, str]]) -> str:
+    """List jobs with their amounts, oldest first, and count those beyond the limit."""
+    by_age = sorted(claims, key=_age)
+    text = ", ".join(f"job {claim.job_id} ({amounts})" for claim, amounts in by_age[:_MAX_LISTED])
+    hidden = len(by_age) - _MAX_LISTED
+    if hidden > 0:
+        text += f" and {hidden} more"
+    return text
+
+
+def _age(entry: tuple[Claim, str]) -> tuple[datetime, str]:
+    claim, _ = entry
+    return (claim.held_at or claim.since, claim.job_id)

@@ -16,7 +16,7 @@ from typing import Any
 from gateway.domain import dag as flow
 from gateway.domain import models, resources
 from gateway.domain.dag import RolesOf, once_per_component
-from gateway.domain.problems import LARGEST_NAME, Problem, index_of, name_rule, near, unprintable
+from gateway.domain.problems import LARGEST_NAME, Problem, index_of, is_unprintable, name_rule, near
 from gateway.domain.spec import PROVIDERS, JobSpec, NodeId, Party, data_location, overlay
 
 MOST_WARNINGS = 100  # of one job
@@ -93,7 +93,7 @@ def _names_and_parties(spec: JobSpec) -> Iterator[Problem]:
         rule = name_rule(name, LARGEST_NAME // 3)
         if rule:
             yield Problem(path, rule, name)
-    if unprintable(spec.flow_id):
+    if is_unprintable(spec.flow_id):
         yield Problem("flow_id", "must not hold control characters or broken Unicode", spec.flow_id)
     for role in dict.fromkeys(party.role for party in spec.parties):
         if "," in role:

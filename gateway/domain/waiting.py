@@ -1,6 +1,6 @@
 """Why a job, a task or a run has not ended, since when, and when it is checked next.
 
-One reason is given, the one that has to be resolved first. Reasons are stable; messages are for people.
+One reason is given: the one that has to be resolved first. Reasons are stable; messages are for people.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,24 +10,25 @@ from datetime import datetime
 from gateway.domain import approval, reservations
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine
-from gateway.domain.execution.agenda import agenda as agenda_of_party
+from gateway.domain.execution.agenda import agenda as participant_agenda
 from gateway.domain.execution.contact import watched
-from gateway.domain.job import Job, NodeJob, Task
+from gateway.domain.job import Consent, Job, NodeJob, NodeTask, Task
 from gateway.domain.run import LocalJob, Run
 from gateway.domain.scheduling import machine as scheduling_machine
 from gateway.domain.scheduling.agenda import agenda
-from gateway.domain.spec import Call, CallState, Ending, moment
+from gateway.domain.spec import Call, CallState, Ending, Failure, NodeId, moment
 from gateway.domain.states import JOB, TASK, JobStatus, RunStatus, TaskStatus, ended
-from gateway.domain.timeouts import RunTiming, Timing
+from gateway.domain.timeouts import Due, RunTiming, Timing
 
 UNREACHABLE = "UNREACHABLE"
+# Reasons at a participating node that do not depend on a response of the scheduling node.
 DECIDED_HERE = frozenset({"APPROVAL", "PREPARING", "CONFIRMING", "CLEANING"})
-"""reasons at a participating node that do not depend on whether the scheduling node responds"""
+_MAX_LISTED = 3  # tasks that a message lists
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What is waited for; ``next_check`` None: only an event can change it."""
+    """The reason for waiting; without ``next_check`` only an event can end it."""
 
     reason: str
     message: str
@@ -36,21 +37,27 @@ class Waiting:
 
     def as_dict(self) -> dict[str, str | None]:
         """Return it for JSON, times in ISO 8601."""
+        next_check = None
+        if self.next_check is not None:
+            next_check = self.next_check.isoformat()
         return {
             "reason": self.reason,
             "message": self.message,
             "since": self.since.isoformat(),
-            "next_check": self.next_check.isoformat() if self.next_check else None,
+            "next_check": next_check,
         }
 
 
-# ---------------------------------------------------------------- at the scheduling node
+# ---------------------------------------------------------------- a job at its scheduling node
 
 
 def of_job(job: Job, timing: Timing) -> Waiting | None:
-    """Return what a job waits for; of one that has ended, a stop that is still being delivered, else None."""
-    due = _moment(scheduling_machine.next_due(job, timing), job.created_at)
-    if ended(JOB, job.status) and due is None:
+    """Return the reason why a job waits.
+
+    An ended job waits only while its stop is still being delivered; otherwise this is None.
+    """
+    due = _displayable(scheduling_machine.next_due(job, timing), job.created_at)
+    if due is None and ended(JOB, job.status):
         return None
     return _with_next_check(_of_job(job), due)
 
@@ -58,218 +65,307 @@ def of_job(job: Job, timing: Timing) -> Waiting | None:
 def _of_job(job: Job) -> Waiting | None:
     if job.ending is not None:
         return _of_ending(job, job.ending)
-    if (away := _unreachable(job, job.active)) is not None:
-        return away
-    match job.status:
-        case JobStatus.PENDING:
-            return _of_pending(job)
-        case JobStatus.READY:
-            if (short := reservations.waits_for(job)) is not None:
-                text, since, again = short
-                return Waiting("RESOURCES", text, since, again)
-            unsettled = [n for n in job.active if not n.start.completed]
-            since = _first(n.start for n in unsettled) or job.created_at
-            return Waiting("STARTING", f"answers to the start of {_names(unsettled)}", since)
+    unreachable = _unreachable(job, job.active)
+    if unreachable is not None:
+        return unreachable
+    if job.status is JobStatus.PENDING:
+        return _of_pending(job)
+    if job.status is JobStatus.READY:
+        return _of_ready(job)
     if job.suspended is not None:
-        return Waiting(
-            "SUSPENDED", f"no task starts: suspended by {job.suspended.by}", job.suspended.at
-        )
-    running = [
-        t for t in job.tasks.values() if t.started_at is not None and not ended(TASK, t.status)
-    ]
-    since = min((t.started_at for t in running if t.started_at), default=job.created_at)
-    return Waiting("RUNNING", f"{', '.join(t.name for t in running) or 'tasks'} under way", since)
+        text = f"no task starts: suspended by {job.suspended.by}"
+        return Waiting("SUSPENDED", text, job.suspended.at)
+    return _of_running(job)
 
 
 def _of_ending(job: Job, ending: Ending) -> Waiting | None:
-    open_ = [
-        n for n in job.nodes.values() if n.create.tries and not n.stop.completed and n.stop.tries
-    ]
     if not ended(JOB, job.status):
         why = ending.failure.reason if ending.failure else ending.outcome
         return Waiting("ENDING", f"it ends ({why}); nodes are being stopped", ending.at)
-    if not open_:
+    unstopped = [node for node in job.nodes.values() if _awaits_stop(node)]
+    if not unstopped:
         return None
-    since = _first(n.stop for n in open_) or ending.at
-    return Waiting("STOP_NOT_ACKNOWLEDGED", f"the stop is repeated to {_names(open_)}", since)
+    since = _first_sent(node.stop for node in unstopped) or ending.at
+    text = f"the stop is repeated to {_names(unstopped)}"
+    return Waiting("STOP_NOT_ACKNOWLEDGED", text, since)
 
 
-def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
-    away = [n for n in nodes if n.unreachable_since is not None]
-    if not away:
-        return None
-    since = min(n.unreachable_since for n in away if n.unreachable_since is not None)
-    tries = "; ".join(f"{n.node}: {_tries(job, n)}" for n in away)
-    return Waiting(
-        UNREACHABLE, f"no answer of {_names(away)} since {moment(since)} ({tries})", since
-    )
-
-
-def _tries(job: Job, node: NodeJob) -> str:
-    calls = [node.create if job.status is JobStatus.PENDING else node.start]
-    for task in job.tasks.values() if job.status is JobStatus.RUNNING else ():
-        if (part := task.nodes.get(node.node)) is not None and not ended(TASK, part.status):
-            calls += (part.start, part.poll)
-    lost = [call for call in calls if call.message] or calls[:1]
-    call = max(lost, key=lambda one: one.sent_at or job.created_at)
-    return f"{call.tries} {'try' if call.tries == 1 else 'tries'}" + (
-        f", {call.message}" if call.message else ""
-    )
+def _awaits_stop(node: NodeJob) -> bool:
+    """Return whether a stop was sent to the node and not acknowledged."""
+    was_sent = node.create.tries > 0 and node.stop.tries > 0
+    return was_sent and not node.stop.completed
 
 
 def _of_pending(job: Job) -> Waiting:
-    unsettled = [n for n in job.active if not n.create.completed]
-    if unsettled:
-        since = _first(n.create for n in unsettled) or job.created_at
-        return Waiting("CREATING", f"answers to the creation of {_names(unsettled)}", since)
-    asked = {n.node: n.consent for n in job.active if n.consent and n.decides}
-    first = min((consent.asked_at for consent in asked.values()), default=job.created_at)
-    if asked and all(consent.waits_for for consent in asked.values()):
-        what = "; ".join(f"{node}: {consent.waits_for}" for node, consent in asked.items())
-        return Waiting("PREPARING", what, first)
-    until = ", ".join(f"{moment(consent.decides_by)} ({node})" for node, consent in asked.items())
-    return Waiting("APPROVAL", f"waits for approval until {until}", first)
+    uncreated = [node for node in job.active if not node.create.completed]
+    if uncreated:
+        since = _first_sent(node.create for node in uncreated) or job.created_at
+        return Waiting("CREATING", f"answers to the creation of {_names(uncreated)}", since)
+    consents: dict[NodeId, Consent] = {}
+    for node in job.active:
+        if node.consent is not None and node.decides:
+            consents[node.node] = node.consent
+    since = min((consent.asked_at for consent in consents.values()), default=job.created_at)
+    if consents and all(consent.waits_for for consent in consents.values()):
+        parts = [f"{node}: {consent.waits_for}" for node, consent in consents.items()]
+        return Waiting("PREPARING", "; ".join(parts), since)
+    until = ", ".join(
+        f"{moment(consent.decides_by)} ({node})" for node, consent in consents.items()
+    )
+    return Waiting("APPROVAL", f"waits for approval until {until}", since)
+
+
+def _of_ready(job: Job) -> Waiting:
+    shortage = reservations.waits_for(job)
+    if shortage is not None:
+        text, since, next_check = shortage
+        return Waiting("RESOURCES", text, since, next_check)
+    unstarted = [node for node in job.active if not node.start.completed]
+    since = _first_sent(node.start for node in unstarted) or job.created_at
+    return Waiting("STARTING", f"answers to the start of {_names(unstarted)}", since)
+
+
+def _of_running(job: Job) -> Waiting:
+    names = []
+    starts = []
+    for task in job.tasks.values():
+        if task.started_at is not None and not ended(TASK, task.status):
+            names.append(task.name)
+            starts.append(task.started_at)
+    since = min(starts, default=job.created_at)
+    return Waiting("RUNNING", f"{', '.join(names) or 'tasks'} under way", since)
+
+
+def _unreachable(job: Job, nodes: Iterable[NodeJob]) -> Waiting | None:
+    """Return the reason if some of the nodes do not respond."""
+    silent = []
+    times = []
+    for node in nodes:
+        if node.unreachable_since is not None:
+            silent.append(node)
+            times.append(node.unreachable_since)
+    if not silent:
+        return None
+    since = min(times)
+    tries = "; ".join(f"{node.node}: {_tries(job, node)}" for node in silent)
+    text = f"no answer of {_names(silent)} since {moment(since)} ({tries})"
+    return Waiting(UNREACHABLE, text, since)
+
+
+def _tries(job: Job, node: NodeJob) -> str:
+    """Return how often the node's newest failing call was tried, with its error."""
+    calls = _calls_under_way(job, node)
+    failing = [call for call in calls if call.message] or calls[:1]
+    newest = max(failing, key=lambda call: call.sent_at or job.created_at)
+    text = "1 try" if newest.tries == 1 else f"{newest.tries} tries"
+    if newest.message:
+        text += f", {newest.message}"
+    return text
+
+
+def _calls_under_way(job: Job, node: NodeJob) -> list[Call]:
+    if job.status is JobStatus.PENDING:
+        return [node.create]
+    calls = [node.start]
+    if job.status is JobStatus.RUNNING:
+        for task in job.tasks.values():
+            part = task.nodes.get(node.node)
+            if part is not None and not ended(TASK, part.status):
+                calls += [part.start, part.poll]
+    return calls
+
+
+# ---------------------------------------------------------------- tasks at the scheduling node
 
 
 def of_tasks(job: Job, timing: Timing) -> dict[str, Waiting | None]:
-    """Return what each task waits for; None for one that has ended, or whose job has."""
+    """Return the reason why each task waits; None for an ended task, and for all tasks of an ended job."""
     if ended(JOB, job.status):
         return dict.fromkeys(job.tasks)
-    whole = None if job.status is JobStatus.RUNNING and job.ending is None else of_job(job, timing)
-    dues: dict[str, datetime] = {}
-    for due in agenda(job, timing):
-        name = getattr(due.command, "task", "")
-        dues[name] = min(due.at, dues.get(name, due.at))
-    most = reservations.tasks_at_once(job, timing.abreast)
-    first = min(dues.values(), default=None)
-    found: dict[str, Waiting | None] = {}
+    job_waits = None
+    if job.status is not JobStatus.RUNNING or job.ending is not None:
+        job_waits = of_job(job, timing)
+    dues = _earliest(agenda(job, timing), "task")
+    first_due = min(dues.values(), default=None)
+    parallelism = reservations.tasks_at_once(job, timing.abreast)
+    reasons: dict[str, Waiting | None] = {}
     for name, task in job.tasks.items():
-        why = _of_task(job, task, whole, name in dues, most)
-        found[name] = _with_next_check(
-            why, _moment(dues.get(name, first), why.since if why else job.created_at)
-        )
-    return found
-
-
-def _with_next_check(found: Waiting | None, again: datetime | None) -> Waiting | None:
-    """Give what has no time of its own the next check of its job."""
-    return (
-        found if found is None or found.next_check is not None else replace(found, next_check=again)
-    )
+        waiting = _of_task(job, task, job_waits, name in dues, parallelism)
+        if waiting is not None:
+            due = _displayable(dues.get(name, first_due), waiting.since)
+            waiting = _with_next_check(waiting, due)
+        reasons[name] = waiting
+    return reasons
 
 
 def _of_task(
     job: Job,
     task: Task,
-    whole: Waiting | None,
-    due: bool,
-    most: int,
+    job_waits: Waiting | None,
+    is_due: bool,
+    parallelism: int,
 ) -> Waiting | None:
     if ended(TASK, task.status):
         return None
     if task.ending is not None:
-        why = task.ending.failure
-        words = (
-            "it is stopped"
-            if task.started_at
-            else f"it never starts: {why.message if why else 'stopped'}"
-        )
-        return Waiting(why.reason if why else "STOPPED", words, task.ending.at)
-    if whole is not None:
-        return Waiting("JOB", f"the job waits: {whole.reason}", whole.since, whole.next_check)
+        return _of_task_ending(task, task.ending)
+    if job_waits is not None:
+        text = f"the job waits: {job_waits.reason}"
+        return Waiting("JOB", text, job_waits.since, job_waits.next_check)
     if task.again_from is not None:
         cause = task.failure.reason if task.failure else "it failed"
         return Waiting("RETRY", f"attempt {task.attempt + 1} failed ({cause})", task.again_from)
-    since = _since_ready(job, task)
     if task.started_at is None:
-        upstream = job.spec.dag[task.name].upstream
-        missing = [up for up in upstream if job.tasks[up].status is not TaskStatus.SUCCESS]
-        if missing:
-            return Waiting("UPSTREAM", f"the output of {', '.join(missing)}", since)
-        if job.suspended is not None:
-            return Waiting("SUSPENDED", f"suspended by {job.suspended.by}", job.suspended.at)
-        if not due:
-            return Waiting("PARALLELISM", _others(job, most), since)
-        return Waiting("STARTING", "its start is due", since)
-    nodes = [job.nodes[n] for n, part in task.nodes.items() if not ended(TASK, part.status)]
-    if (away := _unreachable(job, nodes)) is not None:
-        return away
-    unstarted = [n for n, part in task.nodes.items() if part.start.state is not CallState.OK]
-    if unstarted:
-        return Waiting(
-            "STARTING", f"answers to its start of {', '.join(unstarted)}", task.started_at
-        )
-    refused = [
-        f"{n} refuses to tell the task's state and is asked again: {part.poll.message}"
-        for n, part in task.nodes.items()
-        if part.denials and not ended(TASK, part.status)
-    ]
-    if refused:
-        return Waiting("POLL_REFUSED", "; ".join(refused), task.started_at)
-    reported = [part.reported_at for part in task.nodes.values() if part.reported_at]
-    where = ", ".join(f"{n} {part.status}" for n, part in task.nodes.items())
-    return Waiting(
-        "RUNNING", f"reports of its parties ({where})", max(reported, default=task.started_at)
-    )
+        return _of_unstarted_task(job, task, is_due, parallelism)
+    return _of_started_task(job, task, task.started_at)
 
 
-def _others(job: Job, most: int) -> str:
-    begun = [t.name for t in job.tasks.values() if t.begun and not ended(TASK, t.status)]
-    shown = ", ".join(begun[:3]) + (f" and {len(begun) - 3} more" if len(begun) > 3 else "")
-    return f"no more than {most} of the job's tasks run in parallel; under way: {shown}"
+def _of_task_ending(task: Task, ending: Ending) -> Waiting:
+    failure = ending.failure or Failure("STOPPED", "stopped")
+    text = "it is stopped"
+    if task.started_at is None:
+        text = f"it never starts: {failure.message}"
+    return Waiting(failure.reason, text, ending.at)
+
+
+def _of_unstarted_task(
+    job: Job,
+    task: Task,
+    is_due: bool,
+    parallelism: int,
+) -> Waiting:
+    since = _since_ready(job, task)
+    upstream = job.spec.dag[task.name].upstream
+    missing = [name for name in upstream if job.tasks[name].status is not TaskStatus.SUCCESS]
+    if missing:
+        return Waiting("UPSTREAM", f"the output of {', '.join(missing)}", since)
+    if job.suspended is not None:
+        return Waiting("SUSPENDED", f"suspended by {job.suspended.by}", job.suspended.at)
+    if not is_due:
+        return Waiting("PARALLELISM", _tasks_ahead(job, parallelism), since)
+    return Waiting("STARTING", "its start is due", since)
 
 
 def _since_ready(job: Job, task: Task) -> datetime:
-    ups = [job.tasks[up].ended_at for up in job.spec.dag[task.name].upstream]
-    return max((at for at in ups if at is not None), default=job.created_at)
+    """Return when the last task ended whose output this one needs."""
+    ends = [job.created_at]
+    for name in job.spec.dag[task.name].upstream:
+        ended_at = job.tasks[name].ended_at
+        if ended_at is not None:
+            ends.append(ended_at)
+    return max(ends)
 
 
-# ---------------------------------------------------------------- at a participating node
+def _tasks_ahead(job: Job, parallelism: int) -> str:
+    tasks = job.tasks.values()
+    under_way = [task.name for task in tasks if task.begun and not ended(TASK, task.status)]
+    names = ", ".join(under_way[:_MAX_LISTED])
+    hidden = len(under_way) - _MAX_LISTED
+    if hidden > 0:
+        names += f" and {hidden} more"
+    return f"no more than {parallelism} of the job's tasks run in parallel; under way: {names}"
+
+
+def _of_started_task(job: Job, task: Task, started_at: datetime) -> Waiting:
+    parts = task.nodes.values()
+    open_parts = [part for part in parts if not ended(TASK, part.status)]
+    unreachable = _unreachable(job, [job.nodes[part.node] for part in open_parts])
+    if unreachable is not None:
+        return unreachable
+    unstarted = [part.node for part in parts if part.start.state is not CallState.OK]
+    if unstarted:
+        return Waiting("STARTING", f"answers to its start of {', '.join(unstarted)}", started_at)
+    refusing = [part for part in open_parts if part.denials]
+    if refusing:
+        return Waiting("POLL_REFUSED", "; ".join(map(_refused_poll, refusing)), started_at)
+    states = ", ".join(f"{part.node} {part.status}" for part in parts)
+    reports = [part.reported_at for part in parts if part.reported_at]
+    since = max(reports, default=started_at)
+    return Waiting("RUNNING", f"reports of its parties ({states})", since)
+
+
+def _refused_poll(part: NodeTask) -> str:
+    return f"{part.node} refuses to tell the task's state and is asked again: {part.poll.message}"
+
+
+# ---------------------------------------------------------------- a job at a participating node
 
 
 def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
-    """Return what a job waits for at a participating node; None once it has ended and everything is released."""
-    due = _moment(machine.next_due(local, timing), local.created_at)
-    return _with_next_check(_of_local(local, due is None), due)
+    """Return the reason why a job waits at a participating node.
 
-
-def _of_local(local: LocalJob, released: bool) -> Waiting | None:
-    known, by = local.approval, local.spec.scheduler
+    None once it has ended and released everything.
+    """
+    due = _displayable(machine.next_due(local, timing), local.created_at)
     if ended(JOB, local.status):
-        if (confirm := approval.to_confirm(local)) is not None:
-            since = confirm.sent_at or local.created_at
-            return Waiting("CONFIRMING", f"reports to {by} what was decided here", since)
-        if local.wish is not None and not local.wish.completed and not released:
-            text = f"reports to {by} that the job was stopped here; it has not answered"
-            return Waiting(
-                "CONFIRMING", text, local.wish.sent_at or local.ended_at or local.created_at
-            )
-        if local.closed or released:
-            return None
-        return Waiting(
-            "CLEANING", "its runs are being ended and removed", local.ended_at or local.created_at
-        )
-    if watched(local) and local.ask.state in (CallState.SENT, CallState.LOST) and local.ask.tries:
+        return _with_next_check(_of_ended_local(local, is_released=due is None), due)
+    return _with_next_check(_of_open_local(local), due)
+
+
+def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
+    scheduler = local.spec.scheduler
+    confirm = approval.to_confirm(local)
+    if confirm is not None:
+        text = f"reports to {scheduler} what was decided here"
+        return Waiting("CONFIRMING", text, confirm.sent_at or local.created_at)
+    if is_released:
+        return None
+    since = local.ended_at or local.created_at
+    if local.wish is not None and not local.wish.completed:
+        text = f"reports to {scheduler} that the job was stopped here; it has not answered"
+        return Waiting("CONFIRMING", text, local.wish.sent_at or since)
+    if local.closed:
+        return None
+    return Waiting("CLEANING", "its runs are being ended and removed", since)
+
+
+def _of_open_local(local: LocalJob) -> Waiting:
+    scheduler = local.spec.scheduler
+    if watched(local) and _scheduler_is_silent(local.ask):
         since = local.last_contact or local.created_at
-        return Waiting(UNREACHABLE, f"nothing received from {by} since {moment(since)}", since)
-    if (pull := approval.prepares(local)) and pull.agreed:
-        text = f"fetches {', '.join(pull.images)} until {moment(pull.until)}: {pull.progress or 'begins'}"
+        text = f"nothing received from {scheduler} since {moment(since)}"
+        return Waiting(UNREACHABLE, text, since)
+    pull = approval.prepares(local)
+    if pull is not None and pull.agreed:
+        images = ", ".join(pull.images)
+        text = f"fetches {images} until {moment(pull.until)}: {pull.progress or 'begins'}"
         return Waiting("PREPARING", text, pull.since)
-    if known is not None and local.status is JobStatus.PENDING:
-        return Waiting(
-            "APPROVAL", f"waits for approval here until {moment(known.until)}", known.since
-        )
+    decision = local.approval
+    if decision is not None and local.status is JobStatus.PENDING:
+        text = f"waits for approval here until {moment(decision.until)}"
+        return Waiting("APPROVAL", text, decision.since)
     if local.status is JobStatus.READY:
-        since = known.decided_at if known and known.decided_at else local.created_at
-        if approval.unused(local):
-            return Waiting("CREATION", f"approved; {by} has not created the job yet", since)
-        return Waiting("START", f"the start by {by}", since)
-    open_ = [run for run in local.runs if not run.over]
-    if not open_:
-        since = max((run.ended_at for run in local.runs if run.ended_at), default=local.created_at)
-        return Waiting("NEXT_TASK", f"{by} has nothing for this node just now", since)
-    names = ", ".join(dict.fromkeys(r.task_name for r in open_))
-    return Waiting("RUNNING", f"{names} under way", min(run.created_at for run in open_))
+        return _of_ready_local(local)
+    return _of_running_local(local)
+
+
+def _scheduler_is_silent(query: Call) -> bool:
+    is_unanswered = query.state in (CallState.SENT, CallState.LOST)
+    return is_unanswered and query.tries > 0
+
+
+def _of_ready_local(local: LocalJob) -> Waiting:
+    scheduler = local.spec.scheduler
+    since = local.created_at
+    if local.approval is not None and local.approval.decided_at is not None:
+        since = local.approval.decided_at
+    if approval.unused(local):
+        return Waiting("CREATION", f"approved; {scheduler} has not created the job yet", since)
+    return Waiting("START", f"the start by {scheduler}", since)
+
+
+def _of_running_local(local: LocalJob) -> Waiting:
+    runs = [run for run in local.runs if not run.over]
+    if not runs:
+        ends = [run.ended_at for run in local.runs if run.ended_at]
+        text = f"{local.spec.scheduler} has nothing for this node just now"
+        return Waiting("NEXT_TASK", text, max(ends, default=local.created_at))
+    names = ", ".join(dict.fromkeys(run.task_name for run in runs))
+    since = min(run.created_at for run in runs)
+    return Waiting("RUNNING", f"{names} under way", since)
+
+
+# ---------------------------------------------------------------- runs at a participating node
 
 
 def of_runs(
@@ -277,22 +373,20 @@ def of_runs(
     timing: RunTiming,
     turns: Collection[str] = (),
 ) -> dict[str, Waiting | None]:
-    """Return what each run here waits for, by its id; None for one that is over.
+    """Return the reason why each run waits, by run id; None for an ended run.
 
-    ``turns``: those whose launch waits behind that of others.
+    ``turns`` are the ids of runs whose launch is queued behind launches of other jobs.
     """
-    dues: dict[str, datetime] = {}
-    for due in agenda_of_party(local, timing):
-        run_id = getattr(due.command, "run", "")
-        dues[run_id] = min(due.at, dues.get(run_id, due.at))
-    again = _moment(min(dues.values(), default=None), local.created_at)
-    found = {run.run_id: _of_run(local, run, dues.get(run.run_id)) for run in local.runs}
-    for run_id in turns:
-        if (why := found.get(run_id)) is not None and why.reason == "LAUNCHING":
-            found[run_id] = replace(
-                why, reason="TURN", message="containers of other jobs are started first"
-            )
-    return {run_id: _with_next_check(why, again) for run_id, why in found.items()}
+    dues = _earliest(participant_agenda(local, timing), "run")
+    first_due = _displayable(min(dues.values(), default=None), local.created_at)
+    reasons: dict[str, Waiting | None] = {}
+    for run in local.runs:
+        waiting = _of_run(local, run, dues.get(run.run_id))
+        if run.run_id in turns and waiting is not None and waiting.reason == "LAUNCHING":
+            text = "containers of other jobs are started first"
+            waiting = replace(waiting, reason="TURN", message=text)
+        reasons[run.run_id] = _with_next_check(waiting, first_due)
+    return reasons
 
 
 def _of_run(
@@ -300,39 +394,73 @@ def _of_run(
     run: Run,
     due: datetime | None,
 ) -> Waiting | None:
-    due = _moment(due, run.created_at)
+    due = _displayable(due, run.created_at)
     match run.status:
         case RunStatus.WAITING:
-            if due is None and (lacks := domain_run.waits_for(local, run)):
-                return Waiting("RESOURCES", lacks, run.created_at)
-            return Waiting("LAUNCH", "its container is to be started", run.created_at, due)
+            return _of_waiting_run(local, run, due)
         case RunStatus.LAUNCHING:
             since = run.launch.sent_at or run.created_at
             return Waiting("LAUNCHING", "its container is being started", since, due)
         case RunStatus.RUNNING:
-            text = f"it reported {run.reported}" if run.reported else "it has not reported yet"
-            if run.away_at is not None:
-                text = f"its engine has not answered since {moment(run.away_at)}"
-            return Waiting("RUNNING", text, run.started_at or run.created_at, due)
+            since = run.started_at or run.created_at
+            return Waiting("RUNNING", _running_text(run), since, due)
         case RunStatus.STOPPING:
-            return Waiting(
-                "STOPPING", "its container is being stopped", run.stop_at or run.created_at, due
-            )
+            since = run.stop_at or run.created_at
+            return Waiting("STOPPING", "its container is being stopped", since, due)
         case _:
             return None
 
 
-# ---------------------------------------------------------------- words
+def _of_waiting_run(
+    local: LocalJob,
+    run: Run,
+    due: datetime | None,
+) -> Waiting:
+    if due is None:
+        shortage = domain_run.waits_for(local, run)
+        if shortage:
+            return Waiting("RESOURCES", shortage, run.created_at)
+    return Waiting("LAUNCH", "its container is to be started", run.created_at, due)
+
+
+def _running_text(run: Run) -> str:
+    if run.away_at is not None:
+        return f"its engine has not answered since {moment(run.away_at)}"
+    if run.reported:
+        return f"it reported {run.reported}"
+    return "it has not reported yet"
+
+
+# ---------------------------------------------------------------- times and names
+
+
+def _earliest(dues: Iterable[Due[object]], subject: str) -> dict[str, datetime]:
+    """Return the earliest due time by the commands' ``subject`` attribute ("" for commands without it)."""
+    earliest: dict[str, datetime] = {}
+    for due in dues:
+        name = getattr(due.command, subject, "")
+        earliest[name] = min(due.at, earliest.get(name, due.at))
+    return earliest
+
+
+def _with_next_check(waiting: Waiting | None, due: datetime | None) -> Waiting | None:
+    """Set the next check of a reason that has none of its own."""
+    if waiting is None or waiting.next_check is not None:
+        return waiting
+    return replace(waiting, next_check=due)
+
+
+def _displayable(due: datetime | None, earliest: datetime) -> datetime | None:
+    """Return a due time for people: ``earliest`` in place of the agenda's "immediately"."""
+    if due is not None and due.year == 1:
+        return earliest
+    return due
 
 
 def _names(nodes: Iterable[NodeJob]) -> str:
-    return ", ".join(n.node for n in nodes)
+    return ", ".join(node.node for node in nodes)
 
 
-def _first(calls: Iterable[Call]) -> datetime | None:
-    return min((c.sent_at for c in calls if c.sent_at is not None), default=None)
-
-
-def _moment(due: datetime | None, earliest: datetime) -> datetime | None:
-    """Return a time that can be shown: what is due immediately is due since the latest known moment."""
-    return earliest if due is not None and due.year == 1 else due
+def _first_sent(calls: Iterable[Call]) -> datetime | None:
+    times = [call.sent_at for call in calls if call.sent_at is not None]
+    return min(times, default=None)

@@ -13,7 +13,7 @@ from gateway.domain import approval, rerun, run
 from gateway.domain.approval import ApprovalReported
 from gateway.domain.execution.contact import UNREACHABLE
 from gateway.domain.job import Job, Origin
-from gateway.domain.problems import Problem, of_job
+from gateway.domain.problems import Problem, job_problems_in
 from gateway.domain.rerun import Order, RerunResult
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import messages
@@ -698,7 +698,7 @@ def _refused(job: Job) -> Refused:
     failure = job.ending.failure if job.ending else None
     problems: list[Problem] = []
     for refusal in job.refusals:
-        problems += of_job(refusal.message, refusal.node)
+        problems += job_problems_in(refusal.message, refusal.node)
     reason = failure.reason if failure else "REFUSED"
     error = Refused(_refusal(job), reason=reason, problems=problems)
     error.node = failure.node if failure else ""

@@ -69,7 +69,7 @@ class Resources:
         store: Store,
         clock: Clock,
         freed: Callable[[list[str]], None],
-        rules: resource_queue.Rules = resource_queue.Rules(),
+        rules: resource_queue.QueueRules = resource_queue.QueueRules(),
         seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = _no_seats,
     ) -> None:
         """``freed`` is called with the waiting jobs for which there is enough now.
@@ -309,7 +309,7 @@ def _reserve(
     ledger: Ledger,
     claim: Claim,
     now: datetime,
-    rules: resource_queue.Rules,
+    rules: resource_queue.QueueRules,
 ) -> tuple[Ledger, _Reservation]:
     """Let a job hold what it requests, or let it wait with a reason."""
     was_held = _is_held(ledger.claims.get(claim.job_id))

@@ -9,7 +9,7 @@ import pytest
 from gateway.domain import resource_queue, resources
 from gateway.domain import run as domain_run
 from gateway.domain.execution import machine, messages
-from gateway.domain.resource_queue import Rules
+from gateway.domain.resource_queue import QueueRules
 from gateway.domain.resources import (
     GIB,
     Amounts,
@@ -72,7 +72,7 @@ def without(job: str) -> Step:
 def played(
     ledger: Ledger,
     *steps: Step,
-    rules: Rules = Rules(),
+    rules: QueueRules = QueueRules(),
 ) -> tuple[Ledger, list[str]]:
     """Return the ledger after the steps, and why each job that asked has to wait."""
     said = []
@@ -255,7 +255,7 @@ def test_a_job_without_priority_has_priority_0():
 
 
 def test_a_large_job_starts_within_the_ageing_bound_although_small_ones_never_cease():
-    rules = Rules(ageing=60.0)
+    rules = QueueRules(ageing=60.0)
     running = [(float(end), f"first-{end}") for end in (3, 6, 9)]
     ledger, _ = played(NODE, *(asks(0, job, 4) for _, job in running))
     for second in range(200):

@@ -12,7 +12,7 @@ from gateway.bootstrap.parts import call_timing, queue_rules
 from gateway.domain import quorum, reservations, resource_queue
 from gateway.domain.approval import DEADLINE, contradicts
 from gateway.domain.job import GRACE, Acceptance, Job, Reservation
-from gateway.domain.resource_queue import Rules
+from gateway.domain.resource_queue import QueueRules
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger
 from gateway.domain.scheduling import machine
 from gateway.domain.scheduling.messages import (
@@ -257,7 +257,7 @@ def test_a_node_that_would_ask_a_person_when_the_job_is_over_is_stopped():
 
 def test_a_job_of_two_nodes_starts_within_its_ageing_bound_although_each_has_small_ones_of_its_own():
     """They last longer than a node keeps a place for who does not ask: n2 did not, while n1 was waited for."""
-    rules, timing, large = Rules(ageing=60.0), Timing(ageing=60.0), holding("n1", "n2")
+    rules, timing, large = QueueRules(ageing=60.0), Timing(ageing=60.0), holding("n1", "n2")
     ledgers = {node: Ledger(Amounts.of(2), node=node) for node in ("n1", "n2")}
     ends: dict[str, float] = {}
 

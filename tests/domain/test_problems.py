@@ -2,7 +2,7 @@
 
 import time
 
-from gateway.domain.problems import Problem, Unfit, of_job
+from gateway.domain.problems import Problem, Unfit, job_problems_in
 
 PROBLEMS = [
     Problem("config.a[0]", "must be one of a; b", "it's", "its"),
@@ -14,17 +14,17 @@ PROBLEMS = [
 
 
 def test_problems_are_read_back_from_a_nodes_message():
-    read = [*of_job(f"{Unfit(tuple(PROBLEMS))}", "n2")]
+    read = [*job_problems_in(f"{Unfit(tuple(PROBLEMS))}", "n2")]
     assert [(p.path, p.rule, p.suggestion) for p in read] == [
         (p.path, f"n2: {p.rule}", p.suggestion) for p in PROBLEMS
     ]
     assert [p.got for p in read] == ["it's", 'say "x"', None, '[1, "(x)"]', None]
-    assert [*of_job("config.a and more: no; config.b", "n2")] == []
+    assert [*job_problems_in("config.a and more: no; config.b", "n2")] == []
 
 
 def test_a_peers_text_is_read_in_no_time():
     began = time.process_time()
-    [*of_job("config.a: x" + " (got x); did you mean " * 700, "n2")]
+    [*job_problems_in("config.a: x" + " (got x); did you mean " * 700, "n2")]
     assert time.process_time() - began < 1
-    [read] = of_job("config.a: " + "x" * 10**6, "n2")
+    [read] = job_problems_in("config.a: " + "x" * 10**6, "n2")
     assert len(read.rule) < 10**5
