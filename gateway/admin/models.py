@@ -1,8 +1,9 @@
 """``/api/v1/models``: the models that trainings left at this node."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -41,55 +42,96 @@ from gateway.errors import Invalid, NotFound
 from gateway.http.pagination import page_of
 from gateway.runtime.context import current_trace, new_trace_id
 
-ONE = "/models/{model_id}/{version}"
+_VERSION = "/models/{model_id}/{version}"
 _ARCHIVE = {
     "type": "string",
     "format": "binary",
     "example": "(the bytes of the archive)",
+}
+_ARCHIVE_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/zip": {"schema": _ARCHIVE}}}
 }
 _ARCHIVE_BODY = {
     "requestBody": {"required": True, "content": {"application/zip": {"schema": _ARCHIVE}}}
 }
 
 
-def _url(model_id: str, version: str) -> str:
+# ---------------------------------------------------------------- fields of a version
+# A version is a list with one record per party that has a part at this node.
+
+
+def _url_of(model_id: str, version: str) -> str:
     return f"/api/v1/models/{quote(model_id, safe='')}/{quote(version, safe='')}"
 
 
-def _deployed_at(kept: list[Kept]) -> datetime | None:
-    at = kept[0].deployed_at
-    return None if at is None else datetime.fromtimestamp(at, UTC)
+def _url(records: list[Kept]) -> str:
+    return _url_of(records[0].model.model_id, records[0].model.version)
+
+
+def _is_deployed(records: list[Kept]) -> bool:
+    return records[0].deployed_at is not None
+
+
+def _deployed_at(records: list[Kept]) -> datetime | None:
+    timestamp = records[0].deployed_at
+    if timestamp is None:
+        return None
+    return datetime.fromtimestamp(timestamp, UTC)
+
+
+def _granted(records: list[Kept]) -> list[str]:
+    return list(records[0].granted)
+
+
+def _parties_here(records: list[Kept]) -> list[str]:
+    return [record.model.party.label for record in records]
+
+
+def _bytes(records: list[Kept]) -> int:
+    total = 0
+    for record in records:
+        for part in record.model.parts:
+            total += sum(file.size for file in part.files)
+    return total
+
+
+def _of_model(attribute: str) -> Callable[[list[Kept]], Any]:
+    """Return a getter of an attribute that all models of a version share."""
+
+    def get(records: list[Kept]) -> Any:
+        return getattr(records[0].model, attribute)
+
+    return get
 
 
 _GRANTED = Annotated[
     list[str], Field(description="nodes that may use it beside its training's parties")
 ]
 _HERE = Annotated[list[str], Field(description="the parties whose parts are at this node")]
-brief = View(
+version_view = View(
     "Model",
-    model_id=(str, lambda kept: kept[0].model.model_id),
-    version=(str, lambda kept: kept[0].model.version),
-    deployed=(bool, lambda kept: kept[0].deployed_at is not None),
+    model_id=(str, _of_model("model_id")),
+    version=(str, _of_model("version")),
+    deployed=(bool, _is_deployed),
     deployed_at=(datetime | None, _deployed_at),
-    granted=(_GRANTED, lambda kept: list(kept[0].granted)),
-    here=(_HERE, lambda kept: [one.model.party.label for one in kept]),
-    imported=(bool, lambda kept: kept[0].model.imported),
-    job_id=(str, lambda kept: kept[0].model.job_id),
-    flow_id=(str, lambda kept: kept[0].model.flow_id),
-    created_at=(datetime, lambda kept: kept[0].model.created_at),
-    bytes=(
-        int,
-        lambda kept: sum(f.size for one in kept for part in one.model.parts for f in part.files),
-    ),
-    url=(str, lambda kept: _url(kept[0].model.model_id, kept[0].model.version)),
+    granted=(_GRANTED, _granted),
+    here=(_HERE, _parties_here),
+    imported=(bool, _of_model("imported")),
+    job_id=(str, _of_model("job_id")),
+    flow_id=(str, _of_model("flow_id")),
+    created_at=(datetime, _of_model("created_at")),
+    bytes=(int, _bytes),
+    url=(str, _url),
 )
-"""how a version is shown, which is a list of its parties' parts here"""
 _FULL = shape(
     "FullModel",
-    **brief.types,
+    **version_view.types,
     parties=[Party],
     models=[Object],
 )
+
+
+# ---------------------------------------------------------------- bodies
 
 
 class Deployment(Input):
@@ -132,60 +174,49 @@ def router(
     parts: AdminParts,
     limiter: CapacityLimiter,
 ) -> APIRouter:
-    """Return the paths whose bodies are small; requests to partners are made in threads of the limiter."""
+    """Return the paths with small bodies; requests to partners run in threads of the limiter."""
     paths = Paths()
 
-    def changed(
+    def change(
         request: Request,
         model_id: str,
         version: str,
-        change: Callable[[], list[Kept]],
+        apply: Callable[[], list[Kept]],
     ) -> Response:
-        before, after = brief(models.get(model_id, version)), brief(change())
-        keys = ("deployed", "granted")
-        noted(request, {key: before[key] for key in keys}, {key: after[key] for key in keys})
+        """Apply a change of who may use a version, and note it for the audit log."""
+        before = version_view(models.get(model_id, version))
+        after = version_view(apply())
+        noted(request, _usage(before), _usage(after))
         return Reply(after)
 
     @paths(
         "GET",
         "/models",
         "Models at this node, the newest version first",
-        paged("models", brief.model),
+        paged("models", version_view.model),
     )
     def listed(
         model_id: Annotated[str | None, Query(description="only versions of this model")] = None,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
-        versions: dict[tuple[str, str], list[Kept]] = {}
-        for one in models.all(model_id):
-            versions.setdefault((one.model.model_id, one.model.version), []).append(one)
-        return Reply(
-            page_of("models", versions.values(), _place, after, limit, brief, newest_first=True)
-        )
+        versions = _by_version(models.all(model_id))
+        page = page_of("models", versions, _page_key, after, limit, version_view, newest_first=True)
+        return Reply(page)
 
-    @paths("GET", ONE, "A version: its parties, and the files that lie here", _FULL)
+    @paths("GET", _VERSION, "A version: its parties, and the files that lie here", _FULL)
     def one(
         model_id: str,
         version: str,
         verify: bool = False,
     ) -> Response:
         """``verify``: compare the files with their checksums; ``damage`` then lists what is gone or changed."""
-        kept = models.get(model_id, version)
-        parts = {
-            one.model.party.label: [
-                part_as_dict(part) | part.address.as_dict() for part in one.model.parts
-            ]
-            for one in kept
-        }
-        shown = {
-            **brief(kept),
-            "parties": kept[0].model.parties,
-            "models": [{"party": party, "parts": own} for party, own in parts.items()],
-        }
-        return Reply({**shown, "damage": models.damaged(model_id, version)} if verify else shown)
+        content = _in_full(models.get(model_id, version))
+        if verify:
+            content["damage"] = models.damages(model_id, version)
+        return Reply(content)
 
-    @paths("POST", f"{ONE}/deploy", "Let jobs predict with a version", brief.model)
+    @paths("POST", f"{_VERSION}/deploy", "Let jobs predict with a version", version_view.model)
     def deploy(
         model_id: str,
         version: str,
@@ -195,71 +226,54 @@ def router(
         ] = Deployment(),
     ) -> Response:
         """The body is optional: ``nodes`` may use it beside the parties of its training."""
-        return changed(
-            request, model_id, version, lambda: models.deploy(model_id, version, body.nodes)
-        )
+        apply = partial(models.deploy, model_id, version, body.nodes)
+        return change(request, model_id, version, apply)
 
-    @paths("POST", f"{ONE}/undeploy", "Take no further predicting job with a version", brief.model)
+    @paths(
+        "POST",
+        f"{_VERSION}/undeploy",
+        "Take no further predicting job with a version",
+        version_view.model,
+    )
     def undeploy(
         request: Request,
         model_id: str,
         version: str,
         body: Empty = None,
     ) -> Response:
-        return changed(request, model_id, version, lambda: models.undeploy(model_id, version))
+        apply = partial(models.undeploy, model_id, version)
+        return change(request, model_id, version, apply)
 
     @paths(
         "DELETE",
-        ONE,
+        _VERSION,
         "Delete a version and its files, unless deployed or in use",
-        shape("DeletedModel", deleted=brief.model),
+        shape("DeletedModel", deleted=version_view.model),
     )
     def delete(
         request: Request,
         model_id: str,
         version: str,
     ) -> Response:
-        deleted = brief(models.delete(model_id, version))
+        deleted = version_view(models.delete(model_id, version))
         noted(request, deleted, None)
         return Reply({"deleted": deleted})
 
     @paths(
         "GET",
-        f"{ONE}/export",
+        f"{_VERSION}/export",
         "A version as a zip: a manifest with checksums, then the files",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/zip": {"schema": _ARCHIVE}}}},
+        responses=_ARCHIVE_RESPONSE,
     )
     def export(model_id: str, version: str) -> Response:
+        archive = models.export(model_id, version)
         headers = attachment(f"{model_id}-{version}.zip")
-        return StreamingResponse(
-            models.export(model_id, version), media_type="application/zip", headers=headers
-        )
-
-    def predict(
-        model_id: str,
-        version: str,
-        body: Prediction,
-    ) -> dict[str, Any]:
-        trained_by = models.get(model_id, version)[0].model.job_id
-        job = parts.store.jobs.find(trained_by)
-        if job is None or job.spec.initiator != parts.peers.node:
-            text = f"this node has no record of {trained_by} as its initiator and scheduling node"
-            raise NotFound(text, reason="TRAINING_UNKNOWN")
-        spec, changes, problems = model_rules.prediction(job.spec, model_id, version, body.datasets)
-        if problems:
-            raise Invalid(problems)
-        job_id = ""
-        if not body.dry_run:
-            new_id = parts.coordinator.new_id(spec.nodes)
-            job_id = parts.coordinator.submit(
-                replace(spec, job_id=new_id, trace_id=current_trace() or new_trace_id())
-            )
-        return {"job_id": job_id, "differences": [one._asdict() for one in changes]}
+        return StreamingResponse(archive, media_type="application/zip", headers=headers)
 
     @paths(
         "POST",
-        f"{ONE}/predict",
+        f"{_VERSION}/predict",
         "Predict with a version: its training again, with other tables",
         _PREDICTION,
     )
@@ -269,10 +283,8 @@ def router(
         body: Annotated[Prediction, Body(examples=[_EXAMPLE])],
     ) -> Response:
         """``differences``: what the job has that its training had not; ``job_id`` is empty for a dry run."""
-        made = await anyio.to_thread.run_sync(
-            lambda: predict(model_id, version, body), limiter=limiter
-        )
-        return Reply(made)
+        submit = partial(_predict, models, parts, model_id, version, body)
+        return Reply(await anyio.to_thread.run_sync(submit, limiter=limiter))
 
     return paths.router
 
@@ -282,14 +294,14 @@ def import_router(
     storage: Storages,
     largest: int,
 ) -> APIRouter:
-    """Return the path that takes an archive of at most so many bytes; it limits its body itself."""
+    """Return the path for importing an archive of at most ``largest`` bytes, which it checks itself."""
     paths = Paths()
 
     @paths(
         "POST",
         "/models/import",
         "Add a version from an archive that another node exported",
-        brief.model,
+        version_view.model,
         openapi_extra=_ARCHIVE_BODY,
     )
     async def take_in(request: Request) -> Response:
@@ -297,8 +309,9 @@ def import_router(
         staging = await run_in_threadpool(storage.staging)
         try:
             file = staging.folder / "archive.zip"
-            await _save(request, file, largest)
-            return Reply(brief(await run_in_threadpool(models.import_archive, file, largest)))
+            await save_body(request, file, largest)
+            records = await run_in_threadpool(models.import_archive, file, largest)
+            return Reply(version_view(records))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_threadpool(staging.close)
@@ -306,12 +319,12 @@ def import_router(
     return paths.router
 
 
-async def _save(
+async def save_body(
     request: Request,
     path: Path,
     largest: int,
 ) -> None:
-    """Write the body into a file. Raises `TooLarge`."""
+    """Write the body of a request to a file. Raises `TooLarge` beyond ``largest`` bytes."""
     size = 0
     async with await anyio.open_file(path, "wb") as file:
         async for data in request.stream():
@@ -321,22 +334,82 @@ async def _save(
             await file.write(data)
 
 
-def _place(kept: list[Kept]) -> tuple[str, str, str]:
-    first = kept[0].model
-    return (
-        first.created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        first.model_id,
-        first.version,
+def _predict(
+    models: Models,
+    parts: AdminParts,
+    model_id: str,
+    version: str,
+    body: Prediction,
+) -> dict[str, Any]:
+    """Submit the prediction, unless it is a dry run; return its id and its differences.
+
+    Raises `NotFound` if this node did not initiate the training, `Invalid`.
+    """
+    training_id = models.get(model_id, version)[0].model.job_id
+    training = parts.store.jobs.find(training_id)
+    if training is None or training.spec.initiator != parts.peers.node:
+        text = f"this node has no record of {training_id} as its initiator and scheduling node"
+        raise NotFound(text, reason="TRAINING_UNKNOWN")
+    spec, changes, problems = model_rules.prediction(
+        training.spec, model_id, version, body.datasets
     )
+    if problems:
+        raise Invalid(problems)
+    job_id = ""
+    if not body.dry_run:
+        new_id = parts.coordinator.new_id(spec.nodes)
+        trace_id = current_trace() or new_trace_id()
+        job_id = parts.coordinator.submit(replace(spec, job_id=new_id, trace_id=trace_id))
+    return {
+        "job_id": job_id,
+        "differences": [change._asdict() for change in changes],
+    }
+
+
+def _by_version(records: Iterable[Kept]) -> Iterable[list[Kept]]:
+    """Group records by model and version."""
+    versions: dict[tuple[str, str], list[Kept]] = {}
+    for record in records:
+        key = (record.model.model_id, record.model.version)
+        versions.setdefault(key, []).append(record)
+    return versions.values()
+
+
+def _page_key(records: list[Kept]) -> tuple[str, str, str]:
+    model = records[0].model
+    created_at = model.created_at.astimezone(UTC).isoformat(timespec="microseconds")
+    return created_at, model.model_id, model.version
+
+
+def _usage(version: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a version that say who may use it."""
+    return {
+        "deployed": version["deployed"],
+        "granted": version["granted"],
+    }
+
+
+def _in_full(records: list[Kept]) -> dict[str, Any]:
+    """Return a version with its parties, and the parts and files at this node."""
+    models = []
+    for record in records:
+        parts = [part_as_dict(part) | part.address.as_dict() for part in record.model.parts]
+        models.append({"party": record.model.party.label, "parts": parts})
+    return {
+        **version_view(records),
+        "parties": records[0].model.parties,
+        "models": models,
+    }
 
 
 def model_of(spec: JobSpec) -> dict[str, Any] | None:
-    """Return which version a job trains or predicts with; None where it concerns no model."""
+    """Return the version that a job trains or predicts with; None for a job without model."""
     name = model_rules.named(spec)
-    if not name.predicts and not model_rules.makes_model(spec):
+    uses_model = name.predicts or model_rules.makes_model(spec)
+    if not uses_model:
         return None
     return {
         "model_id": name.model_id,
         "version": name.version,
-        "url": _url(name.model_id, name.version),
+        "url": _url_of(name.model_id, name.version),
     }

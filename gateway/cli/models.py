@@ -11,6 +11,7 @@ from bfia_gateway_client.calls import path_of
 from gateway.cli import options
 from gateway.cli.client import EXIT_BAD_INPUT, CallFailed, Client, opened
 from gateway.cli.command import (
+    Columns,
     Output,
     amount,
     command,
@@ -34,29 +35,26 @@ Version = Annotated[str, typer.Argument(help="Its version.")]
 @command(commands, "list", options=options.paged())
 def list_models(node: Client, **page: Any) -> Output:
     """List the versions stored here, the newest first."""
-    found = node.get("/api/v1/models", **page)
-    yield found
-    columns = {
+    page_of_models = node.get("/api/v1/models", **page)
+    yield page_of_models
+    job_ids = [version["job_id"] for version in page_of_models["models"]]
+    short_ids = dict(zip(job_ids, short(job_ids), strict=True))
+
+    def origin(version: Mapping[str, Any]) -> str:
+        if version["imported"]:
+            return "imported"
+        return str(short_ids[version["job_id"]])
+
+    columns: Columns = {
         "model": "model_id",
         "version": "version",
         "parties here": "here",
         "deployed": "deployed",
+        "from": origin,
+        "made (UTC)": when("created_at"),
+        "size": size("bytes"),
     }
-    jobs = [one["job_id"] for one in found["models"]]
-    ids = dict(zip(jobs, short(jobs), strict=True))
-    origin = {"from": lambda one: "imported" if one["imported"] else ids[one["job_id"]]}
-    more = {"made (UTC)": when("created_at"), "size": size("bytes")}
-    listing(
-        found,
-        "models",
-        "version",
-        {
-            **columns,
-            **origin,
-            **more,
-        },
-        spare=("from", "deployed"),
-    )
+    listing(page_of_models, "models", "version", columns, spare=("from", "deployed"))
 
 
 @command(commands, "show", "credit 3 --verify")
@@ -70,21 +68,13 @@ def show_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a version with its parties and files; with --verify the exit code is 1 if one is gone or changed."""
-    found = node.get(path_of("models", model_id, version), verify=verify)
+    model = node.get(path_of("models", model_id, version), verify=verify)
     if as_json:
-        print_json(found)
+        print_json(model)
     else:
-        _print_model(found)
-        parties = ", ".join(f"{p['role']}.{p['index']} at {p['node']}" for p in found["parties"])
-        say(f"trained by {parties} in {found['job_id']}")
-        rows = [
-            [m["party"], p["task"], p["component"], f["name"], amount(f["size"]), f["sha256"]]
-            for m in found["models"]
-            for p in m["parts"]
-            for f in p["files"]
-        ]
-        table("", ["party", "task", "component", "file", "size", "sha256"], rows)
-    if damage := found.get("damage"):
+        _print_in_full(model)
+    damage = model.get("damage")
+    if damage:
         raise CallFailed("\n".join(damage), reason="MODEL_DAMAGED")
     if verify and not as_json:
         say("every file is as it was when the model was saved")
@@ -112,24 +102,25 @@ def predict(
 
     Shows what differs from the training; --dry-run creates no job.
     """
-    datasets = dict(_table_of(one) for one in data)
+    datasets = dict(_parse_table(text) for text in data)
     body = {"datasets": datasets, "dry_run": dry_run}
-    found = node.post(path_of("models", model_id, version, "predict"), body)
-    yield found
-    rows = [
-        [one["path"], compact(one["before"]), compact(one["after"])] for one in found["differences"]
-    ]
+    prediction = node.post(path_of("models", model_id, version, "predict"), body)
+    yield prediction
+    rows = []
+    for change in prediction["differences"]:
+        rows.append([change["path"], compact(change["before"]), compact(change["after"])])
     table("differs from the training", ["where", "training", "prediction"], rows)
-    say(
-        f"{found['job_id']}; watch it with: bfia-gateway job watch {quote(found['job_id'])}"
-        if found["job_id"]
-        else "nothing was created"
-    )
+    job_id = prediction["job_id"]
+    if job_id:
+        say(f"{job_id}; watch it with: bfia-gateway job watch {quote(job_id)}")
+    else:
+        say("nothing was created")
 
 
-def _table_of(text: str) -> tuple[str, str]:
-    party, found, table_id = text.partition("=")
-    if not (party and found and table_id):
+def _parse_table(text: str) -> tuple[str, str]:
+    """Return the party and the table of an option. Raises `CallFailed`."""
+    party, separator, table_id = text.partition("=")
+    if not (party and separator and table_id):
         raise CallFailed(
             f"--data {text!r} must be PARTY=NAMESPACE#NAME, as in guest.0=bank#september",
             EXIT_BAD_INPUT,
@@ -150,11 +141,12 @@ def deploy(
     ] = None,
 ) -> Output:
     """Let jobs predict with a version. Without --node, earlier grants stay."""
-    found = node.post(
-        path_of("models", model_id, version, "deploy"), {"nodes": node_id} if node_id else None
-    )
-    yield found
-    _print_model(found)
+    body = None
+    if node_id:
+        body = {"nodes": node_id}
+    model = node.post(path_of("models", model_id, version, "deploy"), body)
+    yield model
+    _print_model(model)
 
 
 @command(commands, "undeploy", "credit 3")
@@ -164,9 +156,9 @@ def undeploy(
     version: Version,
 ) -> Output:
     """Take no further job that predicts with a version; those under way continue."""
-    found = node.post(path_of("models", model_id, version, "undeploy"))
-    yield found
-    _print_model(found)
+    model = node.post(path_of("models", model_id, version, "undeploy"))
+    yield model
+    _print_model(model)
 
 
 @command(commands, "export", "credit 3 -o credit-3.zip")
@@ -190,14 +182,10 @@ def import_model(
     from bfia_gateway_client.wire import File
 
     with opened(archive) as file:
-        found = node.call(
-            "POST",
-            "/api/v1/models/import",
-            file=File(archive.name, file, "application/zip"),
-            timeout=None,
-        )
-    yield found
-    _print_model(found)
+        upload = File(archive.name, file, "application/zip")
+        model = node.call("POST", "/api/v1/models/import", file=upload, timeout=None)
+    yield model
+    _print_model(model)
 
 
 @command(commands, "delete", "credit 3")
@@ -211,9 +199,27 @@ def delete_model(
     say(f"deleted version {version} of model {model_id}")
 
 
-def _print_model(found: Mapping[str, Any]) -> None:
-    state = "deployed" if found["deployed"] else "not deployed"
-    more = f", also for {', '.join(found['granted'])}" if found["granted"] else ""
+def _print_in_full(model: Mapping[str, Any]) -> None:
+    _print_model(model)
+    trainers = [f"{p['role']}.{p['index']} at {p['node']}" for p in model["parties"]]
+    parties = ", ".join(trainers)
+    say(f"trained by {parties} in {model['job_id']}")
+    table("", ["party", "task", "component", "file", "size", "sha256"], _file_rows(model))
+
+
+def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
+    for party in model["models"]:
+        for part in party["parts"]:
+            origin = [party["party"], part["task"], part["component"]]
+            for file in part["files"]:
+                rows.append([*origin, file["name"], amount(file["size"]), file["sha256"]])
+    return rows
+
+
+def _print_model(model: Mapping[str, Any]) -> None:
+    state = "deployed" if model["deployed"] else "not deployed"
+    more = f", also for {', '.join(model['granted'])}" if model["granted"] else ""
     say(
-        f"version {found['version']} of model {found['model_id']} ({', '.join(found['here'])}): {state}{more}"
+        f"version {model['version']} of model {model['model_id']} ({', '.join(model['here'])}): {state}{more}"
     )

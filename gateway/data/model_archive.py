@@ -1,7 +1,8 @@
 """The archive in which a model travels from one node to another: a zip of ``manifest.json`` and the files.
 
-The manifest names every file with size and sha256. A member is called ``guest.0/1/data_0`` (party, number of the
-part, file); no other member is allowed, and none of the archive's own names becomes a path.
+The manifest names every file with its size and sha256. A member is called ``guest.0/1/data_0`` (party,
+number of the part, file); any other member is refused. Names in an archive never become paths, and
+its sizes are checked before anything is unpacked.
 """
 
 import hashlib
@@ -10,12 +11,12 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,38 +31,54 @@ from gateway.domain.spec import Party
 from gateway.errors import Invalid, problems_of
 
 MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 16 * 1024 * 1024
+LARGEST_MANIFEST = 16 * 1024 * 1024  # bytes
 MOST_MEMBERS = 100_000
+# Bytes of the zip's directory. zipfile reads it as a whole, and its objects take ten times the memory.
 LARGEST_DIRECTORY = 16 * 1024 * 1024
-"""bytes of the archive's list of its members, which is read as a whole; each takes ten times as much in memory"""
+
 _FORMAT = "bfia-gateway model 1"
-_CHUNK = 1024 * 1024
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_CHUNK = 1024 * 1024  # bytes copied at a time
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MEMBERS_NAMED = 5  # in an error about compression
+_FILES_NAMED = 20  # in an error about a part's files
+
+# Errors that zipfile raises for a damaged archive.
 _UNREADABLE = (
-    *(
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-        zlib.error,
-        struct.error,
-        NotImplementedError,
-        RuntimeError,
-    ),
-    *(EOFError, ValueError, OverflowError, OSError),
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    OverflowError,
+    OSError,
 )
-"""what zipfile raises for a damaged archive"""
 
 
-class _Strict(BaseModel):
+class _Member(NamedTuple):
+    """A file of a model and its name in the archive."""
+
+    name: str
+    part: Address
+    file: FileSum
+
+
+# ---------------------------------------------------------------- manifest
+
+
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _File(_Strict):
+class _FileEntry(_Entry):
     name: str = Field(pattern=r"^(data_(0|[1-9][0-9]{0,8})|metadata)$")
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class _Part(_Strict):
+class _PartEntry(_Entry):
     task: str
     provider: str
     provider_version: str
@@ -69,59 +86,63 @@ class _Part(_Strict):
     key: str
     output: str
     parameters: dict[str, Any]
-    files: list[_File] = Field(min_length=1)
+    files: list[_FileEntry] = Field(min_length=1)
 
 
-class _Party(_Strict):
+class _PartyEntry(_Entry):
     role: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
     index: int = Field(ge=0, lt=10**9)
     node: str = Field(min_length=1, max_length=255)
 
 
-class _PartyParts(_Strict):
+class _ModelEntry(_Entry):
     role: str
     index: int
-    parts: list[_Part] = Field(min_length=1)
+    parts: list[_PartEntry] = Field(min_length=1)
 
 
-_Created = Annotated[
+_CreatedAt = Annotated[
     AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(2108, 1, 1, tzinfo=UTC))
 ]
 
 
-class _Manifest(_Strict):
+class _Manifest(_Entry):
     format: Literal["bfia-gateway model 1"]
     model_id: str
     version: str
     job_id: str = Field(max_length=LONGEST_ID)
     flow_id: str = Field(max_length=LARGEST_NAME)
-    created_at: _Created
-    parties: list[_Party] = Field(min_length=1)
-    models: list[_PartyParts] = Field(min_length=1)
+    created_at: _CreatedAt
+    parties: list[_PartyEntry] = Field(min_length=1)
+    models: list[_ModelEntry] = Field(min_length=1)
+
+
+# ---------------------------------------------------------------- writing
 
 
 def write(storage: Storage, models: Sequence[PartyModel]) -> Iterator[bytes]:
-    """Yield the archive of a version's parts. The same parts give the same bytes."""
-    out = Sink()
-    with zipfile.ZipFile(out, "w") as archive:  # type: ignore[call-overload]
-        archive.writestr(
-            zipfile.ZipInfo(MANIFEST),
-            json.dumps(_manifest_of(models), ensure_ascii=False, indent=1),
-        )
-        yield out.take()
-        for member, place, file in _members(models):
+    """Yield the archive of a version, given one model per party. Equal models give equal bytes."""
+    sink = Sink()
+    with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload]
+        manifest = json.dumps(_manifest_of(models), ensure_ascii=False, indent=1)
+        archive.writestr(zipfile.ZipInfo(MANIFEST), manifest)
+        yield sink.take()
+        for member in _members(models):
             with (
-                storage.open_file(place, file.name) as source,
-                archive.open(zipfile.ZipInfo(member), "w", force_zip64=True) as target,
+                storage.open_file(member.part, member.file.name) as source,
+                archive.open(zipfile.ZipInfo(member.name), "w", force_zip64=True) as target,
             ):
                 while data := source.read(_CHUNK):
                     target.write(data)
-                    yield out.take()
-    yield out.take()
+                    yield sink.take()
+    yield sink.take()
 
 
 def part_as_dict(part: ModelPart) -> dict[str, Any]:
-    """Return a part without its address, which is each node's own affair."""
+    """Return a part for JSON, without its address, which differs from node to node."""
+    files = []
+    for file in part.files:
+        files.append({"name": file.name, "size": file.size, "sha256": file.sha256})
     return {
         "task": part.task,
         "provider": part.component.provider,
@@ -130,132 +151,142 @@ def part_as_dict(part: ModelPart) -> dict[str, Any]:
         "key": part.key,
         "output": part.output,
         "parameters": dict(part.parameters),
-        "files": [
-            {
-                "name": f.name,
-                "size": f.size,
-                "sha256": f.sha256,
-            }
-            for f in part.files
-        ],
+        "files": files,
     }
 
 
 def _manifest_of(models: Sequence[PartyModel]) -> dict[str, Any]:
+    """Return the content of the manifest, in the form of `_Manifest`."""
     first = models[0]
     return {
         "format": _FORMAT,
-        **{name: getattr(first, name) for name in ("model_id", "version", "job_id", "flow_id")},
+        "model_id": first.model_id,
+        "version": first.version,
+        "job_id": first.job_id,
+        "flow_id": first.flow_id,
         "created_at": first.created_at.isoformat(),
-        "parties": [
-            {
-                "role": p.role,
-                "index": p.index,
-                "node": p.node,
-            }
-            for p in first.parties
-        ],
-        "models": [
-            {
-                "role": m.party.role,
-                "index": m.party.index,
-                "parts": [part_as_dict(p) for p in m.parts],
-            }
-            for m in models
-        ],
+        "parties": [_party_as_dict(party) for party in first.parties],
+        "models": [_model_as_dict(model) for model in models],
     }
 
 
-def _members(models: Sequence[PartyModel]) -> Iterator[tuple[str, Address, FileSum]]:
-    """Yield every file of the parts: its name in the archive, where its part lies, and what it is like."""
+def _party_as_dict(party: Party) -> dict[str, Any]:
+    return {
+        "role": party.role,
+        "index": party.index,
+        "node": party.node,
+    }
+
+
+def _model_as_dict(model: PartyModel) -> dict[str, Any]:
+    return {
+        "role": model.party.role,
+        "index": model.party.index,
+        "parts": [part_as_dict(part) for part in model.parts],
+    }
+
+
+def _members(models: Sequence[PartyModel]) -> Iterator[_Member]:
+    """Yield every file of the models with its name in the archive."""
     for model in models:
         for number, part in enumerate(model.parts):
             for file in part.files:
-                yield f"{model.party.label}/{number}/{file.name}", part.address, file
+                name = f"{model.party.label}/{number}/{file.name}"
+                yield _Member(name, part.address, file)
 
 
 class Sink:
-    """A file that can only be written to; what was written is taken out again."""
+    """A write-only file that keeps its content until the next `take`."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Keep some bytes."""
+        """Append some bytes."""
         self._data += data
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: there is nothing to wait for."""
+        """Do nothing; zipfile calls this."""
 
     def take(self) -> bytes:
-        """Return what was written since the last time."""
+        """Remove and return the bytes written since the last call."""
         data = bytes(self._data)
         self._data.clear()
         return data
 
 
+# ---------------------------------------------------------------- reading
+
+
 def read(path: Path) -> list[PartyModel]:
-    """Return what the manifest says, once it agrees with the members. Raises `Invalid` with every problem."""
-    with _opened(path) as archive:
-        manifest = _manifest(archive)
-        if problems := list(_inconsistencies(manifest)):
+    """Return the models that an archive describes, without unpacking their files.
+
+    Raises `Invalid` with every contradiction inside the manifest, or between it and the members.
+    """
+    with _open_archive(path) as archive:
+        manifest = _read_manifest(archive)
+        problems = list(_manifest_problems(manifest))
+        if problems:
             raise Invalid(problems, reason="ARCHIVE_INVALID")
-        models = [_model(manifest, parts) for parts in manifest.models]
-        if problems := list(
-            _differences(archive, {member: file.size for member, _, file in _members(models)})
-        ):
+        models = [_model_of(manifest, entry) for entry in manifest.models]
+        problems = list(_member_problems(archive, models))
+        if problems:
             raise Invalid(problems, reason="ARCHIVE_INVALID")
     return models
 
 
 @contextmanager
-def unpacked(
+def unpack(
     path: Path,
     models: Sequence[PartyModel],
     storage: Storages,
 ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Unpack the files aside; entering what this gives stores all of them or none. Raises `Invalid`."""
-    with ExitStack() as stack, _opened(path) as archive:
-        places = {
-            part.address: stack.enter_context(storage.staging()) for m in models for part in m.parts
-        }
-        for member, place, file in _members(models):
-            _extract(archive, member, file, places[place].table / file.name)
-        yield partial(_in_place, storage, places)
+    """Unpack the models' files into staging folders, and yield a function that publishes them.
+
+    Entering the context that this function returns publishes all parts or none. Raises `Invalid`.
+    """
+    with ExitStack() as stack, _open_archive(path) as archive:
+        stagings: dict[Address, Staging] = {}
+        for model in models:
+            for part in model.parts:
+                stagings[part.address] = stack.enter_context(storage.staging())
+        for member in _members(models):
+            target = stagings[member.part].table / member.file.name
+            _extract(archive, member, target)
+        yield partial(_publish, storage, stagings)
 
 
 @contextmanager
-def _in_place(storage: Storages, places: dict[Address, Staging]) -> Iterator[None]:
+def _publish(storage: Storages, stagings: Mapping[Address, Staging]) -> Iterator[None]:
     with ExitStack() as stack:
-        for address, staging in places.items():
+        for address, staging in stagings.items():
             stack.enter_context(storage.published(staging, address, overwrite=True))
         yield
 
 
-def _extract(
-    archive: zipfile.ZipFile,
-    member: str,
-    file: FileSum,
-    target: Path,
-) -> None:
-    digest, size = hashlib.sha256(), 0
+def _extract(archive: zipfile.ZipFile, member: _Member, target: Path) -> None:
+    """Write a member to a file and check it. Reads at most one chunk beyond the expected size."""
+    digest = hashlib.sha256()
+    size = 0
+    expected = member.file
     with target.open("xb") as out:
         try:
-            with archive.open(member) as source:
-                while size <= file.size and (data := source.read(_CHUNK)):
+            with archive.open(member.name) as source:
+                while size <= expected.size and (data := source.read(_CHUNK)):
                     size += len(data)
                     digest.update(data)
                     out.write(data)
         except _UNREADABLE as error:
-            raise _invalid(member, "cannot be read", str(error)) from error
-    if size != file.size or digest.hexdigest() != file.sha256:
-        rule = f"must have {file.size} bytes with sha256 {file.sha256}"
-        raise Invalid([Problem(member, rule, digest.hexdigest())], reason="CHECKSUM_MISMATCH")
+            raise _invalid(member.name, "cannot be read", str(error)) from error
+    if size != expected.size or digest.hexdigest() != expected.sha256:
+        rule = f"must have {expected.size} bytes with sha256 {expected.sha256}"
+        problem = Problem(member.name, rule, digest.hexdigest())
+        raise Invalid([problem], reason="CHECKSUM_MISMATCH")
 
 
-class _Bounded(io.FileIO):
-    """A file that is read in small pieces, whatever the archive says of its own size."""
+class _BoundedReads(io.FileIO):
+    """A file that refuses large reads, whose size zipfile takes from the archive."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:
@@ -264,23 +295,21 @@ class _Bounded(io.FileIO):
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    with _Bounded(path) as file:
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _BoundedReads(path) as file:
         try:
             archive = zipfile.ZipFile(file)
         except _UNREADABLE as error:
             raise _invalid("(archive)", "is not a zip archive", str(error)) from error
-        odd = [info.filename for info in archive.infolist() if info.compress_type not in _METHODS]
-        if odd or len(archive.infolist()) > MOST_MEMBERS:
-            raise _invalid(
-                "(archive)",
-                f"must have at most {MOST_MEMBERS} members, stored or deflated",
-                odd[:5],
-            )
+        members = archive.infolist()
+        unsupported = [info.filename for info in members if info.compress_type not in _COMPRESSIONS]
+        if unsupported or len(members) > MOST_MEMBERS:
+            rule = f"must have at most {MOST_MEMBERS} members, stored or deflated"
+            raise _invalid("(archive)", rule, unsupported[:_MEMBERS_NAMED])
         yield archive
 
 
-def _manifest(archive: zipfile.ZipFile) -> _Manifest:
+def _read_manifest(archive: zipfile.ZipFile) -> _Manifest:
     try:
         with archive.open(MANIFEST) as file:
             data = file.read(LARGEST_MANIFEST + 1)
@@ -291,9 +320,10 @@ def _manifest(archive: zipfile.ZipFile) -> _Manifest:
     try:
         return _Manifest.model_validate_json(data)
     except ValidationError as error:
-        problems = problems_of(error.errors(include_url=False), _Manifest)
-        named = [one._replace(path=f"{MANIFEST}.{one.path}") for one in problems]
-        raise Invalid(named, reason="ARCHIVE_INVALID") from error
+        problems = []
+        for problem in problems_of(error.errors(include_url=False), _Manifest):
+            problems.append(problem._replace(path=f"{MANIFEST}.{problem.path}"))
+        raise Invalid(problems, reason="ARCHIVE_INVALID") from error
 
 
 def _invalid(
@@ -304,71 +334,78 @@ def _invalid(
     return Invalid([Problem(path, rule, got)], reason="ARCHIVE_INVALID")
 
 
-def _inconsistencies(manifest: _Manifest) -> Iterator[Problem]:
-    """Find what the manifest's form alone does not tell."""
+def _manifest_problems(manifest: _Manifest) -> Iterator[Problem]:
+    """Yield the contradictions that the types of a manifest allow."""
     for key in ("model_id", "version"):
         text = getattr(manifest, key)
-        if rule := id_rule(text):
+        rule = id_rule(text)
+        if rule:
             yield Problem(f"{MANIFEST}.{key}", rule, text)
-    parties = {(p.role, p.index) for p in manifest.parties}
-    owners = {(m.role, m.index) for m in manifest.models}
-    if len(owners) != len(manifest.models) or not owners <= parties:
-        yield Problem(
-            f"{MANIFEST}.models", "must name each of the parties at most once, and no other"
-        )
-    for i, owner in enumerate(manifest.models):
-        for j, part in enumerate(owner.parts):
-            data = sorted(f.name for f in part.files if f.name != METADATA)
-            metadata = len(part.files) - len(data)
-            if not data or data != sorted(f"data_{n}" for n in range(len(data))) or metadata > 1:
+    parties = {(party.role, party.index) for party in manifest.parties}
+    owners = {(model.role, model.index) for model in manifest.models}
+    if len(owners) < len(manifest.models) or not owners <= parties:
+        rule = "must name each of the parties at most once, and no other"
+        yield Problem(f"{MANIFEST}.models", rule)
+    for i, model in enumerate(manifest.models):
+        for j, part in enumerate(model.parts):
+            names = [file.name for file in part.files]
+            if not _are_part_files(names):
+                path = f"{MANIFEST}.models[{i}].parts[{j}].files"
                 rule = "must name data_0, data_1, … without a gap, and each file once"
-                yield Problem(
-                    f"{MANIFEST}.models[{i}].parts[{j}].files",
-                    rule,
-                    [f.name for f in part.files[:20]],
-                )
+                yield Problem(path, rule, names[:_FILES_NAMED])
 
 
-def _model(manifest: _Manifest, owner: _PartyParts) -> PartyModel:
-    key = hashlib.sha256(f"{manifest.model_id}\n{manifest.version}".encode()).hexdigest()[:32]
-    parties = tuple(Party(p.role, p.index, p.node) for p in manifest.parties)
-    party = next(p for p in parties if (p.role, p.index) == (owner.role, owner.index))
-    parts = tuple(
-        ModelPart(
-            part.task,
-            ComponentRef(part.provider, part.provider_version, part.component),
-            part.key,
-            part.output,
-            Address(f"model-{key}", f"{party.label}-{number}"),
-            tuple(FileSum(f.name, f.size, f.sha256) for f in part.files),
-            part.parameters,
-        )
-        for number, part in enumerate(owner.parts)
-    )
-    same = {
-        name: getattr(manifest, name)
-        for name in ("model_id", "version", "job_id", "flow_id", "created_at")
-    }
+def _are_part_files(names: Sequence[str]) -> bool:
+    """Return whether these are data_0, data_1, … and optionally the metadata, in any order."""
+    data = {name for name in names if name != METADATA}
+    expected = {f"data_{number}" for number in range(len(data))}
+    return bool(data) and data == expected and len(set(names)) == len(names)
+
+
+def _model_of(manifest: _Manifest, entry: _ModelEntry) -> PartyModel:
+    parties = tuple(Party(party.role, party.index, party.node) for party in manifest.parties)
+    party = next(p for p in parties if (p.role, p.index) == (entry.role, entry.index))
+    version_key = f"{manifest.model_id}\n{manifest.version}".encode()
+    namespace = f"model-{hashlib.sha256(version_key).hexdigest()[:32]}"
+    parts = []
+    for number, part in enumerate(entry.parts):
+        address = Address(namespace, f"{party.label}-{number}")
+        parts.append(_part_of(part, address))
     return PartyModel(
+        model_id=manifest.model_id,
+        version=manifest.version,
         party=party,
         parties=parties,
-        parts=parts,
+        job_id=manifest.job_id,
+        flow_id=manifest.flow_id,
+        created_at=manifest.created_at,
+        parts=tuple(parts),
         imported=True,
-        **same,
     )
 
 
-def _differences(archive: zipfile.ZipFile, sizes: dict[str, int]) -> Iterator[Problem]:
-    """Compare the members with what the manifest names."""
-    there = {
-        info.filename: info.file_size for info in archive.infolist() if info.filename != MANIFEST
-    }
-    if len(there) + 1 != len(archive.infolist()):
+def _part_of(entry: _PartEntry, address: Address) -> ModelPart:
+    return ModelPart(
+        task=entry.task,
+        component=ComponentRef(entry.provider, entry.provider_version, entry.component),
+        key=entry.key,
+        output=entry.output,
+        address=address,
+        files=tuple(FileSum(file.name, file.size, file.sha256) for file in entry.files),
+        parameters=entry.parameters,
+    )
+
+
+def _member_problems(archive: zipfile.ZipFile, models: Sequence[PartyModel]) -> Iterator[Problem]:
+    """Yield the differences between the archive's members and the files of its manifest."""
+    expected = {member.name: member.file.size for member in _members(models)}
+    actual = {info.filename: info.file_size for info in archive.infolist()}
+    if len(actual) < len(archive.infolist()):
         yield Problem("(archive)", "must have each member once")
-    for name in there.keys() | sizes.keys():
-        if name not in sizes:
+    del actual[MANIFEST]
+    for name in actual.keys() | expected.keys():
+        if name not in expected:
             yield Problem(name, "is not in the manifest")
-        elif there.get(name) != sizes[name]:
-            yield Problem(
-                name, f"must have the {sizes[name]} bytes that the manifest says", there.get(name)
-            )
+        elif actual.get(name) != expected[name]:
+            rule = f"must have the {expected[name]} bytes that the manifest says"
+            yield Problem(name, rule, actual.get(name))

@@ -1,7 +1,7 @@
 """Use cases of models: permission to predict, inputs of tasks, deploy, delete, export, import.
 
-A model's files stay at the place to which its training or an import wrote them, and never change.
-The row in the database makes them a model.
+A model's files stay at the address to which its training or an import wrote them, and never change.
+They are a model as long as the database has a record of it.
 """
 
 import time
@@ -24,9 +24,15 @@ from gateway.store.models import SqlModels
 from provider_registry.model import Component
 from provider_registry.values import match_inputs
 
-_AT = "config.job_params.common"
-_KEEPER_SECONDS = 1.0  # for which the addresses that models need are cached
+_COMMON = "config.job_params.common"  # path of the problems in a job
+_CACHE_SECONDS = 1.0  # lifetime of the cached addresses in use
+# Refusals because of the version; all others are because of the model.
+_FIELD_OF = {
+    "MODEL_VERSION_TAKEN": "model_version",
+    "MODEL_NOT_DEPLOYED": "model_version",
+}
 _MAX_NAMED = 5  # jobs or damages named in an error
+_MAX_TASKS = 20  # tasks named in an error
 
 
 class Refusal(NamedTuple):
@@ -42,13 +48,14 @@ class Models:
     def __init__(
         self,
         node: NodeId,
-        kept: SqlModels,
+        records: SqlModels,
         storage: Storages,
         unfinished: Callable[[], Iterable[JobSpec]],
         clock: Clock,
     ) -> None:
+        """``unfinished`` returns the jobs at this node that have not ended."""
         self._node = node
-        self._kept = kept
+        self._records = records
         self._storage = storage
         self._unfinished = unfinished
         self._clock = clock
@@ -58,16 +65,27 @@ class Models:
 
     def refusal(self, spec: JobSpec) -> Refusal | None:
         """Return this node's refusal of a job because of its model (a MODEL_… reason), or None."""
+        if models.named(spec).predicts:
+            return self._prediction_refusal(spec)
+        if models.makes_model(spec):
+            return self._training_refusal(spec)
+        return None
+
+    def _training_refusal(self, spec: JobSpec) -> Refusal | None:
+        """Return the refusal of a training whose model version another job has made."""
         name = models.named(spec)
-        if not name.predicts and not models.makes_model(spec):
-            return None
-        versions = self._kept.find(name.model_id, name.version)
         what = f"version {name.version} of model {name.model_id}"
-        if not name.predicts:
-            if any(version.model.job_id != spec.job_id for version in versions):
+        for version in self._records.find(name.model_id, name.version):
+            if version.model.job_id != spec.job_id:
                 text = f"{what} is another job's already"
                 return _refusal("MODEL_VERSION_TAKEN", text, name.version)
-            return None
+        return None
+
+    def _prediction_refusal(self, spec: JobSpec) -> Refusal | None:
+        """Return the refusal of a prediction because of the models of its parties at this node."""
+        name = models.named(spec)
+        what = f"version {name.version} of model {name.model_id}"
+        versions = self._records.find(name.model_id, name.version)
         is_used = False
         for party in spec.parties_at(self._node):
             version = _of_party(versions, party)
@@ -84,7 +102,8 @@ class Models:
             trained_tasks = {part.task for version in versions for part in version.model.parts}
             tasks = ", ".join(sorted(trained_tasks))
             text = f"no task of the flow is called, or has the component of, a task that trained {what}: {tasks}"
-            return _refusal("MODEL_NOT_USED", text, [node.name for node in spec.dag.nodes][:20])
+            task_names = [node.name for node in spec.dag.nodes]
+            return _refusal("MODEL_NOT_USED", text, task_names[:_MAX_TASKS])
         return None
 
     def _party_refusal(
@@ -118,18 +137,19 @@ class Models:
     ) -> dict[str, Address]:
         """Return the model's files for a task of a predicting job, by the names of its inputs.
 
-        A file that matches no input has the name of the output that it was.
+        A file without a matching input keeps the name of the output that the training wrote.
         """
         name = models.named(spec)
         if not name.predicts:
             return {}
-        version = _of_party(self._kept.find(name.model_id, name.version), party)
+        version = _of_party(self._records.find(name.model_id, name.version), party)
         if version is None:
             return {}
         parts = {}
         for part in models.part_for(version.model, node):
             parts[f"{part.task}.{part.output}"] = part
-        input_names = match_inputs([("model", label) for label in parts], component.inputs)
+        categories = [("model", label) for label in parts]
+        input_names = match_inputs(categories, component.inputs)
         inputs = {}
         for label, part in parts.items():
             inputs[input_names.get(label, part.output)] = part.address
@@ -139,21 +159,24 @@ class Models:
 
     def all(self, model_id: str | None = None) -> list[Kept]:
         """Return all versions, newest first, one entry per party."""
-        return self._kept.all(model_id)
+        return self._records.all(model_id)
 
     def get(self, model_id: str, version: str) -> list[Kept]:
-        """Return a version here, one entry per party. Raises `NotFound`."""
-        party_models = self._kept.find(model_id, version)
-        if not party_models:
+        """Return a version at this node, one entry per party. Raises `NotFound`."""
+        records = self._records.find(model_id, version)
+        if not records:
             text = f"no version {version} of a model {model_id} lies here"
             raise NotFound(text, reason="MODEL_UNKNOWN")
-        return party_models
+        return records
 
-    def damaged(self, model_id: str, version: str) -> list[str]:
-        """Compare the files with their checksums; describe each damage. Raises `NotFound`."""
+    def damages(self, model_id: str, version: str) -> list[str]:
+        """Compare a version's files with their checksums; return a description of each damage.
+
+        Raises `NotFound`.
+        """
         damages = []
-        for kept in self.get(model_id, version):
-            for part in kept.model.parts:
+        for record in self.get(model_id, version):
+            for part in record.model.parts:
                 damages += _damage(self._storage, part)
         return damages
 
@@ -175,7 +198,7 @@ class Models:
         if problems:
             raise Invalid(problems)
         granted = None if nodes is None else set(nodes)
-        self._kept.deploy(model_id, version, self._clock().timestamp(), granted)
+        self._records.deploy(model_id, version, self._clock().timestamp(), granted)
         return self.get(model_id, version)
 
     def grant(
@@ -185,87 +208,101 @@ class Models:
         *,
         allowed: bool,
     ) -> None:
-        """Allow or forbid a node the versions of a model here. Raises `NotFound`."""
-        versions = {kept.model.version: kept for kept in self.all(model_id)}
-        if not versions:
+        """Allow a node to use all versions of a model here, or forbid it. Raises `NotFound`."""
+        records = {record.model.version: record for record in self.all(model_id)}
+        if not records:
             raise NotFound(f"no version of a model {model_id} lies here", reason="MODEL_UNKNOWN")
-        for version, kept in versions.items():
-            granted = {*kept.granted, node} if allowed else set(kept.granted) - {node}
-            self._kept.deploy(model_id, version, kept.deployed_at, granted)
+        for version, record in records.items():
+            granted = set(record.granted)
+            if allowed:
+                granted.add(node)
+            else:
+                granted.discard(node)
+            self._records.deploy(model_id, version, record.deployed_at, granted)
 
     def undeploy(self, model_id: str, version: str) -> list[Kept]:
         """Accept no further job that predicts with a version; running jobs continue.
 
         Raises `NotFound`.
         """
-        self._kept.deploy(model_id, version, None, None)
+        self._records.deploy(model_id, version, None, None)
         return self.get(model_id, version)
 
     def delete(self, model_id: str, version: str) -> list[Kept]:
         """Delete a version with its files. Raises `NotFound`; `Conflict` while deployed or in use."""
-        party_models = self.get(model_id, version)
+        records = self.get(model_id, version)
         what = f"version {version} of model {model_id}"
-        if any(kept.deployed_at is not None for kept in party_models):
+        if any(record.deployed_at is not None for record in records):
             raise Conflict(f"{what} is deployed: undeploy it first", reason="MODEL_DEPLOYED")
         prediction = Named(models.PREDICT, model_id, version)
         users = [spec.job_id for spec in self._unfinished() if models.named(spec) == prediction]
         if users:
             text = f"{what} is used by {', '.join(users[:_MAX_NAMED])}, not over yet"
             raise Conflict(text, reason="MODEL_IN_USE")
-        if not self._kept.delete(model_id, version):
+        if not self._records.delete(model_id, version):
             raise Conflict(f"{what} was deployed meanwhile", reason="MODEL_DEPLOYED")
-        needed = self._kept.addresses()
-        for kept in party_models:
-            for part in kept.model.parts:
+        self._delete_files(records)
+        return records
+
+    def _delete_files(self, records: Sequence[Kept]) -> None:
+        """Delete the files of deleted models, except those that another model needs."""
+        needed = self._records.addresses()
+        for record in records:
+            for part in record.model.parts:
                 if part.address not in needed:
                     self._storage.delete(part.address)
-        return party_models
 
     def keeper(self, address: Address) -> Sequence[str]:
-        """Return the model that needs the files at an address; at most a second old."""
-        now = time.monotonic()
-        if self._needed is None or now - self._needed[0] > _KEEPER_SECONDS:
-            self._needed = (now, self._kept.addresses())
-        _, models_by_address = self._needed
-        model = models_by_address.get(address)
+        """Return the model that needs the files at an address, as of a second ago at most."""
+        model = self._addresses_in_use().get(address)
         if model is None:
             return ()
         return (model,)
 
+    def _addresses_in_use(self) -> Mapping[Address, str]:
+        now = time.monotonic()
+        if self._needed is None or now - self._needed[0] > _CACHE_SECONDS:
+            self._needed = (now, self._records.addresses())
+        _, model_by_address = self._needed
+        return model_by_address
+
     def export(self, model_id: str, version: str) -> Iterator[bytes]:
         """Return a version's archive in pieces. Raises `NotFound`, `Conflict` if a file is damaged."""
-        party_models = self.get(model_id, version)
-        damages = self.damaged(model_id, version)
+        records = self.get(model_id, version)
+        damages = self.damages(model_id, version)
         if damages:
             raise Conflict("; ".join(damages[:_MAX_NAMED]), reason="MODEL_DAMAGED")
-        return model_archive.write(self._storage, [kept.model for kept in party_models])
+        return model_archive.write(self._storage, [record.model for record in records])
 
-    def import_archive(self, archive: Path, most: int) -> list[Kept]:
-        """Import an archive of at most ``most`` bytes unpacked.
+    def import_archive(self, archive: Path, max_bytes: int) -> list[Kept]:
+        """Import an archive of at most ``max_bytes`` unpacked; return all of the version at this node.
 
-        The parties' models that are here already stay; the new ones are deployed and granted alike.
+        Models of parties that are here already stay, and the new ones are deployed and granted like them.
         Raises `Invalid`, `Conflict`, `TooLarge`.
         """
         storage = self._storage.named("")
         imported = [_in_storage(model, storage) for model in model_archive.read(archive)]
-        if sum(map(_size, imported)) > most:
-            raise TooLarge(
-                f"the model has more than {most} bytes unpacked, the setting data.max_upload_bytes"
-            )
+        if sum(map(_size, imported)) > max_bytes:
+            text = f"the model has more than {max_bytes} bytes unpacked, the setting data.max_upload_bytes"
+            raise TooLarge(text)
         model_id = imported[0].model_id
         version = imported[0].version
-        present = self._kept.find(model_id, version)
-        new = _missing(imported, present)
-        deployed_at = present[0].deployed_at if present else None
-        granted = present[0].granted if present else (self._node,)
-        with model_archive.unpacked(archive, new, self._storage) as in_place:
-            self._kept.add([Kept(model, deployed_at, granted) for model in new], inside=in_place)
+        present = self._records.find(model_id, version)
+        missing = _missing(imported, present)
+        deployed_at = None
+        granted: tuple[NodeId, ...] = (self._node,)
+        if present:
+            deployed_at = present[0].deployed_at
+            granted = present[0].granted
+        with model_archive.unpack(archive, missing, self._storage) as publish:
+            records = [Kept(model, deployed_at, granted) for model in missing]
+            self._records.add(records, inside=publish)
         return self.get(model_id, version)
 
 
 def _missing(imported: Sequence[PartyModel], present: Sequence[Kept]) -> list[PartyModel]:
     """Return the imported models whose parties have none here. Raises `Conflict` for other content."""
-    by_party = {kept.model.party.label: kept.model for kept in present}
+    by_party = {record.model.party.label: record.model for record in present}
     missing = []
     for model in imported:
         present_model = by_party.get(model.party.label)
@@ -287,7 +324,7 @@ def _size(model: PartyModel) -> int:
 
 
 def _in_storage(model: PartyModel, storage: str) -> PartyModel:
-    """Return a model whose parts lie in this storage."""
+    """Return the model with the addresses of its parts in a named storage."""
     parts = []
     for part in model.parts:
         address = replace(part.address, storage=storage)
@@ -300,16 +337,14 @@ def _refusal(
     text: str,
     got: object,
 ) -> Refusal:
-    key = "model_id"
-    if reason in ("MODEL_VERSION_TAKEN", "MODEL_NOT_DEPLOYED"):
-        key = "model_version"
-    return Refusal(reason, Problem(f"{_AT}.{key}", f"{reason}: {text}", got))
+    path = f"{_COMMON}.{_FIELD_OF.get(reason, 'model_id')}"
+    return Refusal(reason, Problem(path, f"{reason}: {text}", got))
 
 
 def _of_party(versions: Sequence[Kept], party: Party) -> Kept | None:
-    for kept in versions:
-        if kept.model.party.label == party.label:
-            return kept
+    for record in versions:
+        if record.model.party.label == party.label:
+            return record
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.admin.models import _save
+from gateway.admin.models import save_body
 from gateway.bootstrap.node import Gateway
 from gateway.data import model_archive
 from gateway.data.combined_storage import Storages
@@ -141,7 +141,7 @@ def test_what_is_not_so_any_more_or_cannot_be_is_refused(
         node.models.delete(MODEL, VERSION)
     assert refused.value.reason == "MODEL_DEPLOYED" and node.storage.exists(PLACE)
     node.storage.delete(PLACE)
-    (damage,) = node.models.damaged(MODEL, VERSION)
+    (damage,) = node.models.damages(MODEL, VERSION)
     assert damage.startswith(f"{PLACE.dataset_id}: ")
 
 
@@ -151,7 +151,7 @@ def test_a_training_is_deleted_only_after_its_model(node: Gateway):
     assert refused.status_code == 409 and f"version {VERSION} of model {MODEL}" in refused.text, (
         refused.text
     )
-    assert node.models.damaged(MODEL, VERSION) == []
+    assert node.models.damages(MODEL, VERSION) == []
     node.models.delete(MODEL, VERSION)
     assert not node.storage.exists(PLACE)
 
@@ -163,7 +163,7 @@ def test_an_archive_larger_than_the_admin_allows_is_cut_off(tmp_path: Path):
             yield bytes(3)
 
     with pytest.raises(TooLarge, match=r"larger than 5 bytes, the setting data\.max_upload_bytes"):
-        asyncio.run(_save(cast(Any, Body()), tmp_path / "archive", 5))
+        asyncio.run(save_body(cast(Any, Body()), tmp_path / "archive", 5))
 
 
 LARGEST = 100
@@ -229,7 +229,7 @@ def test_of_two_archives_of_a_version_at_the_same_time_one_is_taken_in(here: Sto
     with pytest.raises(Conflict) as caught:
         models(here, tmp_path, LateSight).import_archive(an_archive(tmp_path, "other"), LARGEST)
     assert caught.value.reason == "MODEL_EXISTS"
-    assert models(here, tmp_path).damaged("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
+    assert models(here, tmp_path).damages("credit", "v1") == [] and unpacked(tmp_path) == ["one"]
 
 
 def test_an_archive_is_as_large_as_its_content(here: Store, tmp_path: Path):

@@ -4,7 +4,7 @@ import io
 import json
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def taken(data: bytes, home: Path) -> FileStorage:
     file = home / "archive.zip"
     file.write_bytes(data)
     target = FileStorage(home / "target")
-    with model_archive.unpacked(file, model_archive.read(file), target) as in_place, in_place():
+    with model_archive.unpack(file, model_archive.read(file), target) as publish, publish():
         pass
     return target
 
@@ -135,13 +135,126 @@ def test_the_files_of_a_part_are_numbered_without_a_gap(archive: bytes, tmp_path
     assert caught.value.problems[0].path == "manifest.json.models[0].parts[0].files"
 
 
-def test_a_list_of_millions_of_members_is_not_read(archive: bytes, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("count", "rule"),
+    [
+        (model_archive.LARGEST_DIRECTORY // 46 + 1, "list of members has more than"),
+        (model_archive.MOST_MEMBERS + 1, "at most 100000 members"),
+    ],
+)
+def test_an_archive_of_too_many_members_is_refused(count: int, rule: str, tmp_path: Path):
     entry = b"PK\1\2" + bytes(42)
-    count = model_archive.LARGEST_DIRECTORY // len(entry) + 1
     size = count * len(entry)
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, size, 0, 0)
-    with pytest.raises(Invalid, match="list of members has more than"):
+    with pytest.raises(Invalid, match=rule):
         taken(entry * count + end, tmp_path)
+
+
+DATA = "guest.0/0/data_0"
+MIB = 1024 * 1024
+
+
+def symlink(archive: bytes) -> bytes:
+    """Return an archive whose data file is a symbolic link."""
+    link = zipfile.ZipInfo(DATA)
+    link.external_attr = 0o120777 << 16
+    return with_member(archive, link, b"/etc/passwd".ljust(200, b"\0"))
+
+
+def with_member(archive: bytes, member: zipfile.ZipInfo, content: bytes) -> bytes:
+    """Return an archive with one more member, which replaces a former one of this name."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            if name != member.filename:
+                new.writestr(name, old.read(name))
+        new.writestr(member, content)
+    return out.getvalue()
+
+
+def without(archive: bytes, member: str) -> bytes:
+    """Return an archive without one of its members."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            if name != member:
+                new.writestr(name, old.read(name))
+    return out.getvalue()
+
+
+def encrypted(archive: bytes) -> bytes:
+    """Return an archive whose members claim to be encrypted."""
+    header = b"PK\1\2\x14\x03\x14\0"  # of an entry of the directory; its flags follow
+    plain = changed(archive)
+    assert header + b"\0\0" in plain
+    return plain.replace(header + b"\0\0", header + b"\1\0")
+
+
+def bomb(archive: bytes) -> bytes:
+    """Return an archive whose data file expands a thousandfold, while its header gives the honest size."""
+    large = changed(archive, zipfile.ZIP_DEFLATED, {DATA: bytes(16 * MIB)})
+    assert len(large) < MIB
+    return large.replace(struct.pack("<L", 16 * MIB), struct.pack("<L", 200))
+
+
+def manifest_bomb(archive: bytes) -> bytes:
+    """Return an archive whose manifest expands beyond its limit."""
+    size = 2 * model_archive.LARGEST_MANIFEST
+    return changed(archive, zipfile.ZIP_DEFLATED, {"manifest.json": b" " * size})
+
+
+def escaping(name: str) -> Callable[[bytes], bytes]:
+    """Return a change that adds a member whose name is a path to another folder."""
+    return lambda archive: with_member(archive, zipfile.ZipInfo(name), b"x")
+
+
+def role(name: str) -> Callable[[bytes], bytes]:
+    """Return a change that gives the parts to a party of this name."""
+
+    def change(archive: bytes) -> bytes:
+        with zipfile.ZipFile(io.BytesIO(archive)) as source:
+            manifest = source.read("manifest.json").replace(b'"guest"', json.dumps(name).encode())
+        return changed(archive, files={"manifest.json": manifest})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        pytest.param(lambda archive: b"", "is not a zip archive", id="empty"),
+        pytest.param(lambda archive: archive[:-30], "is not a zip archive", id="truncated"),
+        pytest.param(lambda archive: archive[200:], "cannot be read", id="beginning cut off"),
+        pytest.param(
+            lambda archive: without(archive, "manifest.json"), "cannot be read", id="no manifest"
+        ),
+        pytest.param(
+            lambda archive: without(archive, DATA), "must have the 200 bytes", id="no data"
+        ),
+        pytest.param(encrypted, "cannot be read", id="encrypted"),
+        pytest.param(symlink, "must have 200 bytes with sha256", id="symbolic link"),
+        pytest.param(bomb, "cannot be read|must have 200 bytes", id="bomb"),
+        pytest.param(manifest_bomb, "has more than 16777216 bytes", id="bomb in the manifest"),
+        pytest.param(escaping("../evil"), "is not in the manifest", id="parent folder"),
+        pytest.param(escaping("/tmp/evil"), "is not in the manifest", id="absolute path"),
+        pytest.param(escaping("guest.0/0/../../evil"), "is not in the manifest", id="dots inside"),
+        pytest.param(escaping("..\\evil"), "is not in the manifest", id="backslash"),
+        pytest.param(role("../../evil"), "role", id="path as a role"),
+    ],
+)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(
+    change: Callable[[bytes], bytes],
+    rule: str,
+    archive: bytes,
+    tmp_path: Path,
+):
+    with pytest.raises(Invalid, match=rule):
+        taken(change(archive), tmp_path)
+    assert left_over(tmp_path) == []
+    assert sorted(p.name for p in tmp_path.iterdir()) in (
+        ["archive.zip"],
+        ["archive.zip", "target"],
+    )
 
 
 @pytest.mark.parametrize(
