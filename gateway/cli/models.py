@@ -200,6 +200,7 @@ def delete_model(
 
 
 def _print_in_full(model: Mapping[str, Any]) -> None:
+    """Print a version with the parties of its training, and a table of the files at this node."""
     _print_model(model)
     trainers = [f"{p['role']}.{p['index']} at {p['node']}" for p in model["parties"]]
     parties = ", ".join(trainers)
@@ -208,6 +209,7 @@ def _print_in_full(model: Mapping[str, Any]) -> None:
 
 
 def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row per file of a version at this node: origin, name, size and checksum."""
     rows = []
     for party in model["models"]:
         for part in party["parts"]:
@@ -218,8 +220,8 @@ def _file_rows(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _print_model(model: Mapping[str, Any]) -> None:
+    """Print a version in a line: its parties at this node, whether it is deployed, and its grants."""
     state = "deployed" if model["deployed"] else "not deployed"
-    more = f", also for {', '.join(model['granted'])}" if model["granted"] else ""
-    say(
-        f"version {model['version']} of model {model['model_id']} ({', '.join(model['here'])}): {state}{more}"
-    )
+    grants = f", also for {', '.join(model['granted'])}" if model["granted"] else ""
+    parties = ", ".join(model["here"])
+    say(f"version {model['version']} of model {model['model_id']} ({parties}): {state}{grants}")
