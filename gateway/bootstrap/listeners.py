@@ -437,9 +437,9 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         ),
         applications.router(
             node.applications,
-            partial(_composed, node),
+            partial(_compose_application, node),
             partial(_keys, node),
-            node.management.listed,
+            node.management.fetch_offers,
             limiters.peers,
         ),
     ]
@@ -477,26 +477,25 @@ def grpc(node: "Gateway") -> dict[str, Grpc]:
     return {name: Grpc(app, max_message) for name, app in node.apps.items() if name != "operator"}
 
 
-def _composed(node: "Gateway", body: applications.Applying) -> Application:
+def _compose_application(node: "Gateway", body: applications.Applying) -> Application:
     contract_id = ""
     if body.kind is not Kind.CONTRACT:
         contract = node.applications.contract_with(body.partner)
         if contract is not None:
             contract_id = contract.id
-    return client.composed(
-        node.card,
-        body.kind,
-        body.partner,
-        body.subject,
-        body.fields,
-        node.clock(),
-        body.expires_at,
-        body.jobs,
-        body.url,
-        body.address,
-        contract_id,
-        body.signing or _signing(node, body.partner),
+    draft = client.Draft(
+        kind=body.kind,
+        partner=body.partner,
+        subject=body.subject,
+        fields=body.fields,
+        expires_at=body.expires_at,
+        jobs=body.jobs,
+        url=body.url,
+        address=body.address,
+        contract_id=contract_id,
+        signing=body.signing or _signing(node, body.partner),
     )
+    return client.compose_application(node.card, draft, node.clock())
 
 
 def _signing(node: "Gateway", partner: NodeId) -> str:

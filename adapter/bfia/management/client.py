@@ -1,4 +1,4 @@
-"""What this node sends to partners about applications: `gateway.jobs.applications.Calls` over HTTP."""
+"""Requests to partners about applications: `gateway.jobs.applications.Calls` over HTTP."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,23 +25,28 @@ INTERCONN = "/v1/interconn"
 SYSTEM = "bfia-gateway"
 _NOT_COMPARED = "KEY_NOT_COMPARED"
 _KEY_ID = re.compile(r"sha256:[0-9a-f]{64}")
+_URL = re.compile(r"https?://[\x21-\x7e]+")
+_LONGEST_ID = 100  # characters of a contract's id
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # where a node listens, not where it is reached
 
 
 @dataclass(frozen=True)
 class Card:
-    """Who this node is to partners."""
+    """This node, as partners see it."""
 
     node: NodeId
     institution: str
     address: Callable[[], str]
     key: Callable[[], KeyPair | None]
 
-    def shown(self) -> dict[str, Any]:
-        """Return what every node may know, the public key that signs among it."""
-        return {**self.public(), **(self.credentials() if self.key() is not None else {})}
+    def fields(self) -> dict[str, Any]:
+        """Return everything that any node may know, with the signing key if there is one."""
+        if self.key() is None:
+            return self.public()
+        return {**self.public(), **self.credentials()}
 
     def public(self) -> dict[str, Any]:
-        """Return how this node describes itself."""
+        """Return this node's description of itself."""
         return {
             "node_id": self.node,
             "address": self.address(),
@@ -54,15 +59,32 @@ class Card:
         }
 
     def credentials(self) -> dict[str, str]:
-        """Return the public key that signs, as contracts have it. Raises `Refused` where there is none."""
-        if (pair := self.key()) is None:
+        """Return the public signing key in the form of contracts. Raises `Refused` without one."""
+        pair = self.key()
+        if pair is None:
             text = "this node has no key pair: bfia-gateway identity rotate makes one"
             raise Refused(text, reason="IDENTITY_UNUSABLE")
         return {"auth_credential": pair.public, "auth_type": wire.AUTH_TYPES[pair.algorithm]}
 
 
+@dataclass(frozen=True)
+class Draft:
+    """An application that a person of this node has asked for, not checked yet."""
+
+    kind: Kind
+    partner: NodeId
+    subject: str  # id of the dataset, project, flow or model; unused for contracts
+    fields: Mapping[str, Any]  # of the request's body, beside the fields below
+    expires_at: datetime | None = None
+    jobs: int | None = None  # jobs that may use it; None: any number
+    url: str = ""  # of a contract: the partner's address
+    address: str = ""  # of a contract: this node's address; empty: as it advertises itself
+    contract_id: str = ""
+    signing: str = "required"
+
+
 class ManagementClient:
-    """Calls partners, including those without a route."""
+    """Calls partners, including partners without a route."""
 
     def __init__(
         self,
@@ -70,16 +92,17 @@ class ManagementClient:
         peer_of: Callable[[NodeId, Route | None], Peer],
         route_of: Callable[[NodeId], Route | None],
     ) -> None:
-        """``peer_of`` returns the client for a node, by its route or by another; ``route_of`` its own entry."""
+        """``peer_of`` returns the client for a node, by the given route if any; ``route_of`` the node's own entry."""
         self._card = card
         self._peer_of = peer_of
         self._route_of = route_of
 
     def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
-        """Return the public keys that have to sign the partner's answers about a contract: its route's, if any.
+        """Return the public keys that must sign the partner's messages about a contract.
 
-        ``key``: the key, or its id, as a person has compared it. Without one the card counts that the address
-        shows over TLS. Raises `Invalid` where there is none, unless the partner need not sign.
+        These are the keys of its route, or else ``key``: a public key or its id, compared by a person. Without
+        both it is the key that the partner's address publishes over TLS. Raises `Invalid` if no key can be
+        trusted, unless the partner need not sign.
         """
         route = self._route_of(new.partner)
         if route is not None and route.keys:
@@ -89,8 +112,10 @@ class ManagementClient:
             return (self._compared_key(new, key),)
         if new.signing == "off":
             return ()
-        over_tls = new.url.lower().startswith("https://") and (route is None or route.via is None)
-        card_key = self._key_on_card(new) if over_tls else ""
+        over_tls = _is_direct_tls(new, route)
+        card_key = ""
+        if over_tls:
+            card_key = self._key_on_card(new)
         if card_key:
             return (card_key,)
         if new.signing == "accepted":
@@ -103,7 +128,7 @@ class ManagementClient:
         raise Invalid([Problem("key", rule)], reason=_NOT_COMPARED)
 
     def _compared_key(self, new: Application, key: str) -> str:
-        """Return the public key that a person has compared: itself, or of that id on the partner's card."""
+        """Return a public key that a person has compared. An id is looked up on the partner's card."""
         if not _KEY_ID.fullmatch(key):
             try:
                 return wire.key_of(key)
@@ -114,13 +139,13 @@ class ManagementClient:
         if not card_key:
             rule = f"must be the public key itself, as {new.partner} shows none"
             raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
-        if _id_of(card_key) != key:
-            rule = f"is not the key that {new.partner} shows: {_id_of(card_key)}"
+        if _key_id(card_key) != key:
+            rule = f"is not the key that {new.partner} shows: {_key_id(card_key)}"
             raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
         return card_key
 
     def _key_on_card(self, new: Application) -> str:
-        """Return the public key that a node shows to everybody at the address applied to; empty: none."""
+        """Return the public key that the partner's address publishes; empty if there is none."""
         card = self._peer(new).ask(
             f"{INTERCONN}/node/query", {}, "GET", query={"node_id": new.partner}
         )
@@ -133,201 +158,237 @@ class ManagementClient:
             return ""
 
     def apply(self, new: Application) -> str:
-        """Send an application; the id of a contract is chosen by its owner."""
+        """Send an application and return its id; the partner chooses the id of a contract."""
         if new.kind is not Kind.CONTRACT:
             body = {"audit_id": new.id, **new.request}
             self._peer(new).ask(f"{INTERCONN}/{new.kind}/audit/apply", body)
             return new.id
         data = self._peer(new).ask(f"{INTERCONN}/node/contract/apply", new.request)
-        found = data.get("contract_id")
-        if not isinstance(found, str) or not 1 <= len(found) <= 100:
-            raise Refused(
-                f"{new.partner} answers a success without a contract_id", reason="NO_ENVELOPE"
-            )
-        return found
+        contract_id = data.get("contract_id")
+        if not isinstance(contract_id, str) or not 1 <= len(contract_id) <= _LONGEST_ID:
+            text = f"{new.partner} answers a success without a contract_id"
+            raise Refused(text, reason="NO_ENVELOPE")
+        return contract_id
 
-    def deliver(self, known: Application) -> None:
-        """Send ``confirm`` or ``terminate``."""
-        body = {_id_name(known): known.id}
-        if known.notice == "confirm":
-            body |= {"status": str(known.status), **confirmation(self._card, known)}
-        self._peer(known).ask(f"{_base(known)}/{known.notice}", body)
+    def deliver(self, application: Application) -> None:
+        """Send the pending notice: ``confirm`` or ``terminate``."""
+        body = {_id_field(application): application.id}
+        if application.notice == "confirm":
+            body["status"] = str(application.status)
+            body |= confirmation(self._card, application)
+        self._peer(application).ask(f"{_base_path(application)}/{application.notice}", body)
 
-    def query(self, known: Application) -> Answer:
-        """Query the state; nodes of ours include what their confirmation has."""
-        peer = self._proven_peer(known) if known.kind is Kind.CONTRACT else self._peer(known)
-        data = peer.ask(f"{_base(known)}/query", {}, "GET", query={_id_name(known): known.id})
-        model = wire.ConfirmContract if known.kind is Kind.CONTRACT else wire.Confirm
+    def query(self, application: Application) -> Answer:
+        """Return the partner's decision. A gateway like this one includes the fields of its confirmation.
+
+        Raises `Refused` for a response that is not one of the protocol.
+        """
+        id_field = {_id_field(application): application.id}
+        model: type[wire.Confirm | wire.ConfirmContract] = wire.Confirm
+        peer = self._peer(application)
+        if application.kind is Kind.CONTRACT:
+            model = wire.ConfirmContract
+            peer = self._proven_peer(application)
+        data = peer.ask(f"{_base_path(application)}/query", {}, "GET", query=id_field)
         try:
-            return answered(model.model_validate({_id_name(known): known.id, **data}))
+            return read_decision(model.model_validate({**id_field, **data}))
         except ValidationError as error:
-            text = "; ".join(map(str, problems_of(error.errors(), model)))
-            raise Refused(f"{known.partner}: {text}", reason="NO_ENVELOPE") from None
+            problems = "; ".join(map(str, problems_of(error.errors(), model)))
+            raise Refused(f"{application.partner}: {problems}", reason="NO_ENVELOPE") from None
 
-    def listed(
+    def fetch_offers(
         self,
         partner: NodeId,
         path: str,
         query: Mapping[str, str],
     ) -> Mapping[str, Any]:
-        """Return what a partner answers to a list or a query of what it offers."""
+        """Return a list of a partner's offers, or one offer, as ``path`` says."""
         return self._peer_of(partner, None).ask(f"{INTERCONN}/{path}", {}, "GET", query=query)
 
-    def _peer(self, known: Application) -> Peer:
-        if known.kind is not Kind.CONTRACT:
-            return self._peer_of(known.partner, None)
-        return self._peer_of(known.partner, self._contract_route(known))
+    def _peer(self, application: Application) -> Peer:
+        if application.kind is not Kind.CONTRACT:
+            return self._peer_of(application.partner, None)
+        return self._peer_of(application.partner, self._contract_route(application))
 
-    def _proven_peer(self, known: Application) -> Peer:
-        """Return the client whose answers have to be signed by the key that was compared for a contract."""
-        route = self._contract_route(known)
+    def _proven_peer(self, application: Application) -> Peer:
+        """Return the client that requires responses signed by the contract's compared key."""
+        route = self._contract_route(application)
         if not route.keys:
-            route = replace(route, keys=known.keys, signing=known.signing)
-        return self._peer_of(known.partner, route)
+            route = replace(route, keys=application.keys, signing=application.signing)
+        return self._peer_of(application.partner, route)
 
-    def _contract_route(self, known: Application) -> Route:
-        """Return the route of a partner, which it may not have yet: one that is there says how TLS is done."""
-        route = self._route_of(known.partner)
-        return route or Route(known.partner, known.url.rstrip("/"), signing="accepted")
+    def _contract_route(self, application: Application) -> Route:
+        """Return the partner's route, which also configures TLS; without one a provisional route."""
+        route = self._route_of(application.partner)
+        if route is not None:
+            return route
+        return Route(application.partner, application.url.rstrip("/"), signing="accepted")
 
 
-def _id_of(key: str) -> str:
+def _is_direct_tls(application: Application, route: Route | None) -> bool:
+    """True if the partner is reached over TLS, and not through a relay that could exchange its key."""
+    is_relayed = route is not None and route.via is not None
+    return application.url.lower().startswith("https://") and not is_relayed
+
+
+def _key_id(key: str) -> str:
     return key_pin(public_key(key))
 
 
 def _check_key_in_route(route: Route, key: str) -> None:
-    """Raise `Invalid` for a compared key that is not one of the route's."""
-    ids = [_id_of(one) for one in route.keys]
+    """Raise `Invalid` for a compared key that is not one of the route's keys."""
+    ids = [_key_id(route_key) for route_key in route.keys]
     if key and key not in (*ids, *route.keys):
         rule = f"must be in the route of {route.node}, which has {', '.join(ids)}: edit the route first"
         raise Invalid([Problem("key", rule, key)], reason=_NOT_COMPARED)
 
 
-def confirmation(card: Card, known: Application) -> dict[str, Any]:
-    """Return what the confirmation of an approval has beside the state."""
-    if known.status is not APPROVED or known.side is not Side.THEIRS:
+def confirmation(card: Card, application: Application) -> dict[str, Any]:
+    """Return the fields that this node's approval adds to the state; none unless it is approved."""
+    if application.status is not APPROVED or application.side is not Side.THEIRS:
         return {}
-    if known.kind is Kind.CONTRACT:
-        return {**card.credentials(), "expired_time": wire.milliseconds(known.expires_at)}
+    expiry = wire.milliseconds(application.expires_at)
+    if application.kind is Kind.CONTRACT:
+        return {**card.credentials(), "expired_time": expiry}
     permit = {
-        "token": known.token,
-        "resource_level": wire.AUDITED[known.kind].level,
-        "resource_type": str(known.kind).upper(),
-        "resource_id": known.subject,
+        "token": application.token,
+        "resource_level": wire.AUDITED[application.kind].level,
+        "resource_type": str(application.kind).upper(),
+        "resource_id": application.subject,
         "resource_node_id": card.node,
         "resource_inst_id": card.institution,
-        "request_node_id": known.partner,
-        "request_inst_id": known.partner,
-        "time_limit": wire.milliseconds(known.expires_at),
-        "times_limit": known.most_jobs or 0,
+        "request_node_id": application.partner,
+        "request_inst_id": application.partner,
+        "time_limit": expiry,
+        "times_limit": application.most_jobs or 0,
     }
     return {"resource_permit": permit}
 
 
-def answered(body: wire.Confirm | wire.ConfirmContract) -> Answer:
-    """Read a partner's answer to an application."""
+def read_decision(body: wire.Confirm | wire.ConfirmContract) -> Answer:
+    """Read a partner's decision on an application."""
+    if body.status is not APPROVED:
+        return Answer(body.status, {}, {})
+    if isinstance(body, wire.ConfirmContract):
+        return _read_contract_approval(body)
+    permit = body.resource_permit
+    if permit is None:
+        return Answer(body.status, {}, {})
+    granted = {
+        "token": permit.token,
+        "level": permit.resource_level,
+        "expires_at": permit.time_limit,
+        "most_jobs": permit.times_limit,
+    }
+    return Answer(body.status, granted, {})
+
+
+def _read_contract_approval(body: wire.ConfirmContract) -> Answer:
     granted: dict[str, Any] = {}
-    credentials: dict[str, Any] = {}
-    key = ""
-    if body.status is APPROVED:
-        if isinstance(body, wire.ConfirmContract):
-            named = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
-            credentials = named if body.auth_credential else {}
-            key = wire.key_of(body.auth_credential) if body.auth_credential else ""
-            granted = {"expires_at": body.expired_time} if body.expired_time else {}
-        elif permit := body.resource_permit:
-            granted = {"token": permit.token, "level": permit.resource_level}
-            granted |= {"expires_at": permit.time_limit, "most_jobs": permit.times_limit}
-    return Answer(body.status, granted, credentials, key)
+    if body.expired_time:
+        granted["expires_at"] = body.expired_time
+    if not body.auth_credential:
+        return Answer(body.status, granted, {})
+    credentials = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
+    return Answer(body.status, granted, credentials, wire.key_of(body.auth_credential))
 
 
-def _base(known: Application) -> str:
-    return (
-        f"{INTERCONN}/node/contract"
-        if known.kind is Kind.CONTRACT
-        else f"{INTERCONN}/{known.kind}/audit"
-    )
+def _base_path(application: Application) -> str:
+    if application.kind is Kind.CONTRACT:
+        return f"{INTERCONN}/node/contract"
+    return f"{INTERCONN}/{application.kind}/audit"
 
 
-def _id_name(known: Application) -> str:
-    return "contract_id" if known.kind is Kind.CONTRACT else "audit_id"
+def _id_field(application: Application) -> str:
+    return "contract_id" if application.kind is Kind.CONTRACT else "audit_id"
 
 
-def composed(
-    card: Card,
-    kind: Kind,
-    partner: NodeId,
-    subject: str,
-    fields: Mapping[str, Any],
-    now: datetime,
-    expires_at: datetime | None = None,
-    jobs: int | None = None,
-    url: str = "",
-    address: str = "",
-    contract_id: str = "",
-    signing: str = "required",
-) -> Application:
+def compose_application(card: Card, draft: Draft, now: datetime) -> Application:
     """Return an application of this node. Raises `Invalid` with every problem."""
-    problems = []
-    if not NODE_ID.fullmatch(partner) or partner == card.node:
-        problems.append(Problem("partner", f"must be the id of another node; {NODE_RULE}", partner))
-    if expires_at is not None and expires_at <= now:
-        problems.append(
-            Problem("expires_at", f"must lie in the future; it is {moment(now)}", expires_at)
-        )
-    if kind is Kind.CONTRACT:
-        if not re.fullmatch(r"https?://[\x21-\x7e]+", url):
-            problems.append(Problem("url", "must be where the partner is reached, https://…", url))
-        model: type[BaseModel] = wire.ApplyContract
-        given = {
-            **card.public(),
-            **card.credentials(),
-            "expired_time": wire.milliseconds(expires_at),
-        }
-        given = {
-            **given,
-            **({"address": address} if address else {}),
-            **fields,
-        }
-        if urlsplit(str(given["address"])).hostname in (
-            "0.0.0.0",
-            "::",
-        ):  # it says on which addresses it listens
-            rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
-            problems.append(Problem("address", rule, given["address"]))
+    problems = _problems_of_draft(card, draft, now)
+    model: type[BaseModel]
+    if draft.kind is Kind.CONTRACT:
+        model = wire.ApplyContract
+        request = _contract_request(card, draft)
+        problems += _problems_of_addresses(draft.url, request["address"])
     else:
-        one = wire.AUDITED[kind]
-        model = one.body
-        given = {
-            "contract_id": contract_id,
-            one.subject: subject,
-            **fields,
-        }
-        if kind is Kind.DATASET:
-            given |= {"time_limit": wire.milliseconds(expires_at), "times_limit": jobs or 0}
+        model = wire.AUDITED[draft.kind].body
+        request = _audit_request(draft)
     try:
-        model.model_validate({"audit_id": "-", **given})
+        model.model_validate({"audit_id": "-", **request})
     except ValidationError as error:
         problems += problems_of(error.errors(), model)
     if problems:
         raise Invalid(problems)
     return applied(
-        kind, "", partner, Side.MINE, subject or partner, given, now, expires_at, jobs, url, signing
+        draft.kind,
+        "",
+        draft.partner,
+        Side.MINE,
+        draft.subject or draft.partner,
+        request,
+        now,
+        draft.expires_at,
+        draft.jobs,
+        draft.url,
+        draft.signing,
     )
 
 
-def key_ids(known: Application, route_keys: Sequence[str]) -> str:
-    """Return the ids of a partner's keys for a contract; empty: none.
+def _problems_of_draft(card: Card, draft: Draft, now: datetime) -> list[Problem]:
+    problems = []
+    if not NODE_ID.fullmatch(draft.partner) or draft.partner == card.node:
+        rule = f"must be the id of another node; {NODE_RULE}"
+        problems.append(Problem("partner", rule, draft.partner))
+    if draft.expires_at is not None and draft.expires_at <= now:
+        rule = f"must lie in the future; it is {moment(now)}"
+        problems.append(Problem("expires_at", rule, draft.expires_at))
+    return problems
 
-    What its application brings, while nobody has decided; then what its route has.
+
+def _problems_of_addresses(url: str, address: Any) -> list[Problem]:
+    problems = []
+    if not _URL.fullmatch(url):
+        problems.append(Problem("url", "must be where the partner is reached, https://…", url))
+    if urlsplit(str(address)).hostname in _ALL_ADDRESSES:
+        rule = "must be where the partner reaches this node: give --address, or set listen.peer.advertise"
+        problems.append(Problem("address", rule, address))
+    return problems
+
+
+def _contract_request(card: Card, draft: Draft) -> dict[str, Any]:
+    request = {**card.public(), **card.credentials()}
+    request["expired_time"] = wire.milliseconds(draft.expires_at)
+    if draft.address:
+        request["address"] = draft.address
+    return {**request, **draft.fields}
+
+
+def _audit_request(draft: Draft) -> dict[str, Any]:
+    subject_field = wire.AUDITED[draft.kind].subject
+    request = {
+        "contract_id": draft.contract_id,
+        subject_field: draft.subject,
+        **draft.fields,
+    }
+    if draft.kind is Kind.DATASET:
+        request["time_limit"] = wire.milliseconds(draft.expires_at)
+        request["times_limit"] = draft.jobs or 0
+    return request
+
+
+def key_ids(application: Application, route_keys: Sequence[str]) -> str:
+    """Return the ids of the partner's keys for a contract, separated by commas; empty if there are none.
+
+    An undecided application of the partner has the key that it brought; otherwise the route's keys count.
     """
-    if known.kind is not Kind.CONTRACT:
+    if application.kind is not Kind.CONTRACT:
         return ""
-    keys: Sequence[str] = known.keys
-    if known.status is APPROVED:
+    keys: Sequence[str] = application.keys
+    if application.status is APPROVED:
         keys = route_keys
-    elif known.side is Side.THEIRS:
-        keys = [wire.key_of(known.request["auth_credential"])]
+    elif application.side is Side.THEIRS:
+        keys = [wire.key_of(application.request["auth_credential"])]
     elif route_keys:
         keys = route_keys
-    return ", ".join(map(_id_of, keys))
+    return ", ".join(map(_key_id, keys))

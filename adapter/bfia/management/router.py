@@ -1,10 +1,10 @@
-"""What partners request of the management layer, ``/v1/interconn``: contracts, and the audits of each kind alike.
+"""Paths of the management layer for partners, ``/v1/interconn``: contracts, audits, and lists of offers.
 
-A node without a route may apply for a contract, and answer, query or terminate one whose id it knows; for all else
-the sender has to be known.
+A node without a route may apply for a contract, and answer, query or terminate one whose id it knows. Every other
+path requires a known sender.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Body, Query, Request
 
 from adapter.bfia.envelope import Route, ok
 from adapter.bfia.management import wire
-from adapter.bfia.management.client import INTERCONN, Card, answered, confirmation
+from adapter.bfia.management.client import INTERCONN, Card, confirmation, read_decision
 from adapter.bfia.management.wire import AUDITED, Audited
 from adapter.bfia.requests import (
     Caller,
@@ -38,14 +38,30 @@ from gateway.jobs.contracts import Offers, Project
 from gateway.ports import Clock
 from provider_registry.model import Component, DataSpec, Provider
 
-_NODE, _CONTRACT = f"{INTERCONN}/node", f"{INTERCONN}/node/contract"
-_OF_CONTRACT = {"contract_id": "contract-1"}
-_OF_AUDIT = {"audit_id": "audit-1"}
-_APPROVED = {"status": "APPROVED"}
+_NODE = f"{INTERCONN}/node"
+_CONTRACT = f"{INTERCONN}/node/contract"
+_ALL_RECORDS = -1  # page_size for a list without pages
+
+# Examples of bodies, for the API description.
+_CONTRACT_EXAMPLE = {"contract_id": "contract-1"}
+_AUDIT_EXAMPLE = {"audit_id": "audit-1"}
+_APPROVED_EXAMPLE = {"status": "APPROVED"}
+
+# Type of a column here -> in the standard; every other type is a varchar.
+_DATA_TYPES = {
+    "int": "int",
+    "float": "double",
+    "boolean": "boolean",
+}
+_CONTINUOUS = ("int", "float")
+_COMPONENT_SUMMARY = ("code", "version", "category", "developer")  # fields in the list
+
 AuditId = Annotated[str, Query(min_length=1, max_length=100)]
 LongId = Annotated[str, Query(max_length=400)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 PageSize = Annotated[int, Query(ge=-1, le=1000)]
+AddPath = Callable[..., Callable[[Any], Any]]
+CheckContract = Callable[[Caller, str], None]  # raises `NotAllowed`, `NotFound`
 
 
 def node_router(
@@ -55,8 +71,49 @@ def node_router(
     verifier: Verifier,
     clock: Clock,
 ) -> APIRouter:
-    """Return the paths about nodes and contracts, of which most serve unknown senders too."""
+    """Return the paths about nodes and contracts, most of them for unknown senders too."""
     router = APIRouter(tags=["management layer"], route_class=Route)
+    _add_contract_paths(router, card, applications, peers, verifier, clock)
+
+    @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
+    async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
+        if node_id != card.node:
+            raise NotFound(f"this is not the node {node_id}", reason="NODE_UNKNOWN")
+        return ok(wire.NodeData(**card.fields()), peers.profile_of(sender.source))
+
+    @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
+    async def health(sender: Sender) -> Answer[StateData]:
+        return ok(StateData(status="ok"), peers.profile_of(sender.source))
+
+    # An update resolves a host name, which may be slow, so it must not block the threads that check signatures.
+    threads = peers.limiters.peers
+
+    @Paths(router, peers, _NODE)(
+        "/update", "A partner changes its address or key (management, node)", threads
+    )
+    def update(
+        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_CONTRACT_EXAMPLE}])],
+        caller: Caller,
+    ) -> None:
+        is_proven = origin().key or origin().certificate
+        if not is_proven:
+            text = "an update has to be signed, or sent with a client certificate"
+            raise NotAllowed(text, reason="SIGNATURE_MISSING")
+        values = body.model_dump(mode="json", exclude_unset=True)
+        key = wire.key_of(body.auth_credential)
+        applications.update(caller.node, body.contract_id, values, key)
+
+    return router
+
+
+def _add_contract_paths(
+    router: APIRouter,
+    card: Card,
+    applications: Applications,
+    peers: Peers,
+    verifier: Verifier,
+    clock: Clock,
+) -> None:
     limiter = peers.limiters.rest
     signature_of = sender_signature(verifier)
 
@@ -70,10 +127,16 @@ def node_router(
         if sender.source not in ("", body.node_id):
             raise Invalid([Problem("node_id", f"is not the sender, {sender.source}", body.node_id)])
         check_claim(request.scope, body.node_id)
-        plain = body.model_dump(mode="json", exclude_unset=True)
-        node, until = body.node_id, body.expired_time
         new = domain.applied(
-            Kind.CONTRACT, "", node, Side.THEIRS, node, plain, clock(), until, url=body.address
+            Kind.CONTRACT,
+            "",
+            body.node_id,
+            Side.THEIRS,
+            body.node_id,
+            body.model_dump(mode="json", exclude_unset=True),
+            clock(),
+            body.expired_time,
+            url=body.address,
         )
         address = request.client.host if request.client else ""
         key = wire.key_of(body.auth_credential)
@@ -84,22 +147,26 @@ def node_router(
             signature.check([key])
             return applications.receive_contract(replace(new, keys=(key,)), address)
 
-        kept = await on(limiter, sender, receive)
-        return ok(wire.ContractData(contract_id=kept.id), peers.profile_of(body.node_id))
+        application = await on(limiter, sender, receive)
+        data = wire.ContractData(contract_id=application.id)
+        return ok(data, peers.profile_of(body.node_id))
 
     path = Paths(router, peers, _CONTRACT, unknown=True)
 
     @path("/confirm", "The owner answers an application for a contract (management, node)")
     def confirm(
-        body: Annotated[wire.ConfirmContract, Body(examples=[_OF_CONTRACT | _APPROVED])],
+        body: Annotated[
+            wire.ConfirmContract, Body(examples=[_CONTRACT_EXAMPLE | _APPROVED_EXAMPLE])
+        ],
         caller: Caller,
         signature: SenderSignature = signature_of,
     ) -> None:
-        applications.confirm(Kind.CONTRACT, body.contract_id, caller.node, _answer(body), signature)
+        decision = _read_confirmation(body)
+        applications.confirm(Kind.CONTRACT, body.contract_id, caller.node, decision, signature)
 
     @path("/terminate", "Either node ends a contract (management, node)")
     def terminate(
-        body: Annotated[wire.OfContract, Body(examples=[_OF_CONTRACT])],
+        body: Annotated[wire.OfContract, Body(examples=[_CONTRACT_EXAMPLE])],
         caller: Caller,
         signature: SenderSignature = signature_of,
     ) -> None:
@@ -115,37 +182,8 @@ def node_router(
         caller: Caller,
         signature: SenderSignature = signature_of,
     ) -> StateData:
-        return _status(
-            card, applications.status(Kind.CONTRACT, contract_id, caller.node, signature)
-        )
-
-    @router.get(f"{_NODE}/query", summary="Who this node is (management, node)")
-    async def who(node_id: AuditId, sender: Sender) -> Answer[wire.NodeData]:
-        if node_id != card.node:
-            raise NotFound(f"this is not the node {node_id}", reason="NODE_UNKNOWN")
-        return ok(wire.NodeData(**card.shown()), peers.profile_of(sender.source))
-
-    @router.get(f"{_NODE}/health", summary="Whether this node answers (management, node)")
-    async def health(sender: Sender) -> Answer[StateData]:
-        return ok(StateData(status="ok"), peers.profile_of(sender.source))
-
-    # it looks a name up, which may take long: not among those that check signatures
-    threads = peers.limiters.peers
-
-    @Paths(router, peers, _NODE)(
-        "/update", "A partner changes its address or key (management, node)", threads
-    )
-    def update(
-        body: Annotated[wire.UpdateNode, Body(examples=[{**wire.NODE, **_OF_CONTRACT}])],
-        caller: Caller,
-    ) -> None:
-        if not (origin().key or origin().certificate):
-            text = "an update has to be signed, or sent with a client certificate"
-            raise NotAllowed(text, reason="SIGNATURE_MISSING")
-        plain = body.model_dump(mode="json", exclude_unset=True)
-        applications.update(caller.node, body.contract_id, plain, wire.key_of(body.auth_credential))
-
-    return router
+        contract = applications.status(Kind.CONTRACT, contract_id, caller.node, signature)
+        return _state_data(card, contract)
 
 
 def audit_router(
@@ -156,52 +194,54 @@ def audit_router(
 ) -> APIRouter:
     """Return the paths of all kinds of audits."""
     router = APIRouter(tags=["management layer"], route_class=Route)
-    for one in AUDITED.values():
-        _add(router, one, card, applications, peers, clock)
+    for audited in AUDITED.values():
+        path = Paths(router, peers, f"{INTERCONN}/{audited.kind}/audit")
+        _add_audit_paths(path, audited, card, applications, clock)
     return router
 
 
-def _add(
-    router: APIRouter,
-    one: Audited,
+def _add_audit_paths(
+    path: Paths,
+    audited: Audited,
     card: Card,
     applications: Applications,
-    peers: Peers,
     clock: Clock,
 ) -> None:
-    kind, path = one.kind, Paths(router, peers, f"{INTERCONN}/{one.kind}/audit")
+    kind = audited.kind
 
     def apply(body: Any, caller: Caller) -> None:
         applications.contract_with(caller.node, body.contract_id or None)
-        plain = body.model_dump(
-            mode="json",
-            exclude_unset=True,
-            exclude={"audit_id"},
-        )
-        until, most = getattr(body, "time_limit", None), getattr(body, "times_limit", None)
-        who, subject = caller.node, getattr(body, one.subject)
         new = domain.applied(
-            kind, body.audit_id, who, Side.THEIRS, subject, plain, clock(), until, most
+            kind,
+            body.audit_id,
+            caller.node,
+            Side.THEIRS,
+            getattr(body, audited.subject),
+            body.model_dump(mode="json", exclude_unset=True, exclude={"audit_id"}),
+            clock(),
+            getattr(body, "time_limit", None),
+            getattr(body, "times_limit", None),
         )
         applications.receive(new)
 
     example = {
-        **_OF_AUDIT,
-        one.subject: f"{kind}-1",
-        **one.example,
+        **_AUDIT_EXAMPLE,
+        audited.subject: f"{kind}-1",
+        **audited.example,
     }
-    apply.__annotations__["body"] = Annotated[one.body, Body(examples=[example])]
+    apply.__annotations__["body"] = Annotated[audited.body, Body(examples=[example])]
     path("/apply", f"A partner applies for the use of a {kind} (management, {kind})")(apply)
 
     @path("/confirm", f"The owner of a {kind} answers (management, {kind})")
     def confirm(
-        body: Annotated[wire.Confirm, Body(examples=[_OF_AUDIT | _APPROVED])], caller: Caller
+        body: Annotated[wire.Confirm, Body(examples=[_AUDIT_EXAMPLE | _APPROVED_EXAMPLE])],
+        caller: Caller,
     ) -> None:
-        applications.confirm(kind, body.audit_id, caller.node, _answer(body))
+        applications.confirm(kind, body.audit_id, caller.node, _read_confirmation(body))
 
     @path("/terminate", f"Either node ends the use of a {kind} (management, {kind})")
     def terminate(
-        body: Annotated[wire.OfAudit, Body(examples=[_OF_AUDIT])], caller: Caller
+        body: Annotated[wire.OfAudit, Body(examples=[_AUDIT_EXAMPLE])], caller: Caller
     ) -> None:
         applications.end(kind, body.audit_id, caller.node)
 
@@ -211,18 +251,20 @@ def _add(
         method="GET",
     )
     def query(audit_id: AuditId, caller: Caller) -> StateData:
-        return _status(card, applications.status(kind, audit_id, caller.node))
+        return _state_data(card, applications.status(kind, audit_id, caller.node))
 
 
-def _answer(body: wire.Confirm | wire.ConfirmContract) -> Any:
+def _read_confirmation(body: wire.Confirm | wire.ConfirmContract) -> Any:
     if body.status not in (APPROVED, REJECTED):
         raise Invalid([Problem("status", "must be APPROVED or REJECTED", str(body.status))])
-    return answered(body)
+    return read_decision(body)
 
 
-def _status(card: Card, known: Application) -> StateData:
-    more: Mapping[str, Any] = {} if known.status is APPLIED else confirmation(card, known)
-    return StateData(status=str(known.status), **more)
+def _state_data(card: Card, application: Application) -> StateData:
+    status = str(application.status)
+    if application.status is APPLIED:
+        return StateData(status=status)
+    return StateData(status=status, **confirmation(card, application))
 
 
 def offers_router(
@@ -231,44 +273,25 @@ def offers_router(
     applications: Applications,
     peers: Peers,
 ) -> APIRouter:
-    """Return the lists and queries of what this node offers to a partner with a contract."""
+    """Return the lists and queries of this node's offers to a partner with a contract."""
     router = APIRouter(tags=["management layer"], route_class=Route)
     path = partial(Paths(router, peers, f"{INTERCONN}/"), method="GET")
-    contract = applications.contract_with
 
-    def page(
-        found: Iterable[Mapping[str, Any]],
-        number: int,
-        size: int,
-    ) -> wire.Records:
-        every = list(map(dict, found))
-        return wire.Records(
-            records=every if size == -1 else every[(number - 1) * size : number * size],
-            total=len(every),
-        )
+    def check_contract(caller: Caller, contract_id: str) -> None:
+        applications.contract_with(caller.node, contract_id)
 
-    def record(one: Dataset, *, whole: bool) -> dict[str, Any]:
-        join, label = one.meta.get("match_id_name", ""), one.meta.get("label_name", "")
-        types = one.types or ("string",) * len(one.columns)
-        columns = [
-            {
-                "name": name,
-                "data_type": _KINDS.get(kind, "varchar"),
-                "distribution": "CONTINUOUS" if kind in ("int", "float") else "DISCRETE",
-            }
-            for name, kind in zip(one.columns, types, strict=False)
-        ]
-        return {
-            "dataset_id": one.dataset_id,
-            "name": one.name,
-            "owner": institution,
-            "category": "table",
-            "count": one.count,
-            "description": one.description,
-            **({"label_columns": label} if whole else {"join_columns": join}),
-            "column_metas": columns,
-        }
+    _add_dataset_paths(path, offers, institution, check_contract)
+    _add_project_paths(path, offers, check_contract)
+    _add_component_paths(path, offers, check_contract)
+    return router
 
+
+def _add_dataset_paths(
+    path: AddPath,
+    offers: Offers,
+    institution: str,
+    check_contract: CheckContract,
+) -> None:
     @path("dataset/pub/list", "Datasets that a partner may see (management, dataset)")
     def datasets(
         contract_id: AuditId,
@@ -276,10 +299,12 @@ def offers_router(
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> wire.Records:
-        contract(caller.node, contract_id)
-        return page(
-            (record(d, whole=False) for d in offers.datasets(caller.node)), page_num, page_size
-        )
+        check_contract(caller, contract_id)
+        records = []
+        for dataset in offers.datasets(caller.node):
+            join_columns = dataset.meta.get("match_id_name", "")
+            records.append({**_dataset_record(dataset, institution), "join_columns": join_columns})
+        return _page(records, page_num, page_size)
 
     @path("dataset/pub/query", "One of them: columns and count (management, dataset)")
     def dataset(
@@ -287,9 +312,13 @@ def offers_router(
         dataset_id: LongId,
         caller: Caller,
     ) -> wire.Record:
-        contract(caller.node, contract_id)
-        return wire.Record(**record(offers.dataset(caller.node, dataset_id), whole=True))
+        check_contract(caller, contract_id)
+        dataset = offers.dataset(caller.node, dataset_id)
+        label_columns = dataset.meta.get("label_name", "")
+        return wire.Record(**_dataset_record(dataset, institution), label_columns=label_columns)
 
+
+def _add_project_paths(path: AddPath, offers: Offers, check_contract: CheckContract) -> None:
     @path("project/list", "Projects shared with a partner (management, project)")
     def projects(
         contract_id: AuditId,
@@ -297,8 +326,9 @@ def offers_router(
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> wire.Records:
-        contract(caller.node, contract_id)
-        return page(map(_brief, offers.projects(caller.node)), page_num, page_size)
+        check_contract(caller, contract_id)
+        records = [_project_record(project) for project in offers.projects(caller.node)]
+        return _page(records, page_num, page_size)
 
     @path("project/query", "One of them: its nodes and datasets (management, project)")
     def project(
@@ -306,34 +336,35 @@ def offers_router(
         project_id: AuditId,
         caller: Caller,
     ) -> wire.Record:
-        contract(caller.node, contract_id)
-        found = offers.project(caller.node, project_id)
-        named = found.request.get("datasets") or []
-        ids = [one.get("dataset_id") for one in named if isinstance(one, Mapping)]
-        more = {"nodes": list(found.nodes), "datasets": {found.nodes[0]: ids} if ids else {}}
-        return wire.Record(**_brief(found), **more)
+        check_contract(caller, contract_id)
+        project = offers.project(caller.node, project_id)
+        return wire.Record(
+            **_project_record(project),
+            nodes=list(project.nodes),
+            datasets=_project_datasets(project),
+        )
 
-    def described(caller: Caller) -> Iterator[dict[str, Any]]:
-        return (_component(p, c) for p, c in offers.components(caller.node))
 
+def _add_component_paths(path: AddPath, offers: Offers, check_contract: CheckContract) -> None:
     @path("component/list", "Components that a partner may use (management, component)")
     def components(
         caller: Caller,
         contract_id: LongId = "",
-        contract_Id: LongId = "",
+        contract_Id: LongId = "",  # as the standard prints it
         category: LongId = "",
         developer: LongId = "",
         page_num: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> wire.Records:
-        contract(caller.node, contract_id or contract_Id)  # the standard prints the second
-        every = ({key: one[key] for key in _LISTED} for one in described(caller))
-        wanted = (
-            c
-            for c in every
-            if developer in ("", c["developer"]) and category in ("", c["category"])
-        )
-        return page(wanted, page_num, page_size)
+        check_contract(caller, contract_id or contract_Id)
+        records = []
+        for provider, component in offers.components(caller.node):
+            record = _component_record(provider, component)
+            is_of_developer = developer in ("", record["developer"])
+            is_of_category = category in ("", record["category"])
+            if is_of_developer and is_of_category:
+                records.append({field: record[field] for field in _COMPONENT_SUMMARY})
+        return _page(records, page_num, page_size)
 
     @path("component/query", "One of them (management, component)")
     def component(
@@ -342,46 +373,87 @@ def offers_router(
         version: AuditId,
         caller: Caller,
     ) -> wire.Record:
-        contract(caller.node, contract_id)
-        for one in described(caller):
-            if (one["code"], one["version"]) == (code, version):
-                return wire.Record(**one)
+        check_contract(caller, contract_id)
+        for provider, component in offers.components(caller.node):
+            record = _component_record(provider, component)
+            if record["code"] == code and record["version"] == version:
+                return wire.Record(**record)
         raise NotFound("no component of that code and version is here", reason="COMPONENT_UNKNOWN")
 
-    return router
+
+def _page(
+    records: Iterable[Mapping[str, Any]],
+    number: int,
+    size: int,
+) -> wire.Records:
+    """Return a page of records; pages count from 1."""
+    all_records = [dict(record) for record in records]
+    page = all_records
+    if size != _ALL_RECORDS:
+        page = all_records[(number - 1) * size : number * size]
+    return wire.Records(records=page, total=len(all_records))
 
 
-_LISTED = ("code", "version", "category", "developer")
-_KINDS = {
-    "int": "int",
-    "float": "double",
-    "boolean": "boolean",
-}
-
-
-def _brief(one: Project) -> dict[str, Any]:
+def _dataset_record(dataset: Dataset, institution: str) -> dict[str, Any]:
+    """Return the fields of a dataset that its list and its query have in common."""
+    types = dataset.types or ("string",) * len(dataset.columns)
+    columns = [
+        {
+            "name": name,
+            "data_type": _DATA_TYPES.get(type_, "varchar"),
+            "distribution": "CONTINUOUS" if type_ in _CONTINUOUS else "DISCRETE",
+        }
+        for name, type_ in zip(dataset.columns, types, strict=False)
+    ]
     return {
-        "project_id": one.id,
-        **{key: one.request.get(key, "") for key in ("name", "type", "description")},
+        "dataset_id": dataset.dataset_id,
+        "name": dataset.name,
+        "owner": institution,
+        "category": "table",
+        "count": dataset.count,
+        "description": dataset.description,
+        "column_metas": columns,
     }
 
 
-def _component(provider: Provider, one: Component) -> dict[str, Any]:
+def _project_record(project: Project) -> dict[str, Any]:
+    """Return the fields of a project that its list and its query have in common."""
     return {
-        "code": f"{provider.name}/{one.name}",
-        "name": one.title or one.name,
+        "project_id": project.id,
+        "name": project.request.get("name", ""),
+        "type": project.request.get("type", ""),
+        "description": project.request.get("description", ""),
+    }
+
+
+def _project_datasets(project: Project) -> dict[str, list[Any]]:
+    """Return the ids of a project's datasets by their node: the one that applied for the project."""
+    ids = [
+        dataset.get("dataset_id")
+        for dataset in project.request.get("datasets") or []
+        if isinstance(dataset, Mapping)
+    ]
+    if not ids:
+        return {}
+    return {project.nodes[0]: ids}
+
+
+def _component_record(provider: Provider, component: Component) -> dict[str, Any]:
+    return {
+        "code": f"{provider.name}/{component.name}",
+        "name": component.title or component.name,
         "version": provider.version,
         "category": "",
         "developer": provider.name,
-        "description": one.description,
+        "description": component.description,
         "engine": provider.device,
-        "inputs": [_port(port) for port in one.inputs],
-        "outputs": [_port(port) for port in one.outputs],
+        "inputs": [_port_record(port) for port in component.inputs],
+        "outputs": [_port_record(port) for port in component.outputs],
         "status": "DISABLED" if provider.retired else "ENABLED",
     }
 
 
-def _port(port: DataSpec) -> dict[str, Any]:
+def _port_record(port: DataSpec) -> dict[str, Any]:
     return {
         "name": port.name,
         "type": port.category,

@@ -1,4 +1,4 @@
-"""The bodies of the management layer, and what its kinds of audits differ in."""
+"""Bodies of the management layer, and the table of its kinds of audits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,25 +17,30 @@ from route_table.certificates import written
 from route_table.document import public_keys
 from route_table.model import NODE_ID, NODE_RULE
 
-_MILLISECONDS = 10**11
-"""numbers above are milliseconds: the standard names no unit"""
+_MILLISECONDS = (
+    10**11
+)  # larger numbers are milliseconds, others seconds: the standard names no unit
 _LAST = datetime(9998, 1, 1, tzinfo=UTC)
+_LARGEST_NUMBER = 2**31 - 2
+
+# Algorithm -> its name in a contract. The names of Ed25519 and SM2 are ours, as the standard has none.
 AUTH_TYPES = {
     "ed25519": "ED25519",
     "ecdsa-p256-sha256": "SHA256_ECDSA",
     "rsa-v1_5-sha256": "SHA256_RSA",
     "sm2": "SM2",
 }
-"""algorithm -> its name in a contract; the standard names neither the first nor the last"""
 
 
 def moment(value: Any) -> datetime | None:
-    """Read a time of the standard's: 0 or nothing is none."""
+    """Read a time of the standard; 0 or nothing means none."""
     if value in (None, 0, "0", ""):
         return None
     try:
-        number = int(value)
-        return datetime.fromtimestamp(number / 1000 if number > _MILLISECONDS else number, UTC)
+        seconds = int(value)
+        if seconds > _MILLISECONDS:
+            return datetime.fromtimestamp(seconds / 1000, UTC)
+        return datetime.fromtimestamp(seconds, UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         raise PydanticCustomError(
             "time", "must be a time in seconds or milliseconds since 1970"
@@ -43,24 +48,30 @@ def moment(value: Any) -> datetime | None:
 
 
 def milliseconds(at: datetime | None) -> int:
-    """Write a time as the standard does."""
-    return int(at.timestamp() * 1000) if at is not None else 0
+    """Write a time in the standard's form; 0 for none."""
+    if at is None:
+        return 0
+    return int(at.timestamp() * 1000)
 
 
-def _ahead(at: datetime | None) -> datetime | None:
+def _check_future(at: datetime | None) -> datetime | None:
     if at is not None and not datetime.now(UTC) < at < _LAST:
         raise PydanticCustomError("time", "must lie in the future")
     return at
 
 
-def _node(text: str) -> str:
+def _check_node_id(text: str) -> str:
     if not NODE_ID.fullmatch(text):
         raise PydanticCustomError("node", "{rule}", {"rule": NODE_RULE})
     return text
 
 
+def _zero_as_none(value: Any) -> Any:
+    return None if value == 0 else value
+
+
 def key_of(credential: str) -> str:
-    """Return a public key as routes hold it, from a key or a certificate, in PEM or base64. Raises ValueError."""
+    """Return the public key, in the form of routes, of a key or certificate in PEM or base64. Raises ValueError."""
     if "BEGIN CERTIFICATE" in credential:
         try:
             credential = written(x509.load_pem_x509_certificate(credential.encode()).public_key())
@@ -70,7 +81,7 @@ def key_of(credential: str) -> str:
     return key
 
 
-def _credential(text: str) -> str:
+def _check_credential(text: str) -> str:
     try:
         key_of(text)
     except ValueError:
@@ -79,21 +90,22 @@ def _credential(text: str) -> str:
     return text
 
 
-Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_ahead)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-"""of a flow or a model, in any script"""
+Moment = Annotated[datetime | None, BeforeValidator(moment), AfterValidator(_check_future)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]  # of a flow or a model, in any script
 Short = Annotated[str, Field(max_length=200)]
 Long = Annotated[Text, Field(max_length=2000)]
 Url = Annotated[str, Field(max_length=1000, pattern=r"^https?://[\x21-\x7e]+$")]
-Credential = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_credential)]
+Credential = Annotated[
+    str, Field(min_length=1, max_length=20_000), AfterValidator(_check_credential)
+]
 Number = Annotated[
-    Annotated[int, Field(ge=1, le=2**31 - 2)] | None,
-    BeforeValidator(lambda value: None if value == 0 else value),
+    Annotated[int, Field(ge=1, le=_LARGEST_NUMBER)] | None,
+    BeforeValidator(_zero_as_none),
 ]
 
 
 class NodeBody(Body):
-    """How a node describes itself."""
+    """A node's description of itself."""
 
     address: Url
     auth_credential: Credential
@@ -109,7 +121,7 @@ class NodeBody(Body):
 class ApplyContract(NodeBody):
     """``node/contract/apply``."""
 
-    node_id: Annotated[Id, AfterValidator(_node)]
+    node_id: Annotated[Id, AfterValidator(_check_node_id)]
     expired_time: Moment = None
 
 
@@ -136,7 +148,7 @@ class OfContract(Body):
 
 
 class Permit(Body):
-    """What the owner gives for the use of something."""
+    """The owner's permit for the use of something."""
 
     token: Annotated[str, StringConstraints(pattern=r"^[\x21-\x2b\x2d-\x7e]{1,500}$")]
     resource_level: int = 1
@@ -159,7 +171,7 @@ class OfAudit(Body):
 
 
 class Apply(OfAudit):
-    """``…/audit/apply``: what all kinds have."""
+    """``…/audit/apply``: the fields of every kind."""
 
     contract_id: Text = Field(default="", max_length=100)
 
@@ -206,38 +218,36 @@ class ApplyModel(Apply):
 
 @dataclass(frozen=True)
 class Audited:
-    """One kind of audit: its body, the field that names what is applied for, the level of its permit."""
+    """One kind of audit."""
 
     kind: Kind
     body: type[Apply]
-    subject: str
-    level: int
-    example: Mapping[str, Any]
+    subject: str  # field of the body with the id of the dataset, model, flow or project
+    level: int  # resource_level of its permit
+    example: Mapping[str, Any]  # fields of the body, for the API description
 
 
-AUDITED: Mapping[Kind, Audited] = {
-    one.kind: one
-    for one in (
-        Audited(
-            Kind.DATASET,
-            ApplyDataset,
-            "dataset_id",
-            1,
-            {"contract_id": "contract-1", "times_limit": 10},
-        ),
-        Audited(Kind.MODEL, ApplyModel, "model_id", 1, {"apply_project_id": "project-1"}),
-        Audited(Kind.FLOW, ApplyFlow, "flow_id", 2, {"name": "scoring", "dag": {"components": []}}),
-        Audited(
-            Kind.PROJECT,
-            ApplyProject,
-            "project_id",
-            3,
-            {"contract_id": "contract-1", "name": "scoring"},
-        ),
-    )
-}
+_AUDITS = (
+    Audited(
+        Kind.DATASET,
+        ApplyDataset,
+        "dataset_id",
+        1,
+        {"contract_id": "contract-1", "times_limit": 10},
+    ),
+    Audited(Kind.MODEL, ApplyModel, "model_id", 1, {"apply_project_id": "project-1"}),
+    Audited(Kind.FLOW, ApplyFlow, "flow_id", 2, {"name": "scoring", "dag": {"components": []}}),
+    Audited(
+        Kind.PROJECT,
+        ApplyProject,
+        "project_id",
+        3,
+        {"contract_id": "contract-1", "name": "scoring"},
+    ),
+)
+AUDITED: Mapping[Kind, Audited] = {audited.kind: audited for audited in _AUDITS}
 
-
+# An example of a node's description.
 NODE: Mapping[str, Any] = {
     "node_id": "JG0100001100000012",
     "address": "https://gw.example.com:7380",
@@ -249,7 +259,6 @@ NODE: Mapping[str, Any] = {
     "system": "example",
     "system_version": "1.0",
 }
-"""an example"""
 
 
 class ContractData(Response):
