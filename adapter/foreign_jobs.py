@@ -1,6 +1,6 @@
-"""Jobs written for another platform: whose form they have, and what to do with them."""
+"""Recognises jobs that were written for another platform, and says how to rewrite them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -10,7 +10,7 @@ ROOT = "(document)"
 
 
 class Form(Enum):
-    """A form of jobs that users of this field know."""
+    """The form of another platform's jobs."""
 
     FATE_1 = auto()
     FATE_2 = auto()
@@ -36,23 +36,23 @@ _KUSCIA = (
     "component of a registered provider, and its parties become config.role; "
     "bfia-gateway job draft writes a first one"
 )
-_RULES: Mapping[Form | None, str] = {
+_RULES: Mapping[Form, str] = {
     Form.FATE_1: _FATE_1,
     Form.FATE_2: _FATE_2,
     Form.KUSCIA: _KUSCIA,
 }
 
 
-def not_for_create_all(body: Any) -> Problem | None:
-    """Say whose form a job has that is not the standard's; None for any other body."""
-    rule = _RULES.get(form_of(body))
-    if rule is None:
+def problem_of_foreign_job(body: Any) -> Problem | None:
+    """Return a problem that names the platform of a foreign job; None for any other body."""
+    form = form_of(body)
+    if form is None:
         return None
-    return Problem(ROOT, rule)
+    return Problem(ROOT, _RULES[form])
 
 
 def form_of(body: Any) -> Form | None:
-    """Recognise a job by the fields that only one platform's jobs have; None where there are none."""
+    """Recognise a foreign job by fields that only its platform has; None for any other body."""
     if not isinstance(body, Mapping):
         return None
     dag = body.get("dag")
@@ -68,5 +68,6 @@ def form_of(body: Any) -> Form | None:
 
 
 def _has_app_images(tasks: Any) -> bool:
-    entries: Iterable[Any] = tasks if isinstance(tasks, list) else ()
-    return any(isinstance(entry, Mapping) and "app_image" in entry for entry in entries)
+    if not isinstance(tasks, list):
+        return False
+    return any(isinstance(task, Mapping) and "app_image" in task for task in tasks)

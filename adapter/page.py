@@ -1,4 +1,4 @@
-"""An answer that is not a JSON object, from what stands before a peer: a login page, a filter, a proxy."""
+"""Responses without a JSON object, from a login page, a filter or a proxy in front of a peer."""
 
 import html
 import re
@@ -14,58 +14,65 @@ REASONS = (LOGIN, FILTER, BODY_LIMIT)
 
 _LONGEST_WORDS = 160
 _LONGEST_LOCATION = 200
-_READ = 8192  # bytes of a page that are searched for its first words
-_UNSEEN = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
+_LONGEST_SERVER = 60
+_SEARCHED = 8192  # bytes of a page in which its first words are expected
+_INVISIBLE = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
 _SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a peer's address answered in the place of a JSON object."""
+    """A response of a peer's address without a JSON object."""
 
     status: int
     location: str
     is_html: bool
     server: str
-    words: str  # the first that a person would see; empty for none
+    words: str  # the first visible words; empty if there are none
     request_bytes: int
 
     def refusal(self, node: str) -> Refused:
-        """Return the error of a request to a node that this page answers."""
+        """Return the error for a request to ``node`` that got this page."""
+        text = f"{node} answers HTTP {self.status}{self._cause()}"
+        if self.source:
+            text += f"; it says: {self.source}"
+        return Refused(text, reason=self.reason)
+
+    def _cause(self) -> str:
+        """Return the rest of a sentence that names the probable sender of the page."""
         reason = self.reason
-        text = f"{node} answers HTTP {self.status}"
         if reason == BODY_LIMIT:
-            text += f" to a request of {self.request_bytes} bytes: a body limit stands before it"
-        elif reason == LOGIN and self.location:
-            text += f" and redirects to {self.location}: a login page or a proxy stands before it"
-        elif reason == LOGIN:
-            text += ": a login stands before it"
-        elif reason == FILTER:
-            text += " with a web page: a filter or a portal stands before it"
-        else:
-            text += " without a JSON object"
-        if self.seen:
-            text += f"; it says: {self.seen}"
-        return Refused(text, reason=reason)
+            return f" to a request of {self.request_bytes} bytes: a body limit stands before it"
+        if reason == LOGIN and self.location:
+            return f" and redirects to {self.location}: a login page or a proxy stands before it"
+        if reason == LOGIN:
+            return ": a login stands before it"
+        if reason == FILTER:
+            return " with a web page: a filter or a portal stands before it"
+        return " without a JSON object"
 
     @property
     def reason(self) -> str:
-        """Which kind of page it is."""
+        """The kind of the page, by status, redirection and content type."""
         if self.status == 413:
             return BODY_LIMIT
-        redirects = 300 <= self.status < 400 and self.location != ""
-        if redirects or self.status in (401, 407):
+        is_redirection = 300 <= self.status < 400 and self.location != ""
+        if is_redirection or self.status in (401, 407):
             return LOGIN
         if self.is_html and self.status in (200, 403):
             return FILTER
         return "NO_ENVELOPE"
 
     @property
-    def seen(self) -> str:
-        """The server's name and the first words; empty for neither."""
-        quoted = f"“{self.words}”" if self.words else ""
-        return ", ".join(filter(None, (self.server, quoted)))
+    def source(self) -> str:
+        """The server's name and the first words of the page; empty if it has neither."""
+        parts = []
+        if self.server:
+            parts.append(self.server)
+        if self.words:
+            parts.append(f"“{self.words}”")
+        return ", ".join(parts)
 
 
 def page_of(
@@ -74,21 +81,21 @@ def page_of(
     content: bytes,
     request_bytes: int,
 ) -> Page:
-    """Return an answer as a page. ``headers`` has lower-case names."""
+    """Return a response as a page. The names in ``headers`` are in lower case."""
+    media_type = headers.get("content-type", "").lower()
     return Page(
         status=status,
         location=shorten(headers.get("location", ""), _LONGEST_LOCATION),
-        is_html="html" in headers.get("content-type", "").lower()
-        and content.lstrip().startswith(b"<"),
-        server=shorten(headers.get("server", ""), 60),
+        is_html="html" in media_type and content.lstrip().startswith(b"<"),
+        server=shorten(headers.get("server", ""), _LONGEST_SERVER),
         words=first_words(content),
         request_bytes=request_bytes,
     )
 
 
 def first_words(content: bytes) -> str:
-    """Return the first words of a page that a person would see; empty for none."""
-    text = content[:_READ].decode("utf-8", "replace")
-    text = _TAG.sub(" ", _UNSEEN.sub(" ", text))
+    """Return the first visible words of a page; empty if there are none."""
+    text = content[:_SEARCHED].decode("utf-8", "replace")
+    text = _TAG.sub(" ", _INVISIBLE.sub(" ", text))
     text = _SPACE.sub(" ", html.unescape(text)).strip()
     return shorten(text, _LONGEST_WORDS)

@@ -17,7 +17,7 @@ from adapter.bfia.profiles import PROFILES, Profile
 from adapter.bfia.route_test import HELLO, try_route
 from adapter.bfia.translate import PROTOCOL, create_body, job_spec, job_view, unknown_fields
 from adapter.body import failure_of
-from adapter.foreign_jobs import not_for_create_all
+from adapter.foreign_jobs import problem_of_foreign_job
 from gateway.domain import approval
 from gateway.domain.dry_run import Item
 from gateway.domain.job import Acceptance
@@ -441,7 +441,7 @@ class BfiaProtocol:
         try:
             body = wire.CreateJob.model_validate(dict(request))
         except ValidationError as error:
-            foreign = not_for_create_all(request)
+            foreign = problem_of_foreign_job(request)
             if foreign is not None:
                 raise Invalid([foreign]) from None
             raise Invalid(problems_of(error.errors(), wire.CreateJob)) from None

@@ -26,7 +26,7 @@ from adapter.bfia.profiles import Profile
 from adapter.bfia.wire import Answer, Empty
 from adapter.bfia.wire import Response as Data
 from adapter.body import JsonRoute, Words, model_of, refusal, words_for
-from adapter.foreign_jobs import not_for_create_all
+from adapter.foreign_jobs import problem_of_foreign_job
 from gateway.errors import (
     DatabaseAway,
     GatewayError,
@@ -153,7 +153,7 @@ def install(
 
 def _invalid(request: Request, error: RequestValidationError) -> Invalid:
     model = model_of(request)
-    foreign = not_for_create_all(error.body) if translate.is_job(model) else None
+    foreign = problem_of_foreign_job(error.body) if translate.is_job(model) else None
     if foreign is not None:
         return Invalid([foreign])
     return Invalid([*refusal(request, error).problems, *translate.job_problems(error.body, model)])

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 
 from adapter.bfia import wire
 from adapter.bfia.profiles import PROFILES, Profile
-from adapter.body import failure_of, names_of
+from adapter.body import failure_of, texts_of
 from gateway.domain import approval, validation
 from gateway.domain import dag as flow
 from gateway.domain.approval import AuditStatus
@@ -523,7 +523,7 @@ def job_view(job_id: str, data: Mapping[str, Any]) -> JobView:
         scheduler=str(data.get("scheduler") or ""),
         waiting=_waiting(data.get("waiting")),
         parties=[_party(entry) for entry in _entries(data.get("parties"))],
-        tolerated=names_of(data.get("tolerated")),
+        tolerated=texts_of(data.get("tolerated")),
         old_job_id=str(data.get("old_job_id") or ""),
         origin=_origin(as_mapping(data.get("rerun_of"))),
     )
@@ -581,7 +581,7 @@ def _origin(fields: Mapping[str, Any]) -> Origin | None:
         str(fields["job_id"]),
         str(fields.get("from") or ""),
         str(fields.get("by") or ""),
-        names_of(fields.get("changed")),
+        texts_of(fields.get("changed")),
     )
 
 
@@ -622,8 +622,8 @@ def read_rerun_result(order: Order, fields: Mapping[str, Any]) -> RerunResult:
     return RerunResult(
         str(fields.get("job_id") or order.new_job_id),
         str(fields.get("from") or order.start),
-        names_of(fields.get("runs")),
-        names_of(fields.get("inherits")),
+        texts_of(fields.get("runs")),
+        texts_of(fields.get("inherits")),
     )
 
 

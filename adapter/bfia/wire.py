@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from adapter.body import failure_of, fit, without_nulls
+from adapter.body import failure_of, within_bounds, without_nulls
 from gateway.domain.dry_run import Item
 from gateway.domain.spec import Failure
 from gateway.ports import as_mapping
@@ -50,7 +50,7 @@ Id = Annotated[
 
 
 # Free content within the bounds of descriptions: depth, number of values, amount of text.
-Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(fit)]
+Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(within_bounds)]
 
 MOST_PARTIES = 1000
 _MOST_ROLES = 50
@@ -137,7 +137,9 @@ class CreateJob(CreateAll):
     """``job/create_all`` and ``job/create`` between nodes (3.1, 3.2)."""
 
     job_id: Id
-    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(fit)] = {}
+    signed_bundles: Annotated[
+        dict[str, Any], BeforeValidator(as_mapping), AfterValidator(within_bounds)
+    ] = {}
     """an extension: node -> what the initiator has signed of the job for it, in an envelope after DSSE"""
 
 
@@ -245,7 +247,9 @@ class OfferParameters(AmendJob):
         max_length=1000,
         description="earlier ones that hold",
     )
-    signed_bundles: Annotated[dict[str, Any], BeforeValidator(as_mapping), AfterValidator(fit)] = {}
+    signed_bundles: Annotated[
+        dict[str, Any], BeforeValidator(as_mapping), AfterValidator(within_bounds)
+    ] = {}
     """of the job with them, as in `CreateJob`"""
 
 

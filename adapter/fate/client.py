@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from adapter.body import failure_of, names_of
+from adapter.body import failure_of, texts_of
 from adapter.fate.dag.description import Descriptions, Standard
 from adapter.fate.envelope import PARTNER, SCHEDULER, Code
 from adapter.fate.signing import Signatures
@@ -225,7 +225,7 @@ class ParticipantClient:
                 raise
         for role in roles:
             self._report_job(spec.job_id, role, JobWord.WAITING)
-        inherited = names_of(data["inherited"]) if isinstance(data.get("inherited"), list) else None
+        inherited = texts_of(data["inherited"]) if isinstance(data.get("inherited"), list) else None
         waits = data.get("waits") is True
         within = as_seconds(data.get("within")) if waits else None
         return Acceptance(
@@ -643,7 +643,7 @@ class SchedulerClient:
         )
         job_id, start = str(data.get("job_id") or wanted.job_id), str(data.get("from") or "")
         return RerunResult(
-            job_id, start, names_of(data.get("runs")), names_of(data.get("inherits"))
+            job_id, start, texts_of(data.get("runs")), texts_of(data.get("inherits"))
         )
 
     def amend_job(

@@ -12,7 +12,7 @@ from anyio import CapacityLimiter
 from fastapi import Request
 from pydantic import BeforeValidator, Field
 
-from adapter.body import failure_of, fit
+from adapter.body import failure_of, within_bounds
 from adapter.fate.dag.description import Descriptions
 from adapter.fate.dag.wire import DagSchema, DagSpec, Wire
 from adapter.fate.signing import Signatures
@@ -167,7 +167,7 @@ async def on(
     return await anyio.to_thread.run_sync(run, limiter=limiter)
 
 
-Object = Annotated[dict[str, Any], BeforeValidator(fit)]
+Object = Annotated[dict[str, Any], BeforeValidator(within_bounds)]
 Text = Annotated[str, Field(max_length=255)]
 Id = Annotated[
     str,
@@ -188,7 +188,7 @@ Failed = Annotated[
 class Described(DagSchema):
     """``/v2/scheduler/job/create``: a job for this node to schedule."""
 
-    dag: Annotated[DagSpec, BeforeValidator(fit)]
+    dag: Annotated[DagSpec, BeforeValidator(within_bounds)]
 
 
 class Party(Wire):

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from adapter.bfia.requests import signed
-from adapter.body import LARGE, OF_ALL, OF_ONE, JsonRoute
+from adapter.body import LARGE, LARGE_OF_ALL, LARGE_OF_SENDER, JsonRoute
 from gateway.auth import ORIGIN, RequestOrigin, origin
 from gateway.errors import Busy
 from gateway.http.app import Mounted, create_app
@@ -133,7 +133,7 @@ def test_few_large_messages_of_unproven_senders_are_in_memory_together(node: Nod
 
 def test_few_bodies_are_in_memory_together() -> None:
     router, end, came = APIRouter(route_class=JsonRoute), anyio.Event(), Counter[tuple[int, int]]()
-    each, answers = range(2 * OF_ONE), list[int]()
+    each, answers = range(2 * LARGE_OF_SENDER), list[int]()
 
     @router.post("/")
     async def take(body: dict[str, str]) -> int:
@@ -160,20 +160,23 @@ def test_few_bodies_are_in_memory_together() -> None:
 
     async def main() -> None:
         async with anyio.create_task_group() as group:
-            for sender in range(OF_ALL):
+            for sender in range(LARGE_OF_ALL):
                 for number in each:
                     group.start_soon(send, sender, number)
                 await anyio.wait_all_tasks_blocked()
                 whole = Counter(of for (of, _), size in came.items() if size == 4 * LARGE)
                 assert (
-                    whole.total() == min((sender + 1) * OF_ONE, OF_ALL)
-                    and max(whole.values()) == OF_ONE
+                    whole.total() == min((sender + 1) * LARGE_OF_SENDER, LARGE_OF_ALL)
+                    and max(whole.values()) == LARGE_OF_SENDER
                 )
-            assert sum(came.values()) <= OF_ALL * 4 * LARGE + OF_ALL * len(each) * 3 * LARGE // 2
+            assert (
+                sum(came.values())
+                <= LARGE_OF_ALL * 4 * LARGE + LARGE_OF_ALL * len(each) * 3 * LARGE // 2
+            )
             end.set()
 
     anyio.run(main)
-    assert answers == [4 * LARGE] * OF_ALL * len(each)
+    assert answers == [4 * LARGE] * LARGE_OF_ALL * len(each)
 
 
 def test_a_large_body_without_a_place_is_refused_after_a_while(
@@ -205,7 +208,7 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(
             ) as client,
             anyio.create_task_group() as group,
         ):
-            for _ in range(OF_ONE):
+            for _ in range(LARGE_OF_SENDER):
                 group.start_soon(partial(client.post, "/", content=b" " * 2 * LARGE))
             await anyio.wait_all_tasks_blocked()
             with anyio.fail_after(60), pytest.raises(Busy):
@@ -213,7 +216,7 @@ def test_a_large_body_without_a_place_is_refused_after_a_while(
             end.set()
 
     anyio.run(main)
-    assert reached == [2 * LARGE] * OF_ONE
+    assert reached == [2 * LARGE] * LARGE_OF_SENDER
 
 
 def test_the_sender_of_a_long_body_is_proven_before_that_takes_its_place() -> None:

@@ -73,8 +73,8 @@ class Draft:
 
     kind: Kind
     partner: NodeId
-    subject: str  # id of the dataset, project, flow or model; unused for contracts
-    fields: Mapping[str, Any]  # of the request's body, beside the fields below
+    subject: str  # id of the dataset, project, flow or model; empty for contracts
+    fields: Mapping[str, Any]  # further fields of the request
     expires_at: datetime | None = None
     jobs: int | None = None  # jobs that may use it; None: any number
     url: str = ""  # of a contract: the partner's address
