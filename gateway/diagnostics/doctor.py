@@ -36,7 +36,7 @@ from gateway.data import credentials
 from gateway.data.reading import nearest
 from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
 from gateway.data.workspace import full, try_to_write
-from gateway.domain.approval import idle
+from gateway.domain.approval import ineffective_rules
 from gateway.domain.problems import Problem
 from gateway.domain.resources import Amounts
 from gateway.errors import GatewayError, Invalid, StorageFailed, counted
@@ -764,7 +764,7 @@ def _approval(node: Installation) -> Step:
     if policy.rules:
         text += f", {counted(len(policy.rules), 'rule')}"
     causes, remedies = [], []
-    for number, cause, remedy in idle(policy):
+    for number, cause, remedy in ineffective_rules(policy):
         causes.append(f"approval.rules[{number}]: {cause}")
         remedies.append(f"approval.rules[{number}]: {remedy}")
     if causes:

@@ -147,7 +147,7 @@ def judge(
     return verdict, words
 
 
-def opened(
+def await_person(
     local: LocalJob,
     policy: Policy,
     words: str,
@@ -159,7 +159,7 @@ def opened(
     return local.noted(at, "approval asked", until=until.isoformat(), message=words)
 
 
-def decided(
+def record_decision(
     local: LocalJob,
     approve: bool,
     by: str,
@@ -167,7 +167,7 @@ def decided(
     at: datetime,
 ) -> LocalJob:
     """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
-    fetching = prepares(local)
+    fetching = pending_preparation(local)
     if fetching and fetching.agreed:
         return local  # that was decided before
     if not approve:
@@ -211,7 +211,7 @@ def _concluded(
     return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
 
 
-def prepares(local: LocalJob) -> Preparation | None:
+def pending_preparation(local: LocalJob) -> Preparation | None:
     """Return what is still being pulled for a job that waits here; None for nothing."""
     known = local.preparation
     return (
@@ -219,7 +219,7 @@ def prepares(local: LocalJob) -> Preparation | None:
     )
 
 
-def asks_person(local: LocalJob) -> bool:
+def awaits_person(local: LocalJob) -> bool:
     """Whether a person has still to decide on the job here."""
     agreed = local.preparation is not None and local.preparation.agreed
     return local.approval is not None and local.status is JobStatus.PENDING and not agreed
@@ -230,7 +230,7 @@ def expires_at(local: LocalJob) -> datetime | None:
     return local.approval.until if local.approval and local.status is JobStatus.PENDING else None
 
 
-def to_confirm(local: LocalJob) -> Call | None:
+def pending_confirmation(local: LocalJob) -> Call | None:
     """Return the call that reports the decision; None where there is nothing to report."""
     approval = local.approval
     if (
@@ -272,7 +272,7 @@ def job_of(audit_id: str) -> str:
     return audit_id.removeprefix(_PREFIX)
 
 
-def asked(
+def open_audit(
     local: LocalJob,
     audit: Audit,
     policy: Policy,
@@ -284,7 +284,7 @@ def asked(
     local = replace(local, audit=audit).noted(
         at, "asked before creation", local.spec.scheduler, audit=audit.id
     )
-    local = opened(local, policy, words, at)
+    local = await_person(local, policy, words, at)
     if verdict is Verdict.APPROVE:
         return _concluded(local, "approved", at, words=words)
     if verdict is Verdict.REJECT:
@@ -295,7 +295,7 @@ def asked(
     return local
 
 
-def asked_late(
+def audit_existing(
     local: LocalJob,
     audit: Audit,
     at: datetime,
@@ -306,7 +306,7 @@ def asked_late(
     return local.noted(at, "asked after creation", local.spec.scheduler, audit=audit.id)
 
 
-def unused(local: LocalJob) -> bool:
+def is_unused(local: LocalJob) -> bool:
     """Whether the job was audited and has not been created since."""
     return local.audit is not None and not local.audit.created
 
@@ -322,7 +322,7 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
     return one == other
 
 
-def created(
+def record_creation(
     local: LocalJob,
     at: datetime,
     by: str,
@@ -353,14 +353,14 @@ def lapses_at(local: LocalJob) -> datetime | None:
     if (
         known is not None
         and known.decided_at is not None
-        and unused(local)
+        and is_unused(local)
         and not ended(JOB, local.status)
     ):
         return known.decided_at + (known.until - known.since)
     return expires_at(local)
 
 
-def expired(
+def expire(
     local: LocalJob,
     now: datetime,
     end: Callable[[LocalJob, Ending], LocalJob],
@@ -371,7 +371,7 @@ def expired(
         return end(
             local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node)
         )
-    fetching, event = prepares(local), "not ready to take part"
+    fetching, event = pending_preparation(local), "not ready to take part"
     if fetching and fetching.agreed:
         text = f"{', '.join(fetching.images)} not here by {moment(now)}: {fetching.progress}"
         return _concluded(local, event, now, Failure(LATE, text, local.node), words=text)
@@ -381,12 +381,12 @@ def expired(
     return _concluded(local, event, now, Failure(TIMEOUT, text, local.node), words=text)
 
 
-def status(local: LocalJob) -> AuditStatus:
+def audit_status(local: LocalJob) -> AuditStatus:
     """Return the state of the audit."""
     decision = local.approval.decision if local.approval else JobStatus.READY
     if decision is JobStatus.REJECTED:
         return AuditStatus.REJECTED
-    if ended(JOB, local.status) and (decision is JobStatus.PENDING or unused(local)):
+    if ended(JOB, local.status) and (decision is JobStatus.PENDING or is_unused(local)):
         return AuditStatus.TERMINATED
     return AuditStatus.APPLIED if decision is JobStatus.PENDING else AuditStatus.APPROVED
 
@@ -397,7 +397,7 @@ def status(local: LocalJob) -> AuditStatus:
 # once everything is here, or cannot be pulled. Where a person has to decide as well, both are needed.
 
 
-def with_preparation(
+def await_images(
     local: LocalJob,
     images: Mapping[str, str],
     seconds: float,
@@ -414,13 +414,13 @@ def with_preparation(
     return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
 
 
-def prepared(
+def record_preparation(
     local: LocalJob,
     failure: Failure | None,
     at: datetime,
 ) -> LocalJob:
     """Return the job once everything is here, or (with a failure) cannot be pulled."""
-    known = prepares(local)
+    known = pending_preparation(local)
     if known is None:
         return local
     state = CallState.REFUSED if failure else CallState.OK
@@ -438,7 +438,7 @@ def prepared(
     return _concluded(local, "approved" if by else "ready to take part", at, by=by)
 
 
-def alone(local: LocalJob) -> bool:
+def awaited_only_images(local: LocalJob) -> bool:
     """Whether the job waits, or waited, for its images and not for a person."""
     known = local.preparation
     return known is not None and known.agreed and (local.approval is None or not local.approval.by)
@@ -464,7 +464,7 @@ class ApprovalReported:
         return JobStatus.READY if self.failure is None else JobStatus.REJECTED
 
 
-def waits(
+def record_condition(
     job: Job,
     node: NodeId,
     acceptance: Acceptance,
@@ -488,7 +488,7 @@ def waits(
     return job.noted(at, "waits for approval", node, until=by)
 
 
-def confirmed(job: Job, event: ApprovalReported) -> Job:
+def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
     record = job.nodes[event.node]
     known, failure = record.consent, event.failure
@@ -534,7 +534,7 @@ def contradicts(job: Job, event: ApprovalReported) -> str:
     return ""
 
 
-def silent(
+def record_silence(
     job: Job,
     node: NodeId,
     now: datetime,
@@ -554,7 +554,7 @@ def silent(
 # Rules that never count.
 
 
-def idle(policy: Policy) -> Iterator[tuple[int, str, str]]:
+def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
     """Yield the number of each rule that never counts, why, and what to do."""
     for number, rule in enumerate(policy.rules):
         earlier = next(

@@ -304,7 +304,7 @@ def of_local(local: LocalJob, timing: RunTiming) -> Waiting | None:
 
 def _of_ended_local(local: LocalJob, *, is_released: bool) -> Waiting | None:
     scheduler = local.spec.scheduler
-    confirm = approval.to_confirm(local)
+    confirm = approval.pending_confirmation(local)
     if confirm is not None:
         text = f"reports to {scheduler} what was decided here"
         return Waiting("CONFIRMING", text, confirm.sent_at or local.created_at)
@@ -325,7 +325,7 @@ def _of_open_local(local: LocalJob) -> Waiting:
         since = local.last_contact or local.created_at
         text = f"nothing received from {scheduler} since {moment(since)}"
         return Waiting(UNREACHABLE, text, since)
-    pull = approval.prepares(local)
+    pull = approval.pending_preparation(local)
     if pull is not None and pull.agreed:
         images = ", ".join(pull.images)
         text = f"fetches {images} until {moment(pull.until)}: {pull.progress or 'begins'}"
@@ -349,7 +349,7 @@ def _of_ready_local(local: LocalJob) -> Waiting:
     since = local.created_at
     if local.approval is not None and local.approval.decided_at is not None:
         since = local.approval.decided_at
-    if approval.unused(local):
+    if approval.is_unused(local):
         return Waiting("CREATION", f"approved; {scheduler} has not created the job yet", since)
     return Waiting("START", f"the start by {scheduler}", since)
 

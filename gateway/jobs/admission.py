@@ -317,7 +317,7 @@ class Admission:
             raise Refused(error.message, reason=error.reason) from error
         draft.warnings += other_images(agreement)
         checks: dict[str, str] = {}
-        if draft.known is None or approval.unused(draft.known):
+        if draft.known is None or approval.is_unused(draft.known):
             checks = self._check_readiness(draft)
         # else, and where nobody waits for it, images are fetched before the launch
         waits = draft.known is None and self._takes_confirm(spec.scheduler)
@@ -330,7 +330,7 @@ class Admission:
             agreement=agreement,
             spec=replace(spec, bundles={}),
         )
-        local = approval.with_preparation(local, fetch, timeout, self._context.clock())
+        local = approval.await_images(local, fetch, timeout, self._context.clock())
         self._rules.trust.use(spec, sender)
         return local
 
@@ -396,7 +396,7 @@ class Admission:
 
     def check_start(self, local: LocalJob, sender: NodeId) -> None:
         """Apply the policy again before anything starts. Raises `NotAllowed`, `Conflict`."""
-        if approval.prepares(local) and not approval.asks_person(local):
+        if approval.pending_preparation(local) and not approval.awaits_person(local):
             raise Conflict(
                 f"images of job {local.id} are still fetched at {self._node}", reason="NOT_READY"
             )
@@ -447,7 +447,7 @@ class Admission:
         dry_run: bool = False,
     ) -> _Draft:
         known = self._context.store.local_jobs.find(spec.job_id)
-        new = known is None or approval.unused(
+        new = known is None or approval.is_unused(
             known
         )  # one that was only asked about before its creation
         for node in (sender, spec.initiator, *spec.nodes) if new else ():
@@ -594,7 +594,7 @@ class Admission:
             raise Refused(
                 f"{text}; a rule under approval.rules can agree", reason="APPROVAL_UNSUPPORTED"
             )
-        return approval.opened(
+        return approval.await_person(
             local.noted(now, "job PENDING here", draft.sender), self._rules.policy, words, now
         )
 

@@ -52,7 +52,7 @@ class JobAudits:
                 f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
             )
         verdict, words = self._admission.judged(spec, sender)
-        audited = approval.asked(local, audit, self._policy, verdict, words, self._clock())
+        audited = approval.open_audit(local, audit, self._policy, verdict, words, self._clock())
         if not self._store.local_jobs.add(audited, spec.flow_id):
             add_audit = partial(self._add_audit, new=local, audit=audit)
             audited = self._executor.change(spec.job_id, add_audit)
@@ -73,7 +73,7 @@ class JobAudits:
             return existing
         if ended(JOB, existing.status):
             raise Conflict(f"job {existing.id} has ended here", reason="JOB_ENDED")
-        return approval.asked_late(existing, audit, self._clock())
+        return approval.audit_existing(existing, audit, self._clock())
 
     def confirm(
         self,
@@ -113,7 +113,7 @@ class JobAudits:
 
     def status(self, audit_id: str, sender: NodeId) -> AuditStatus:
         """Return the status of the sender's audit. Raises `NotFound`, also for other nodes' audits."""
-        return approval.status(self._audited_job(audit_id, sender))
+        return approval.audit_status(self._audited_job(audit_id, sender))
 
     def _audited_job(self, audit_id: str, sender: NodeId) -> LocalJob:
         """Return the job here that an audit of the sender is about."""

@@ -206,7 +206,7 @@ class Launching:
             nonlocal reported_at, last
             if (now := time.monotonic()) - reported_at < _EVERY:
                 return
-            if approval.prepares(self._store.local_jobs.get(job_id)) is None:
+            if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
                 raise _NotWanted
             if progress != last:
                 log.info("an image is fetched", job=job_id, progress=prefix + progress)

@@ -98,7 +98,7 @@ class Participant:
         A job known from an audit alone becomes a created one.
         """
         existing = self._store.local_jobs.get(new.id)
-        was_only_audited = approval.unused(existing)
+        was_only_audited = approval.is_unused(existing)
         if was_only_audited:
             is_same = approval.is_same(existing, new.spec)
         else:
@@ -113,7 +113,7 @@ class Participant:
         now = self._clock()
 
         def create(local: LocalJob) -> LocalJob:
-            created = approval.created(local, now, sender)
+            created = approval.record_creation(local, now, sender)
             return replace(created, checks=new.checks, agreement=new.agreement)
 
         return self._executor.change(existing.id, create)
@@ -124,7 +124,7 @@ class Participant:
         That happens for a repeated creation, or for one that follows a refused audit.
         """
         refusal = local.approval.failure if local.approval else None
-        if refusal is None and approval.unused(local) and local.ending is not None:
+        if refusal is None and approval.is_unused(local) and local.ending is not None:
             refusal = local.ending.failure
         if refusal is not None:
             raise Refused(refusal.message, reason=refusal.reason)
@@ -134,7 +134,11 @@ class Participant:
             remaining = expires_at - self._clock()
             expires_in = max(remaining.total_seconds(), 0.0)
         waits_for = ""
-        if local.preparation and approval.prepares(local) and not approval.asks_person(local):
+        if (
+            local.preparation
+            and approval.pending_preparation(local)
+            and not approval.awaits_person(local)
+        ):
             waits_for = f"fetches {', '.join(local.preparation.images)}"
         return Acceptance(
             local.pool is not None,
@@ -152,7 +156,7 @@ class Participant:
         """Return the jobs here that wait for a person's approval, oldest first."""
         pending = self._store.local_jobs.in_state(JobStatus.PENDING)
         jobs = [self._store.local_jobs.get(job_id) for job_id in pending]
-        return [local for local in jobs if approval.asks_person(local)]
+        return [local for local in jobs if approval.awaits_person(local)]
 
     def decide(
         self,
@@ -169,7 +173,7 @@ class Participant:
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
             raise job_unknown(job_id)
-        if local is None or local.approval is None or approval.alone(local):
+        if local is None or local.approval is None or approval.awaited_only_images(local):
             raise Conflict(
                 f"job {job_id} does not wait for approval at {self._node}", reason="NOT_WAITING"
             )
@@ -537,14 +541,14 @@ def _has_decision(local: LocalJob, approve: bool) -> bool:
     """
     if local.approval is None:
         return False
-    if approve and approval.prepares(local) and not approval.asks_person(local):
+    if approve and approval.pending_preparation(local) and not approval.awaits_person(local):
         return True
     return local.approval.decision is (JobStatus.READY if approve else JobStatus.REJECTED)
 
 
 def _decision_word(local: LocalJob) -> str:
     """Return the word for what was decided on a job, or ``ended`` if it ended undecided."""
-    if approval.prepares(local):
+    if approval.pending_preparation(local):
         return JobStatus.READY
     if local.approval is None or local.approval.decision is JobStatus.PENDING:
         return "ended"

@@ -15,7 +15,7 @@ from gateway.domain.approval import (
     Policy,
     Rule,
     Verdict,
-    idle,
+    ineffective_rules,
     judge,
     pieces,
 )
@@ -54,11 +54,13 @@ SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)}, scheduler="n9")
 NEW = LocalJob(SPEC, "n1", READY, at(0), "digest", home="one")
 PERSON = Policy(Mode.PERSON, 60.0)
 IMAGES = {"vendor:1": ""}
-ASKED = approval.opened(NEW, PERSON, "a person decides", at(0))
-PULLING = approval.with_preparation(NEW, IMAGES, 50, at(0))
-BOTH = approval.with_preparation(ASKED, IMAGES, 50, at(0))
-AUDITED = approval.asked(NEW, Audit("q-1"), PERSON, ASK, "a rule", at(0))
-CREATED = approval.created(machine.apply(AUDITED, Decided(True, "li", "", at(10))), at(20), "n9")
+ASKED = approval.await_person(NEW, PERSON, "a person decides", at(0))
+PULLING = approval.await_images(NEW, IMAGES, 50, at(0))
+BOTH = approval.await_images(ASKED, IMAGES, 50, at(0))
+AUDITED = approval.open_audit(NEW, Audit("q-1"), PERSON, ASK, "a rule", at(0))
+CREATED = approval.record_creation(
+    machine.apply(AUDITED, Decided(True, "li", "", at(10))), at(20), "n9"
+)
 YES, NO = Decided(True, "li", "", at(10)), Decided(False, "wu", "not this", at(11))
 DENIED = Failure("PULL_DENIED", "the registry says no")
 STOP = StopRequested(at(5), None, None, "n9")
@@ -142,7 +144,7 @@ def test_the_progress_of_a_pull_is_shown_also_when_it_fails():
     assert "1 of 2 layers" in after(job, 50).approval.failure.message
     both = waiting.of_local(after(BOTH, 1, HERE), RunTiming())
     assert both is not None and both.reason == "APPROVAL"
-    assert approval.with_preparation(NEW, {}, 100, at(0)) == NEW
+    assert approval.await_images(NEW, {}, 100, at(0)) == NEW
 
 
 # ---------------------------------------------------------------- before the job is created
@@ -161,8 +163,8 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
     status,
     word,
 ):
-    job = approval.asked(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
-    assert (job.status, approval.status(job)) == (status, word)
+    job = approval.open_audit(NEW, Audit("q-1"), PERSON, verdict, "a rule", at(0))
+    assert (job.status, approval.audit_status(job)) == (status, word)
     assert (Confirm() in due(job, 0)) is (verdict is not ASK)
     if verdict is REJECT:
         assert (
@@ -172,12 +174,14 @@ def test_a_decision_of_the_rules_is_reported_like_a_persons(
 
 
 def test_an_audited_job_is_used_withdrawn_or_expires():
-    assert approval.status(after(AUDITED, YES, 70)) is AuditStatus.TERMINATED
-    assert approval.created(after(AUDITED, YES, 70), at(71), "n9") == after(AUDITED, YES, 70)
-    assert approval.status(CREATED) is AuditStatus.APPROVED
+    assert approval.audit_status(after(AUDITED, YES, 70)) is AuditStatus.TERMINATED
+    assert approval.record_creation(after(AUDITED, YES, 70), at(71), "n9") == after(
+        AUDITED, YES, 70
+    )
+    assert approval.audit_status(CREATED) is AuditStatus.APPROVED
     assert watched(CREATED) and not watched(after(AUDITED, YES))
     withdrawn = StopRequested(at(5), None, approval.withdrawal("n9", at(5)), "n9")
-    assert approval.status(after(AUDITED, withdrawn)) is AuditStatus.TERMINATED
+    assert approval.audit_status(after(AUDITED, withdrawn)) is AuditStatus.TERMINATED
 
 
 def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
@@ -189,10 +193,10 @@ def test_entries_of_other_nodes_may_be_shown_in_the_audit_request_only():
 
 
 def test_a_node_that_heard_of_a_job_before_the_audit_request_answers_it_too():
-    job = approval.asked_late(NEW, Audit("q-1"), at(3))
-    assert Confirm() in due(job, 3) and approval.status(job) is AuditStatus.APPROVED
-    waits = approval.asked_late(ASKED, Audit("q-1"), at(3))
-    assert waits.status is PENDING and approval.status(waits) is AuditStatus.APPLIED
+    job = approval.audit_existing(NEW, Audit("q-1"), at(3))
+    assert Confirm() in due(job, 3) and approval.audit_status(job) is AuditStatus.APPROVED
+    waits = approval.audit_existing(ASKED, Audit("q-1"), at(3))
+    assert waits.status is PENDING and approval.audit_status(waits) is AuditStatus.APPLIED
 
 
 # ---------------------------------------------------------------- the rules
@@ -270,7 +274,7 @@ def test_rules_that_can_never_count_are_found(
     rules: tuple[Rule, ...],
     numbers: list[int],
 ):
-    found = list(idle(Policy(mode, rules=rules)))
+    found = list(ineffective_rules(Policy(mode, rules=rules)))
     assert [number for number, *_ in found] == numbers
     assert all(("about a start" in why) == ("decide: reject" in remedy) for _, why, remedy in found)
 

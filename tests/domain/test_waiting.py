@@ -146,8 +146,8 @@ def test_what_a_task_waits_for(
 
 SPEC = a_spec("a", {"guest": ("n9",), "host": ("n1",)})
 NEW, HERE = LocalJob(SPEC, "n1", READY, at(0), "d"), a_local_job(a_run(status=RunStatus.RUNNING))
-ASKED = approval.opened(NEW, Policy(Mode.PERSON), "a person", at(1))
-UNUSED = approval.asked(NEW, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
+ASKED = approval.await_person(NEW, Policy(Mode.PERSON), "a person", at(1))
+UNUSED = approval.open_audit(NEW, Audit("q"), Policy(Mode.RULES), Verdict.APPROVE, "a rule", at(1))
 SUCCEEDED = a_local_job(a_run(status=RunStatus.SUCCESS))
 
 LOCALS: dict[str, tuple[LocalJob, str]] = {

@@ -108,10 +108,10 @@ def _of_approval(local: LocalJob, timing: RunTiming) -> ToDo:
         lapses_at = approval.lapses_at(local)
         if lapses_at is not None:
             yield Due(lapses_at, messages.Expire())
-        confirmation = approval.to_confirm(local)
+        confirmation = approval.pending_confirmation(local)
         if confirmation is not None:
             yield from when_due(confirmation, messages.Confirm(), timing.call_deadline)
-    preparation = approval.prepares(local)
+    preparation = approval.pending_preparation(local)
     if preparation is not None:
         yield from when_due(preparation.fetch, messages.Prepare(), timing.prepare_deadline)
 

@@ -103,7 +103,7 @@ def _decide(
                 lambda run: runs.conclude(run, now, timing, local.id, last=True),
             )
         case messages.Expire():
-            return approval.expired(local, now, endings.end_here)
+            return approval.expire(local, now, endings.end_here)
         case messages.Abandon():
             return endings.abandon(local, now)
         case messages.TimeOut():
@@ -155,13 +155,13 @@ def apply(
         case messages.Done():
             return _finish(local, event, timing)
         case messages.Decided():
-            return approval.decided(local, event.approve, event.by, event.words, event.at)
+            return approval.record_decision(local, event.approve, event.by, event.words, event.at)
         case messages.Fetching():
-            if approval.prepares(local) is None:
+            if approval.pending_preparation(local) is None:
                 return local
             return changed(local, "preparation.progress", lambda _: event.progress)
         case messages.Prepared():
-            return approval.prepared(local, event.failure, event.at)
+            return approval.record_preparation(local, event.failure, event.at)
         case messages.Misreported():
             return _warn_of_report(local, event)
         case messages.RunEvent():
@@ -237,7 +237,7 @@ def _finish(
             return contact.record_query(local, event, timing)
         case messages.Tell(run_id, status):
             return runs.with_run(local, run_id, lambda run: runs.reported(run, status, finish_call))
-        case messages.Prepare() if approval.prepares(local) is None:
+        case messages.Prepare() if approval.pending_preparation(local) is None:
             return local
     local = _note_failed_cleanup(local, event)
     local = _with_call(local, event.action, finish_call)
@@ -314,6 +314,6 @@ def _move_to_heir(local: LocalJob, event: messages.OwnerLost) -> LocalJob:
 
 def _fetch_again(local: LocalJob) -> LocalJob:
     """Have images fetched anew: the gateway that fetched them has exited."""
-    if approval.prepares(local) is None:
+    if approval.pending_preparation(local) is None:
         return local
     return changed(local, "preparation.fetch", Call.interrupted)

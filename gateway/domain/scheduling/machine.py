@@ -69,7 +69,7 @@ def _decide(
         case messages.GiveUp():
             return _give_up_node(job, command.node, now)
         case messages.Expire() if job.ending is None:
-            return approval.silent(job, command.node, now)
+            return approval.record_silence(job, command.node, now)
         case retries.TryAgain() if job.ending is None:
             return retries.begun_again(job, command.task, now)
         case retries.TimeOut() if job.ending is None and command.task:
@@ -141,7 +141,7 @@ def _with_event(
         case messages.RoleNotPlayed():
             return reports.remove_role(job, event)
         case ApprovalReported():
-            return approval.confirmed(job, event)
+            return approval.record_confirmation(job, event)
         case messages.Freed():
             return _request_again(job, event)
         case messages.StopRequested():

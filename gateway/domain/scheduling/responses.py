@@ -86,7 +86,7 @@ def accept(
                 reservation = replace(node.reservation, acceptance=acceptance)
                 job = job.with_node(replace(node, reservation=reservation))
                 if acceptance.waits:
-                    job = approval.waits(job, request.node, acceptance, event.at)
+                    job = approval.record_condition(job, request.node, acceptance, event.at)
                 if acceptance.checks:
                     detail["checks"] = dict(acceptance.checks)
     return job.noted(event.at, request.name + " accepted", request.node, **detail)
