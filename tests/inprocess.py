@@ -29,7 +29,7 @@ from gateway.domain.run import Reporting
 from gateway.domain.spec import Call
 from gateway.domain.states import RunStatus, TaskStatus
 from gateway.http.server import bound, port_of, serve
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from tests.builders import OK, a_local_job, a_run, a_spec
 from tests.e2e.nodes import wait_for
 from tests.plain import NO_TLS
@@ -76,7 +76,7 @@ def _empty_database() -> bytes:
     """Return a database of the newest schema with nothing in it, which is copied and not made for every node."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "empty.db")
-        opened(f"sqlite:///{file}").dispose()
+        open_database(f"sqlite:///{file}").dispose()
         return file.read_bytes()
 
 

@@ -82,7 +82,7 @@ from gateway.runtime.trials import Step
 from gateway.store import repositories
 from gateway.store.applications import SqlApplications
 from gateway.store.audit import SqlAudit
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.models import SqlModels
 from gateway.store.queries import count
 from gateway.store.records import Records
@@ -217,10 +217,10 @@ class Gateway:
             parts.run_timing(settings),
         )
         self.store = Store(
-            parts.when_there(partial(opened, settings.database.url)),
+            parts.when_there(partial(open_database, settings.database.url)),
             self._timing,
             self._run_timing,
-            alone=self.lock is not None,
+            sole_writer=self.lock is not None,
         )
         self.owner = f"{parts.instance_of(state)}/{settings.engine.kind}"
         self.context = NodeContext(settings.node.id, self.store, self.clock, self.owner)
@@ -236,7 +236,7 @@ class Gateway:
             settings.data.roots,
             users=lambda address: self.sharing.users(address),
         )
-        self.registry = Registry(SqlProviders(store, alone=self.lock is not None), self.clock)
+        self.registry = Registry(SqlProviders(store, sole_writer=self.lock is not None), self.clock)
         self.tokens = SqlTokens(store)
         self.audit = SqlAudit(store)
         versions = SqlRouteVersions(store, self.owner)

@@ -157,9 +157,9 @@ def migrate(
     config: options.Config = DEFAULT_CONFIG,
 ) -> Output:
     """Migrate the database to this version's schema. `serve` does this at its start."""
-    from gateway.store.database import revisions
+    from gateway.store.database import schema_revisions
 
-    before, newest = revisions(settings_of(config).database.url)
+    before, newest = schema_revisions(settings_of(config).database.url)
     due = before != newest
     if due and not check:
         _opened(config).dispose()
@@ -299,12 +299,12 @@ def store_of(config: Path) -> "Store":
 
 
 def _opened(config: Path) -> Any:
-    from gateway.store.database import opened
+    from gateway.store.database import open_database
 
     url = settings_of(config).database.url
     if url.startswith("sqlite:///"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    return opened(url)
+    return open_database(url)
 
 
 def sign_audit(store: "Store", config: Path) -> None:

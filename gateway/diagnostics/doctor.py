@@ -46,7 +46,7 @@ from gateway.language.catalogue import ENGLISH, reason_of
 from gateway.providers.images import signers_of
 from gateway.runtime import trials
 from gateway.runtime.trials import Step, Trial
-from gateway.store.database import connect, next_step, revisions
+from gateway.store.database import connect, next_step, schema_revisions
 from gateway.store.queries import database_time
 from gateway.store.repositories import SqlProviders, SqlRouteVersions, SqlTokens
 from gateway.store.store import Store
@@ -79,7 +79,7 @@ class Installation:
     @cached_property
     def revisions(self) -> tuple[str | None, str]:
         """The schema's revision in the database, and this version's. Raises `GatewayError`."""
-        return revisions(self.settings.database.url)
+        return schema_revisions(self.settings.database.url)
 
     @cached_property
     def database_up(self) -> bool:

@@ -182,7 +182,7 @@ class EngineCapacities:
         late = [name for name in names if name not in self._observations]
         if not late:
             return
-        stored = self._stored_totals.known()
+        stored = self._stored_totals.all()
         now = self._clock()
         for name in late:
             capacity = stored.get(name or self._main_name)
@@ -213,7 +213,7 @@ class EngineCapacities:
         """Return the observation of an engine that did not answer."""
         previous = self._observations.get(name)
         if previous is None:
-            capacity = self._stored_totals.known().get(name or self._main_name)
+            capacity = self._stored_totals.all().get(name or self._main_name)
             return _Observation(capacity, self._clock(), str(error))
         since = previous.away_since or self._clock()
         return _Observation(previous.capacity, since, str(error))
@@ -222,7 +222,7 @@ class EngineCapacities:
         """Store an engine's total for all gateways of the node, if it has changed."""
         total = replace(capacity, others=None)
         if self._last_stored.get(name) != total:
-            self._stored_totals.keep(name or self._main_name, total, self._clock())
+            self._stored_totals.put(name or self._main_name, total, self._clock())
             self._last_stored[name] = total
 
     # -------------------------------------------------- bounds of the settings

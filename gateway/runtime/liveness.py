@@ -81,7 +81,7 @@ class Heartbeat:
         """
         try:
             silent = self._gateways.beat(self._owner, self._url)
-            self._known = {found.owner: found for found in self._gateways.known()}
+            self._known = {found.owner: found for found in self._gateways.all()}
         except Exception as error:  # the database is away: nothing can be said of anybody
             if self._steady_since is not None:
                 log.warning("cannot write the heartbeat", cause=str(error)[:500])

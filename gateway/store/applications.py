@@ -1,8 +1,9 @@
-"""Keeps applications: one row each, changed under its version; and which jobs have used them."""
+"""Stores applications, one row each, and the jobs that have used them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,53 +12,63 @@ from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Si
 from gateway.domain.approval import AuditStatus
 from gateway.errors import NotFound
 from gateway.store import schema
-from gateway.store.database import InDatabase, Prepared, repeating
+from gateway.store.database import InDatabase, Prepared, repeat_on_conflict
 from gateway.store.serialization import dumps, loads
 
-_T, _JOBS = schema.application, schema.application_job
-_C = _T.c
-_ROW = (_C.number, _C.jobs, _C.document)
-_HELD = Prepared(
-    sa.select(*_ROW)
-    .where(
-        _C.side == str(Side.MINE), _C.status == str(APPROVED), _C.partner == sa.bindparam("partner")
-    )
-    .order_by(_C.number)
+_MAX_DUE = 100  # applications per query
+_UNLIMITED_JOBS = 2**31 - 1  # the largest number of the column
+
+_APPLICATION = schema.application
+_APPLICATION_JOB = schema.application_job
+_C = _APPLICATION.c
+_SELECT = sa.select(_C.number, _C.jobs, _C.document, _C.version)
+_IS_APPROVED_MINE = sa.and_(_C.side == str(Side.MINE), _C.status == str(APPROVED))
+_IS_UNDECIDED_THEIRS = sa.and_(_C.side == str(Side.THEIRS), _C.status == str(APPLIED))
+_SELECT_HELD = Prepared(
+    _SELECT.where(_IS_APPROVED_MINE, _C.partner == sa.bindparam("partner")).order_by(_C.number)
 )
 
 
 class SqlApplications(InDatabase):
-    """All applications, of both sides."""
+    """All applications, of this node and of others."""
 
-    def add(self, new: Application, address: str = "") -> Application | None:
-        """Keep a new application, with its number; None: there is one of that id already."""
+    def add(self, application: Application, address: str = "") -> Application | None:
+        """Store a new application and return it with its number; None if its id exists.
+
+        ``address``: the sender's, if it is an unknown peer.
+        """
         row = {
             "address": address,
             "jobs": 0,
             "version": 1,
-            "id": new.id,
-            **_columns(new),
-        }
-        row |= {
-            "partner": new.partner,
-            "side": str(new.side),
-            "kind": str(new.kind),
+            "id": application.id,
+            "partner": application.partner,
+            "side": str(application.side),
+            "kind": str(application.kind),
+            **_changing_columns(application),
         }
         try:
             with self._database.write() as connection:
-                [number] = connection.execute(_T.insert().values(**row)).inserted_primary_key or [0]
+                inserted = connection.execute(_APPLICATION.insert().values(**row))
+                [number] = inserted.inserted_primary_key or [0]
         except sa.exc.IntegrityError:
-            if self.find(new.side, new.partner, new.kind, new.id) is None:
+            existing = self.find(
+                application.side,
+                application.partner,
+                application.kind,
+                application.id,
+            )
+            if existing is None:
                 raise
             return None
-        return replace(new, number=int(number))
+        return replace(application, number=int(number))
 
     def get(self, number: int) -> Application:
         """Return an application. Raises `NotFound`."""
-        row = self._database.first(sa.select(*_ROW).where(_C.number == number))
+        row = self._database.first(_SELECT.where(_C.number == number))
         if row is None:
-            raise NotFound(f"no application has the number {number}", reason="APPLICATION_UNKNOWN")
-        return _application(row)
+            raise _unknown(number)
+        return _to_application(row)
 
     def find(
         self,
@@ -66,12 +77,15 @@ class SqlApplications(InDatabase):
         kind: Kind,
         id_: str,
     ) -> Application | None:
-        """Return the application of an id; None: there is none between this node and that partner."""
-        mine = sa.and_(
-            _C.partner == partner, _C.side == str(side), _C.kind == str(kind), _C.id == id_
+        """Return the application between this node and a partner that has this id, or None."""
+        query = _SELECT.where(
+            _C.partner == partner,
+            _C.side == str(side),
+            _C.kind == str(kind),
+            _C.id == id_,
         )
-        row = self._database.first(sa.select(*_ROW).where(mine))
-        return _application(row) if row else None
+        row = self._database.first(query)
+        return _to_application(row) if row else None
 
     def list(
         self,
@@ -82,87 +96,98 @@ class SqlApplications(InDatabase):
         after: int = 0,
         limit: int | None = None,
     ) -> Sequence[Application]:
-        """Return applications, the oldest first."""
-        wanted = {
+        """Return applications, the oldest first; ``after``: the number before the first one."""
+        filters = {
             _C.side: side,
             _C.kind: kind,
             _C.status: status,
             _C.partner: partner,
         }
-        query = sa.select(*_ROW).where(_C.number > after).order_by(_C.number).limit(limit)
-        query = query.where(
-            *(column == str(value) for column, value in wanted.items() if value is not None)
-        )
-        return [_application(row) for row in self._database.rows(query)]
+        query = _SELECT.where(_C.number > after)
+        for column, value in filters.items():
+            if value is not None:
+                query = query.where(column == str(value))
+        rows = self._database.rows(query.order_by(_C.number).limit(limit))
+        return [_to_application(row) for row in rows]
 
     def held(self, partner: str) -> Sequence[Application]:
-        """Return what a partner has approved of this node's applications."""
-        return [_application(row) for row in self._database.rows(_HELD, partner=partner)]
+        """Return this node's applications that a partner has approved."""
+        rows = self._database.rows(_SELECT_HELD, partner=partner)
+        return [_to_application(row) for row in rows]
 
     def contract(self, partner: str, now: datetime) -> Application | None:
-        """Return the newest contract with a node that is in force; None: there is none."""
-        found = self.list(None, Kind.CONTRACT, APPROVED, partner)
-        return next((one for one in reversed(found) if one.holds(now)), None)
+        """Return the newest contract with a node that is in force, or None."""
+        approved = self.list(None, Kind.CONTRACT, APPROVED, partner)
+        for contract in reversed(approved):
+            if contract.holds(now):
+                return contract
+        return None
 
-    def waiting(self, **narrow: str) -> int:
-        """Return how many of others wait for a decision; ``narrow``: columns, such as address."""
-        query = sa.select(sa.func.count()).where(
-            _C.status == str(APPLIED), _C.side == str(Side.THEIRS)
-        )
-        return int(
-            self._database.value(
-                query.where(*(_C[name] == value for name, value in narrow.items()))
-            )
-        )
+    def waiting(self, **columns: str) -> int:
+        """Return the number of other nodes' undecided applications with these values of columns."""
+        query = sa.select(sa.func.count()).where(_IS_UNDECIDED_THEIRS)
+        for name, value in columns.items():
+            query = query.where(_C[name] == value)
+        return int(self._database.value(query))
 
     def waiting_by_address(self, kind: Kind) -> dict[int, str]:
-        """Return applications of unknown senders that wait for a decision: number -> address of the sender."""
-        undecided = (_C.status == str(APPLIED), _C.side == str(Side.THEIRS), _C.kind == str(kind))
-        query = sa.select(_C.number, _C.address).where(*undecided, _C.address != "")
+        """Return the undecided applications of unknown peers: number -> the sender's address."""
+        query = sa.select(_C.number, _C.address).where(
+            _IS_UNDECIDED_THEIRS,
+            _C.kind == str(kind),
+            _C.address != "",
+        )
         return {int(row.number): str(row.address) for row in self._database.rows(query)}
 
     def due(self, now: datetime) -> Sequence[str]:
-        """Return the numbers of those about which something is to be done."""
-        query = (
-            sa.select(_C.number).where(_C.due_at <= now.timestamp()).order_by(_C.due_at).limit(100)
-        )
-        return [str(number) for number in self._database.values(query)]
+        """Return the numbers of the applications with an action due, the longest overdue first."""
+        query = sa.select(_C.number).where(_C.due_at <= now.timestamp())
+        numbers = self._database.values(query.order_by(_C.due_at).limit(_MAX_DUE))
+        return [str(number) for number in numbers]
 
     def change(self, number: int, change: Callable[[Application], Application]) -> Application:
-        """Change an application. Raises `NotFound` and whatever ``change`` raises; then nothing is changed."""
+        """Change an application; ``change`` is called again if another gateway was faster.
 
-        def work() -> Application | None:
-            with self._database.write() as connection:
-                row = connection.execute(
-                    sa.select(*_ROW, _C.version).where(_C.number == number)
-                ).first()
-                if row is None:
-                    raise NotFound(
-                        f"no application has the number {number}", reason="APPLICATION_UNKNOWN"
-                    )
-                old = _application(row)
-                new = change(old)
-                if new == old:
-                    return old
-                same = sa.and_(_C.number == number, _C.version == row.version)
-                values = {**_columns(new), "version": row.version + 1}
-                return (
-                    new
-                    if connection.execute(_T.update().where(same).values(**values)).rowcount
-                    else None
-                )
+        Raises `NotFound` and the errors of ``change``; then nothing is changed.
+        """
+        while True:
+            changed = repeat_on_conflict(partial(self._try_change, number, change))
+            if changed is not None:
+                return changed
 
-        while (done := repeating(work)) is None:
-            pass
-        return done
+    def _try_change(
+        self, number: int, change: Callable[[Application], Application]
+    ) -> Application | None:
+        """Change an application under its version; return None if another write was first."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT.where(_C.number == number)).first()
+            if row is None:
+                raise _unknown(number)
+            old = _to_application(row)
+            new = change(old)
+            if new == old:
+                return old
+            update = _APPLICATION.update().where(
+                _C.number == number,
+                _C.version == row.version,
+            )
+            values = {
+                "version": row.version + 1,
+                **_changing_columns(new),
+            }
+            updated = connection.execute(update.values(**values))
+            if not updated.rowcount:
+                return None
+        return new
 
     def drop(self, number: int) -> None:
-        """Forget an application that its owner did not take."""
-        self._database.execute(_T.delete().where(_C.number == number))
+        """Delete an application that its receiver did not accept."""
+        self._database.execute(_APPLICATION.delete().where(_C.number == number))
 
     def used_by(self, job_id: str) -> dict[int, bool]:
-        """Return the applications that a job has used, and whether it came with their permits."""
-        query = sa.select(_JOBS.c.number, _JOBS.c.permit).where(_JOBS.c.job_id == job_id)
+        """Return the applications that a job has used: number -> whether it came with the permit."""
+        c = _APPLICATION_JOB.c
+        query = sa.select(c.number, c.permit).where(c.job_id == job_id)
         return {row.number: bool(row.permit) for row in self._database.rows(query)}
 
     def use(
@@ -172,38 +197,54 @@ class SqlApplications(InDatabase):
         *,
         permit: bool,
     ) -> bool:
-        """Count a job, once and one at a time; False: as many as may have used the application."""
+        """Count a job as a user of an application, once; False if its limit of jobs is reached."""
+        number = application.number
+        limit = application.most_jobs or _UNLIMITED_JOBS
+        c = _APPLICATION_JOB.c
+        select_use = sa.select(c.job_id).where(c.job_id == job_id, c.number == number)
+        # The lock on the row makes concurrent jobs wait for each other.
+        select_jobs = sa.select(_C.jobs).where(_C.number == number).with_for_update()
         row = {
             "job_id": job_id,
-            "number": application.number,
+            "number": number,
             "permit": permit,
         }
-        here = sa.and_(*(_JOBS.c[key] == row[key] for key in ("job_id", "number")))
 
-        def work() -> bool:
+        def count_use() -> bool:
             with self._database.write() as connection:
-                ours = _C.number == application.number
-                jobs = connection.execute(sa.select(_C.jobs).where(ours).with_for_update()).scalar()
-                if connection.execute(sa.select(_JOBS.c.job_id).where(here)).first() is not None:
+                jobs = connection.execute(select_jobs).scalar()
+                is_counted = connection.execute(select_use).first() is not None
+                if is_counted:
                     return True
-                if jobs is None or jobs >= (application.most_jobs or 2**31 - 1):
+                if jobs is None or jobs >= limit:
                     return False
-                connection.execute(_T.update().where(ours).values(jobs=jobs + 1))
-                connection.execute(_JOBS.insert().values(**row))
-                return True
+                update = _APPLICATION.update().where(_C.number == number)
+                connection.execute(update.values(jobs=jobs + 1))
+                connection.execute(_APPLICATION_JOB.insert().values(**row))
+            return True
 
-        return repeating(work)
+        return repeat_on_conflict(count_use)
 
 
-def _columns(value: Application) -> dict[str, Any]:
-    due = next_due(value)
-    plain = replace(value, number=0, jobs=0)
+def _unknown(number: int) -> NotFound:
+    return NotFound(f"no application has the number {number}", reason="APPLICATION_UNKNOWN")
+
+
+def _changing_columns(application: Application) -> dict[str, Any]:
+    """Return the columns that a change of the application rewrites."""
+    due = next_due(application)
+    stored = replace(application, number=0, jobs=0)  # both have columns of their own
     return {
-        "status": str(value.status),
+        "status": str(application.status),
         "due_at": None if due is None else due.timestamp(),
-        "document": dumps(plain),
+        "document": dumps(stored),
     }
 
 
-def _application(row: Any) -> Application:
-    return replace(loads(Application, row.document), number=int(row.number), jobs=int(row.jobs))
+def _to_application(row: Any) -> Application:
+    application = loads(Application, row.document)
+    return replace(
+        application,
+        number=int(row.number),
+        jobs=int(row.jobs),
+    )

@@ -1,7 +1,8 @@
-"""The audit log: every change that was asked for, in one chain for all gateways on the database.
+"""The audit log: every requested change, in one chain for all gateways on the database.
 
-A line's number and hash follow from the line before. A gateway remembers the last line, and reads it again where
-another gateway was faster: of two lines with one number, the table takes the first.
+A line's number and hash follow from the line before. A gateway remembers the last line, and reads
+it again if another gateway has appended one: the number is the table's primary key, so only the
+first of two lines with the same number is stored.
 """
 
 import logging
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,48 +18,58 @@ from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import KeyPair
 from gateway.identity.statements import HEAD, Line, hash_of, signed_head
 from gateway.store import schema
-from gateway.store.database import Database, repeating
+from gateway.store.database import Database, InDatabase, repeat_on_conflict
 from gateway.store.serialization import as_time, to_plain
 
 log = logging.getLogger(__name__)
 
+# A gateway may lose many races in a row: the others need not read the last line, and are faster.
+_RACE_RETRIES = 100
+_LINES_PER_QUERY = 1000
+_SIGNING_INTERVAL = timedelta(days=1)
+_GATEWAY = "gateway"  # author of the signed heads
 _INSERT = schema.audit.insert()
-_PAGE = 1000
-_RACES = 100
-"""that another gateway may win in a row: it need not read the last line, and is faster"""
-_HEAD_EVERY = timedelta(days=1)
+
+Detail = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One change that was requested, and its result."""
+    """A requested change and its result."""
 
-    id: int
-    """grows in the order in which changes were written down"""
+    id: int  # grows in the order of writing
     at: datetime
     who: str
     action: str
-    status: int
-    """of HTTP"""
-    code: int | None
-    """in the response's envelope; None where it had none"""
-    detail: Mapping[str, Any]
-    hash: str | None
-    """of the line and the hash before it; None: older than the chain"""
+    status: int  # of HTTP
+    code: int | None  # in the response's envelope; None: it had none
+    detail: Detail
+    hash: str | None  # over the line and the hash before it; None: older than the chain
 
     def line(self) -> Line:
-        """Return it as it is exported, and hashed."""
+        """Return the entry in the form that is exported and hashed."""
         return {**vars(self), "at": self.at.isoformat()}
 
 
-class SqlAudit:
-    """The record of changes; nothing is ever deleted from it here."""
+class ChainEnd(NamedTuple):
+    """The last line of the log."""
+
+    number: int
+    hash: str
+
+
+_EMPTY_LOG = ChainEnd(0, "")
+
+
+class SqlAudit(InDatabase):
+    """The audit log; nothing here deletes lines from it."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._alone = threading.Lock()
-        self._last: tuple[int, str] | None = None
-        """number and hash of the last line; None: to be read"""
+        super().__init__(database)
+        self._lock = threading.Lock()
+        self._end: ChainEnd | None = None  # None: it has to be read
+
+    # ------------------------------------------------------------ writing
 
     def add(
         self,
@@ -67,93 +78,128 @@ class SqlAudit:
         action: str,
         status: int,
         code: int | None,
-        detail: Mapping[str, Any] | Callable[[int, str], Mapping[str, Any]],
+        detail: Detail,
     ) -> None:
-        """Write one line; texts are cut to what the columns hold. ``detail`` may be made of the line before."""
-        self._write(at, who, action, status, code, detail)
+        """Append a line; texts are cut to the columns."""
 
-    def _write(
-        self,
-        at: datetime,
-        who: str,
-        action: str,
-        status: int,
-        code: int | None,
-        detail: Mapping[str, Any] | Callable[[int, str], Mapping[str, Any]],
-    ) -> tuple[int, str]:
-        """Write one line; return its number and hash."""
+        def entry_after(end: ChainEnd) -> AuditEntry:
+            return _entry_after(
+                end,
+                at,
+                who,
+                action,
+                status,
+                code,
+                detail,
+            )
 
-        def work() -> tuple[int, str]:
-            number, hashed = self._last or self._newest()
-            self._last = None
-            plain = to_plain(detail(number, hashed) if callable(detail) else detail)
-            kept = (as_time(at.timestamp()), who[:255], action[:1000], status, code, plain)
-            entry = AuditEntry(number + 1, *kept, hash=None)
-            made = hash_of(entry.line(), hashed)
-            self._database.execute(_INSERT, **vars(entry) | {"hash": made})
-            self._last = number + 1, made
-            return self._last
-
-        with self._alone:
-            return repeating(work, _RACES)
+        self._append(entry_after)
 
     def sign(
         self,
         node: str,
         pair: KeyPair,
         at: datetime,
-        kept: HeadFile | None = None,
+        file: HeadFile | None = None,
     ) -> None:
-        """Write a line that signs the one before, and keep it in a file as well."""
-        number, hashed = self._write(
-            at,
-            "gateway",
-            HEAD,
-            200,
-            None,
-            lambda *last: {"head": signed_head(pair, node, at, *last)},
-        )
-        if kept is not None:
-            self._keep(kept, Head(number, hashed, at.isoformat()))
+        """Append a line that signs the one before, and write its hash to a file as well."""
+
+        def signing_entry(end: ChainEnd) -> AuditEntry:
+            head = signed_head(pair, node, at, end.number, end.hash)
+            return _entry_after(
+                end,
+                at,
+                _GATEWAY,
+                HEAD,
+                200,
+                None,
+                {"head": head},
+            )
+
+        end = self._append(signing_entry)
+        if file is not None:
+            self._write_head(file, Head(end.number, end.hash, at.isoformat()))
 
     def sign_daily(
         self,
         node: str,
         pair: KeyPair | None,
         at: datetime,
-        kept: HeadFile | None = None,
+        file: HeadFile | None = None,
     ) -> None:
-        """Write such a line where there is none yet, or the newest is a day old and others follow it."""
-        t = schema.audit
-        if pair is None or (number := self._newest()[0]) == 0:
+        """Sign the log if it never was, or if lines follow a head that is a day old."""
+        end = self._read_end()
+        if pair is None or end == _EMPTY_LOG:
             return
-        newest = self._database.first(
-            sa.select(t.c.id, t.c.at, t.c.hash)
-            .where(t.c.action == HEAD)
-            .order_by(t.c.id.desc())
-            .limit(1)
-        )
-        if newest is None or (newest.id != number and at - newest.at >= _HEAD_EVERY):
-            self.sign(node, pair, at, kept)
-        elif kept is not None:  # an earlier version kept none, or another gateway has signed since
-            self._keep(kept, Head(newest.id, newest.hash or "", newest.at.isoformat()))
+        head = self._newest_head()
+        if head is None:
+            self.sign(node, pair, at, file)
+            return
+        has_later_lines = head.id != end.number
+        if has_later_lines and at - head.at >= _SIGNING_INTERVAL:
+            self.sign(node, pair, at, file)
+        elif file is not None:  # another gateway signed, or an earlier version wrote no file
+            self._write_head(file, Head(head.id, head.hash or "", head.at.isoformat()))
 
-    def _keep(self, kept: HeadFile, head: Head) -> None:
-        """Keep a newer head, unless the log lacks the one before: that is what tells that it was cut off."""
+    def _append(self, entry_after: Callable[[ChainEnd], AuditEntry]) -> ChainEnd:
+        """Append the entry that follows the last line; return the new end of the log."""
+
+        def work() -> ChainEnd:
+            end = self._end or self._read_end()
+            self._end = None  # stays so if the insert fails
+            entry = entry_after(end)
+            hashed = hash_of(entry.line(), end.hash)
+            row = {**vars(entry), "hash": hashed}
+            self._database.execute(_INSERT, **row)
+            self._end = ChainEnd(entry.id, hashed)
+            return self._end
+
+        with self._lock:
+            return repeat_on_conflict(work, _RACE_RETRIES)
+
+    def _read_end(self) -> ChainEnd:
+        """Return the last line, by the primary key."""
+        c = schema.audit.c
+        newest = sa.select(sa.func.max(c.id)).scalar_subquery()
+        row = self._database.first(sa.select(c.id, c.hash).where(c.id == newest))
+        if row is None:
+            return _EMPTY_LOG
+        return ChainEnd(row.id, row.hash or "")
+
+    def _newest_head(self) -> Any:
+        """Return number, time and hash of the last line that signs the log, or None."""
+        c = schema.audit.c
+        query = sa.select(c.id, c.at, c.hash).where(c.action == HEAD)
+        return self._database.first(query.order_by(c.id.desc()).limit(1))
+
+    # ------------------------------------------------------------ the file of the head
+
+    def _write_head(self, file: HeadFile, head: Head) -> None:
+        """Write a newer head to the file.
+
+        A head that the log lacks stays in the file: it is the proof that lines were removed.
+        """
         try:
-            before = kept.read()
-            if before is None or (before.line < head.line and not self._lacks(before)):
-                kept.write(head)
+            before = file.read()
+            if before is not None:
+                is_newer = head.line > before.line
+                if not is_newer or self._lacks(before):
+                    return
+            file.write(head)
         except (OSError, ValueError) as error:
             log.warning("the head of the audit log cannot be kept: %s", error)
 
     def _lacks(self, head: Head) -> bool:
-        """Tell whether a signed head is gone, but for one that went with the oldest lines; log so."""
+        """True, with an error in the log, if a signed line is missing or changed.
+
+        Lines that were deleted from the beginning of the log are not missed.
+        """
         c = schema.audit.c
-        hashed = self._database.value(sa.select(c.hash).where(c.id == head.line))
+        stored_hash = self._database.value(sa.select(c.hash).where(c.id == head.line))
+        if stored_hash == head.hash:
+            return False
         oldest = self._database.value(sa.select(sa.func.min(c.id)))
-        went_with_oldest = hashed is None and oldest is not None and oldest > head.line
-        if hashed == head.hash or went_with_oldest:
+        if stored_hash is None and oldest is not None and oldest > head.line:
             return False
         log.error(
             "the audit log lacks line %d, signed at %s: see bfia-gateway audit verify",
@@ -162,22 +208,19 @@ class SqlAudit:
         )
         return True
 
-    def _newest(self) -> tuple[int, str]:
-        """Return number and hash of the newest line, (0, "") of an empty log: one look by the table's key."""
-        c = schema.audit.c
-        newest = sa.select(sa.func.max(c.id)).scalar_subquery()
-        line = self._database.first(sa.select(c.id, c.hash).where(c.id == newest))
-        if line is None:
-            return 0, ""
-        return line.id, line.hash or ""
+    # ------------------------------------------------------------ reading
 
     def lines(self) -> Iterator[Line]:
-        """Yield the whole log, the oldest line first."""
-        last, c = 0, schema.audit.c
-        while rows := self._database.rows(
-            sa.select(schema.audit).where(c.id > last).order_by(c.id).limit(_PAGE)
-        ):
-            yield from (AuditEntry(*row).line() for row in rows)
+        """Yield the complete log, the oldest line first."""
+        t = schema.audit
+        last = 0
+        while True:
+            query = sa.select(t).where(t.c.id > last)
+            rows = self._database.rows(query.order_by(t.c.id).limit(_LINES_PER_QUERY))
+            if not rows:
+                return
+            for row in rows:
+                yield AuditEntry(*row).line()
             last = rows[-1].id
 
     def list(
@@ -189,27 +232,57 @@ class SqlAudit:
         since: datetime | None = None,
         until: datetime | None = None,
         refused: bool | None = None,
-        alike: Sequence[str] = (),
+        patterns: Sequence[str] = (),
     ) -> list[AuditEntry]:
-        """Return entries, newest first. ``refused``: whether the change was not made.
+        """Return entries, newest first.
 
-        ``action``: a part of it, or it is like one of ``alike``, in which % stands for any text.
+        ``action``: a part of the action, which may instead match one of ``patterns`` (of SQL LIKE).
+        ``refused``: True for the changes that were not made, False for the others.
         """
         c = schema.audit.c
-        query = sa.select(schema.audit).order_by(c.id.desc()).limit(limit)
+        conditions = []
         if before is not None:
-            query = query.where(c.id < before)
+            conditions.append(c.id < before)
         if who is not None:
-            query = query.where(c.who == who)
+            conditions.append(c.who == who)
         if action is not None:
-            query = query.where(
-                sa.or_(c.action.contains(action, autoescape=True), *map(c.action.like, alike))
-            )
+            contains_text = c.action.contains(action, autoescape=True)
+            matches_pattern = [c.action.like(pattern) for pattern in patterns]
+            conditions.append(sa.or_(contains_text, *matches_pattern))
         if since is not None:
-            query = query.where(c.at >= since)
+            conditions.append(c.at >= since)
         if until is not None:
-            query = query.where(c.at < until)
+            conditions.append(c.at < until)
         if refused is not None:
-            not_made = sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))
-            query = query.where(not_made if refused else ~not_made)
-        return [AuditEntry(*row) for row in self._database.rows(query)]
+            conditions.append(_was_refused() if refused else ~_was_refused())
+        query = sa.select(schema.audit).where(*conditions)
+        rows = self._database.rows(query.order_by(c.id.desc()).limit(limit))
+        return [AuditEntry(*row) for row in rows]
+
+
+def _entry_after(
+    end: ChainEnd,
+    at: datetime,
+    who: str,
+    action: str,
+    status: int,
+    code: int | None,
+    detail: Detail,
+) -> AuditEntry:
+    """Return the entry that follows the end of the log, with values as the table returns them."""
+    return AuditEntry(
+        id=end.number + 1,
+        at=as_time(at.timestamp()),
+        who=who[:255],
+        action=action[:1000],
+        status=status,
+        code=code,
+        detail=to_plain(detail),
+        hash=None,
+    )
+
+
+def _was_refused() -> sa.ColumnElement[bool]:
+    """Return the condition for changes that were not made."""
+    c = schema.audit.c
+    return sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))

@@ -1,13 +1,14 @@
-"""The way into the database: connections, reads, short transactions, and which failures are whose."""
+"""Access to the database: connections, reads, short transactions, migrations, and the causes of failures."""
 
 import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,17 +19,42 @@ from gateway.store import schema
 X = TypeVar("X")
 log = logging.getLogger(__name__)
 
-_open = threading.local()
+_SQLITE_PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=NORMAL",
+    "busy_timeout=10000",
+    "foreign_keys=ON",
+)
+# Error numbers of the server and the driver for a server that stops, is not reachable, or went away.
+_AWAY_ERRORS = (1053, 1927, 2002, 2003, 2006, 2013, 0)
+_CONFLICT_ERRORS = (1213, 1020)  # a deadlock; a row that changed since it was read
+_CONFLICT_RETRIES = 7
+_SERVER_STATUS_IN_TRANSACTION = 1  # bit of the server's status
+_OPEN_ERRORS = (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError)
+
+_MIGRATIONS = Path(__file__).with_name("migrations")
+_MIGRATION_LOCK = "bfia_gateway_migration"
+_MIGRATION_LOCK_TIMEOUT = 60  # seconds
+# Alembic's own table
+_VERSION = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), primary_key=True),
+)
+_NEXT_STEPS: dict[object, str] = {
+    1044: "grant the user of database.url all privileges on that database, or correct the address",
+    1045: "correct user or password in database.url",
+    1049: "create that database, or correct its name in database.url",
+}
+
+_this_thread = threading.local()
 
 
-def outside_transaction() -> None:
-    """Refuse to go on while this thread holds a transaction: nothing slow may happen inside one."""
-    if getattr(_open, "depth", 0):
-        raise RuntimeError("a call to a peer or an engine inside a database transaction")
+# ------------------------------------------------------------ connections
 
 
 def connect(url: str) -> sa.Engine:
-    """Open a database. At most six threads use it at the same time; more only cost time."""
+    """Create the pool of connections; six of them, as more threads at the same time are slower."""
     pool: dict[str, Any] = {
         "pool_size": 6,
         "max_overflow": 0,
@@ -36,102 +62,112 @@ def connect(url: str) -> sa.Engine:
     }
     if url.startswith("sqlite"):
         engine = sa.create_engine(url, **pool)
-        sa.event.listen(engine, "connect", _sqlite_connect)
-    else:
-        engine = sa.create_engine(
-            url,
-            **pool,
-            pool_recycle=600,
-            pool_pre_ping=True,
-        )
-        sa.event.listen(engine, "connect", _mysql_connect)
+        sa.event.listen(engine, "connect", _prepare_sqlite_connection)
+        return engine
+    engine = sa.create_engine(
+        url,
+        **pool,
+        pool_recycle=600,
+        pool_pre_ping=True,
+    )
+    sa.event.listen(engine, "connect", _prepare_mysql_connection)
     return engine
 
 
-def _sqlite_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = (
-        None  # we begin ourselves: the driver would begin too late for a write lock
-    )
+def _prepare_sqlite_connection(connection: Any, _record: Any) -> None:
+    # We begin transactions ourselves: the driver would begin too late for a write lock.
+    connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "busy_timeout=10000",
-        "foreign_keys=ON",
-    ):
+    for pragma in _SQLITE_PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
-def _mysql_connect(connection: Any, _record: Any) -> None:
-    connection.autocommit(
-        True
-    )  # we begin ourselves: to switch it for each read takes four requests to the server
-    connection.rollback = partial(_rolled_back, connection, connection.rollback)
+def _prepare_mysql_connection(connection: Any, _record: Any) -> None:
+    # We begin transactions ourselves: to switch autocommit for each read costs four requests.
+    connection.autocommit(True)
+    connection.rollback = partial(_rollback_if_begun, connection, connection.rollback)
     with connection.cursor() as cursor:
         cursor.execute("SELECT @@max_allowed_packet")
-        connection.query = partial(_within, int(cursor.fetchone()[0]), connection.query)
+        max_packet = int(cursor.fetchone()[0])
+    connection.query = partial(_query_within_limit, max_packet, connection.query)
 
 
-def _within(
-    most: int,
+def _query_within_limit(
+    max_packet: int,
     query: Callable[..., int],
     text: str | bytes,
     **options: Any,
 ) -> int:
-    """Send a statement that is not too large: the server would close the connection, as if it went away."""
-    if 4 * len(text) >= most:
-        size = len(text.encode() if isinstance(text, str) else text)
-        if size >= most:
+    """Send a statement, unless it is larger than the server's limit.
+
+    Raises `TooLarge`: the server would close the connection, which looks like a server that went away.
+    """
+    if 4 * len(text) >= max_packet:  # UTF-8 takes at most four bytes per character
+        encoded = text.encode() if isinstance(text, str) else text
+        size = len(encoded)
+        if size >= max_packet:
             raise TooLarge(
-                f"it has {size} bytes to be stored; max_allowed_packet of the database is {most}"
+                f"it has {size} bytes to be stored; "
+                f"max_allowed_packet of the database is {max_packet}"
             )
     return query(text, **options)
 
 
-def _rolled_back(connection: Any, roll_back: Callable[[], None]) -> None:
-    """Roll back what was begun; after a read there is nothing, and to say so would be one more request."""
-    if connection.server_status & _IN_TRANSACTION:
-        roll_back()
+def _rollback_if_begun(connection: Any, rollback: Callable[[], None]) -> None:
+    """Roll back a transaction; without one (after a read) save the request to the server."""
+    if connection.server_status & _SERVER_STATUS_IN_TRANSACTION:
+        rollback()
 
 
-_IN_TRANSACTION = 1
-"""the bit of the server's status that says so"""
+# ------------------------------------------------------------ statements
+
+
+@dataclass(frozen=True)
+class _CompiledStatement:
+    """A statement as one dialect's driver takes it."""
+
+    text: str
+    parameters: Sequence[tuple[str, Any]]  # name and default, in the order of the text
+    positional: bool
+
+    def bind(self, values: Mapping[str, Any]) -> Any:
+        """Return named values in the form of the driver."""
+        if self.positional:
+            return tuple([values.get(name, default) for name, default in self.parameters])
+        return {name: values.get(name, default) for name, default in self.parameters}
 
 
 class Prepared:
-    """A statement whose text is made once; its values, texts and numbers, are as the driver has them.
+    """A statement that is compiled once per dialect, which halves the cost of running it.
 
-    To run one costs half of what a statement of SQLAlchemy's does.
+    Values are passed to the driver unchanged, so they must be texts and numbers.
     """
 
-    def __init__(self, made: sa.ClauseElement, columns: Iterable[str] | None = None) -> None:
-        """``columns``: what an INSERT or UPDATE sets."""
-        self._made = made
+    def __init__(self, statement: sa.ClauseElement, columns: Iterable[str] | None = None) -> None:
+        """``columns``: the columns set by an INSERT or UPDATE."""
+        self._statement = statement
         self._columns = None if columns is None else list(columns)
-        self._texts: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {}
-        """by dialect; with what makes the driver's values of named ones"""
+        self._by_dialect: dict[str, _CompiledStatement] = {}
 
     def run(
-        self, connection: sa.Connection, given: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+        self, connection: sa.Connection, values: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> sa.CursorResult[Any]:
-        """Run it with named values, or with each row of some."""
-        text, bound = self._texts.get(connection.dialect.name) or self._text(connection.dialect)
-        values = bound(given) if isinstance(given, Mapping) else list(map(bound, given))
-        return connection.exec_driver_sql(text, values)
+        """Run the statement with named values, or once for each row of values."""
+        compiled = self._by_dialect.get(connection.dialect.name)
+        if compiled is None:
+            compiled = self._compile(connection.dialect)
+            self._by_dialect[connection.dialect.name] = compiled
+        if isinstance(values, Mapping):
+            return connection.exec_driver_sql(compiled.text, compiled.bind(values))
+        rows = [compiled.bind(row) for row in values]
+        return connection.exec_driver_sql(compiled.text, rows)
 
-    def _text(self, dialect: sa.Dialect) -> tuple[str, Callable[[Mapping[str, Any]], Any]]:
-        made: Any = self._made.compile(dialect=dialect, column_keys=self._columns)
-        names = [(name, made.params[name]) for name in made.positiontup or made.params]
-
-        def in_order(given: Mapping[str, Any]) -> tuple[Any, ...]:
-            return tuple([given.get(*name) for name in names])
-
-        def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: given.get(name, fixed) for name, fixed in names}
-
-        found = self._texts[dialect.name] = made.string, in_order if dialect.positional else by_name
-        return found
+    def _compile(self, dialect: sa.Dialect) -> _CompiledStatement:
+        compiled: Any = self._statement.compile(dialect=dialect, column_keys=self._columns)
+        names = compiled.positiontup or compiled.params
+        parameters = [(name, compiled.params[name]) for name in names]
+        return _CompiledStatement(compiled.string, parameters, dialect.positional)
 
 
 Query = sa.Executable | Prepared
@@ -140,13 +176,14 @@ Query = sa.Executable | Prepared
 def _run(
     connection: sa.Connection,
     query: Query,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
 ) -> Any:
-    return (
-        query.run(connection, given)
-        if isinstance(query, Prepared)
-        else connection.execute(query, given)
-    )
+    if isinstance(query, Prepared):
+        return query.run(connection, parameters)
+    return connection.execute(query, parameters)
+
+
+# ------------------------------------------------------------ reads and transactions
 
 
 class Database:
@@ -154,29 +191,29 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        sqlite = engine.dialect.name == "sqlite"
-        self._writer: Any = threading.Lock() if sqlite else nullcontext()
-        self._begin = (
-            "BEGIN IMMEDIATE" if sqlite else "BEGIN"
-        )  # the first holds the write lock from the beginning
+        self._writer: Any = nullcontext()
+        self._begin = "BEGIN"
+        if engine.dialect.name == "sqlite":
+            self._writer = threading.Lock()
+            self._begin = "BEGIN IMMEDIATE"  # takes the write lock
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """Give a connection for reading. Raises `DatabaseAway`."""
-        with _named(), self._engine.connect() as connection:
+        with _raising_away(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Give a connection in a transaction, which is undone where the block raises. Raises `DatabaseAway`."""
-        _open.depth = getattr(_open, "depth", 0) + 1
+        """Give a connection in a transaction, which an exception rolls back. Raises `DatabaseAway`."""
+        _this_thread.transactions = _open_transactions() + 1
         try:
-            with _named(), self._writer, self._engine.connect() as connection:
+            with _raising_away(), self._writer, self._engine.connect() as connection:
                 connection.exec_driver_sql(self._begin)
                 yield connection
                 connection.commit()
         finally:
-            _open.depth -= 1
+            _this_thread.transactions -= 1
 
     def rows(self, query: Query, **parameters: Any) -> list[Any]:
         """Return the rows of a query."""
@@ -184,7 +221,7 @@ class Database:
             return list(_run(connection, query, parameters).all())
 
     def first(self, query: Query, **parameters: Any) -> Any:
-        """Return the first row of a query; None: there is none."""
+        """Return the first row of a query, or None."""
         with self.read() as connection:
             return _run(connection, query, parameters).first()
 
@@ -194,18 +231,18 @@ class Database:
             return list(_run(connection, query, parameters).scalars())
 
     def value(self, query: Query, **parameters: Any) -> Any:
-        """Return the first column of the first row; None: there is none."""
+        """Return the first column of the first row, or None."""
         with self.read() as connection:
             return _run(connection, query, parameters).scalar()
 
     def text(self, query: Query, **parameters: Any) -> str | None:
-        """Return the first column of the first row where that is a text; None: there is none."""
-        found: str | None = self.value(query, **parameters)
-        return found
+        """Return the first column, a text, of the first row, or None."""
+        text: str | None = self.value(query, **parameters)
+        return text
 
     def execute(self, statement: sa.UpdateBase | Prepared, **parameters: Any) -> int:
-        """Make one change; return how many rows it changed."""
-        with _named(), self._writer, self._engine.connect() as connection:  # committed by itself
+        """Run one statement, which commits by itself; return the number of changed rows."""
+        with _raising_away(), self._writer, self._engine.connect() as connection:
             return int(_run(connection, statement, parameters).rowcount)
 
     def put(
@@ -216,11 +253,11 @@ class Database:
     ) -> None:
         """Update the row with this key, or insert it, in a transaction of its own."""
 
-        def work() -> None:
+        def write() -> None:
             with self.write() as connection:
                 upsert(connection, table, key, values)
 
-        repeating(work)
+        repeat_on_conflict(write)
 
     def close(self) -> None:
         """Close the connections."""
@@ -228,10 +265,22 @@ class Database:
 
 
 class InDatabase:
-    """Base of each part of the store: it has the database."""
+    """Base class of the repositories."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+
+def outside_transaction() -> None:
+    """Raise `RuntimeError` if this thread holds a transaction: nothing slow may happen inside one."""
+    if _open_transactions():
+        raise RuntimeError("a call to a peer or an engine inside a database transaction")
+
+
+def _open_transactions() -> int:
+    """Return the number of transactions that this thread holds."""
+    count: int = getattr(_this_thread, "transactions", 0)
+    return count
 
 
 def upsert(
@@ -240,173 +289,203 @@ def upsert(
     key: Mapping[str, Any],
     values: Mapping[str, Any],
 ) -> None:
-    """Update the row with this key, or insert it; a race raises `IntegrityError`, see `repeating`."""
-    here = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    if not connection.execute(table.update().where(here).values(**values)).rowcount:
+    """Update the row with this key, or insert it.
+
+    Raises `IntegrityError` if another transaction inserts it first: see `repeat_on_conflict`.
+    """
+    has_key = [table.c[name] == value for name, value in key.items()]
+    updated = connection.execute(table.update().where(*has_key).values(**values))
+    if not updated.rowcount:
         connection.execute(table.insert().values(**key, **values))
 
 
+def repeat_on_conflict(work: Callable[[], X], retries: int = _CONFLICT_RETRIES) -> X:
+    """Run a short transaction; repeat it after a deadlock or if another transaction was faster."""
+    for _ in range(retries):
+        try:
+            return work()
+        except sa.exc.IntegrityError:
+            continue
+        except sa.exc.OperationalError as error:
+            if _error_number(error) not in _CONFLICT_ERRORS:
+                raise
+    return work()
+
+
+# ------------------------------------------------------------ failures
+
+
 @contextmanager
-def _named() -> Iterator[None]:
-    """Tell a database that is away from a statement that is wrong. Raises `DatabaseAway`."""
+def _raising_away() -> Iterator[None]:
+    """Raise `DatabaseAway` if the database does not respond; pass on the errors of wrong statements."""
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-        if error.connection_invalidated or getattr(error.orig, "args", ())[:1] in _AWAY:
-            raise DatabaseAway(
-                f"the database does not answer: {cause_of(error)}; try again"
-            ) from error
+        if error.connection_invalidated or _error_number(error) in _AWAY_ERRORS:
+            cause = cause_of(error)
+            raise DatabaseAway(f"the database does not answer: {cause}; try again") from error
         raise
     except sa.exc.TimeoutError as error:
         raise DatabaseAway("every connection to the database is in use; try again") from error
 
 
-_AWAY = ((1053,), (1927,), (2002,), (2003,), (2006,), (2013,), (0,))
-"""the server's and the driver's codes for a server that stops, is not there, or went away"""
+def _error_number(error: BaseException | None) -> object:
+    """Return the driver's number of an error, or None."""
+    arguments = getattr(getattr(error, "orig", None), "args", ())
+    return next(iter(arguments), None)
 
 
-def repeating(work: Callable[[], X], times: int = 7) -> X:
-    """Repeat a short transaction while the database ends it because of a deadlock, or another one won a race."""
-    for _ in range(times):
-        try:
-            return work()
-        except sa.exc.IntegrityError:
-            pass
-        except sa.exc.OperationalError as error:
-            if getattr(error.orig, "args", ())[:1] not in ((1213,), (1020,)):
-                raise
-    return work()
+def cause_of(error: Exception) -> str:
+    """Return the driver's message, with its number at the end."""
+    driver_error = getattr(error, "orig", None) or error
+    match driver_error.args:
+        case (int() as number, str() as text):
+            return f"{text} (error {number})"
+    return str(driver_error)
 
 
-_LOCK = "bfia_gateway_migration"
+def next_step(error: GatewayError) -> str:
+    """Return the advice for a database that cannot be used."""
+    number = _error_number(error.__cause__)
+    return _NEXT_STEPS.get(number, "start the database, or correct database.url")
 
 
-def opened(url: str) -> sa.Engine:
-    """Connect to a database and bring it to the newest schema.
+def _unusable(error: Exception, url: sa.URL | None = None) -> Invalid:
+    """Return the refusal of a database, with its address but without the password."""
+    address = None
+    if url is not None:
+        address = url.set(query={}).render_as_string(hide_password=True)
+    why = cause_of(error)
+    problem = Problem("database.url", f"leads to no usable database: {why}", address)
+    return Invalid([problem], reason="DATABASE_UNUSABLE")
 
-    Raises `Invalid`, without the password, and `DatabaseAway` where nothing answers at the address.
+
+# ------------------------------------------------------------ opening and migration
+
+
+class SchemaRevisions(NamedTuple):
+    """Revisions of the schema."""
+
+    current: str | None  # of a database; None: it has no tables yet
+    newest: str  # of this version of the gateway
+
+
+def open_database(url: str) -> sa.Engine:
+    """Connect to a database and migrate it to the newest schema.
+
+    Raises `Invalid`, without the password, and `DatabaseAway` if nothing responds at the address.
     """
     try:
         engine = connect(url)
     except (sa.exc.SQLAlchemyError, ValueError) as error:
-        raise Invalid([_problem(error, None)], reason="DATABASE_UNUSABLE") from error
+        raise _unusable(error) from error
     try:
         with engine.connect():  # the driver raises TypeError for options that it does not know
             pass
         migrate(engine)
-    except (sa.exc.SQLAlchemyError, sqlite3.Error, TimeoutError, TypeError, ValueError) as error:
+    except _OPEN_ERRORS as error:
         engine.dispose()
-        if (
-            isinstance(error, sa.exc.OperationalError)
-            and getattr(error.orig, "args", ())[:1] in _AWAY
-        ):
-            raise DatabaseAway(f"no database answers at database.url: {cause_of(error)}") from error
-        raise Invalid(
-            [_problem(error, engine.url.set(query={}))], reason="DATABASE_UNUSABLE"
-        ) from error
+        is_operational = isinstance(error, sa.exc.OperationalError)
+        if is_operational and _error_number(error) in _AWAY_ERRORS:
+            cause = cause_of(error)
+            raise DatabaseAway(f"no database answers at database.url: {cause}") from error
+        raise _unusable(error, engine.url) from error
     return engine
 
 
+def schema_revisions(url: str) -> SchemaRevisions:
+    """Return a database's revision and the newest one, without changing the database.
+
+    Raises `Invalid`.
+    """
+    newest = newest_revision()
+    file = url.removeprefix("sqlite:///")
+    if file != url and not Path(file).exists():
+        return SchemaRevisions(None, newest)
+    try:
+        engine = connect(url)
+        with engine.connect() as connection:
+            current = _current_revision(connection)
+    except _OPEN_ERRORS as error:
+        raise _unusable(error, sa.make_url(url)) from error
+    engine.dispose()
+    return SchemaRevisions(current, newest)
+
+
 def newest_revision() -> str:
-    """Return this version's schema."""
+    """Return the revision of this version's schema."""
     return _revisions()[-1]
 
 
 def _revisions() -> list[str]:
-    """Return the revisions in order: a file of each bears its name."""
+    """Return the names of all revisions in order; each has a file of its name."""
     return sorted(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
-def _current(connection: sa.Connection) -> str | None:
-    """Return a database's schema; None: it has none."""
+def _current_revision(connection: sa.Connection) -> str | None:
+    """Return a database's revision; None: it has no tables yet."""
     if not sa.inspect(connection).has_table(_VERSION.name):
         return None
     return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
 
 
-def revisions(url: str) -> tuple[str | None, str]:
-    """Return a database's schema (None: there is none yet) and the newest one. Raises `Invalid`."""
-    newest = newest_revision()
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
-        return None, newest
-    try:
-        engine = connect(url)
-        with engine.connect() as connection:
-            current = _current(connection)
-        engine.dispose()
-    except (sa.exc.SQLAlchemyError, sqlite3.Error, TypeError, ValueError) as error:
-        raise Invalid(
-            [_problem(error, sa.make_url(url).set(query={}))], reason="DATABASE_UNUSABLE"
-        ) from error
-    return current, newest
-
-
-def _problem(error: Exception, url: sa.URL | None) -> Problem:
-    shown = url.render_as_string(hide_password=True) if url else None
-    return Problem("database.url", f"leads to no usable database: {cause_of(error)}", shown)
-
-
-def cause_of(error: Exception) -> str:
-    """Return what a driver says, its number last."""
-    orig = getattr(error, "orig", None) or error
-    match orig.args:
-        case (int() as number, str() as text):
-            return f"{text} (error {number})"
-    return str(orig)
-
-
-_NEXT: dict[object, str] = {
-    1044: "grant the user of database.url all privileges on that database, or correct the address",
-    1045: "correct user or password in database.url",
-    1049: "create that database, or correct its name in database.url",
-}
-
-
-def next_step(error: GatewayError) -> str:
-    """Return what to do about a database that cannot be used."""
-    number = next(iter(getattr(getattr(error.__cause__, "orig", None), "args", ())), None)
-    return _NEXT.get(number, "start the database, or correct database.url")
-
-
 def migrate(engine: sa.Engine) -> None:
-    """Run what is missing of the migrations, under a lock on the database."""
+    """Create the tables or run the missing migrations, under a lock on the database."""
     if engine.dialect.name == "sqlite":
         with Database(engine).write() as connection:
             _upgrade(connection)
         return
-    with engine.connect() as connection:
-        if not connection.execute(sa.text("select get_lock(:name, 60)"), {"name": _LOCK}).scalar():
-            raise TimeoutError("another gateway holds the migration lock for more than 60 s")
-        try:
-            connection.exec_driver_sql("BEGIN")
-            _upgrade(connection)
-            connection.commit()
-        finally:
-            connection.execute(sa.text("select release_lock(:name)"), {"name": _LOCK})
-            connection.commit()
+    with engine.connect() as connection, _migration_lock(connection):
+        connection.exec_driver_sql("BEGIN")
+        _upgrade(connection)
+        connection.commit()
+
+
+@contextmanager
+def _migration_lock(connection: sa.Connection) -> Iterator[None]:
+    """Hold the lock of migrations on a server. Raises `TimeoutError`."""
+    name = {"name": _MIGRATION_LOCK}
+    get_lock = sa.text(f"select get_lock(:name, {_MIGRATION_LOCK_TIMEOUT})")
+    if not connection.execute(get_lock, name).scalar():
+        raise TimeoutError("another gateway holds the migration lock for more than 60 s")
+    try:
+        yield
+    finally:
+        connection.execute(sa.text("select release_lock(:name)"), name)
+        connection.commit()
 
 
 def _upgrade(connection: sa.Connection) -> None:
-    """Create the tables of an empty database, or run the revisions that an existing one lacks."""
-    current = _current(connection)
+    """Create the tables of an empty database, or run the missing revisions."""
+    current = _current_revision(connection)
     if current == newest_revision():
         return
     if current is None:
-        schema.metadata.create_all(connection, checkfirst=False)
-        connection.execute(
-            schema.resource_pool.insert().values(
-                id=1,
-                ignored=0,
-                repaired=0,
-                expired=0,
-            )
-        )
-        _VERSION.create(connection)
-        connection.execute(_VERSION.insert().values(version_num=newest_revision()))
+        _create_tables(connection)
         return
-    if current not in (known := _revisions()):
-        raise ValueError(f"its schema is {current}; this version opens {', '.join(known)}")
-    from alembic import command  # noqa: PLC0415 - 11 MB that a node without a migration does not need
+    revisions = _revisions()
+    if current not in revisions:
+        openable = ", ".join(revisions)
+        raise ValueError(f"its schema is {current}; this version opens {openable}")
+    _run_migrations(connection)
+    log.info("schema %s -> %s", current, newest_revision())
+
+
+def _create_tables(connection: sa.Connection) -> None:
+    schema.metadata.create_all(connection, checkfirst=False)
+    pool_row = {
+        "id": 1,
+        "ignored": 0,
+        "repaired": 0,
+        "expired": 0,
+    }
+    connection.execute(schema.resource_pool.insert().values(**pool_row))
+    _VERSION.create(connection)
+    connection.execute(_VERSION.insert().values(version_num=newest_revision()))
+
+
+def _run_migrations(connection: sa.Connection) -> None:
+    from alembic import command  # noqa: PLC0415 - 11 MB, needed only for a migration
     from alembic.config import Config  # noqa: PLC0415
 
     config = Config()
@@ -414,11 +493,3 @@ def _upgrade(connection: sa.Connection) -> None:
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    log.info("schema %s -> %s", current, newest_revision())
-
-
-_MIGRATIONS = Path(__file__).with_name("migrations")
-_VERSION = sa.Table(
-    "alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
-)
-"""Alembic's own table"""

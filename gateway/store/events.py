@@ -1,27 +1,33 @@
-"""Reads the timeline as one sequence over all jobs; keeps how far each receiver of events has got."""
+"""Reads all timelines as one sequence of events, and stores the position of each receiver in it."""
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from gateway.store import schema
-from gateway.store.database import repeating
+from gateway.store.database import repeat_on_conflict
 from gateway.store.store import Store
 
+_MAX_NUMBERS = 10_000  # read in one search for a gap
 _WEBHOOK = schema.webhook
 
 
+# ------------------------------------------------------------ entries of timelines
+
+
 def has_many_writers(store: Store) -> bool:
-    """Say whether entries may become visible in another order than that of their numbers."""
+    """True if entries may become visible in another order than that of their numbers."""
     with store.read() as connection:
         return connection.dialect.name != "sqlite"
 
 
 def newest(store: Store) -> int:
-    """Return the number of the newest line; 0: there is none."""
-    return int(store.value(sa.select(sa.func.max(schema.timeline.c.id))) or 0)
+    """Return the number of the newest entry, 0 if there is none."""
+    query = sa.select(sa.func.max(schema.timeline.c.id))
+    return int(store.value(query) or 0)
 
 
 def until_gap(
@@ -29,12 +35,12 @@ def until_gap(
     start: int,
     end: int,
 ) -> int:
-    """Return the last number after ``start`` before the first that is missing, at most ``end``."""
+    """Return the last number after ``start`` before the first missing one, at most ``end``."""
     c = schema.timeline.c
+    query = sa.select(c.id).where(c.id > start, c.id <= end)
+    numbers = store.values(query.order_by(c.id).limit(_MAX_NUMBERS))
     last = start
-    for number in store.values(
-        sa.select(c.id).where(c.id > start, c.id <= end).order_by(c.id).limit(10_000)
-    ):
+    for number in numbers:
         if number != last + 1:
             break
         last = number
@@ -49,17 +55,28 @@ def after(
     job_id: str,
     limit: int,
 ) -> list[Any]:
-    """Return rows of these kinds after a number, up to another one, of a job or (empty) of all, oldest first."""
+    """Return the rows with these entries after ``number`` up to ``until``, oldest first.
+
+    ``job_id``: of this job only; empty for all.
+    """
     t = schema.timeline
-    query = sa.select(t).where(t.c.id > number, t.c.id <= until, t.c.event.in_(entries))
+    query = sa.select(t).where(
+        t.c.id > number,
+        t.c.id <= until,
+        t.c.event.in_(entries),
+    )
     if job_id:
         query = query.where(t.c.job_id == job_id)
     return store.rows(query.order_by(t.c.id).limit(limit))
 
 
+# ------------------------------------------------------------ positions of receivers
+
+
 def cursor(store: Store, key: str) -> int | None:
-    """Return the number of the last line that a receiver has received; None: it is not known."""
-    number: int | None = store.value(sa.select(_WEBHOOK.c.number).where(_WEBHOOK.c.key == key))
+    """Return the number of the last entry delivered to a receiver; None if the receiver is unknown."""
+    query = sa.select(_WEBHOOK.c.number).where(_WEBHOOK.c.key == key)
+    number: int | None = store.value(query)
     return number
 
 
@@ -68,16 +85,15 @@ def add_cursor(
     key: str,
     number: int,
 ) -> None:
-    """Note where a new receiver begins; nothing where it is known already."""
+    """Store the start of a new receiver; an existing receiver keeps its position."""
+    row = {
+        "key": key,
+        "number": number,
+        "holder": "",
+        "until": 0.0,
+    }
     with suppress(sa.exc.IntegrityError):
-        store.execute(
-            _WEBHOOK.insert().values(
-                key=key,
-                number=number,
-                holder="",
-                until=0.0,
-            )
-        )
+        store.execute(_WEBHOOK.insert().values(**row))
 
 
 def hold_cursor(
@@ -87,12 +103,11 @@ def hold_cursor(
     now: float,
     until: float,
 ) -> bool:
-    """Take or keep the delivery to a receiver, unless another holds it just now."""
-    free = sa.or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
-    statement = (
-        _WEBHOOK.update().where(_WEBHOOK.c.key == key, free).values(holder=holder, until=until)
-    )
-    return repeating(lambda: store.execute(statement)) == 1
+    """Take or extend the lease of a receiver; False if another gateway holds it now."""
+    is_free = sa.or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
+    update = _WEBHOOK.update().where(_WEBHOOK.c.key == key, is_free)
+    update = update.values(holder=holder, until=until)
+    return repeat_on_conflict(partial(store.execute, update)) == 1
 
 
 def move_cursor(
@@ -101,8 +116,7 @@ def move_cursor(
     holder: str,
     number: int,
 ) -> bool:
-    """Note that everything up to a number was delivered; False where another delivers by now."""
-    mine = (_WEBHOOK.c.key == key, _WEBHOOK.c.holder == holder)
-    return (
-        repeating(lambda: store.execute(_WEBHOOK.update().where(*mine).values(number=number))) == 1
-    )
+    """Store that all entries up to a number are delivered; False if another gateway has the lease."""
+    update = _WEBHOOK.update().where(_WEBHOOK.c.key == key, _WEBHOOK.c.holder == holder)
+    update = update.values(number=number)
+    return repeat_on_conflict(partial(store.execute, update)) == 1

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity, Portions
 from gateway.domain.states import JobStatus
 from gateway.store import schema
-from gateway.store.database import repeating
+from gateway.store.database import repeat_on_conflict
 from gateway.store.store import Store
 
 X = TypeVar("X")
@@ -57,7 +57,7 @@ class Claims:
                 self._save(connection, old, new)
             return decision
 
-        return repeating(work)
+        return repeat_on_conflict(work)
 
     def ledger(self, means: NodeCapacity) -> Ledger:
         """Return the current ledger, without a lock."""

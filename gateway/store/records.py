@@ -21,7 +21,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import Outcome, TaskStatus, replace
 from gateway.errors import NotFound, Unreadable
-from gateway.store.database import Database, Prepared, repeating
+from gateway.store.database import Database, Prepared, repeat_on_conflict
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.timeline import add_notes, log_notes
 
@@ -50,11 +50,11 @@ class Records(Generic[R]):
         rows: "Rows[R]",
         also: Callable[[sa.Connection, R, R], None] | None = None,
         *,
-        alone: bool = False,
+        sole_writer: bool = False,
     ) -> None:
         """``also`` is called in the transaction of each change.
 
-        ``alone``: no other process writes to the database.
+        ``sole_writer``: no other process writes the database.
         """
         self._database = database
         self._table = table
@@ -63,7 +63,7 @@ class Records(Generic[R]):
         self._next_due = next_due
         self._rows: Rows[R] = rows
         self._also: Callable[[sa.Connection, R, R], None] | None = also
-        self._alone = alone
+        self._sole_writer = sole_writer
         self._cache: Cache[R] = Cache()
         self._load_query = self._load_statement()
         c = table.c
@@ -161,7 +161,7 @@ class Records(Generic[R]):
             except Exception:  # perhaps of a stale version; if not, it is raised below
                 new = entry.value
             if new is not entry.value:
-                saved = repeating(partial(self._save, entry, new))
+                saved = repeat_on_conflict(partial(self._save, entry, new))
                 if saved is not None:
                     return saved, extra
         while True:
@@ -169,7 +169,7 @@ class Records(Generic[R]):
             new, extra = change(entry.value)
             if new is entry.value:
                 return new, extra
-            saved = repeating(partial(self._save, entry, new))
+            saved = repeat_on_conflict(partial(self._save, entry, new))
             if saved is not None:
                 return saved, extra
 
@@ -250,7 +250,7 @@ class Records(Generic[R]):
         """
         cached = self._cache.get(job_id)
         drops = self._cache.drops
-        if cached is not None and self._alone:
+        if cached is not None and self._sole_writer:
             return cached
         row = self._database.first(
             self._load_query,
@@ -298,7 +298,7 @@ class Records(Generic[R]):
         with self._database.write() as connection:
             result = self._change.run(connection, parameters)
             if result.rowcount != 1:
-                # The cache may hold what was since changed by hand, even if this process is alone.
+                # The cache may hold what was since changed by hand, even by a sole writer.
                 self._cache.drop(old.id)
                 return None
             self._rows.write(connection, old, saved)

@@ -1,11 +1,11 @@
-"""What the node keeps beside its jobs: providers, routes, datasets, grants, tokens, gateways, engines."""
+"""Tables apart from the jobs: providers, routes, datasets, grants, tokens, gateways, engines."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -18,7 +18,13 @@ from gateway.domain.spec import NodeId
 from gateway.domain.states import RunStatus
 from gateway.ports import Clock
 from gateway.store import schema
-from gateway.store.database import Database, InDatabase, Prepared, repeating, upsert
+from gateway.store.database import (
+    Database,
+    InDatabase,
+    Prepared,
+    repeat_on_conflict,
+    upsert,
+)
 from gateway.store.serialization import dumps, loads
 from gateway.store.store import Store
 from provider_registry.model import Provider
@@ -27,91 +33,91 @@ from provider_registry.registry import Action, Revision, Stale
 from route_table.live import Export, Version
 
 X = TypeVar("X")
-_MOST_READ = 1000
-"""answers that are kept"""
-_USE = Prepared(schema.used_signature.insert(), ("signature", "request", "until"))
-_PROVIDER = Prepared(
+
+GATEWAY_TIMEOUT = 8.0  # seconds without a heartbeat after which a gateway counts as stopped
+_MAX_CACHED_READS = 1000
+_SIGNATURE_CLEANUP_INTERVAL = 10.0  # seconds
+_MAX_ENGINE_NAME = 255  # characters; the width of the column
+
+_INSERT_SIGNATURE = Prepared(
+    schema.used_signature.insert(),
+    ("signature", "request", "until"),
+)
+_SELECT_PROVIDER = Prepared(
     sa.select(schema.provider.c.document).where(
         schema.provider.c.provider_key == sa.bindparam("key")
     )
 )
 
 
+# ------------------------------------------------------------ providers
+
+
 class SqlProviders(InDatabase):
-    """Providers, their history and their names' owners: `provider_registry.registry.Repository`."""
+    """Providers, their revisions and the owners of their names.
 
-    def __init__(self, database: Database, *, alone: bool = False) -> None:
-        """``alone``: nothing else writes them, so that what was read holds until the next change."""
+    Implements `provider_registry.registry.Repository`.
+    """
+
+    def __init__(self, database: Database, *, sole_writer: bool = False) -> None:
+        """``sole_writer``: no other process writes the database, so reads stay valid until the next write."""
         super().__init__(database)
-        self._alone = alone
+        self._sole_writer = sole_writer
         self._lock = threading.Lock()
-        self._read: dict[tuple[str, str], Any] = {}
-
-    def _once(
-        self,
-        what: str,
-        key: str,
-        read: Callable[[], X],
-    ) -> X:
-        if not self._alone:
-            return read()
-        with self._lock:
-            if (what, key) not in self._read:
-                if len(self._read) >= _MOST_READ:
-                    self._read.clear()
-                self._read[what, key] = read()
-            found: X = self._read[what, key]
-            return found
+        self._cache: dict[tuple[str, str], Any] = {}
 
     def get(self, key: str) -> Provider | None:
-        """Return what is registered now; None: nothing."""
-        text = self._once("document", key, lambda: self._database.text(_PROVIDER, key=key))
-        return _provider(text) if text else None
+        """Return the registered provider, or None."""
+
+        def read() -> str | None:
+            return self._database.text(_SELECT_PROVIDER, key=key)
+
+        document = self._cached("document", key, read)
+        if not document:
+            return None
+        return _parse_provider(document)
 
     def list(self) -> list[Provider]:
         """Return every provider, ordered by key."""
-        t = schema.provider
-        return [
-            _provider(text)
-            for text in self._database.values(sa.select(t.c.document).order_by(t.c.provider_key))
-        ]
+        provider = schema.provider.c
+        query = sa.select(provider.document).order_by(provider.provider_key)
+        return [_parse_provider(document) for document in self._database.values(query)]
 
     def write(self, revision: Revision) -> None:
-        """Append a revision. Raises `Stale`: the number is the primary key, so of two writers one comes second."""
-        t = schema.provider
-        document = dumps(revision.provider.document())
-        row = {
-            name: getattr(revision, name) for name in ("number", "at", "author", "action", "reason")
-        }
-        row |= {"provider_key": revision.key, "document": document}
+        """Append a revision and bring the provider to its state.
 
-        def work() -> None:
-            try:
-                with self._database.write() as connection:
-                    connection.execute(schema.provider_revision.insert().values(**row))
-                    if revision.action is Action.DELETED:
-                        connection.execute(t.delete().where(t.c.provider_key == revision.key))
-                    else:
-                        now = {"document": document, "updated_at": revision.at.timestamp()}
-                        upsert(connection, t, {"provider_key": revision.key}, now)
-            except sa.exc.IntegrityError as error:
-                raise Stale(
-                    f"revision {revision.number} of {revision.key} is there already"
-                ) from error
-
+        Raises `Stale` if another writer has taken the revision's number.
+        """
         try:
-            repeating(work)
+            repeat_on_conflict(partial(self._write_once, revision))
         finally:
             with self._lock:
-                self._read.clear()
+                self._cache.clear()
+
+    def _write_once(self, revision: Revision) -> None:
+        document = dumps(revision.provider.document())
+        row = {
+            "provider_key": revision.key,
+            "number": revision.number,
+            "at": revision.at,
+            "author": revision.author,
+            "action": revision.action,
+            "reason": revision.reason,
+            "document": document,
+        }
+        try:
+            with self._database.write() as connection:
+                connection.execute(schema.provider_revision.insert().values(**row))
+                _apply_revision(connection, revision, document)
+        except sa.exc.IntegrityError as error:
+            text = f"revision {revision.number} of {revision.key} is there already"
+            raise Stale(text) from error
 
     def newest(self, key: str) -> int:
-        """Return the number of the last revision; 0: there was never one."""
-        t = schema.provider_revision
-        return int(
-            self._database.value(sa.select(sa.func.max(t.c.number)).where(t.c.provider_key == key))
-            or 0
-        )
+        """Return the number of the last revision, 0 if there never was one."""
+        c = schema.provider_revision.c
+        query = sa.select(sa.func.max(c.number)).where(c.provider_key == key)
+        return int(self._database.value(query) or 0)
 
     def history(
         self,
@@ -119,80 +125,135 @@ class SqlProviders(InDatabase):
         before: int | None = None,
         limit: int = 50,
     ) -> Sequence[Revision]:
-        """Return revisions, newest first."""
-        query = _revisions(key).limit(limit)
+        """Return the revisions older than number ``before``, newest first."""
+        query = _select_revisions(key).limit(limit)
         if before is not None:
             query = query.where(schema.provider_revision.c.number < before)
-        return [_revision(row) for row in self._database.rows(query)]
+        return [_to_revision(row) for row in self._database.rows(query)]
 
     def since(self, key: str, moment: datetime) -> Revision | None:
-        """Return the revision in force at a moment, if another one followed it."""
-        t = schema.provider_revision
-        newest = _revisions(key).with_only_columns(t.c.at).limit(1)
-        last = self._once("last change", key, lambda: self._database.first(newest))
-        if last is None or last.at <= moment:
+        """Return the revision in force at a moment, or None if it is still the newest."""
+        c = schema.provider_revision.c
+        select_newest = _select_revisions(key).with_only_columns(c.at).limit(1)
+
+        def read_newest() -> Any:
+            return self._database.first(select_newest)
+
+        newest = self._cached("last change", key, read_newest)
+        if newest is None or newest.at <= moment:
             return None
-        row = self._database.first(_revisions(key).where(t.c.at <= moment).limit(1))
-        return _revision(row) if row else None
+        row = self._database.first(_select_revisions(key).where(c.at <= moment).limit(1))
+        return _to_revision(row) if row else None
 
     def owner(self, name: str) -> str | None:
-        """Return who owns a name; None: nobody yet."""
-        t = schema.provider_owner
-        return self._database.text(sa.select(t.c.owner).where(t.c.name == name))
+        """Return the owner of a name, or None if it has none yet."""
+        c = schema.provider_owner.c
+        return self._database.text(sa.select(c.owner).where(c.name == name))
 
     def claim(self, name: str, owner: str) -> str:
-        """Make somebody the owner of a name that has none; return who owns it now."""
+        """Give a name without owner to this one; return the owner of the name."""
+        insert = schema.provider_owner.insert().values(name=name, owner=owner)
         try:
-            self._database.execute(schema.provider_owner.insert().values(name=name, owner=owner))
-        except sa.exc.IntegrityError:  # it has one
+            self._database.execute(insert)
+        except sa.exc.IntegrityError:  # the name has an owner
             return self.owner(name) or ""
         return owner
 
     def give(self, name: str, owner: str) -> None:
-        """Make somebody the owner of a name."""
+        """Set the owner of a name."""
         self._database.put(schema.provider_owner, {"name": name}, {"owner": owner})
 
+    def _cached(
+        self,
+        kind: str,
+        key: str,
+        read: Callable[[], X],
+    ) -> X:
+        """Return the result of ``read``, from the cache if nothing else writes the database."""
+        if not self._sole_writer:
+            return read()
+        with self._lock:
+            if (kind, key) not in self._cache:
+                if len(self._cache) >= _MAX_CACHED_READS:
+                    self._cache.clear()
+                self._cache[kind, key] = read()
+            result: X = self._cache[kind, key]
+        return result
 
-def _revisions(key: str) -> sa.Select[Any]:
+
+def _apply_revision(
+    connection: sa.Connection,
+    revision: Revision,
+    document: str,
+) -> None:
+    """Bring a provider's row to the state of its newest revision."""
+    provider = schema.provider
+    if revision.action is Action.DELETED:
+        connection.execute(provider.delete().where(provider.c.provider_key == revision.key))
+        return
+    upsert(
+        connection,
+        provider,
+        {"provider_key": revision.key},
+        {
+            "document": document,
+            "updated_at": revision.at.timestamp(),
+        },
+    )
+
+
+def _select_revisions(key: str) -> sa.Select[Any]:
+    """Build the query for a provider's revisions, newest first."""
     t = schema.provider_revision
-    return sa.select(t).where(t.c.provider_key == key).order_by(t.c.number.desc())
+    query = sa.select(t).where(t.c.provider_key == key)
+    return query.order_by(t.c.number.desc())
 
 
-def _revision(row: Any) -> Revision:
-    key, number, at, author, action, reason, document = row
-    return Revision(key, number, at, author, Action(action), reason, _provider(document))
+def _to_revision(row: Any) -> Revision:
+    return Revision(
+        row.provider_key,
+        row.number,
+        row.at,
+        row.author,
+        Action(row.action),
+        row.reason,
+        _parse_provider(row.document),
+    )
 
 
 @lru_cache(maxsize=256)
-def _provider(text: str) -> Provider:
-    """Parse a stored provider; the same text is parsed once."""
-    return from_document(loads(dict, text))
+def _parse_provider(document: str) -> Provider:
+    """Parse a stored provider; cached, as most stored texts are read many times."""
+    return from_document(loads(dict, document))
 
 
-_THERE = 8.0
-"""seconds of silence after which a gateway is taken for one that was stopped"""
+# ------------------------------------------------------------ routes
 
 
-class SqlRouteVersions:
-    """Kept in the node's database, so that several gateways of the node have one table."""
+class SqlRouteVersions(InDatabase):
+    """Versions of the route table, shared by all gateways of the node.
+
+    Implements `route_table.live.Repository`.
+    """
 
     def __init__(self, database: Database, owner: str) -> None:
-        """``owner`` is the gateway whose file is followed."""
-        self._database = database
+        """``owner``: the gateway that follows the route file."""
+        super().__init__(database)
         self._owner = owner
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
-        return int(self._database.value(sa.select(sa.func.max(schema.route_version.c.number))) or 0)
+        query = sa.select(sa.func.max(schema.route_version.c.number))
+        return int(self._database.value(query) or 0)
 
     def get(self, number: int) -> Version | None:
-        """Return a version; None: there is none of that number."""
+        """Return a version by its number, or None."""
         t = schema.route_version
         row = self._database.first(sa.select(t).where(t.c.number == number))
         return Version(*row) if row else None
 
     def add(self, version: Version) -> bool:
-        """Append a version; False where its number is taken. Author and reason are cut to the columns."""
+        """Append a version; False if its number is taken. Author and reason are cut to the columns."""
         row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
             self._database.execute(schema.route_version.insert().values(**row))
@@ -201,7 +262,7 @@ class SqlRouteVersions:
         return True
 
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
-        """Return versions older than ``before``, newest first."""
+        """Return the versions older than number ``before``, newest first."""
         t = schema.route_version
         query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
@@ -209,81 +270,94 @@ class SqlRouteVersions:
         return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
-        """Return what the file held last; None: no gateway has written one yet."""
+        """Return the last known content of this gateway's file; None if it never wrote one."""
         t = schema.route_export
         row = self._database.first(sa.select(t).where(t.c.owner == self._owner))
         return Export(row.number, row.digest) if row else None
 
     def followed_by(self) -> str:
-        """Return where another gateway is reached that follows a file and was there a few seconds ago."""
-        file, t = schema.route_export, schema.gateway
+        """Return the address of another running gateway that follows a file, empty if there is none."""
+        export = schema.route_export.c
+        gateway = schema.gateway.c
         with self._database.read() as connection:
-            there = t.c.seen_at > _now(connection) - _THERE
-            query = (
-                sa.select(t.c.url)
-                .join(file, file.c.owner == t.c.owner)
-                .where(t.c.owner != self._owner, there)
-            )
-            return str(connection.execute(query).scalar() or "")
+            is_running = gateway.seen_at > _now(connection) - GATEWAY_TIMEOUT
+            query = sa.select(gateway.url)
+            query = query.join(schema.route_export, export.owner == gateway.owner)
+            query = query.where(gateway.owner != self._owner, is_running)
+            url = connection.execute(query).scalar()
+        return str(url or "")
 
     def set_exported(self, export: Export) -> None:
-        """Note what the file holds now."""
+        """Store the current content of this gateway's file."""
         self._database.put(schema.route_export, {"owner": self._owner}, vars(export))
+
+
+# ------------------------------------------------------------ datasets and their grants
 
 
 class SqlDatasets(InDatabase):
     """Uploaded datasets: `gateway.domain.datasets.DatasetRepository`."""
 
     def get(self, namespace: str, name: str) -> Dataset | None:
-        """Return what is known of a dataset; None: nothing."""
+        """Return a dataset, or None."""
         query = sa.select(schema.dataset.c.document).filter_by(namespace=namespace, name=name)
-        text = self._database.value(query)
-        return loads(Dataset, text) if text else None
+        return _parse_dataset(self._database.value(query))
 
     def put(self, dataset: Dataset) -> None:
-        """Keep what is known, in place of what was known before."""
+        """Insert or replace a dataset."""
         key = {"namespace": dataset.namespace, "name": dataset.name}
-        self._database.put(
-            schema.dataset, key, {"document": dumps(dataset), "created_at": time.time()}
-        )
+        self._database.put(schema.dataset, key, _dataset_values(dataset))
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Keep what is known unless another gateway was faster."""
-        t, key = schema.dataset, {"namespace": after.namespace, "name": after.name}
-        query = sa.select(t.c.document).filter_by(**key).with_for_update()
+        """Store ``after`` if the stored dataset is still ``before``; False if another gateway changed it."""
+        key = {"namespace": after.namespace, "name": after.name}
+        query = sa.select(schema.dataset.c.document).filter_by(**key).with_for_update()
 
-        def work() -> bool:
+        def compare_and_replace() -> bool:
             with self._database.write() as connection:
-                text = connection.execute(query).scalar()
-                if (loads(Dataset, text) if text else None) != before:
+                stored = _parse_dataset(connection.execute(query).scalar())
+                if stored != before:
                     return False
-                upsert(connection, t, key, {"document": dumps(after), "created_at": time.time()})
-                return True
+                upsert(connection, schema.dataset, key, _dataset_values(after))
+            return True
 
-        return repeating(work)
+        return repeat_on_conflict(compare_and_replace)
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Forget a dataset; False: it was not known."""
-        return bool(
-            self._database.execute(
-                schema.dataset.delete().filter_by(namespace=namespace, name=name)
-            )
-        )
+        """Delete a dataset; False if there is none."""
+        delete = schema.dataset.delete().filter_by(namespace=namespace, name=name)
+        return bool(self._database.execute(delete))
 
     def list(self) -> list[Dataset]:
-        """Return all of them, by namespace and name."""
-        t = schema.dataset
-        query = sa.select(t.c.document).order_by(t.c.namespace, t.c.name)
-        return [loads(Dataset, text) for text in self._database.values(query)]
+        """Return all datasets, by namespace and name."""
+        c = schema.dataset.c
+        query = sa.select(c.document).order_by(c.namespace, c.name)
+        return [loads(Dataset, document) for document in self._database.values(query)]
+
+
+def _parse_dataset(document: str | None) -> Dataset | None:
+    if not document:
+        return None
+    return loads(Dataset, document)
+
+
+def _dataset_values(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "document": dumps(dataset),
+        "created_at": time.time(),
+    }
 
 
 class SqlGrants(InDatabase):
-    """Grants of datasets. One that ended stays, so that the dataset does not become open by it."""
+    """Grants of datasets to nodes.
+
+    A revoked or expired grant keeps its row: a dataset without any grant would be open to all.
+    """
 
     def of(self, dataset: Address) -> list[Grant]:
         """Return the grants of one dataset, by node."""
         query = sa.select(schema.dataset_grant).filter_by(**dataset.as_dict()).order_by("node")
-        return [_grant(row) for row in self._database.rows(query)]
+        return [_to_grant(row) for row in self._database.rows(query)]
 
     def all(self, node: NodeId | None = None) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
@@ -291,73 +365,79 @@ class SqlGrants(InDatabase):
         query = sa.select(t).order_by(t.c.namespace, t.c.name, t.c.node)
         if node is not None:
             query = query.where(t.c.node == node)
-        return [_grant(row) for row in self._database.rows(query)]
+        return [_to_grant(row) for row in self._database.rows(query)]
 
     def put(self, grant: Grant) -> None:
-        """Write a grant, in place of an earlier one of the same dataset and node."""
-        key = {**grant.dataset.as_dict(), "node": grant.node}
-        values = {
-            name: value for name, value in vars(grant).items() if name not in ("dataset", "node")
-        }
+        """Store a grant, in place of an earlier one of the same dataset and node."""
+        values = dict(vars(grant))
+        dataset = values.pop("dataset")
+        node = values.pop("node")
+        key = {**dataset.as_dict(), "node": node}
         self._database.put(schema.dataset_grant, key, values)
 
     def forget(self, dataset: Address) -> None:
-        """Delete every grant of a dataset: one of the same name later is another one."""
+        """Delete every grant of a dataset, so that none applies to a later one of the same name."""
         self._database.execute(schema.dataset_grant.delete().filter_by(**dataset.as_dict()))
 
 
-def _grant(row: Any) -> Grant:
-    namespace, name, *rest = row
-    return Grant(Address(namespace, name), *rest)
+def _to_grant(row: Any) -> Grant:
+    namespace, name, *fields = row
+    return Grant(Address(namespace, name), *fields)
+
+
+# ------------------------------------------------------------ tokens and templates
 
 
 class SqlTokens(InDatabase):
     """The tokens of this node."""
 
     def add(self, token: Token) -> None:
-        """Keep a new token; of its secret only the digest."""
+        """Store a new token; only the digest of its secret is kept."""
         self._database.execute(schema.token.insert().values(**vars(token)))
 
     def find(self, digest: str) -> Token | None:
-        """Return a token by its digest, revoked and expired ones too; None: there is none."""
-        row = self._database.first(sa.select(schema.token).where(schema.token.c.digest == digest))
-        return _token(row) if row else None
+        """Return a token by its digest, even if revoked or expired; None if there is none."""
+        t = schema.token
+        row = self._database.first(sa.select(t).where(t.c.digest == digest))
+        return _to_token(row) if row else None
 
     def list(self) -> list[Token]:
         """Return all tokens, oldest first."""
-        return [
-            _token(row)
-            for row in self._database.rows(sa.select(schema.token).order_by("created_at"))
-        ]
+        query = sa.select(schema.token).order_by("created_at")
+        return [_to_token(row) for row in self._database.rows(query)]
 
     def revoke(self, name_or_id: str, now: datetime) -> int:
-        """Revoke every token of that name, or the one with that id; return how many were still valid."""
+        """Revoke the tokens of this name, or the one with this id; return the number of tokens revoked."""
         t = schema.token
-        which = (sa.or_(t.c.name == name_or_id, t.c.id == name_or_id), t.c.revoked_at.is_(None))
-        return self._database.execute(t.update().where(*which).values(revoked_at=now))
+        has_name_or_id = sa.or_(t.c.name == name_or_id, t.c.id == name_or_id)
+        is_valid = t.c.revoked_at.is_(None)
+        update = t.update().where(has_name_or_id, is_valid)
+        return self._database.execute(update.values(revoked_at=now))
 
     def forget(self, prefix: str, now: datetime) -> None:
-        """Remove the expired ones whose names begin so."""
+        """Delete the expired tokens whose names begin with the prefix."""
         t = schema.token
-        named = t.c.name.startswith(prefix, autoescape=True)
-        self._database.execute(t.delete().where(named, t.c.expires_at < now))
+        has_prefix = t.c.name.startswith(prefix, autoescape=True)
+        is_expired = t.c.expires_at < now
+        self._database.execute(t.delete().where(has_prefix, is_expired))
 
 
-def _token(row: Any) -> Token:
-    id_, name, role, *rest = row
-    return Token(id_, name, Role(role), *rest)
+def _to_token(row: Any) -> Token:
+    id_, name, role, *fields = row
+    return Token(id_, name, Role(role), *fields)
 
 
 class SqlTemplates(InDatabase):
-    """Jobs that people keep under a name to begin further ones with."""
+    """Named jobs that serve as the start of new ones."""
 
     def list(self) -> list[Any]:
-        """Return name, author and time of each."""
-        t = schema.template
-        return self._database.rows(sa.select(t.c.name, t.c.author, t.c.saved_at).order_by(t.c.name))
+        """Return name, author and time of each template, by name."""
+        c = schema.template.c
+        query = sa.select(c.name, c.author, c.saved_at).order_by(c.name)
+        return self._database.rows(query)
 
     def get(self, name: str) -> Any:
-        """Return one with its job; None: there is none."""
+        """Return a template's row with its job, or None."""
         return self._database.first(sa.select(schema.template).filter_by(name=name))
 
     def put(
@@ -367,33 +447,33 @@ class SqlTemplates(InDatabase):
         now: datetime,
         job: Mapping[str, Any],
     ) -> None:
-        """Keep one, in place of one of that name."""
-        self._database.put(
-            schema.template,
-            {"name": name},
-            {
-                "author": author,
-                "saved_at": now,
-                "job": job,
-            },
-        )
+        """Insert or replace a template."""
+        values = {
+            "author": author,
+            "saved_at": now,
+            "job": job,
+        }
+        self._database.put(schema.template, {"name": name}, values)
 
     def delete(self, name: str) -> bool:
-        """Forget one; False: there is none."""
+        """Delete a template; False if there is none."""
         return bool(self._database.execute(schema.template.delete().filter_by(name=name)))
+
+
+# ------------------------------------------------------------ gateways
 
 
 @dataclass(frozen=True)
 class KnownGateway:
-    """A gateway on this database; ``silent`` is how many seconds ago its last heartbeat was."""
+    """A gateway on this database."""
 
     owner: str
     url: str
-    silent: float
+    silent: float  # seconds since its last heartbeat
 
 
 class Gateways:
-    """The gateways that share this database, and what belongs to whom.
+    """The gateways that share this database, and the jobs of each.
 
     Times are the database's own, so that the clocks of several machines need not agree.
     """
@@ -403,59 +483,61 @@ class Gateways:
 
     def beat(self, owner: str, url: str) -> float:
         """Write a heartbeat with the address; return the seconds since the last one, 0 the first time."""
-        t = schema.gateway
+        c = schema.gateway.c
 
         def write() -> float:
             with self._store.write() as connection:
                 now = _now(connection)
-                silent = connection.execute(
-                    sa.select(now - t.c.seen_at).where(t.c.owner == owner)
-                ).scalar()
-                upsert(connection, t, {"owner": owner}, {"url": url, "seen_at": now})
-                return float(silent or 0.0)
+                select_silence = sa.select(now - c.seen_at).where(c.owner == owner)
+                silence = connection.execute(select_silence).scalar()
+                values = {"url": url, "seen_at": now}
+                upsert(connection, schema.gateway, {"owner": owner}, values)
+            return float(silence or 0.0)
 
-        return repeating(write)
+        return repeat_on_conflict(write)
 
-    def known(self) -> list[KnownGateway]:
+    def all(self) -> list[KnownGateway]:
         """Return every gateway that ever wrote a heartbeat."""
-        t = schema.gateway
         with self._store.read() as connection:
             now = connection.execute(sa.select(_now(connection))).scalar_one()
-            return [
-                KnownGateway(r.owner, r.url, now - r.seen_at)
-                for r in connection.execute(sa.select(t))
-            ]
+            rows = connection.execute(sa.select(schema.gateway)).all()
+        return [KnownGateway(row.owner, row.url, now - row.seen_at) for row in rows]
 
     def jobs_of(self, owner: str) -> list[str]:
-        """Return the jobs with runs of this gateway that are not over."""
+        """Return the jobs with unfinished runs of this gateway."""
         c = schema.run.c
-        going_on = c.status.not_in((RunStatus.SUCCESS, RunStatus.FAILED))
-        return self._store.values(sa.select(c.job_id).where(c.owner == owner, going_on).distinct())
+        is_unfinished = c.status.not_in((RunStatus.SUCCESS, RunStatus.FAILED))
+        query = sa.select(c.job_id).where(c.owner == owner, is_unfinished)
+        return self._store.values(query.distinct())
 
     def jobs_at(self, owner: str) -> list[str]:
-        """Return the unfinished jobs whose home is this gateway. Reads each of those under way."""
+        """Return the unfinished jobs whose home is this gateway; reads every unfinished job."""
         jobs = self._store.local_jobs
-        found = ((job_id, jobs.find(job_id)) for job_id in jobs.unfinished())
-        return [job_id for job_id, local in found if local is not None and local.home == owner]
+        job_ids = []
+        for job_id in jobs.unfinished():
+            local = jobs.find(job_id)
+            if local is not None and local.home == owner:
+                job_ids.append(job_id)
+        return job_ids
 
 
 def _now(connection: sa.Connection) -> sa.ColumnElement[float]:
+    """Return the SQL for the database's time, in seconds since the epoch."""
     if connection.dialect.name == "sqlite":
         return sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)", sa.Double())
     return sa.literal_column("(unix_timestamp(now(6)) + 0e0)", sa.Double())
 
 
-_TIDY_SECONDS = 10.0
-"""from one removal of signatures that are not valid any more to the next"""
+# ------------------------------------------------------------ signatures, engines, audits of jobs
 
 
-class SqlUsedSignatures:
-    """Remembers signatures of FATE requests while they are valid, for several threads and gateways."""
+class SqlUsedSignatures(InDatabase):
+    """Signatures of FATE requests, kept while they are valid, for several threads and gateways."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
+        super().__init__(database)
         self._clock = clock
-        self._tidy_at = 0.0
+        self._next_cleanup = 0.0
 
     def first(
         self,
@@ -463,69 +545,70 @@ class SqlUsedSignatures:
         request: str,
         seconds: float,
     ) -> str:
-        """Return the fingerprint of the request that came first with a signature, and remember it for so long."""
-        t, now = schema.used_signature, self._clock().timestamp()
-        if tidy := now >= self._tidy_at:
-            self._tidy_at = now + _TIDY_SECONDS
+        """Return the fingerprint of the first request with a signature, and keep it for some seconds."""
+        now = self._clock().timestamp()
+        if now >= self._next_cleanup:
+            self._next_cleanup = now + _SIGNATURE_CLEANUP_INTERVAL
+            repeat_on_conflict(partial(self._delete_expired, now))
+        values = {
+            "signature": signature,
+            "request": request,
+            "until": now + seconds,
+        }
 
-        def forget() -> None:
-            self._database.execute(t.delete().where(t.c.until < now))
-
-        def work() -> str:
+        def insert_or_find() -> str:
             try:
-                if tidy:
-                    forget()
-                self._database.execute(
-                    _USE,
-                    signature=signature,
-                    request=request,
-                    until=now + seconds,
-                )
-                return request
+                self._database.execute(_INSERT_SIGNATURE, **values)
             except sa.exc.IntegrityError:
-                forget()
-                known = self._database.value(
-                    sa.select(t.c.request).where(t.c.signature == signature)
-                )
-                if known is None:
+                self._delete_expired(now)
+                existing = self._find(signature)
+                if existing is None:  # it was expired: the next attempt inserts it
                     raise
-                return str(known)
+                return existing
+            return request
 
-        return repeating(work)
+        return repeat_on_conflict(insert_or_find)
+
+    def _delete_expired(self, now: float) -> None:
+        t = schema.used_signature
+        self._database.execute(t.delete().where(t.c.until < now))
+
+    def _find(self, signature: str) -> str | None:
+        c = schema.used_signature.c
+        return self._database.text(sa.select(c.request).where(c.signature == signature))
 
 
 class EngineTotals(InDatabase):
-    """What the engines had when they last answered, by name, for all gateways of the node."""
+    """The engines' last known capacities, for all gateways of the node."""
 
-    _LONGEST = 255
-
-    def known(self) -> Mapping[str, Capacity]:
-        """Return what each engine had when it last answered."""
+    def all(self) -> Mapping[str, Capacity]:
+        """Return the capacity of each engine when it last answered, by the engine's name."""
         rows = self._database.rows(sa.select(schema.resource_engine))
         return {row.engine: Capacity(row.cpu, row.memory, row.gpu) for row in rows}
 
-    def keep(
+    def put(
         self,
         engine: str,
         capacity: Capacity,
         at: datetime,
     ) -> None:
-        """Write down what an engine has; one whose name is too long for that is forgotten with the process."""
-        if len(engine) <= self._LONGEST:
-            values = {
-                "cpu": capacity.cpu,
-                "memory": capacity.memory,
-                "gpu": capacity.gpu,
-                "seen_at": at,
-            }
-            self._database.put(schema.resource_engine, {"engine": engine}, values)
+        """Store an engine's capacity, unless its name is too long for the column."""
+        if len(engine) > _MAX_ENGINE_NAME:
+            return
+        values = {
+            "cpu": capacity.cpu,
+            "memory": capacity.memory,
+            "gpu": capacity.gpu,
+            "seen_at": at,
+        }
+        self._database.put(schema.resource_engine, {"engine": engine}, values)
 
 
 class SqlJobAudits(InDatabase):
-    """Audits of jobs that other nodes requested, by node and by the id that it gave the audit."""
+    """Audits of jobs that other nodes requested, by node and the node's id of the audit."""
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
-        """Return the job that an audit is about; None: that node has requested no such audit."""
+        """Return the job of an audit, or None if the node has requested no such audit."""
         query = sa.select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
         return self._database.text(query)
 
@@ -535,7 +618,7 @@ class SqlJobAudits(InDatabase):
         audit_id: str,
         job_id: str,
     ) -> str:
-        """Keep an audit; return the job that it is about, which is another one where the id was used before."""
+        """Store an audit; return its job, which is an earlier one if the id was used before."""
         row = {
             "sender": sender,
             "audit_id": audit_id,

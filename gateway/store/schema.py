@@ -1,8 +1,8 @@
 """Every table and column of the project.
 
-A job is one row: what is queried or raced for (status, due time, version) has columns of its own, the rest of
-the record is one JSON text beside it, written as a whole under the version. `task` and `run` repeat from that
-text what other queries need: which job a task id belongs to, which containers there should be.
+A job is one row: its searchable fields (status, due time, version) have columns, the rest of the
+record is one JSON text, which is rewritten under a new version. `task` and `run` repeat parts of that
+text for other queries: the job of a task id, the containers that should exist.
 Times are seconds since the epoch, UTC.
 """
 
@@ -10,17 +10,24 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import Index
 from sqlalchemy.dialects import mysql
 
 from gateway.store.serialization import as_time, dumps, loads
 
 metadata = sa.MetaData()
 
-LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
-Seconds: sa.Double[float] = sa.Double()
-Id = sa.String(128)
-Number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-"""of rows in the order in which they were added"""
+# On a server, independent of its defaults: every character can be stored, and names that differ in
+# case are different. The migrations create their tables with the same options.
+EXACT: dict[str, Any] = {
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mariadb_charset": "utf8mb4",
+    "mariadb_collate": "utf8mb4_bin",
+}
+
+
+# ------------------------------------------------------------ types of columns
 
 
 class _Moment(sa.types.TypeDecorator[datetime]):
@@ -30,14 +37,21 @@ class _Moment(sa.types.TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
-        return None if value is None else value.timestamp()
+        if value is None:
+            return None
+        return value.timestamp()
 
     def process_result_value(self, value: float | None, dialect: sa.Dialect) -> datetime | None:
-        return None if value is None else as_time(value)
+        if value is None:
+            return None
+        return as_time(value)
+
+
+LongText = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 
 class _Cut(sa.types.TypeDecorator[str]):
-    """A text from outside: cut to the column, and what cannot be encoded replaced."""
+    """A text from outside: cut to the column, with question marks for half surrogate pairs."""
 
     impl = sa.String
     cache_ok = True
@@ -47,7 +61,9 @@ class _Cut(sa.types.TypeDecorator[str]):
         self._length = length
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        return None if value is None else _encodable(value)[: self._length]
+        if value is None:
+            return None
+        return _encodable(value)[: self._length]
 
 
 class _Json(sa.types.TypeDecorator[Any]):
@@ -57,327 +73,372 @@ class _Json(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
-        return None if value is None else _encodable(dumps(value))
+        if value is None:
+            return None
+        return _encodable(dumps(value))
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else loads(dict, value)
+        if value is None:
+            return None
+        return loads(dict, value)
 
 
 def _encodable(text: str) -> str:
-    """Return a text that every database takes: what somebody sent may hold half of a surrogate pair."""
+    """Return the text with a question mark for each character that UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
-EXACT: dict[str, Any] = {
-    f"{dialect}_{option}": value
-    for dialect in ("mysql", "mariadb")
-    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
-}
-"""Whatever the server's default is: every character is kept, and names that differ in case are different. The
-revisions make their tables so, too."""
+Id = sa.String(128)
+Name = sa.String(255)
+Role = sa.String(64)
+Digest = sa.String(64)  # hexadecimal, or the digits of a token
+Word = sa.String(16)  # a status, an outcome, a side
+CutName = _Cut(255)
+CutText = _Cut(1000)
+Integer = sa.Integer()
+BigInteger = sa.BigInteger()
+Seconds: sa.Double[float] = sa.Double()
+Moment = _Moment()
+Json = _Json()
+# Number of a row, in the order of insertion
+RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+# ------------------------------------------------------------ builders
 
 
 def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(name, metadata, *items, **EXACT)
 
 
+def _key(name: str, type_: Any, **options: Any) -> sa.Column[Any]:
+    """Return a column of the primary key."""
+    return sa.Column(name, type_, primary_key=True, **options)
+
+
+def _required(name: str, type_: Any, **options: Any) -> sa.Column[Any]:
+    """Return a column that is never null."""
+    return sa.Column(name, type_, nullable=False, **options)
+
+
+def _optional(name: str, type_: Any) -> sa.Column[Any]:
+    """Return a column that may be null."""
+    return sa.Column(name, type_)
+
+
 def _job_table(name: str) -> sa.Table:
     return _table(
         name,
-        sa.Column("job_id", Id, primary_key=True),
-        sa.Column("flow_id", sa.String(255), nullable=False),
-        sa.Column("status", sa.String(16), nullable=False),
-        sa.Column("outcome", sa.String(16)),
-        sa.Column("created_at", Seconds, nullable=False),
-        sa.Column("due_at", Seconds),
-        sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("spec", LongText, nullable=False),
-        sa.Column("state", LongText, nullable=False),
-        sa.Index(f"{name}_due", "due_at"),
-        sa.Index(f"{name}_flow", "flow_id", "created_at"),
-        sa.Index(f"{name}_created", "created_at"),
-        sa.Index(f"{name}_status", "status", "outcome", "created_at"),
+        _key("job_id", Id),
+        _required("flow_id", Name),
+        _required("status", Word),
+        _optional("outcome", Word),
+        _required("created_at", Seconds),
+        _optional("due_at", Seconds),
+        _required("version", Integer),
+        _required("digest", Digest),
+        _required("spec", LongText),
+        _required("state", LongText),
+        Index(f"{name}_due", "due_at"),
+        Index(f"{name}_flow", "flow_id", "created_at"),
+        Index(f"{name}_created", "created_at"),
+        Index(f"{name}_status", "status", "outcome", "created_at"),
     )
 
 
-job = _job_table("job")
-"""What this node schedules."""
+# ------------------------------------------------------------ jobs
 
+# Jobs that this node schedules.
+job = _job_table("job")
+
+# Jobs with a part at this node.
 local_job = _job_table("local_job")
-"""What this node takes part in."""
 
 task = _table(
     "task",
-    sa.Column("task_id", Id, primary_key=True),
-    sa.Column("job_id", Id, nullable=False),
-    sa.Column("name", sa.String(255), nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Index("task_job", "job_id"),
-    sa.Index("task_status", "status"),
+    _key("task_id", Id),
+    _required("job_id", Id),
+    _required("name", Name),
+    _required("status", Word),
+    _required("attempt", Integer),
+    Index("task_job", "job_id"),
+    Index("task_status", "status"),
 )
 
 run = _table(
     "run",
-    sa.Column("run_id", Id, primary_key=True),
-    sa.Column("name", sa.String(64), nullable=False, unique=True),
-    sa.Column("token", sa.String(64), nullable=False),
-    sa.Column("job_id", Id, nullable=False),
-    sa.Column("task_id", Id, nullable=False),
-    sa.Column("role", sa.String(64), nullable=False),
-    sa.Column("idx", sa.Integer, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("owner", sa.String(255), nullable=False),
-    sa.Index("run_token", "token"),
-    sa.Index("run_job", "job_id"),
-    sa.Index("run_task", "task_id"),
-    sa.Index("run_status", "status"),
+    _key("run_id", Id),
+    _required("name", sa.String(64), unique=True),
+    _required("token", Digest),
+    _required("job_id", Id),
+    _required("task_id", Id),
+    _required("role", Role),
+    _required("idx", Integer),
+    _required("attempt", Integer),
+    _required("status", Word),
+    _required("owner", Name),
+    Index("run_token", "token"),
+    Index("run_job", "job_id"),
+    Index("run_task", "task_id"),
+    Index("run_status", "status"),
 )
 
+# Append-only: every state change of a job and every call made for it.
 timeline = _table(
     "timeline",
-    sa.Column("id", Number, primary_key=True, autoincrement=True),
-    sa.Column("job_id", Id, nullable=False),
-    sa.Column("side", sa.String(16), nullable=False),
-    sa.Column("at", Seconds, nullable=False),
-    sa.Column("event", sa.String(255), nullable=False),
-    sa.Column("actor", sa.String(255), nullable=False),
-    sa.Column("detail", LongText, nullable=False),
-    sa.Index("timeline_job", "job_id", "id"),
+    _key("id", RowNumber, autoincrement=True),
+    _required("job_id", Id),
+    _required("side", Word),
+    _required("at", Seconds),
+    _required("event", Name),
+    _required("actor", Name),
+    _required("detail", LongText),
+    Index("timeline_job", "job_id", "id"),
 )
-"""Append-only: every state change of a job and every call made for it."""
 
+# Jobs that were submitted here, with the node that schedules each.
 submission = _table(
     "submission",
-    sa.Column("job_id", Id, primary_key=True),
-    sa.Column("flow_id", sa.String(255), nullable=False),
-    sa.Column("scheduler", Id, nullable=False),
-    sa.Column("created_at", Seconds, nullable=False),
+    _key("job_id", Id),
+    _required("flow_id", Name),
+    _required("scheduler", Id),
+    _required("created_at", Seconds),
 )
-"""Jobs that were submitted here, and which node schedules them."""
 
+# Audits that other nodes requested for jobs they want to create here.
 job_audit = _table(
     "job_audit",
-    sa.Column("sender", Id, primary_key=True),
-    sa.Column("audit_id", Id, primary_key=True),
-    sa.Column("job_id", Id, nullable=False),
-    sa.Index("job_audit_job", "job_id"),
+    _key("sender", Id),
+    _key("audit_id", Id),
+    _required("job_id", Id),
+    Index("job_audit_job", "job_id"),
 )
-"""Audits that other nodes requested for jobs they want to create here."""
+
+# ------------------------------------------------------------ providers
 
 provider = _table(
     "provider",
-    sa.Column("provider_key", sa.String(255), primary_key=True),
-    sa.Column("document", LongText, nullable=False),
-    sa.Column("updated_at", Seconds, nullable=False),
+    _key("provider_key", Name),
+    _required("document", LongText),
+    _required("updated_at", Seconds),
 )
 
+# Append-only: every state of every provider, with its author.
 provider_revision = _table(
     "provider_revision",
-    sa.Column("provider_key", sa.String(255), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", _Moment, nullable=False),
-    sa.Column("author", _Cut(255), nullable=False),
-    sa.Column("action", sa.String(16), nullable=False),
-    sa.Column("reason", _Cut(1000), nullable=False),
-    sa.Column("document", LongText, nullable=False),
+    _key("provider_key", Name),
+    _key("number", Integer, autoincrement=False),
+    _required("at", Moment),
+    _required("author", CutName),
+    _required("action", Word),
+    _required("reason", CutText),
+    _required("document", LongText),
 )
-"""Append-only: every state that a provider ever had, and who made it so."""
 
+# Owner of a provider's name, for all its versions: the name of a token; empty: the node's admins.
 provider_owner = _table(
     "provider_owner",
-    sa.Column("name", Id, primary_key=True),
-    sa.Column("owner", sa.String(255), nullable=False),
+    _key("name", Id),
+    _required("owner", Name),
 )
-"""Whose a provider's name is, over all its versions: the name of a token; empty: the node's admins."""
+
+# ------------------------------------------------------------ datasets and applications
 
 dataset = _table(
     "dataset",
-    sa.Column("namespace", Id, primary_key=True),
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("document", LongText, nullable=False),
-    sa.Column("created_at", Seconds, nullable=False),
+    _key("namespace", Id),
+    _key("name", Name),
+    _required("document", LongText),
+    _required("created_at", Seconds),
 )
 
+# Partner nodes that may use a dataset; revoked and expired grants keep their rows.
 dataset_grant = _table(
     "dataset_grant",
-    sa.Column("namespace", Id, primary_key=True),
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("node", Id, primary_key=True),
-    sa.Column("granted_at", _Moment, nullable=False),
-    sa.Column("granted_by", _Cut(255), nullable=False),
-    sa.Column("reason", _Cut(1000), nullable=False),
-    sa.Column("expires_at", _Moment),
-    sa.Column("revoked_at", _Moment),
-    sa.Column("revoked_by", _Cut(255), nullable=False),
+    _key("namespace", Id),
+    _key("name", Name),
+    _key("node", Id),
+    _required("granted_at", Moment),
+    _required("granted_by", CutName),
+    _required("reason", CutText),
+    _optional("expires_at", Moment),
+    _optional("revoked_at", Moment),
+    _required("revoked_by", CutName),
 )
-"""Which partner node may use which dataset; rows of grants that ended stay."""
 
+# Applications of nodes: for contracts, datasets, projects, flows, models. ``address`` is the sender's, if
+# it was an unknown peer; ``jobs`` counts the jobs that have used the application.
 application = _table(
     "application",
-    sa.Column("number", Number, primary_key=True, autoincrement=True),
-    sa.Column("partner", Id, nullable=False),
-    sa.Column("side", sa.String(16), nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("id", Id, nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("address", sa.String(64), nullable=False),
-    sa.Column("jobs", sa.Integer, nullable=False),
-    sa.Column("due_at", Seconds),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("document", LongText, nullable=False),
+    _key("number", RowNumber, autoincrement=True),
+    _required("partner", Id),
+    _required("side", Word),
+    _required("kind", Word),
+    _required("id", Id),
+    _required("status", Word),
+    _required("address", sa.String(64)),
+    _required("jobs", Integer),
+    _optional("due_at", Seconds),
+    _required("version", Integer),
+    _required("document", LongText),
     sa.UniqueConstraint("partner", "side", "kind", "id", name="application_id"),
-    sa.Index("application_due", "due_at"),
-    sa.Index("application_status", "status", "kind"),
+    Index("application_due", "due_at"),
+    Index("application_status", "status", "kind"),
 )
-"""What nodes applied for: contracts, datasets, projects, flows, models. ``address``: of who sent it, where that
-was an unknown peer; ``jobs``: how many have used it."""
 
+# Jobs that have used an application, and whether each came with the application's permit.
 application_job = _table(
     "application_job",
-    sa.Column("job_id", Id, primary_key=True),
-    sa.Column("number", Number, primary_key=True, autoincrement=False),
-    sa.Column("permit", sa.Boolean, nullable=False),
+    _key("job_id", Id),
+    _key("number", RowNumber, autoincrement=False),
+    _required("permit", sa.Boolean()),
 )
-"""Which jobs have used an application; whether they came with its permit."""
 
+# ------------------------------------------------------------ the node
+
+# The gateways that share this database, each with its last heartbeat by the database's clock.
 gateway = _table(
     "gateway",
-    sa.Column("owner", Id, primary_key=True),
-    sa.Column("url", sa.String(255), nullable=False),
-    sa.Column("seen_at", Seconds, nullable=False),
+    _key("owner", Id),
+    _required("url", Name),
+    _required("seen_at", Seconds),
 )
-"""The gateways that share this database, each with its last heartbeat by the database's clock."""
 
+# One row, written with the first start: tells this installation's containers from another's.
 installation = _table(
     "installation",
-    sa.Column("id", sa.String(36), primary_key=True),
-    sa.Column("created_at", Seconds, nullable=False),
+    _key("id", sa.String(36)),
+    _required("created_at", Seconds),
 )
-"""One row, made with the database: tells this installation's containers from another's."""
 
+# Append-only: every accepted state of the route table, as its YAML text.
 route_version = _table(
     "route_version",
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", _Moment, nullable=False),
-    sa.Column("author", _Cut(255), nullable=False),
-    sa.Column("reason", _Cut(1000), nullable=False),
-    sa.Column("source", sa.String(16), nullable=False),
-    sa.Column("text", LongText, nullable=False),
+    _key("number", Integer, autoincrement=False),
+    _required("at", Moment),
+    _required("author", CutName),
+    _required("reason", CutText),
+    _required("source", Word),
+    _required("text", LongText),
 )
-"""Append-only: every accepted state of the route table, as its YAML text."""
 
+# Per gateway that follows a file: the version in the file when the gateway last wrote or accepted it.
 route_export = _table(
     "route_export",
-    sa.Column("owner", Id, primary_key=True),
-    sa.Column("number", sa.Integer, nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
+    _key("owner", Id),
+    _required("number", Integer),
+    _required("digest", Digest),
 )
-"""Per gateway that follows a file: which version this held when the gateway last wrote or accepted it."""
 
+# Per receiver of events: the number of the last delivered event, and the gateway that delivers, with
+# the end of its lease.
 webhook = _table(
     "webhook",
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("number", sa.BigInteger, nullable=False),
-    sa.Column("holder", sa.String(255), nullable=False),
-    sa.Column("until", Seconds, nullable=False),
+    _key("key", Digest),
+    _required("number", BigInteger),
+    _required("holder", Name),
+    _required("until", Seconds),
 )
-"""Per receiver of events: the number of the last entry that it took, and which gateway delivers until when."""
 
+# ------------------------------------------------------------ resources
+
+# The resources of the node that each unfinished job holds or waits for: thousandths of a core, bytes,
+# bytes, devices. ``further`` has the same for the engines other than the main one, by their names; null: none.
 resource_claim = _table(
     "resource_claim",
-    sa.Column("job_id", Id, primary_key=True),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("cpu", sa.BigInteger, nullable=False),
-    sa.Column("memory", sa.BigInteger, nullable=False),
-    sa.Column("disk", sa.BigInteger, nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("since", _Moment, nullable=False),
-    sa.Column("asked_at", _Moment, nullable=False),
-    sa.Column("held_at", _Moment),
-    sa.Column("scheduler", Id, nullable=False),
-    sa.Column("reason", LongText, nullable=False),
-    sa.Column("further", _Json),
-    sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0"),
+    _key("job_id", Id),
+    _required("state", Word),
+    _required("cpu", BigInteger),
+    _required("memory", BigInteger),
+    _required("disk", BigInteger),
+    _required("priority", Integer),
+    _required("since", Moment),
+    _required("asked_at", Moment),
+    _optional("held_at", Moment),
+    _required("scheduler", Id),
+    _required("reason", LongText),
+    _optional("further", Json),
+    _required("gpu", BigInteger, server_default="0"),
 )
-"""What each job that is not over holds of the node, or waits for: thousandths of a core, bytes, bytes, devices.
-``further`` is the same by the names of engines beside the main one, as JSON; null: nothing of them."""
 
+# The last known capacity of each engine other than the main one: cores, bytes, devices.
 resource_engine = _table(
     "resource_engine",
-    sa.Column("engine", sa.String(255), primary_key=True),
-    sa.Column("cpu", Seconds, nullable=False),
-    sa.Column("memory", sa.BigInteger, nullable=False),
-    sa.Column("seen_at", _Moment, nullable=False),
-    sa.Column("gpu", sa.BigInteger, nullable=False, server_default="0"),
+    _key("engine", Name),
+    _required("cpu", Seconds),
+    _required("memory", BigInteger),
+    _required("seen_at", Moment),
+    _required("gpu", BigInteger, server_default="0"),
 )
-"""What each engine beside the main one had when it last answered: cores, bytes, devices."""
 
+# One row: the lock of all claims, and counters of the corrections.
 resource_pool = _table(
     "resource_pool",
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("ignored", sa.Integer, nullable=False),
-    sa.Column("repaired", sa.Integer, nullable=False),
-    sa.Column("expired", sa.Integer, nullable=False),
+    _key("id", Integer, autoincrement=False),
+    _required("ignored", Integer),
+    _required("repaired", Integer),
+    _required("expired", Integer),
 )
-"""One row: the lock of all claims, and how often something was out of step."""
 
+# ------------------------------------------------------------ models
+
+# The parties' models from trainings here, one row per party; their files are in the storage.
 model = _table(
     "model",
-    sa.Column("model_id", Id, primary_key=True),
-    sa.Column("version", Id, primary_key=True),
-    sa.Column("role", sa.String(64), primary_key=True),
-    sa.Column("idx", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("job_id", Id, nullable=False),
-    sa.Column("created_at", Seconds, nullable=False),
-    sa.Column("deployed_at", Seconds),
-    sa.Column("granted", _Json, nullable=False),
-    sa.Column("document", LongText, nullable=False),
-    sa.Index("model_job", "job_id"),
+    _key("model_id", Id),
+    _key("version", Id),
+    _key("role", Role),
+    _key("idx", Integer, autoincrement=False),
+    _required("job_id", Id),
+    _required("created_at", Seconds),
+    _optional("deployed_at", Seconds),
+    _required("granted", Json),
+    _required("document", LongText),
+    Index("model_job", "job_id"),
 )
-"""What trainings left here, one row per party; its files lie in the storage."""
+
+# ------------------------------------------------------------ people
 
 token = _table(
     "token",
-    sa.Column("id", sa.String(16), primary_key=True),
-    sa.Column("name", sa.String(255), nullable=False),
-    sa.Column("role", sa.String(16), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False, unique=True),
-    sa.Column("created_at", _Moment, nullable=False),
-    sa.Column("expires_at", _Moment),
-    sa.Column("revoked_at", _Moment),
+    _key("id", sa.String(16)),
+    _required("name", Name),
+    _required("role", Word),
+    _required("digest", Digest, unique=True),
+    _required("created_at", Moment),
+    _optional("expires_at", Moment),
+    _optional("revoked_at", Moment),
 )
 
+# Named jobs that serve as the start of new ones.
 template = _table(
     "template",
-    sa.Column("name", Id, primary_key=True),
-    sa.Column("author", _Cut(255), nullable=False),
-    sa.Column("saved_at", _Moment, nullable=False),
-    sa.Column("job", _Json, nullable=False),
+    _key("name", Id),
+    _required("author", CutName),
+    _required("saved_at", Moment),
+    _required("job", Json),
 )
-"""Jobs that people here keep to begin further ones with."""
 
+# Signatures of requests while they are valid, with the fingerprint of the request: each signature is
+# valid for one request only.
 used_signature = _table(
     "heard_signature",
-    sa.Column("signature", sa.String(64), primary_key=True),
-    sa.Column("request", sa.String(64), nullable=False),
-    sa.Column("until", Seconds, nullable=False),
-    sa.Index("heard_signature_until", "until"),
+    _key("signature", Digest),
+    _required("request", Digest),
+    _required("until", Seconds),
+    Index("heard_signature_until", "until"),
 )
-"""Signatures that came with a request, with its fingerprint, while they hold: each is good for one request."""
 
+# Append-only: every change requested on the operators' listener, with its author and result. ``hash``
+# covers the line and the hash of the line before; null: the line is older than the chain.
 audit = _table(
     "audit",
-    sa.Column("id", Number, primary_key=True, autoincrement=True),
-    sa.Column("at", _Moment, nullable=False),
-    sa.Column("who", _Cut(255), nullable=False),
-    sa.Column("action", _Cut(1000), nullable=False),
-    sa.Column("status", sa.Integer, nullable=False),
-    sa.Column("code", sa.Integer),
-    sa.Column("detail", _Json, nullable=False),
-    sa.Column("hash", sa.String(64)),
+    _key("id", RowNumber, autoincrement=True),
+    _required("at", Moment),
+    _required("who", CutName),
+    _required("action", CutText),
+    _required("status", Integer),
+    _optional("code", Integer),
+    _required("detail", Json),
+    _optional("hash", Digest),
 )
-"""Append-only: every change that was asked for on the operators' listener, by whom, and how it went. ``hash``
-covers the line and the hash of the one before; null: the line is older than the chain."""

@@ -1,6 +1,6 @@
-"""All rows of a database as plain data, and an empty database filled with them.
+"""Copies all rows of a database as plain data, and fills an empty database with them.
 
-Both take the values as the database has them, so a copy of SQLite fills a MariaDB as well, and the reverse.
+Values are copied as the database has them, so a copy of SQLite can fill a MariaDB and vice versa.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,50 +15,69 @@ from gateway.errors import Invalid, counted
 from gateway.store import schema
 from gateway.store.database import Database
 
-Rows = Iterator[dict[str, Any]]
-_AT_ONCE = 500
-"""rows that one statement inserts"""
+_ROWS_PER_INSERT = 500
+
+TableRows = Iterator[dict[str, Any]]
 
 
 @contextmanager
-def snapshot(database: Database) -> Iterator[Iterator[tuple[str, Rows]]]:
-    """Give each table's name and rows, all as they were at one moment, while a gateway may be writing."""
+def snapshot(database: Database) -> Iterator[Iterator[tuple[str, TableRows]]]:
+    """Give the name and rows of each table, as of one moment, even while a gateway writes."""
     with database.read() as connection:
-        if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN")
-        else:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        _begin_snapshot(connection)
         yield ((table.name, _rows(connection, table)) for table in schema.metadata.sorted_tables)
 
 
-def _rows(connection: sa.Connection, table: sa.Table) -> Rows:
+def _begin_snapshot(connection: sa.Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
+def _rows(connection: sa.Connection, table: sa.Table) -> TableRows:
     query = sa.select(sa.text("*")).select_from(sa.table(table.name))
-    for row in connection.execution_options(stream_results=True).execute(query).mappings():
+    streaming = connection.execution_options(stream_results=True)
+    for row in streaming.execute(query).mappings():
         yield dict(row)
 
 
-def fill(database: Database, tables: Iterable[tuple[str, Rows]]) -> dict[str, int]:
-    """Insert the rows of a snapshot into a database of the same schema; return how many each table got.
+def fill(database: Database, tables: Iterable[tuple[str, TableRows]]) -> dict[str, int]:
+    """Insert all rows of a snapshot, or none; return the number of rows by table.
 
-    All or nothing. Raises `Invalid` (DATABASE_NOT_EMPTY) where a table has rows already.
+    Raises `Invalid` (DATABASE_NOT_EMPTY) if a table has rows already.
     """
     counts: dict[str, int] = {}
     with database.write() as connection:
-        _refuse_rows(connection)
-        connection.execute(schema.resource_pool.delete())  # a new database has its one row
+        _require_empty(connection)
+        connection.execute(schema.resource_pool.delete())  # the only row of a new database
         for name, rows in tables:
-            counts[name] = 0
-            while many := list(islice(rows, _AT_ONCE)):
-                connection.execute(sa.table(name, *map(sa.column, many[0])).insert(), many)
-                counts[name] += len(many)
+            counts[name] = _insert(connection, name, rows)
     return counts
 
 
-def _refuse_rows(connection: sa.Connection) -> None:
-    """Raise `Invalid` where the database has been used."""
+def _insert(
+    connection: sa.Connection,
+    name: str,
+    rows: TableRows,
+) -> int:
+    """Insert the rows of a table; return their number."""
+    count = 0
+    while batch := list(islice(rows, _ROWS_PER_INSERT)):
+        columns: list[Any] = [sa.column(name) for name in batch[0]]
+        connection.execute(sa.table(name, *columns).insert(), batch)
+        count += len(batch)
+    return count
+
+
+def _require_empty(connection: sa.Connection) -> None:
+    """Raise `Invalid` for a database that has been used."""
     for table in schema.metadata.sorted_tables:
-        count = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() or 0
-        if count and table is not schema.resource_pool:
+        if table is schema.resource_pool:
+            continue
+        query = sa.select(sa.func.count()).select_from(table)
+        count = connection.execute(query).scalar()
+        if count:
             rule = f"leads to a database in use ({counted(count, 'row')} in {table.name}): name an empty one"
             raise Invalid([Problem("database.url", rule)], reason="DATABASE_NOT_EMPTY")

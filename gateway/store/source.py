@@ -1,4 +1,4 @@
-"""Reads the rows of a query from a database elsewhere, as a file of CSV. Nothing is changed there."""
+"""Reads the rows of a query from a foreign database as a CSV file, without changing anything there."""
 
 import csv
 import io
@@ -15,106 +15,122 @@ from gateway.store.database import cause_of
 
 DRIVERS = ("mysql+pymysql", "mariadb+pymysql")
 _SELECT = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
-_ROWS = 100
-"""that are in memory at the same time"""
+_ROWS = 100  # in memory at the same time
+# TypeError: an option that the driver does not know; RuntimeError: the server requests a file.
+_CONNECT_ERRORS = (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError)
+_QUERY_ERRORS = (sa.exc.SQLAlchemyError, RuntimeError)
 
 
 class Source:
-    """A database elsewhere. Every method raises `Invalid`, which never names the password."""
+    """A foreign database. Every method raises `Invalid`, which never contains the password."""
 
     def __init__(self, url: str, password: str) -> None:
-        try:
-            given = sa.make_url(url)
-        except (sa.exc.ArgumentError, ValueError):
-            raise _wrong(
-                "from", f"must be an address such as {DRIVERS[0]}://user@host:3306/database"
-            ) from None
-        if given.drivername not in DRIVERS:
-            raise _wrong(
-                "from", f"must begin with one of {', '.join(f'{one}://' for one in DRIVERS)}"
-            )
-        if given.password is not None:
-            raise _wrong("from", "must not hold a password, which others on this machine could see")
-        self.name = given.set(query={}).render_as_string()
-        self._url = given.set(password=password or None)
+        address = _parse_address(url)
+        self.name = address.set(query={}).render_as_string()
+        self._url = address.set(password=password or None)
 
     @contextmanager
     def selected(self, query: str) -> Iterator["Table"]:
         """Give the rows of a query, which are fetched as they are read."""
         if not _SELECT.match(query):
             raise _wrong("query", "must be one SELECT")
+        # The result is closed first: the connection would not close in the middle of rows.
+        with self._connect() as connection, closing(_execute(connection, query)) as result:
+            yield Table(result)
+
+    def _connect(self) -> sa.Connection:
         try:
-            # it sends a server no file of this machine, whatever the address says
             engine = sa.create_engine(
-                self._url, poolclass=sa.NullPool, connect_args={"local_infile": False}
+                self._url,
+                poolclass=sa.NullPool,
+                # Send no file of this machine to the server, whatever the address says.
+                connect_args={"local_infile": False},
             )
-            connection = engine.connect()
-        except (sa.exc.SQLAlchemyError, TypeError, ValueError, OSError, RuntimeError) as error:
-            # TypeError: an unknown option; RuntimeError: it asks for a file
+            return engine.connect()
+        except _CONNECT_ERRORS as error:
             rule = (
                 f"{self.name} cannot be used: {cause_of(error)}; compare address, user and password"
             )
             raise _wrong("from", rule) from None
-        with connection:
-            with _explained():
-                connection.exec_driver_sql("set session transaction read only")
-                connection.commit()
-                options = {
-                    "no_parameters": True,
-                    "stream_results": True,
-                    "max_row_buffer": _ROWS,
-                }
-                result = connection.exec_driver_sql(query, execution_options=options)
-            with closing(
-                result
-            ):  # before the connection, which would not stop in the middle of rows
-                yield Table(result)
+
+
+def _parse_address(url: str) -> sa.URL:
+    """Return the address of a source. Raises `Invalid`."""
+    try:
+        address = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        rule = f"must be an address such as {DRIVERS[0]}://user@host:3306/database"
+        raise _wrong("from", rule) from None
+    if address.drivername not in DRIVERS:
+        schemes = ", ".join(f"{driver}://" for driver in DRIVERS)
+        raise _wrong("from", f"must begin with one of {schemes}")
+    if address.password is not None:
+        raise _wrong("from", "must not hold a password, which others on this machine could see")
+    return address
+
+
+def _execute(connection: sa.Connection, query: str) -> sa.CursorResult[Any]:
+    """Run a query in a session that cannot write. Raises `Invalid`."""
+    options = {
+        "no_parameters": True,
+        "stream_results": True,
+        "max_row_buffer": _ROWS,
+    }
+    with _query_errors_as_invalid():
+        connection.exec_driver_sql("set session transaction read only")
+        connection.commit()
+        return connection.exec_driver_sql(query, execution_options=options)
 
 
 class Table(io.RawIOBase):
-    """Rows as a file of CSV: UTF-8, comma, with a header; NULL is an empty cell."""
+    """Rows as a CSV file: UTF-8, comma, with a header; NULL is an empty cell."""
 
     def __init__(self, result: sa.CursorResult[Any]) -> None:
-        self._chunks = _chunks(result)
-        self._left = b""
+        self._chunks = _csv_chunks(result)
+        self._pending = b""
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read what fits. Raises `Invalid`."""
-        self._left = self._left or next(self._chunks, b"")
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
+        """Read as much as fits. Raises `Invalid`."""
+        if not self._pending:
+            self._pending = next(self._chunks, b"")
+        size = min(len(buffer), len(self._pending))
+        buffer[:size] = self._pending[:size]
+        self._pending = self._pending[size:]
         return size
 
 
-def _chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
+def _csv_chunks(result: sa.CursorResult[Any]) -> Iterator[bytes]:
+    """Yield the CSV text of the rows. Raises `Invalid`."""
     text = io.StringIO(newline="")
-    out = csv.writer(text)
-    with _explained():
+    writer = csv.writer(text)
+    with _query_errors_as_invalid():
         columns = list(result.keys())
-        out.writerow(columns)
+        writer.writerow(columns)
         for rows in result.partitions(_ROWS):
             for row in rows:
-                for column, value in zip(columns, row, strict=True):
-                    if isinstance(value, bytes):
-                        raise _wrong(
-                            "query",
-                            f"column {column} holds bytes; select hex({column}) or text instead",
-                        )
-                out.writerow(row)
+                _check_no_bytes(columns, row)
+                writer.writerow(row)
             yield text.getvalue().encode()
             text.seek(0)
             text.truncate()
     yield text.getvalue().encode()
 
 
+def _check_no_bytes(columns: list[str], row: sa.Row[Any]) -> None:
+    """Raise `Invalid` for a row with a binary value."""
+    for column, value in zip(columns, row, strict=True):
+        if isinstance(value, bytes):
+            rule = f"column {column} holds bytes; select hex({column}) or text instead"
+            raise _wrong("query", rule)
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
+def _query_errors_as_invalid() -> Iterator[None]:
     try:
         yield
-    except (sa.exc.SQLAlchemyError, RuntimeError) as error:
-        raise _wrong(
-            "query", f"failed: {cause_of(error)}; try it in a client of the database"
-        ) from None
+    except _QUERY_ERRORS as error:
+        rule = f"failed: {cause_of(error)}; try it in a client of the database"
+        raise _wrong("query", rule) from None
 
 
 def _wrong(field: str, rule: str) -> Invalid:

@@ -1,4 +1,4 @@
-"""All that is kept of jobs: the two records of each, their timelines, and what was submitted here."""
+"""The store of jobs: the two records of each, their timelines, and the submissions of this node."""
 
 import time
 import uuid
@@ -11,7 +11,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from gateway.auth import proven
-from gateway.domain.execution import machine
+from gateway.domain.execution import machine as execution_machine
 from gateway.domain.job import Job
 from gateway.domain.run import LocalJob
 from gateway.domain.scheduling import machine as scheduling_machine
@@ -25,21 +25,24 @@ from gateway.store.records import Records, Rows, run_rows, task_rows
 from gateway.store.serialization import as_time, loads
 from gateway.store.timeline import TimelineEntry, add_notes
 
+_MAX_TASK_IDS = 10_000  # tasks whose jobs are remembered; a task never changes its job
+
 _RUN = schema.run.c
+_TASK = schema.task.c
+_LOCAL_JOB = schema.local_job.c
 _ID: sa.BindParameter[str] = sa.bindparam("id")
-_JOB_OF_TASK = Prepared(sa.select(schema.task.c.job_id).where(schema.task.c.task_id == _ID))
+
+_JOB_OF_TASK = Prepared(sa.select(_TASK.job_id).where(_TASK.task_id == _ID))
 _LOCAL_JOB_OF_TASK = Prepared(sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1))
-_LOCAL_JOB_OF = Prepared(
+_LOCAL_JOB_OF_JOB_OR_TASK = Prepared(
     sa.union_all(
-        sa.select(schema.local_job.c.job_id).where(schema.local_job.c.job_id == _ID),
+        sa.select(_LOCAL_JOB.job_id).where(_LOCAL_JOB.job_id == _ID),
         sa.select(_RUN.job_id).where(_RUN.task_id == _ID),
     )
 )
 _JOB_OF_RUN = Prepared(sa.select(_RUN.job_id).where(_RUN.run_id == _ID))
 _RUN_OF_TOKEN = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID))
 _RUN_OF_CONTAINER = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID))
-_MOST_IDS = 10_000
-"""ids of tasks whose jobs are remembered: of no task does that change"""
 
 
 @dataclass(frozen=True)
@@ -51,22 +54,29 @@ class KnownRun:
     task_id: str
     role: str
     index: int
-    attempt: int
-    """from 0"""
+    attempt: int  # from 0
     status: str
 
     @property
     def over(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the run has ended for good."""
         return self.status in (RunStatus.SUCCESS, RunStatus.FAILED)
 
 
-RUN_COLUMNS = (_RUN.name, _RUN.job_id, _RUN.task_id, _RUN.role, _RUN.idx, _RUN.attempt, _RUN.status)
-"""what `KnownRun` is made of"""
+# The columns of the fields of `KnownRun`.
+RUN_COLUMNS = (
+    _RUN.name,
+    _RUN.job_id,
+    _RUN.task_id,
+    _RUN.role,
+    _RUN.idx,
+    _RUN.attempt,
+    _RUN.status,
+)
 
 
 class Store(Database):
-    """All that is kept. Every method is one short transaction."""
+    """The node's database with the records of its jobs. Every method is one short transaction."""
 
     def __init__(
         self,
@@ -74,14 +84,15 @@ class Store(Database):
         timing: Timing = Timing(),
         run_timing: RunTiming = RunTiming(),
         *,
-        alone: bool = False,
+        sole_writer: bool = False,
     ) -> None:
-        """The timings are those by which jobs are advanced: when each is due next is stored with it.
+        """The timings determine the due time that is stored with each record.
 
-        ``alone``: no other process writes this database.
+        ``sole_writer``: no other process writes the database.
         """
         super().__init__(engine)
-        self.timing, self.run_timing = timing, run_timing
+        self.timing = timing
+        self.run_timing = run_timing
         self._jobs_of_tasks: dict[str, str] = {}
         self.jobs = Records[Job](
             self,
@@ -90,85 +101,101 @@ class Store(Database):
             Job,
             partial(scheduling_machine.next_due, timing=timing),
             Rows(schema.task, "tasks", task_rows),
-            alone=alone,
+            sole_writer=sole_writer,
         )
         self.local_jobs = Records[LocalJob](
             self,
             schema.local_job,
             "participant",
             LocalJob,
-            partial(machine.next_due, timing=run_timing),
+            partial(execution_machine.next_due, timing=run_timing),
             Rows(schema.run, "runs", run_rows),
             publish,
-            alone=alone,
+            sole_writer=sole_writer,
         )
 
-    def record(self, job_id: str) -> Job | LocalJob | None:
-        """Return what this node knows best of a job: what it schedules, else what it takes part in."""
-        return self.jobs.find(job_id) or self.local_jobs.find(job_id)
-
-    def in_use(self, node: str) -> bool:
-        """Tell whether a job with a party at that node is under way here."""
-        return self.jobs.names(node) or self.local_jobs.names(node)
+    # ------------------------------------------------------------ the node
 
     def installation(self) -> str:
-        """Return the id of this database; the first gateway that asks makes it."""
+        """Return the id of this database, which the first gateway to ask creates."""
+        lock = sa.select(schema.resource_pool.c.id).with_for_update()  # other gateways may ask now
         with self.write() as connection:
-            connection.execute(
-                sa.select(schema.resource_pool.c.id).with_for_update()
-            )  # others may ask now, too
-            found = connection.execute(sa.select(schema.installation.c.id)).scalar()
-            if found:
-                return str(found)
-            made = str(uuid.uuid4())
-            connection.execute(schema.installation.insert().values(id=made, created_at=time.time()))
-            return made
+            connection.execute(lock)
+            existing = connection.execute(sa.select(schema.installation.c.id)).scalar()
+            if existing:
+                return str(existing)
+            new_id = str(uuid.uuid4())
+            row = {"id": new_id, "created_at": time.time()}
+            connection.execute(schema.installation.insert().values(**row))
+        return new_id
+
+    def in_use(self, node: str) -> bool:
+        """True if an active job of this node has a party at that node."""
+        return self.jobs.names(node) or self.local_jobs.names(node)
+
+    # ------------------------------------------------------------ jobs and their ids
+
+    def record(self, job_id: str) -> Job | LocalJob | None:
+        """Return the scheduler's record of a job if this node has it, else the participant's."""
+        return self.jobs.find(job_id) or self.local_jobs.find(job_id)
 
     def job_of_task(self, task_id: str) -> str | None:
-        """Return the job that this node schedules, or did, and the task belongs to."""
-        if (known := self._jobs_of_tasks.get(task_id)) is None:
-            known = self.text(_JOB_OF_TASK, id=task_id)
-            if known is not None:
-                if len(self._jobs_of_tasks) >= _MOST_IDS:
-                    self._jobs_of_tasks.clear()
-                self._jobs_of_tasks[task_id] = known
-        return known
+        """Return the job of a task that this node schedules or has scheduled."""
+        job_id = self._jobs_of_tasks.get(task_id)
+        if job_id is not None:
+            return job_id
+        job_id = self.text(_JOB_OF_TASK, id=task_id)
+        if job_id is None:
+            return None
+        if len(self._jobs_of_tasks) >= _MAX_TASK_IDS:
+            self._jobs_of_tasks.clear()
+        self._jobs_of_tasks[task_id] = job_id
+        return job_id
 
     def local_job_of(self, id_: str) -> str | None:
-        """Return the job that this node takes part in and whose id this is, or the id of one of its tasks."""
-        return self.text(_LOCAL_JOB_OF, id=id_)
+        """Return the job with a part here that has this id or a task of this id."""
+        return self.text(_LOCAL_JOB_OF_JOB_OR_TASK, id=id_)
 
     def local_job_of_task(self, task_id: str) -> str | None:
-        """Return the job that this node takes part in and the task's runs belong to."""
+        """Return the job with a part here that has runs of this task."""
         return self.text(_LOCAL_JOB_OF_TASK, id=task_id)
 
     def job_of_run(self, run_id: str) -> str | None:
-        """Return the job that this node takes part in and the run belongs to."""
+        """Return the job of a run at this node."""
         return self.text(_JOB_OF_RUN, id=run_id)
 
     def run_of_token(self, token: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run whose token on the channel begins with this."""
+        """Return (job id, run id) of the run with this first part of a token for the channel."""
         row = self.first(_RUN_OF_TOKEN, id=token)
         return (row.job_id, row.run_id) if row else None
 
     def job_of_container(self, name: str) -> tuple[str, str] | None:
-        """Return (job id, run id) of the run whose container has this name."""
+        """Return (job id, run id) of the run with a container of this name."""
         row = self.first(_RUN_OF_CONTAINER, id=name)
         return (row.job_id, row.run_id) if row else None
 
     def launched(self, owner: str) -> list[KnownRun]:
-        """Return the runs of one owner, or of nobody in particular, that should have a container just now."""
-        running = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
-        query = sa.select(*RUN_COLUMNS).where(running, _RUN.owner.in_((owner, "")))
+        """Return the runs of a gateway, and those without one, that should have a container now."""
+        has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
+        query = sa.select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
         return [KnownRun(*row) for row in self.rows(query)]
 
+    # ------------------------------------------------------------ timelines
+
     def timeline(self, job_id: str) -> list[TimelineEntry]:
-        """Return what happened to a job, as it was written: a cause before its effect, whatever the clocks say."""
-        rows = self.rows(sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id"))
-        return [
-            TimelineEntry(as_time(r.at), r.side, r.event, r.actor, loads(dict, r.detail))
-            for r in rows
-        ]
+        """Return a job's timeline in the order of writing, so that causes precede their effects."""
+        query = sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id")
+        entries = []
+        for row in self.rows(query):
+            entry = TimelineEntry(
+                as_time(row.at),
+                row.side,
+                row.event,
+                row.actor,
+                loads(dict, row.detail),
+            )
+            entries.append(entry)
+        return entries
 
     def note(
         self,
@@ -176,10 +203,13 @@ class Store(Database):
         side: str,
         notes: Sequence[Note],
     ) -> None:
-        """Write lines into the timeline of a job of which this node need not have a record."""
-        if notes:
-            with self.write() as connection:
-                add_notes(connection, job_id, side, map(proven, notes))
+        """Append notes to the timeline of a job, with or without a record here."""
+        if not notes:
+            return
+        with self.write() as connection:
+            add_notes(connection, job_id, side, map(proven, notes))
+
+    # ------------------------------------------------------------ submissions
 
     def add_submission(
         self,
@@ -188,7 +218,7 @@ class Store(Database):
         scheduler: str,
         at: datetime,
     ) -> None:
-        """Note which node schedules a job that was submitted here; the first note stays."""
+        """Store the scheduling node of a job submitted here, unless it is stored already."""
         row = {
             "job_id": job_id,
             "flow_id": flow_id,
@@ -199,11 +229,11 @@ class Store(Database):
             self.execute(schema.submission.insert().values(**row))
 
     def drop_submission(self, job_id: str) -> None:
-        """Forget a job that the scheduling node did not accept."""
-        self.execute(schema.submission.delete().where(schema.submission.c.job_id == job_id))
+        """Delete a submission that the scheduling node did not accept."""
+        t = schema.submission
+        self.execute(t.delete().where(t.c.job_id == job_id))
 
     def scheduler_of(self, job_id: str) -> str | None:
-        """Return the node that schedules a job submitted here for another one; None: there is no such job."""
-        return self.text(
-            sa.select(schema.submission.c.scheduler).where(schema.submission.c.job_id == job_id)
-        )
+        """Return the scheduling node of a job submitted here, or None for any other job."""
+        c = schema.submission.c
+        return self.text(sa.select(c.scheduler).where(c.job_id == job_id))

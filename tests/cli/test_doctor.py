@@ -37,7 +37,7 @@ from gateway.http.server import claimed
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.repositories import Gateways, SqlProviders, SqlRouteVersions
 from gateway.store.store import Store
 from gateway.version import VERSION
@@ -459,7 +459,7 @@ def test_a_second_gateway_with_a_route_file_of_its_own_is_not_started(
     """Its routes would become the node's; nothing is followed until the files agree."""
     found = settings(tmp_path)
     found.route_table.file.write_text("JG0100002200000020: {host: h, port: 1}\n")
-    with closing(Store(opened(found.database.url))) as store:
+    with closing(Store(open_database(found.database.url))) as store:
         Gateways(store).beat("other", "http://10.0.0.5:7380")
         versions = SqlRouteVersions(store, "other")
         versions.add(Version(1, datetime.now(UTC), "file", "", "file", "{}"))
@@ -493,7 +493,7 @@ def test_a_clock_that_is_off_is_named(tmp_path: Path):
 
 def registered(settings: Any, *providers: tuple[str, str, str]) -> None:
     """Register providers: name, daemon, image."""
-    with closing(Store(opened(settings.database.url))) as store:
+    with closing(Store(open_database(settings.database.url))) as store:
         for name, base_url, image in providers:
             told = a_request(a_description("X", provider=name), name=name)
             told["metadata"] = {"base_url": base_url, "image": image}

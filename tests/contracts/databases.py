@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pymysql
 import sqlalchemy as sa
 
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.store import Store
 
 
@@ -33,7 +33,7 @@ def careless_database(name: str) -> Iterator[str]:
 @contextmanager
 def a_store(url: str) -> Iterator[Store]:
     """Open a store on a database."""
-    store = Store(opened(url))
+    store = Store(open_database(url))
     try:
         yield store
     finally:

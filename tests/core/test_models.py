@@ -22,7 +22,7 @@ from gateway.domain.run import Address, LocalJob
 from gateway.domain.spec import JobSpec, Party
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, Invalid, TooLarge
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.models import SqlModels
 from gateway.store.store import Store
 from provider_registry.model import Component, DataSpec
@@ -183,7 +183,7 @@ class LateSight(SqlModels):
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(opened(f"sqlite:///{tmp_path / 'test.db'}"))) as store:
+    with closing(Store(open_database(f"sqlite:///{tmp_path / 'test.db'}"))) as store:
         yield store
 
 

@@ -25,7 +25,7 @@ from gateway.errors import DatabaseAway
 from gateway.runtime.lanes import FIRST, Lanes
 from gateway.runtime.liveness import Heartbeat, Outages
 from gateway.runtime.loop import Loop, Turns
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
 from tests.builders import OK, T0, a_job, a_local_job, a_run, at
@@ -460,7 +460,7 @@ def test_a_look_that_fails_is_not_the_last_one():
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    with closing(Store(opened(database_url))) as store:
+    with closing(Store(open_database(database_url))) as store:
         yield store
 
 

@@ -38,7 +38,7 @@ from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.loop import STUCK, Shell, while_away
 from gateway.store import schema
-from gateway.store.database import connect, migrate, opened
+from gateway.store.database import connect, migrate, open_database
 from gateway.store.store import Store
 from tests.builders import T0, a_job, a_local_job, a_run, at
 from tests.contracts.apis import serving
@@ -509,7 +509,7 @@ def test_a_node_waits_for_its_database_and_says_so():
 
     def connect() -> str:
         if len(pauses) < 70:
-            opened(f"mysql+pymysql://a:b@127.0.0.1:{nowhere}/c")
+            open_database(f"mysql+pymysql://a:b@127.0.0.1:{nowhere}/c")
         return "there"
 
     (nowhere,) = free_ports(1)
@@ -521,7 +521,7 @@ def test_a_node_waits_for_its_database_and_says_so():
 
 @pytest.mark.mariadb
 def test_a_connection_that_breaks_is_named_and_the_next_one_is_new(mariadb_url: str):
-    store = Store(opened(mariadb_url))
+    store = Store(open_database(mariadb_url))
     with pytest.raises(DatabaseAway), store.write() as connection:
         number = connection.exec_driver_sql("select connection_id()").scalar()
         with store.read() as other:

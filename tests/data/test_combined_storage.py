@@ -34,7 +34,7 @@ from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, Invalid, NotFound, StorageAway, StorageFailed
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result, Step
-from gateway.store.database import Database, opened
+from gateway.store.database import Database, open_database
 from gateway.store.repositories import SqlDatasets
 from tests import storages as real
 from tests.adapter.bfia.scripted import raw, scripted
@@ -312,7 +312,7 @@ def test_the_rest_of_an_object_of_s3_is_the_rest_or_a_failure(answer: bytes) -> 
 
 @pytest.mark.s3
 def test_two_gateways_on_one_database_lose_no_upload(tmp_path: Path) -> None:
-    engine = opened(f"sqlite:///{tmp_path / 'node.db'}")
+    engine = open_database(f"sqlite:///{tmp_path / 'node.db'}")
     known, begin, address = (
         SqlDatasets(Database(engine)),
         threading.Barrier(2),

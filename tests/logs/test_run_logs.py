@@ -23,7 +23,7 @@ from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Party
 from gateway.domain.states import RunStatus
 from gateway.errors import Busy, NotFound
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.store import Store
 from tests.builders import OK, a_job, a_local_job, a_run, a_spec, raising
 from tests.memory_engine import MemoryEngine, Script
@@ -37,7 +37,7 @@ class Node:
     """A node that runs task a as guest and as host, with scripted output and a clock that leaps."""
 
     def __init__(self, home: Path) -> None:
-        self.store = Store(opened(f"sqlite:///{home / 'gateway.db'}"))
+        self.store = Store(open_database(f"sqlite:///{home / 'gateway.db'}"))
         self.workspace = Workspace(home / "storage", home / "runs", contained=False)
         self.engine = MemoryEngine(
             node="n1",

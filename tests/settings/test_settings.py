@@ -23,7 +23,7 @@ from gateway.config.values import PeerTls, without_password
 from gateway.data.workspace import Apart
 from gateway.domain.problems import Problem
 from gateway.errors import DatabaseAway, Invalid
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from tests.cli import call
 from tests.e2e.nodes import ROOT
 from tests.inprocess import ME, ask, running, settings
@@ -313,7 +313,7 @@ def test_a_database_that_cannot_be_used_is_refused_with_its_cause(
 ):
     (tmp_path / "text.db").write_text("this is no database\n" * 100)
     with pytest.raises((Invalid, DatabaseAway)) as caught:
-        opened(url.format(home=tmp_path))
+        open_database(url.format(home=tmp_path))
     said = str(caught.value)
     assert "database.url" in said and cause in said.lower() and SECRET not in said
 
@@ -322,18 +322,18 @@ def test_a_database_that_cannot_be_used_is_refused_with_its_cause(
 def test_a_wrong_password_is_told_but_not_shown():
     where = os.environ["BFIA_TEST_DB_URL"].rpartition("@")[2]
     with pytest.raises(Invalid, match="Access denied") as caught:
-        opened(f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
+        open_database(f"mysql+pymysql://bfia:{SECRET}@{where}/bfia_none")
     assert SECRET not in str(caught.value)
 
 
 def test_a_database_of_a_later_version_is_refused(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'gateway.db'}"
-    opened(url).dispose()
+    open_database(url).dispose()
     with sqlite3.connect(tmp_path / "gateway.db") as connection:
         connection.execute("update alembic_version set version_num = '9999'")
     connection.close()
     with pytest.raises(Invalid, match="9999"):
-        opened(url)
+        open_database(url)
 
 
 GOOD_HOSTS = [

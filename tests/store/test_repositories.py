@@ -21,10 +21,10 @@ from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import Conflict, DatabaseAway, TooLarge
 from gateway.runtime.loop import while_away
-from gateway.store import database, queries, repositories, timeline
+from gateway.store import queries, repositories, timeline
 from gateway.store import store as store_module
 from gateway.store.audit import SqlAudit
-from gateway.store.database import repeating
+from gateway.store.database import Database, repeat_on_conflict
 from gateway.store.models import SqlModels, publish
 from gateway.store.queries import Wanted, page
 from gateway.store.records import Cache, Entry
@@ -58,7 +58,9 @@ PLACES = ["memory", "database"]
 @pytest.fixture(params=[*PLACES, "database of its own"])
 def providers(request: pytest.FixtureRequest, store: Store) -> Repository:
     alone = request.param not in PLACES
-    return MemoryRepository() if request.param == "memory" else SqlProviders(store, alone=alone)
+    return (
+        MemoryRepository() if request.param == "memory" else SqlProviders(store, sole_writer=alone)
+    )
 
 
 @pytest.fixture(params=PLACES)
@@ -404,14 +406,14 @@ def test_a_version_of_routes_whose_number_is_taken_is_not_added(store: Store):
 
 
 def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(repositories, "_MOST_READ", 1)
-    kept = SqlProviders(store, alone=True)
-    assert (kept.get("a"), kept.get("b"), len(kept._read)) == (None, None, 1)
+    monkeypatch.setattr(repositories, "_MAX_CACHED_READS", 1)
+    kept = SqlProviders(store, sole_writer=True)
+    assert (kept.get("a"), kept.get("b"), len(kept._cache)) == (None, None, 1)
     cache = Cache[Any](capacity=1)
     for number in (1, 2):
         cache.put(f"job-{number}", Entry(1, 0.0, number, 1, 1), 0)
     assert cache.get("job-1") is None and cache.get("job-2") is not None
-    monkeypatch.setattr(store_module, "_MOST_IDS", 1)
+    monkeypatch.setattr(store_module, "_MAX_TASK_IDS", 1)
     for number in (1, 2):
         job = a_job(spec=a_spec("a", job_id=f"job-{number}"))
         tasks = {"a": replace(job.tasks["a"], task_id=f"task-{number}")}
@@ -438,17 +440,19 @@ def test_a_transaction_is_repeated_while_another_one_wins_and_not_for_ever():
         return work
 
     raced = sa.exc.IntegrityError("insert", {}, Exception("taken"))
-    assert repeating(failing(raced, raced)) == "done" and len(tried) == 3
+    assert repeat_on_conflict(failing(raced, raced)) == "done" and len(tried) == 3
     with pytest.raises(sa.exc.IntegrityError):
-        repeating(failing(*[raced] * 20), times=2)
+        repeat_on_conflict(failing(*[raced] * 20), retries=2)
     with pytest.raises(sa.exc.OperationalError):
-        repeating(failing(sa.exc.OperationalError("select", {}, Exception(1064, "syntax"))))
+        repeat_on_conflict(
+            failing(sa.exc.OperationalError("select", {}, Exception(1064, "syntax")))
+        )
 
 
 def test_a_pool_without_a_free_connection_is_a_database_that_is_away():
     with (
         pytest.raises(DatabaseAway, match="every connection to the database is in use"),
-        database._named(),
+        Database(sa.create_engine("sqlite://")).read(),
     ):
         raise sa.exc.TimeoutError("QueuePool limit")
 

@@ -14,7 +14,7 @@ from gateway.domain.job import Job
 from gateway.domain.models import PartyModel
 from gateway.domain.run import Address, LocalJob
 from gateway.errors import Invalid
-from gateway.store.database import connect, migrate, newest_revision, opened
+from gateway.store.database import connect, migrate, newest_revision, open_database
 from gateway.store.migrations import versions as versions_of
 from gateway.store.repositories import (
     SqlDatasets,
@@ -97,7 +97,7 @@ def test_a_database_of_that_revision_gets_the_tables_of_a_new_one(
 
 def test_rows_stored_at_that_revision_are_readable(database_url: str):
     recorded(database_url)
-    store = Store(opened(database_url))
+    store = Store(open_database(database_url))
     assert store.jobs.get("job-1") == a_job()
     assert store.local_jobs.get("job-1") == a_local_job()
     assert store.timeline("job-1")[0].detail == {"text": "值"}
@@ -123,7 +123,7 @@ def test_another_revision_is_refused(database_url: str):
     with pytest.raises(
         Invalid, match="its schema is 0010_job_audit; this version opens 0015_exact_audits, "
     ):
-        opened(database_url)
+        open_database(database_url)
     engine.dispose()
 
 

@@ -18,7 +18,7 @@ from gateway.domain.spec import Call, CallState, Ending, Failure, JobSpec, Party
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import NotFound
 from gateway.store import queries, records, schema
-from gateway.store.database import opened, outside_transaction
+from gateway.store.database import open_database, outside_transaction
 from gateway.store.serialization import dumps, loads, record
 from gateway.store.store import Store
 from tests.store.test_repositories import at_once
@@ -285,7 +285,7 @@ def test_no_call_to_the_outside_inside_a_transaction(store: Store):
 
 
 def test_a_look_for_a_job_that_is_not_there_leaves_the_others_in_memory(tmp_path: Path):
-    store = Store(opened(f"sqlite:///{tmp_path / 'node.db'}"), alone=True)
+    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
     looks = iter([lambda: store.jobs.find("job-none")])
     sa.event.listen(store._engine, "commit", lambda _: next(looks, lambda: None)())
     assert store.jobs.add(a_job(), "flow")  # and another is looked for while it is written
@@ -303,7 +303,7 @@ def test_a_job_that_is_deleted_while_it_is_written_is_gone(
         assert queries.drop_job(store, "job-1", NOW, "operator", {})
         put(cache, *entry)
 
-    store = Store(opened(f"sqlite:///{tmp_path / 'node.db'}"), alone=True)
+    store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
     assert store.jobs.add(a_job(), "flow")
     monkeypatch.setattr(records.Cache, "put", deleted_before)
     store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))

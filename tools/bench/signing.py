@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from gateway.identity.keys import MAKERS, KeyPair
 from gateway.identity.signatures import Signable, Verifier, digest, sign
-from gateway.store.database import opened
+from gateway.store.database import open_database
 from gateway.store.repositories import SqlUsedSignatures
 from gateway.store.store import Store
 
@@ -21,7 +21,7 @@ def signing() -> list[list[str]]:
     """Return a row for each algorithm: medians of making and of checking a signature."""
     rows, clock = [], partial(datetime.now, UTC)
     with TemporaryDirectory() as home:
-        store = Store(opened(f"sqlite:///{home}/bench.db"))
+        store = Store(open_database(f"sqlite:///{home}/bench.db"))
         verifier = Verifier("B", clock, SqlUsedSignatures(store, clock).first)
         for algorithm, make in MAKERS.items():
             pair, times = KeyPair(make()), []
