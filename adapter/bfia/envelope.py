@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -203,7 +204,8 @@ def too_large_in_envelope(
         async def pass_on(message: Message) -> None:
             nonlocal replaced
             if message["type"] == "http.response.start" and message["status"] == 413:
-                replaced = (b"content-type", b"application/json") not in message.get("headers", ())
+                content_type = Headers(raw=message["headers"]).get("content-type", "")
+                replaced = content_type.startswith("text/plain")
                 if replaced:
                     error = TooLarge("the body is larger than this path takes")
                     status = 200 if as_200(Request(scope)) else 413

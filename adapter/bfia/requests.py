@@ -468,11 +468,11 @@ def _refused(error: NotAllowed) -> NotAllowed:
     return refused
 
 
-def is_short(request: Request, limit: int = _SHORT) -> bool:
-    """True if a request announces a short body, of at most ``limit`` bytes."""
+def is_short(request: Request) -> bool:
+    """True if a request announces a short body."""
     if "transfer-encoding" in request.headers:
         return False
-    return (announced(request) or 0) <= min(limit, _SHORT)
+    return (announced(request) or 0) <= _SHORT
 
 
 def _may_be_signed(scope: Scope) -> bool:

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Scope
 
 from adapter.bfia import data, envelope, interconn, platform, relay, requests
 from adapter.bfia import wire as bfia
-from adapter.bfia.ahead import ahead
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
 from adapter.bfia.channel.rpc import Grpc
@@ -110,7 +109,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         ],
         "container": [
             Mounted(channel_of_containers, None, bfia.ChannelRefusal),
-            *_bounded(node, callbacks, ahead=True),
+            *_bounded(node, callbacks),
         ],
     }
     node.endpoints = _api_routes(mounts)
@@ -119,14 +118,8 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
         "peer": "peers",
         "container": "containers",
     }
-    channels: dict[str, tuple[APIRouter, ...]] = {
-        "operator": (),
-        "peer": (channel_of_peers,),
-        "container": (channel_of_containers,),
-    }
     if one_port:
         titles["peer"] = "peers and containers"
-        channels["peer"] = (channel_of_peers, channel_of_containers)
         mounts["peer"] = [*mounts.pop("container"), *mounts["peer"]]
     checks: dict[str, list[Any]] = {
         "operator": [in_language],
@@ -140,7 +133,7 @@ def listener_apps(node: "Gateway") -> dict[str, ASGIApp]:
     apps = {}
     for name, routers in mounts.items():
         app = create_app(titles[name], routers, documented=True, first=checks[name])
-        served = _with_envelope(node, name, app, routers, channels[name])
+        served = _with_envelope(node, name, app)
         for layer in layers[name]:
             served = layer(served)
         apps[name] = served
@@ -159,13 +152,10 @@ def _with_envelope(
     node: "Gateway",
     name: str,
     app: FastAPI,
-    routers: Sequence[Mounted],
-    channel_routers: Sequence[APIRouter],
 ) -> ASGIApp:
     """Return a listener's application with the standard's error responses and decoded bodies."""
     as_200 = node.peer_table.as_200
     elsewhere = node.fate.elsewhere
-    max_body = node.settings.limits.body_bytes
     words = None
     if name == "operator":
         session.mount(app)
@@ -175,8 +165,6 @@ def _with_envelope(
         app.state.before_body = app.state.first[0]
     envelope.install(app, as_200, elsewhere, words)
     served = with_head(envelope.too_large_in_envelope(app, as_200, elsewhere))
-    control = [mounted.router for mounted in routers if mounted.ahead]
-    served = router.ahead(ahead(served, app, control, max_body), *channel_routers)
     refused = partial(envelope.refused_body, as_200=as_200, elsewhere=elsewhere)
     return decoding_bodies(served, refused)
 
@@ -346,13 +334,12 @@ def _bounded(
     node: "Gateway",
     *routers: APIRouter,
     size: int | None = None,
-    ahead: bool = False,
 ) -> list[Mounted]:
     """Mount routers of the standard; ``size``: bytes of a body, never more than limits.body_bytes."""
     max_body = node.settings.limits.body_bytes
     if size is not None:
         max_body = min(size, max_body)
-    return [Mounted(api_router, max_body, bfia.Refusal, ahead=ahead) for api_router in routers]
+    return [Mounted(api_router, max_body, bfia.Refusal) for api_router in routers]
 
 
 def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
@@ -385,7 +372,6 @@ def _for_peers(node: "Gateway", verifier: Verifier) -> list[Mounted]:
             interconn.audit_router(audits, peers),
             interconn.hello_router(node_id, institution, node.protocol.peer, peers),
             interconn.outputs_router(node.outputs, peers),
-            ahead=True,
         ),
         *_bounded(node, card_router, size=SMALL),
         *_bounded(node, audit_router, size=MEDIUM),
@@ -444,13 +430,12 @@ def _for_operators(node: "Gateway") -> list[Mounted]:
         ),
     ]
     mounts = [
-        *_bounded(node, operators, ahead=True),
-        *_bounded(node, platform.log_router(node.run_logs, limiters), size=SMALL, ahead=True),
+        *_bounded(node, operators),
+        *_bounded(node, platform.log_router(node.run_logs, limiters), size=SMALL),
         Mounted(
             platform.provider_router(node.providers, limiters),
             body,
             bfia.OwnRefusal,
-            ahead=True,
         ),
         Mounted(data.router(uploads), None, bfia.OwnRefusal),
         Mounted(providers.router(node.providers), body, first=ours),

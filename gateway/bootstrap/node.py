@@ -140,7 +140,9 @@ class Gateway:
     def start(self) -> None:
         """Take up what an earlier process left, then begin."""
         self._check_route_file()
-        if gap := peer_tls.unproven(self.settings.listen.peer.bind, self.settings.listen.peer.tls):
+        peer_listener = self.settings.listen.peer
+        gap = peer_tls.unproven(peer_listener.bind, peer_listener.tls)
+        if gap:
             log.warning(
                 "peers are not authenticated", cause=gap, remedy="listen.peer.tls with client_ca"
             )
@@ -148,14 +150,14 @@ class Gateway:
         self.heartbeat.start(parts.for_gateways(self.settings, self.addresses()["peer"]))
         self.executor.start()
         self.applications.loop.start()
-        for one in (
+        for background in (
             self.scheduler.loop,
             self.cleaner,
             self.webhooks,
             self.resources.loop,
             self.capacities.loop,
         ):
-            one.start()
+            background.start()
         self.audit_head.start()
 
     def stop(self) -> None:
@@ -165,14 +167,14 @@ class Gateway:
         self.outages.close()
         self.audit_head.stop()
         self.applications.loop.stop()
-        for one in (
+        for background in (
             self.cleaner,
             self.webhooks,
             self.capacities.loop,
             self.resources.loop,
             self.scheduler.loop,
         ):
-            one.stop()
+            background.stop()
         self.executor.stop()
         self.lanes.close()
         for shell in (self.scheduler, self.executor):
@@ -195,13 +197,17 @@ class Gateway:
 
     def engine_for(self, base_url: str) -> Engine | None:
         """Return the engine of a provider's address; None for one that is not allowed."""
-        found = self._engine_named_for(base_url)
-        return found[1] if found else None
+        named_engine = self._engine_named_for(base_url)
+        if named_engine is None:
+            return None
+        return named_engine[1]
 
     def channel_elsewhere(self, session: str) -> str | None:
         """Return the address of the gateway of this node that has the session, None for this one."""
         home = self.sessions.home_of(session)
-        return None if home is None else self.heartbeat.elsewhere(home)
+        if home is None:
+            return None
+        return self.heartbeat.elsewhere(home)
 
     # ------------------------------------------------------------ builders, in their order
 

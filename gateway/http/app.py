@@ -46,7 +46,6 @@ class Mounted:
     max_body: int | None
     refusal: type[BaseModel] | None = None
     first: Sequence[Check] = ()
-    ahead: bool = False  # plain paths are served before the layers: adapter.bfia.ahead
 
 
 def create_app(
