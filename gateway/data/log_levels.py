@@ -1,75 +1,87 @@
-"""How serious a line of a vendor's log is. Nothing prescribes how a line says so; this is how it is read here.
+"""The level of a line in a vendor's log. No standard prescribes how a line states it; these rules recognise it.
 
-1. A line that is a JSON object says it in its field ``level``, ``severity`` or ``levelname``.
-2. Else a level word at its beginning, in any case, also in brackets, after a time, or coloured.
-   So does glog's letter with the date (``E1121 10:00:00 …``).
-3. Else a line of stdout is info, and one of stderr error: that is where tracebacks and the last lines of a
-   crash end up.
+1. A JSON object states it in its field ``level``, ``severity`` or ``levelname``.
+2. Otherwise a level word at the beginning of the line counts, in any case, also in brackets, after a time,
+   or coloured; likewise glog's letter with the date (``E1121 10:00:00 …``).
+3. Otherwise a line of stdout is info, and one of stderr, with its tracebacks and last words, is error.
 
-Warnings count as info: the protocol knows no level of that name, and a job with warnings has not failed.
+Warnings count as info: the protocol has no such level, and a job with warnings has not failed.
 """
 
 import json
 import re
 from enum import StrEnum
 
-LONGEST_LINE = 64 * 1024
-"""bytes of a line that are read for its level, and shown"""
+LONGEST_LINE = 64 * 1024  # bytes of a line that are shown, and read for its level
 
 
 class Level(StrEnum):
-    """What can be requested: ``debug`` gives every line, ``info`` what is info or worse, ``error`` only errors."""
+    """A choice of lines: ``debug`` is every line, ``info`` info or worse, ``error`` only errors."""
 
     DEBUG = "debug"
     INFO = "info"
     ERROR = "error"
 
 
-LEVELS = tuple(Level)
-"""from all lines to the fewest"""
+LEVELS = tuple(Level)  # from the mildest on
 
 _WORDS = {
     Level.DEBUG: "trace debug verbose",
     Level.INFO: "info information notice warn warning",
     Level.ERROR: "err error severe crit critical fatal alert emerg emergency panic traceback",
 }
-_LEVEL_OF = {word: level for level, words in _WORDS.items() for word in words.split()}
-_FIELDS = ("level", "severity", "levelname")
+_LEVEL_OF_WORD = {word: level for level, words in _WORDS.items() for word in words.split()}
+_LEVEL_OF_STREAM = {"stdout": Level.INFO, "stderr": Level.ERROR}
+_FIELDS = ("level", "severity", "levelname")  # of a JSON object
 _COLOUR = rb"\x1b\[[0-9;]*m"
-_LEADING = re.compile(
+# The first word, after brackets, times and colours.
+_LEADING_WORD = re.compile(
     rb"(?:[\s0-9\[\](){}<>|:.,/+*-]|(?<=[0-9])[TZ](?=[0-9\s\])]|$)|(?<=[0-9])UTC|"
     + _COLOUR
     + rb")*+"
     rb"([A-Za-z]+)(?![A-Za-z0-9_])"
 )
+_LEADING_BYTES = 200  # within which that word has to be
 _GLOG = re.compile(rb"([IWEF])[0-9]{4,8} [0-9]{2}:")
-_GLOG_LEVEL = {
+_LEVEL_OF_GLOG = {
     b"I": Level.INFO,
     b"W": Level.INFO,
     b"E": Level.ERROR,
     b"F": Level.ERROR,
 }
-_HEAD = 200
-"""bytes within which a leading word has to begin"""
 
 
 def level_of(line: bytes, stream: str) -> Level:
-    """Return the level of a line, whose first `LONGEST_LINE` bytes are enough."""
-    otherwise = Level.ERROR if stream == "stderr" else Level.INFO
-    if line.lstrip()[:1] == b"{":
-        return _level_of_object(line) or otherwise
-    if glog := _GLOG.match(line):
-        return _GLOG_LEVEL[glog[1]]
-    word = _LEADING.match(line[:_HEAD])
-    return _LEVEL_OF.get(word[1].decode().lower(), otherwise) if word else otherwise
+    """Return the level of a line; its first `LONGEST_LINE` bytes are enough."""
+    level = _stated_level(line)
+    if level is None:
+        return _LEVEL_OF_STREAM.get(stream, Level.INFO)
+    return level
+
+
+def _stated_level(line: bytes) -> Level | None:
+    if line.lstrip().startswith(b"{"):
+        return _level_of_object(line)
+    glog = _GLOG.match(line)
+    if glog is not None:
+        return _LEVEL_OF_GLOG[glog[1]]
+    word = _LEADING_WORD.match(line[:_LEADING_BYTES])
+    if word is None:
+        return None
+    return _LEVEL_OF_WORD.get(word[1].decode().lower())
 
 
 def _level_of_object(line: bytes) -> Level | None:
+    """Return the level that the first field with a known word states."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    words = (fields.get(field) for field in _FIELDS)
-    return next(
-        (_LEVEL_OF[w.lower()] for w in words if isinstance(w, str) and w.lower() in _LEVEL_OF), None
-    )
+    for name in _FIELDS:
+        word = fields.get(name)
+        if not isinstance(word, str):
+            continue
+        level = _LEVEL_OF_WORD.get(word.lower())
+        if level is not None:
+            return level
+    return None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engines import files, logs
 from gateway.data import workspace as data_workspace
-from gateway.data.logs import _append
+from gateway.data.log_copies import append_end
 from gateway.data.workspace import DiskWatch, Workspace
 from gateway.domain.run import Address, Run
 from gateway.jobs.archive import of_files
@@ -278,7 +278,7 @@ def test_a_copy_that_was_followed_does_not_repeat_the_beginning(tmp_path: Path) 
     old.write_bytes(b"".join(lines[:1000]))
     logs.save(tmp_path, "saved", lines, 20_000)
     (tmp_path / "saved.log").rename(new)
-    _append(old, new)
+    append_end(old, new)
     text = old.read_bytes()
     assert text.startswith(b"".join(lines[:1000])) and text.endswith(b"".join(lines[-700:]))
     assert text.count(b"line 000000\n") == 1 and b"some lines are missing here" in text

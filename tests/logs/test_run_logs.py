@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from engines.base import LaunchSpec, labels
 from gateway.admin import streams
+from gateway.data import log_copies, log_lines
 from gateway.data import logs as data_logs
 from gateway.data.log_levels import LEVELS, LONGEST_LINE, Level
 from gateway.data.logs import MOST_BYTES, MOST_LINES, Excerpt, LogLine, RunLogs
@@ -334,12 +335,12 @@ def test_a_reader_is_told_why_no_more_lines_come():
 def test_a_file_that_shrinks_while_it_is_read_ends_there(tmp_path: Path):
     file = tmp_path / "stdout.log"
     file.write_bytes(b"one\n")
-    assert [line.head for line in data_logs.lines([file], 4, 9)] == []
+    assert [line.head for line in log_lines.read_lines([file], 4, 9)] == []
     (tmp_path / "new.log").touch()
-    data_logs._append(file, tmp_path / "new.log")
+    log_copies.append_end(file, tmp_path / "new.log")
     assert file.read_bytes() == b"one\n"
     (tmp_path / "new.log").write_bytes(b"two\nthree\n")
-    assert not data_logs._continues(file, tmp_path / "new.log")
+    assert not log_copies.continues(file, tmp_path / "new.log")
 
 
 def test_a_gap_in_what_the_engine_kept_is_shown_once(node: Node):

@@ -1,0 +1,144 @@
+"""The ledger of a task's log: the order of the lines of all its runs and streams.
+
+The streams of several runs grow concurrently, without times. The ledger records the order in which their
+lines were first read, and so gives each line its number for good. It is a text file with a segment of a
+stream per line, and only ever appended to:
+
+    <run's name> <stream> <first byte> <byte after the last> <debug lines> <info lines> <error lines>
+
+A segment with the same first byte as the one above it replaces that one.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.data.log_levels import LEVELS, Level, level_of
+from gateway.data.log_lines import read_lines
+
+LARGEST_SEGMENT = 256 * 1024  # bytes; a longer line has a segment of its own
+# First line of a ledger. One without it counted lines by line feeds alone, and is written again.
+_HEADER = b"lines end at carriage returns, too\n"
+_FIELDS = 7  # of a line
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Complete lines of one stream of one run."""
+
+    run: str
+    stream: str
+    start: int  # offset of the first byte in the stream
+    end: int  # offset after the last byte
+    counts: tuple[int, ...] = (0, 0, 0)  # lines of each level, in the order of `LEVELS`
+
+    def count(self, level: Level) -> int:
+        """Return the number of lines of a level or worse."""
+        return sum(self.counts[LEVELS.index(level) :])
+
+
+def begin_ledger(file: BinaryIO) -> None:
+    """Write the header of a new ledger, or of one in an older form. Raises `OSError`."""
+    file.seek(0)
+    if file.readline() != _HEADER:
+        file.truncate(0)
+        file.write(_HEADER)
+        file.flush()
+
+
+def read_ledger(file: BinaryIO) -> list[Segment]:
+    """Return the segments, and cut off a last line that a crash left incomplete. Raises `OSError`."""
+    segments: list[Segment] = []
+    intact = file.seek(0)
+    for line in file:
+        if line != _HEADER:
+            segment = _parse(line)
+            if segment is None:
+                file.truncate(intact)
+                break
+            _append(segments, segment)
+        intact += len(line)
+    return segments
+
+
+def _append(segments: list[Segment], segment: Segment) -> None:
+    """Append a segment, or replace the last one by its longer form."""
+    if segments:
+        last = segments[-1]
+        position = (last.run, last.stream, last.start)
+        if position == (segment.run, segment.stream, segment.start):
+            segments[-1] = segment
+            return
+    segments.append(segment)
+
+
+def _parse(line: bytes) -> Segment | None:
+    """Return the segment of a line of the ledger; None for an incomplete line."""
+    words = line.decode(errors="replace").split()
+    if not line.endswith(b"\n") or len(words) != _FIELDS:
+        return None
+    run, stream, *numbers = words
+    if not all(map(str.isdecimal, numbers)):
+        return None
+    start, end, *counts = map(int, numbers)
+    return Segment(run, stream, start, end, tuple(counts))
+
+
+def extend_ledger(
+    file: BinaryIO,
+    segments: list[Segment],
+    new_segments: Iterable[Segment],
+) -> None:
+    """Append new segments to the file and to the list. Raises `OSError`.
+
+    Neighbours in one stream are joined up to the size of a segment.
+    """
+    file.seek(0, os.SEEK_END)
+    for new in new_segments:
+        segment = new
+        if segments:
+            segment = _joined(segments[-1], new)
+        _append(segments, segment)
+        numbers = [segment.start, segment.end, *segment.counts]
+        words = [segment.run, segment.stream, *map(str, numbers)]
+        file.write(f"{' '.join(words)}\n".encode())
+    file.flush()
+
+
+def _joined(last: Segment, new: Segment) -> Segment:
+    """Return the last segment grown by a new one; the new one itself if they cannot be joined."""
+    follows = (last.run, last.stream, last.end) == (new.run, new.stream, new.start)
+    if not follows or new.end - last.start > LARGEST_SEGMENT:
+        return new
+    counts = tuple(map(sum, zip(last.counts, new.counts, strict=True)))
+    return replace(last, end=new.end, counts=counts)
+
+
+def new_segments(
+    paths: Sequence[Path],
+    run: str,
+    stream: str,
+    start: int,
+    *,
+    complete: bool,
+) -> Iterator[Segment]:
+    """Yield the lines of a stream from an offset on, in segments.
+
+    ``complete``: the stream will not grow, so its last line counts even without a line end.
+    """
+    counts = [0, 0, 0]
+    end = start
+    for line in read_lines(paths, start, None):
+        if not line.ended and not complete:
+            break
+        level = level_of(line.head, stream)
+        counts[LEVELS.index(level)] += 1
+        end = line.end
+        if end - start >= LARGEST_SEGMENT:
+            yield Segment(run, stream, start, end, tuple(counts))
+            counts = [0, 0, 0]
+            start = end
+    if end > start:
+        yield Segment(run, stream, start, end, tuple(counts))

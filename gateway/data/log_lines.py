@@ -1,0 +1,99 @@
+"""Reads the lines of a run's log from a file, in bounded memory.
+
+A line ends with a line feed, or before a carriage return with which a program redraws it (a progress bar).
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.data.log_levels import LONGEST_LINE
+
+# Bytes of a line that are read: more than is shown, so that a secret at the cut is masked completely.
+HEAD = LONGEST_LINE + 1024
+_CHUNK = 1024 * 1024  # bytes read at a time
+# Pieces of at most one line each, with the carriage returns before it.
+_FRAGMENT = re.compile(rb"\r*[^\r\n]+(?:\r*\n)?|\r*\n|\r+")
+
+
+@dataclass(frozen=True)
+class RawLine:
+    """A line in a file: its position, and its first `HEAD` bytes."""
+
+    head: bytes
+    start: int  # offset of its first byte
+    end: int  # offset after its line end
+    ended: bool  # False: the line end has not been written yet
+
+
+def read_lines(
+    paths: Sequence[Path],
+    start: int,
+    end: int | None,
+) -> Iterator[RawLine]:
+    """Yield the lines between two offsets of the first file that exists; ``end`` None: to its end."""
+    path = next(filter(Path.exists, paths), None)
+    if path is None:
+        return
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if end is None or end > size:
+            end = size
+        file.seek(start)
+        yield from _join(_fragments(file, end - start), start)
+
+
+def _join(fragments: Iterable[bytes], start: int) -> Iterator[RawLine]:
+    """Yield the lines that fragments form."""
+    line = _LineBuffer(start)
+    for fragment in fragments:
+        has_text = fragment.strip(b"\r\n") != b""
+        if line.head and has_text and fragment.startswith(b"\r"):
+            yield line.flush(ended=True)
+        line.add(fragment)
+        if fragment.endswith(b"\n"):
+            yield line.flush(ended=True)
+    if line.size:
+        yield line.flush(ended=False)
+
+
+class _LineBuffer:
+    """The line that is being read."""
+
+    def __init__(self, start: int) -> None:
+        self.head = b""
+        self.size = 0  # bytes
+        self._start = start
+
+    def add(self, fragment: bytes) -> None:
+        """Append a fragment of the line."""
+        self.size += len(fragment)
+        self.head += fragment.lstrip(b"\r")[: HEAD - len(self.head)]
+
+    def flush(self, *, ended: bool) -> RawLine:
+        """Return the line, and begin the next one."""
+        end = self._start + self.size
+        line = RawLine(self.head, self._start, end, ended)
+        self.head = b""
+        self.size = 0
+        self._start = end
+        return line
+
+
+def _fragments(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """Yield the next ``length`` bytes of a file in fragments."""
+    while length > 0:
+        piece = file.readline(min(_CHUNK, length))
+        if not piece:
+            return
+        length -= len(piece)
+        while piece.endswith(b"\r") and length > 0:  # a line feed may follow
+            following = file.read(1)
+            if not following:
+                break
+            length -= 1
+            piece += following
+        yield from _FRAGMENT.findall(piece)
