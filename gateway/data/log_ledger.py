@@ -93,7 +93,7 @@ def extend_ledger(
 ) -> None:
     """Append new segments to the file and to the list. Raises `OSError`.
 
-    Neighbours in one stream are joined up to the size of a segment.
+    Adjacent segments of one stream are joined up to the size of a segment.
     """
     file.seek(0, os.SEEK_END)
     for new in new_segments:
