@@ -1,9 +1,9 @@
 """The approval of a job by a participating node: by rule immediately, or by a person before a deadline.
 
 At the participating node it is an `Approval`, at the scheduling node a `Consent`. Rules are matched against every
-piece of the job here: a task at a party, with its component and its own dataset. The first rule that matches a
-piece decides on it; a piece that no rule matches needs a person. One rejected piece rejects the job, and one that
-needs a person makes the job wait.
+piece of the job at this node: a task at a party, with its component and the party's dataset. The first rule that
+matches a piece decides on it; a piece that no rule matches needs a person. One rejected piece rejects the job, and
+one that needs a person makes the job wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,24 +22,35 @@ from gateway.domain.spec import (
     Failure,
     JobSpec,
     NodeId,
+    Party,
     data_location,
     moment,
 )
 from gateway.domain.states import JOB, JobStatus, Outcome, ended, move
 
-REJECTED, NOT_AUTHORISED, TIMEOUT = "APPROVAL_REJECTED", "NOT_AUTHORISED", "APPROVAL_TIMEOUT"
-LATE = "PULL_TIMEOUT"
-"""reason of a job whose images were not pulled in time"""
+# Reasons of failures.
+REJECTED = "APPROVAL_REJECTED"
+NOT_AUTHORISED = "NOT_AUTHORISED"
+TIMEOUT = "APPROVAL_TIMEOUT"
+LATE = "PULL_TIMEOUT"  # the job's images were not pulled in time
+WITHDRAWN = "AUDIT_WITHDRAWN"
+UNUSED = "AUDIT_UNUSED"
 
-CREATE, START = "create", "start"
-"""what is requested: that a job is accepted here, or that it, or a task of it, starts"""
+# Requested commands: accept the job at this node, or start it or one of its tasks.
+CREATE = "create"
+START = "start"
 
-_MOST_TRIES = 8640
-"""of reporting the decision: a day at the longest pause"""
+DEADLINE = 86_400.0  # seconds for a node that does not report its own deadline
+_MAX_DEADLINE = 100 * DEADLINE
+_MAX_REPORTS = 8640  # tries to report a decision: a day at the longest pause
+_AUDIT_PREFIX = "audit_"
+
+
+# ---------------------------------------------------------------- rules
 
 
 class Verdict(StrEnum):
-    """What is decided about a job, or a piece of it."""
+    """The decision on a job, or on a piece of it."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -47,20 +58,20 @@ class Verdict(StrEnum):
 
 
 class Mode(StrEnum):
-    """Who decides where no rule does."""
+    """Who decides without a matching rule."""
 
     OFF = "off"  # every job of a known node is accepted, unless a rule rejects it
-    RULES = "rules"  # the rules decide, and a person where they say so or none matches
+    RULES = "rules"  # the rules decide, and a person if they say so or none matches
     PERSON = "person"  # a person decides on every job that no rule rejects
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One task at one party here. ``dataset`` is empty where the task has no data of its own."""
+    """One task at one party of this node."""
 
     source: NodeId
     component: str  # ``provider/name``
-    dataset: str
+    dataset: str  # empty if the task has no data of its own
     role: str
     command: str = CREATE
 
@@ -70,7 +81,7 @@ _PATTERNS = ("source", "component", "dataset", "role", "command")
 
 @dataclass(frozen=True)
 class Rule:
-    """Patterns with ``*`` as wildcard, and the verdict where all of them match."""
+    """Patterns with ``*`` as wildcard, and the verdict if all of them match."""
 
     decide: Verdict
     source: str = "*"
@@ -80,16 +91,20 @@ class Rule:
     command: str = "*"
 
     def matches(self, piece: Piece) -> bool:
-        """Whether all its patterns match."""
+        """Whether all patterns match."""
         return all(fnmatchcase(getattr(piece, name), getattr(self, name)) for name in _PATTERNS)
+
+    def covers(self, rule: "Rule") -> bool:
+        """Whether each pattern is ``*`` or the same as in another rule, which then never matches alone."""
+        return all(getattr(self, name) in ("*", getattr(rule, name)) for name in _PATTERNS)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node's admin has set. ``deadline`` is in seconds."""
+    """The node's settings of approval."""
 
     mode: Mode = Mode.OFF
-    deadline: float = 86_400.0
+    deadline: float = 86_400.0  # seconds
     rules: tuple[Rule, ...] = ()
 
 
@@ -103,154 +118,205 @@ def pieces(
     """Yield the pieces of the job at this node; ``command`` is `CREATE` or `START`."""
     for task in spec.dag.nodes:
         roles = roles_of(task)
-        name = f"{task.component.provider}/{task.component.name}"
+        component = f"{task.component.provider}/{task.component.name}"
         for party in spec.parties_at(node):
             if roles is None or party.role in roles:
-                where = data_location(spec.task_params, party, task.name) or {}
-                dataset = where.get("dataset_id") or "#".join(
-                    where[k] for k in ("namespace", "name") if k in where
-                )
-                yield Piece(source, name, dataset, party.role, command)
+                dataset = _dataset_id(spec, party, task.name)
+                yield Piece(source, component, dataset, party.role, command)
+
+
+def _dataset_id(
+    spec: JobSpec,
+    party: Party,
+    task: str,
+) -> str:
+    location = data_location(spec.task_params, party, task)
+    if location is None:
+        return ""
+    if "dataset_id" in location:
+        return location["dataset_id"]
+    return f"{location['namespace']}#{location['name']}"
 
 
 def judge(
     policy: Policy,
-    wanted: Iterable[Piece],
+    pieces: Iterable[Piece],
     *,
-    own: bool = False,
+    is_own: bool = False,
 ) -> tuple[Verdict, str]:
-    """Return the policy's verdict on a job, and which piece of it, by which rule, decided it.
+    """Return the policy's verdict on a job, and the piece and rule that decided it.
 
-    ``own``: this node's own platform submitted the job, so that no person is needed unless a rule says so.
+    With ``is_own`` this node's own platform submitted the job, so no person is needed unless a rule says so.
     """
-    verdict, words = Verdict.APPROVE, ""
-    other = Rule(Verdict.APPROVE if own else Verdict.ASK)
-    for piece in wanted:
-        number, rule = next(
-            ((i, r) for i, r in enumerate(policy.rules) if r.matches(piece)), (None, other)
-        )
-        data = f" on {piece.dataset}" if piece.dataset else ""
-        by = (
-            "no rule decides on"
-            if number is None
-            else f"approval.rules[{number}] says {rule.decide} to"
-        )
-        text = f"{by} {piece.component} as {piece.role}{data} for {piece.source}"
-        if rule.decide is Verdict.REJECT:
-            return Verdict.REJECT, text
-        if rule.decide is Verdict.ASK and verdict is Verdict.APPROVE:
-            verdict, words = Verdict.ASK, text
+    verdict = Verdict.APPROVE
+    explanation = ""
+    for piece in pieces:
+        piece_verdict, text = _judge_piece(policy, piece, is_own)
+        if piece_verdict is Verdict.REJECT:
+            return piece_verdict, text
+        if piece_verdict is Verdict.ASK and verdict is Verdict.APPROVE:
+            verdict = piece_verdict
+            explanation = text
     if policy.mode is Mode.OFF:
         return Verdict.APPROVE, ""
-    if policy.mode is Mode.PERSON and not own:
+    if policy.mode is Mode.PERSON and not is_own:
         return Verdict.ASK, "every job is decided on by a person here"
-    return verdict, words
+    return verdict, explanation
+
+
+def _judge_piece(
+    policy: Policy,
+    piece: Piece,
+    is_own: bool,
+) -> tuple[Verdict, str]:
+    data = f" on {piece.dataset}" if piece.dataset else ""
+    subject = f"{piece.component} as {piece.role}{data} for {piece.source}"
+    for number, rule in enumerate(policy.rules):
+        if rule.matches(piece):
+            return rule.decide, f"approval.rules[{number}] says {rule.decide} to {subject}"
+    text = f"no rule decides on {subject}"
+    if is_own:
+        return Verdict.APPROVE, text
+    return Verdict.ASK, text
+
+
+def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each rule without effect, the cause, and the remedy."""
+    for number, rule in enumerate(policy.rules):
+        covering = _covering_rule(policy, number)
+        if covering is not None:
+            cause = f"approval.rules[{covering}] comes first and matches all that it matches"
+            yield number, cause, "put it before that rule, or remove it"
+        elif _may_reject(policy.rules[number:]):
+            continue  # it rejects, or exempts pieces from a later rejection
+        elif policy.mode is Mode.OFF:
+            cause = f"{rule.decide} changes nothing while approval.mode is off"
+            yield number, cause, "set approval.mode: rules, or remove it"
+        elif rule.command == START:
+            cause = f"{rule.decide} changes nothing about a start, of which only a reject counts"
+            yield number, cause, "write decide: reject or another command, or remove it"
+
+
+def _covering_rule(policy: Policy, number: int) -> int | None:
+    """Return the number of the first earlier rule that leaves nothing to this one."""
+    for earlier, rule in enumerate(policy.rules[:number]):
+        if rule.covers(policy.rules[number]):
+            return earlier
+    return None
+
+
+def _may_reject(rules: Iterable[Rule]) -> bool:
+    return any(rule.decide is Verdict.REJECT for rule in rules)
+
+
+# ---------------------------------------------------------------- the decision of a person
 
 
 def await_person(
     local: LocalJob,
     policy: Policy,
-    words: str,
+    explanation: str,
     at: datetime,
 ) -> LocalJob:
     """Return a new job as one that waits for a person."""
     until = at + timedelta(seconds=policy.deadline)
     local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
-    return local.noted(at, "approval asked", until=until.isoformat(), message=words)
+    return local.noted(at, "approval asked", until=until.isoformat(), message=explanation)
 
 
 def record_decision(
     local: LocalJob,
     approve: bool,
     by: str,
-    words: str,
+    comment: str,
     at: datetime,
 ) -> LocalJob:
     """Return the job after a person's decision; only the first one counts, while the job is PENDING."""
-    fetching = pending_preparation(local)
-    if fetching and fetching.agreed:
+    preparation = pending_preparation(local)
+    if preparation is not None and preparation.agreed:
         return local  # that was decided before
     if not approve:
-        reason = f"{by or 'an operator'} at {local.node} refused" + (f": {words}" if words else "")
-        failure = Failure(REJECTED, reason, local.node)
-        return _concluded(local, "rejected by a person", at, failure, by, words)
-    if fetching and local.approval:
-        until = max(local.approval.until, fetching.until)
-        known = replace(
-            local.approval,
-            by=by,
-            decided_at=at,
-            until=until,
-        )
-        local = replace(local, approval=known, preparation=replace(fetching, agreed=True))
-        return local.noted(at, "approved, its images are still being fetched", by, message=words)
-    return _concluded(local, "approved", at, None, by, words)
+        text = f"{by or 'an operator'} at {local.node} refused"
+        if comment:
+            text += f": {comment}"
+        failure = Failure(REJECTED, text, local.node)
+        return _conclude(local, "rejected by a person", at, failure, by, comment)
+    if preparation is None or local.approval is None:
+        return _conclude(local, "approved", at, None, by, comment)
+    until = max(local.approval.until, preparation.until)
+    decision = replace(local.approval, by=by, decided_at=at, until=until)
+    local = replace(local, approval=decision, preparation=replace(preparation, agreed=True))
+    event = "approved, its images are still being fetched"
+    return local.noted(at, event, by, message=comment)
 
 
-def _concluded(
+def _conclude(
     local: LocalJob,
     event: str,
     at: datetime,
     failure: Failure | None = None,
     by: str = "",
-    words: str = "",
+    comment: str = "",
 ) -> LocalJob:
-    """Return the job as READY or REJECTED, which is then reported; nothing changes where that was done before."""
+    """Return the job as READY or, with a failure, REJECTED, which is then reported.
+
+    A job that was decided before stays as it is.
+    """
     if local.approval is None or local.status is not JobStatus.PENDING:
         return local
-    status = JobStatus.READY if failure is None else JobStatus.REJECTED
-    approval = replace(
+    ended_at = local.ended_at
+    status = JobStatus.READY
+    if failure is not None:
+        status = JobStatus.REJECTED
+        ended_at = at
+    decision = replace(
         local.approval,
         decision=status,
         by=by,
         failure=failure,
         decided_at=at,
     )
-    local = replace(local, status=move(JOB, local.status, status), approval=approval)
-    local = local if failure is None else replace(local, ended_at=at)
-    return local.noted(at, event, by, message=words).noted(at, f"job {status} here")
-
-
-def pending_preparation(local: LocalJob) -> Preparation | None:
-    """Return what is still being pulled for a job that waits here; None for nothing."""
-    known = local.preparation
-    return (
-        known if known and local.status is JobStatus.PENDING and not known.fetch.completed else None
+    local = replace(
+        local,
+        status=move(JOB, local.status, status),
+        approval=decision,
+        ended_at=ended_at,
     )
+    return local.noted(at, event, by, message=comment).noted(at, f"job {status} here")
 
 
 def awaits_person(local: LocalJob) -> bool:
-    """Whether a person has still to decide on the job here."""
-    agreed = local.preparation is not None and local.preparation.agreed
-    return local.approval is not None and local.status is JobStatus.PENDING and not agreed
+    """Whether a person has still to decide on the job at this node."""
+    is_agreed = local.preparation is not None and local.preparation.agreed
+    return expires_at(local) is not None and not is_agreed
 
 
 def expires_at(local: LocalJob) -> datetime | None:
-    """Return when silence becomes a refusal; None where no decision is awaited."""
-    return local.approval.until if local.approval and local.status is JobStatus.PENDING else None
+    """Return when silence becomes a refusal; None without an open decision."""
+    if local.approval is None or local.status is not JobStatus.PENDING:
+        return None
+    return local.approval.until
 
 
 def pending_confirmation(local: LocalJob) -> Call | None:
-    """Return the call that reports the decision; None where there is nothing to report."""
+    """Return the call that reports the decision; None if there is nothing to report."""
     approval = local.approval
-    if (
-        approval is None
-        or approval.decision is JobStatus.PENDING
-        or approval.confirm.state is CallState.OK
-    ):
+    if approval is None or approval.decision is JobStatus.PENDING:
         return None
-    over = ended(JOB, local.status) or local.status is JobStatus.RUNNING
-    overtaken = approval.decision is JobStatus.READY and over
-    return None if overtaken or approval.confirm.tries >= _MOST_TRIES else approval.confirm
+    confirm = approval.confirm
+    if confirm.state is CallState.OK or confirm.tries >= _MAX_REPORTS:
+        return None
+    has_advanced = ended(JOB, local.status) or local.status is JobStatus.RUNNING
+    if approval.decision is JobStatus.READY and has_advanced:
+        return None  # the scheduling node knows it already
+    return confirm
 
 
-# Job audit (management layer): another node requests approval before it creates the job here.
+# ---------------------------------------------------------------- audits (management layer)
 #
-# The request makes the job's record immediately, so that rules, people, deadlines and reports are those of every
-# approval. Until the job is created nothing is reserved, and an approval that is not used expires.
-
-WITHDRAWN, UNUSED = "AUDIT_WITHDRAWN", "AUDIT_UNUSED"
-_PREFIX = "audit_"
+# Another node requests approval before it creates the job at this node. The request creates the job's record
+# immediately, so that rules, people, deadlines and reports are the same as for every approval. Until the job is
+# created nothing is reserved, and an approval that is not used expires.
 
 
 class AuditStatus(StrEnum):
@@ -264,12 +330,12 @@ class AuditStatus(StrEnum):
 
 def id_for(job_id: str) -> str:
     """Return the id of this node's audit of a job; the same from each of several gateways."""
-    return _PREFIX + job_id
+    return _AUDIT_PREFIX + job_id
 
 
 def job_of(audit_id: str) -> str:
     """Return the job of one of this node's audits."""
-    return audit_id.removeprefix(_PREFIX)
+    return audit_id.removeprefix(_AUDIT_PREFIX)
 
 
 def open_audit(
@@ -277,22 +343,22 @@ def open_audit(
     audit: Audit,
     policy: Policy,
     verdict: Verdict,
-    words: str,
+    explanation: str,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one under audit, decided on immediately where the rules do so."""
-    local = replace(local, audit=audit).noted(
-        at, "asked before creation", local.spec.scheduler, audit=audit.id
-    )
-    local = await_person(local, policy, words, at)
-    if verdict is Verdict.APPROVE:
-        return _concluded(local, "approved", at, words=words)
-    if verdict is Verdict.REJECT:
-        failure = Failure(
-            NOT_AUTHORISED, f"node {local.node} does not take part: {words}", local.node
-        )
-        return _concluded(local, "rejected by rule", at, failure, words=words)
-    return local
+    """Return a new job as one under audit, decided on immediately if the rules do so."""
+    local = replace(local, audit=audit)
+    local = local.noted(at, "asked before creation", local.spec.scheduler, audit=audit.id)
+    local = await_person(local, policy, explanation, at)
+    match verdict:
+        case Verdict.APPROVE:
+            return _conclude(local, "approved", at, comment=explanation)
+        case Verdict.REJECT:
+            text = f"node {local.node} does not take part: {explanation}"
+            failure = Failure(NOT_AUTHORISED, text, local.node)
+            return _conclude(local, "rejected by rule", at, failure, comment=explanation)
+        case Verdict.ASK:
+            return local
 
 
 def audit_existing(
@@ -301,8 +367,8 @@ def audit_existing(
     at: datetime,
 ) -> LocalJob:
     """Return a job that was created before its audit: the decision on it is reported to the audit."""
-    known = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
-    local = replace(local, audit=replace(audit, created=True), approval=known)
+    approval = local.approval or Approval(at, at, JobStatus.READY, decided_at=at)
+    local = replace(local, audit=replace(audit, created=True), approval=approval)
     return local.noted(at, "asked after creation", local.spec.scheduler, audit=audit.id)
 
 
@@ -316,10 +382,11 @@ def is_same(local: LocalJob, spec: JobSpec) -> bool:
 
     Entries of other nodes are not compared: they may be sent with the audit and not later.
     """
-    one, other = (
-        replace(s.for_node(local.node), trace_id="", bundles={}) for s in (local.spec, spec)
-    )
-    return one == other
+    return _comparable(local.spec, local.node) == _comparable(spec, local.node)
+
+
+def _comparable(spec: JobSpec, node: NodeId) -> JobSpec:
+    return replace(spec.for_node(node), trace_id="", bundles={})
 
 
 def record_creation(
@@ -327,7 +394,7 @@ def record_creation(
     at: datetime,
     by: str,
 ) -> LocalJob:
-    """Return the job once it is created."""
+    """Return an audited job after its creation."""
     if local.audit is None or local.audit.created or ended(JOB, local.status):
         return local
     local = replace(local, audit=replace(local.audit, created=True), last_contact=at)
@@ -339,24 +406,20 @@ def withdrawal(
     at: datetime,
     reported: Ending | None = None,
 ) -> Ending:
-    """Return how a job ends that the node which asked withdraws: with its reason, if it gives one."""
+    """Return the ending of a job that the requesting node withdraws: with its reason, if it gives one."""
     if reported is not None and reported.failure is not None:
         return reported
-    return Ending(
-        Outcome.STOPPED, at, Failure(WITHDRAWN, f"{by} does not ask for the job any more", by), by
-    )
+    failure = Failure(WITHDRAWN, f"{by} does not ask for the job any more", by)
+    return Ending(Outcome.STOPPED, at, failure, by)
 
 
 def lapses_at(local: LocalJob) -> datetime | None:
-    """Return when the job expires: no decision, or no use of it; None where neither is due."""
-    known = local.approval
-    if (
-        known is not None
-        and known.decided_at is not None
-        and is_unused(local)
-        and not ended(JOB, local.status)
-    ):
-        return known.decided_at + (known.until - known.since)
+    """Return when the job expires, undecided or (after an audit) not created; None if it does not."""
+    approval = local.approval
+    if approval is None or approval.decided_at is None:
+        return expires_at(local)
+    if is_unused(local) and not ended(JOB, local.status):
+        return approval.decided_at + (approval.until - approval.since)
     return expires_at(local)
 
 
@@ -365,20 +428,27 @@ def expire(
     now: datetime,
     end: Callable[[LocalJob, Ending], LocalJob],
 ) -> LocalJob:
-    """Return the job after it was not used or not decided on, or its images were not pulled, in time."""
+    """Return the job after its deadline: not created, images not pulled, or not decided on in time.
+
+    ``end`` ends a job that was audited and not created.
+    """
     if local.status is not JobStatus.PENDING:
         text = f"{local.spec.scheduler} has not created the job within the time after which an approval ends"
-        return end(
-            local, Ending(Outcome.STOPPED, now, Failure(UNUSED, text, local.node), local.node)
-        )
-    fetching, event = pending_preparation(local), "not ready to take part"
-    if fetching and fetching.agreed:
-        text = f"{', '.join(fetching.images)} not here by {moment(now)}: {fetching.progress}"
-        return _concluded(local, event, now, Failure(LATE, text, local.node), words=text)
+        failure = Failure(UNUSED, text, local.node)
+        return end(local, Ending(Outcome.STOPPED, now, failure, local.node))
+    preparation = pending_preparation(local)
+    if preparation is not None and preparation.agreed:
+        images = ", ".join(preparation.images)
+        text = f"{images} not here by {moment(now)}: {preparation.progress}"
+        failure = Failure(LATE, text, local.node)
+        return _conclude(local, "not ready to take part", now, failure, comment=text)
     since = moment(local.approval.since) if local.approval else ""
     text = f"{local.node} did not decide on the job, submitted for approval at {since}, in time"
-    event = event if local.preparation else "approval timed out"
-    return _concluded(local, event, now, Failure(TIMEOUT, text, local.node), words=text)
+    failure = Failure(TIMEOUT, text, local.node)
+    event = "approval timed out"
+    if local.preparation is not None:
+        event = "not ready to take part"
+    return _conclude(local, event, now, failure, comment=text)
 
 
 def audit_status(local: LocalJob) -> AuditStatus:
@@ -386,15 +456,18 @@ def audit_status(local: LocalJob) -> AuditStatus:
     decision = local.approval.decision if local.approval else JobStatus.READY
     if decision is JobStatus.REJECTED:
         return AuditStatus.REJECTED
-    if ended(JOB, local.status) and (decision is JobStatus.PENDING or is_unused(local)):
+    is_open = decision is JobStatus.PENDING
+    if ended(JOB, local.status) and (is_open or is_unused(local)):
         return AuditStatus.TERMINATED
-    return AuditStatus.APPLIED if decision is JobStatus.PENDING else AuditStatus.APPROVED
+    if is_open:
+        return AuditStatus.APPLIED
+    return AuditStatus.APPROVED
 
 
-# Images that a participating node pulls before a job is READY.
+# ---------------------------------------------------------------- images that are pulled before a job is READY
 #
-# To the scheduling node this looks like an approval: the creation is answered PENDING, and the decision follows
-# once everything is here, or cannot be pulled. Where a person has to decide as well, both are needed.
+# For the scheduling node this is an approval: the creation is answered PENDING, and the decision follows once all
+# images are pulled, or one cannot be. If a person has to decide as well, both are needed.
 
 
 def await_images(
@@ -403,15 +476,26 @@ def await_images(
     seconds: float,
     at: datetime,
 ) -> LocalJob:
-    """Return a new job as one that waits for its images, for so many seconds at most."""
+    """Return a new job as one that waits for its images, for at most this many seconds."""
     if not images:
         return local
-    from_person = local.status is JobStatus.PENDING
+    needs_person = local.status is JobStatus.PENDING
     until = at + timedelta(seconds=seconds)
-    local = replace(local, preparation=Preparation(dict(images), at, until, agreed=not from_person))
-    if not from_person:
+    preparation = Preparation(dict(images), at, until, agreed=not needs_person)
+    local = replace(local, preparation=preparation)
+    if not needs_person:
         local = replace(local, status=JobStatus.PENDING, approval=Approval(at, until))
     return local.noted(at, "images are fetched", images=sorted(images), until=until.isoformat())
+
+
+def pending_preparation(local: LocalJob) -> Preparation | None:
+    """Return the pull that a PENDING job waits for; None if there is none."""
+    preparation = local.preparation
+    if preparation is None or preparation.fetch.completed:
+        return None
+    if local.status is not JobStatus.PENDING:
+        return None
+    return preparation
 
 
 def record_preparation(
@@ -419,35 +503,35 @@ def record_preparation(
     failure: Failure | None,
     at: datetime,
 ) -> LocalJob:
-    """Return the job once everything is here, or (with a failure) cannot be pulled."""
-    known = pending_preparation(local)
-    if known is None:
+    """Return the job once all images are pulled, or (with a failure) cannot be."""
+    preparation = pending_preparation(local)
+    if preparation is None:
         return local
     state = CallState.REFUSED if failure else CallState.OK
-    local = replace(
-        local, preparation=replace(known, fetch=replace(known.fetch, state=state, due_at=None))
-    )
+    fetch = replace(preparation.fetch, state=state, due_at=None)
+    local = replace(local, preparation=replace(preparation, fetch=fetch))
     if failure is not None:
         local = local.noted(at, "images not fetched", **failure.as_dict())
         failure = replace(failure, node=local.node)
-        return _concluded(local, "not ready to take part", at, failure, words=failure.message)
-    local = local.noted(at, "images fetched", seconds=round((at - known.since).total_seconds(), 1))
-    if not known.agreed:
+        comment = failure.message
+        return _conclude(local, "not ready to take part", at, failure, comment=comment)
+    seconds = (at - preparation.since).total_seconds()
+    local = local.noted(at, "images fetched", seconds=round(seconds, 1))
+    if not preparation.agreed:
         return local  # a person has still to decide
     by = local.approval.by if local.approval else ""
-    return _concluded(local, "approved" if by else "ready to take part", at, by=by)
+    event = "approved" if by else "ready to take part"
+    return _conclude(local, event, at, by=by)
 
 
 def awaited_only_images(local: LocalJob) -> bool:
     """Whether the job waits, or waited, for its images and not for a person."""
-    known = local.preparation
-    return known is not None and known.agreed and (local.approval is None or not local.approval.by)
+    if local.preparation is None or not local.preparation.agreed:
+        return False
+    return local.approval is None or not local.approval.by
 
 
-# The scheduling node's side: nodes that need an approval before they take part in a job.
-
-DEADLINE = 86_400.0
-"""seconds for a node that does not report how long it may take"""
+# ---------------------------------------------------------------- the scheduling node's side
 
 
 @dataclass(frozen=True)
@@ -461,7 +545,9 @@ class ApprovalReported:
     @property
     def status(self) -> JobStatus:
         """READY or REJECTED."""
-        return JobStatus.READY if self.failure is None else JobStatus.REJECTED
+        if self.failure is None:
+            return JobStatus.READY
+        return JobStatus.REJECTED
 
 
 def record_condition(
@@ -474,59 +560,66 @@ def record_condition(
     record = job.nodes[node]
     if job.status is not JobStatus.PENDING:
         return job
-    if record.consent is not None:  # its decision came before its response
-        agreed = acceptance.asked_only and record.consent.status is JobStatus.READY
-        return job.with_node(replace(record, create=Call())) if agreed else job
-    seconds = DEADLINE if acceptance.within is None else acceptance.within
-    until = at + timedelta(seconds=min(max(seconds, 0.0), 100 * DEADLINE) + GRACE)
-    consent = Consent(at, until, asked_only=acceptance.asked_only, waits_for=acceptance.waits_for)
-    job, by = job.with_node(replace(record, consent=consent)), consent.decides_by.isoformat()
+    if record.consent is not None:  # the decision came before the response
+        is_agreed = record.consent.status is JobStatus.READY
+        if acceptance.asked_only and is_agreed:
+            return job.with_node(replace(record, create=Call()))
+        return job
+    consent = _consent(acceptance, at)
+    job = job.with_node(replace(record, consent=consent))
+    until = consent.decides_by.isoformat()
     if acceptance.waits_for:
-        return job.noted(
-            at, "waits for a node to be ready", node, until=by, message=acceptance.waits_for
-        )
-    return job.noted(at, "waits for approval", node, until=by)
+        text = acceptance.waits_for
+        return job.noted(at, "waits for a node to be ready", node, until=until, message=text)
+    return job.noted(at, "waits for approval", node, until=until)
+
+
+def _consent(acceptance: Acceptance, at: datetime) -> Consent:
+    seconds = acceptance.within
+    if seconds is None:
+        seconds = DEADLINE
+    seconds = min(max(seconds, 0.0), _MAX_DEADLINE)
+    return Consent(
+        at,
+        at + timedelta(seconds=seconds + GRACE),
+        asked_only=acceptance.asked_only,
+        waits_for=acceptance.waits_for,
+    )
 
 
 def record_confirmation(job: Job, event: ApprovalReported) -> Job:
     """Record a node's decision. It counts once, while the job is PENDING; anything else is only noted."""
     record = job.nodes[event.node]
-    known, failure = record.consent, event.failure
-    if known is not None and known.status is event.status:
+    consent = record.consent or Consent(event.at, event.at)
+    if record.consent is not None and consent.status is event.status:
         return job
-    over = job.status is not JobStatus.PENDING or job.ending is not None
-    if over or (known is not None and known.status is not JobStatus.PENDING):
+    is_decided = consent.status is not JobStatus.PENDING
+    if is_decided or job.status is not JobStatus.PENDING or job.ending is not None:
         return job.noted(event.at, "late response ignored", event.node, status=event.status)
-    consent = replace(known or Consent(event.at, event.at), status=event.status)
-    create = record.create
+    consent = replace(consent, status=event.status)
+    record = replace(record, consent=consent, unreachable_since=None)
+    failure = event.failure
     if failure is not None:
         create = replace(
-            create,
+            record.create,
             state=CallState.REFUSED,
             reason=failure.reason,
             message=failure.message,
         )
-    elif consent.asked_only:
-        consent, create = replace(consent, asked_only=False), Call()  # only now it is created there
-    job = job.with_node(
-        replace(
-            record,
-            consent=consent,
-            create=create,
-            unreachable_since=None,
-        )
-    )
-    detail = failure.as_dict() if failure else {}
-    return job.noted(event.at, "rejected" if failure else "approved", event.node, **detail)
+        job = job.with_node(replace(record, create=create))
+        return job.noted(event.at, "rejected", event.node, **failure.as_dict())
+    if consent.asked_only:  # it is created there only now
+        record = replace(record, consent=replace(consent, asked_only=False), create=Call())
+    return job.with_node(record).noted(event.at, "approved", event.node)
 
 
 def contradicts(job: Job, event: ApprovalReported) -> str:
-    """Return why a decision is too late; empty where it counts, or repeats the earlier one."""
-    known = job.nodes[event.node].consent
-    if known is not None and known.status is event.status:
+    """Return why a decision is too late; empty if it counts, or repeats the earlier one."""
+    consent = job.nodes[event.node].consent
+    if consent is not None and consent.status is event.status:
         return ""
-    if known is not None and known.status is not JobStatus.PENDING:
-        return f"node {event.node} has answered {known.status} before"
+    if consent is not None and consent.status is not JobStatus.PENDING:
+        return f"node {event.node} has answered {consent.status} before"
     if ended(JOB, job.status) or job.ending is not None:
         return "the job has ended, or is about to"
     if job.status is not JobStatus.PENDING and event.failure is not None:
@@ -539,41 +632,14 @@ def record_silence(
     node: NodeId,
     now: datetime,
 ) -> Job:
-    """Count a node that never reported its decision as one that refused."""
+    """Record that a node never reported its decision, which counts as a refusal."""
     record = job.nodes[node]
-    assert record.consent is not None  # else nothing is due
-    words = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
-    # it has accepted the job all the same, and is to be stopped
-    create = replace(record.create, reason=TIMEOUT, message=words)
+    assert record.consent is not None  # otherwise nothing is due
+    text = f"{node} was asked at {moment(record.consent.asked_at)} and has not decided"
     record = replace(
-        record, consent=replace(record.consent, status=JobStatus.REJECTED), create=create
+        record,
+        consent=replace(record.consent, status=JobStatus.REJECTED),
+        # The node has accepted the job, so the call stays successful and a stop is sent.
+        create=replace(record.create, reason=TIMEOUT, message=text),
     )
-    return job.with_node(record).noted(now, "approval timed out", node, message=words)
-
-
-# Rules that never count.
-
-
-def ineffective_rules(policy: Policy) -> Iterator[tuple[int, str, str]]:
-    """Yield the number of each rule that never counts, why, and what to do."""
-    for number, rule in enumerate(policy.rules):
-        earlier = next(
-            (i for i, other in enumerate(policy.rules[:number]) if _covers(other, rule)), None
-        )
-        if earlier is not None:
-            why = f"approval.rules[{earlier}] comes first and matches all that it matches"
-            yield number, why, "put it before that rule, or remove it"
-        elif rule.decide is Verdict.REJECT or any(
-            r.decide is Verdict.REJECT for r in policy.rules[number + 1 :]
-        ):
-            continue  # what it matches is kept from a later refusal
-        elif policy.mode is Mode.OFF:
-            why = f"{rule.decide} changes nothing while approval.mode is off"
-            yield number, why, "set approval.mode: rules, or remove it"
-        elif rule.command == START:
-            why = f"{rule.decide} changes nothing about a start, of which only a reject counts"
-            yield number, why, "write decide: reject or another command, or remove it"
-
-
-def _covers(one: Rule, other: Rule) -> bool:
-    return all(getattr(one, name) in ("*", getattr(other, name)) for name in _PATTERNS)
+    return job.with_node(record).noted(now, "approval timed out", node, message=text)

@@ -387,7 +387,7 @@ class Admission:
             for piece in () if own else wanted:
                 if barred := self._rules.peers.barred(piece.source, piece.component):
                     return Verdict.REJECT, barred
-            found, text = approval.judge(self._rules.policy, wanted, own=own or source != asks)
+            found, text = approval.judge(self._rules.policy, wanted, is_own=own or source != asks)
             if found is Verdict.REJECT:
                 return found, text
             if found is Verdict.ASK and verdict is Verdict.APPROVE:

@@ -939,7 +939,7 @@ _REQUESTS = ("accepted", "refused", "not answered")
 _EVENTS = {
     "noted": 1,
     "Note": 1,
-    "_concluded": 1,
+    "_conclude": 1,
     "_return": 2,
     "_asked": 1,
 }

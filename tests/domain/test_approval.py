@@ -247,9 +247,9 @@ def test_what_holds_without_a_rule(
     own: bool,
     verdict: Verdict,
 ):
-    assert judge(Policy(mode), WANTED, own=own)[0] is verdict
+    assert judge(Policy(mode), WANTED, is_own=own)[0] is verdict
     forbidden = Policy(mode, rules=(Rule(REJECT, component="*/LR"),))
-    assert judge(forbidden, WANTED, own=own)[0] is REJECT
+    assert judge(forbidden, WANTED, is_own=own)[0] is REJECT
 
 
 @pytest.mark.parametrize(
