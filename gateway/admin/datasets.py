@@ -25,7 +25,7 @@ from gateway.admin.deps import (
     shape,
 )
 from gateway.admin.outputs import DOWNLOAD, MOST_ROWS, IfRange, Range, WantDigest, download, preview
-from gateway.data.datasets import Datasets
+from gateway.data.datasets import Datasets, UnregisteredTables
 from gateway.data.outputs import Column
 from gateway.data.parquet import PARQUET
 from gateway.data.registration import Registration, warnings_of
@@ -102,8 +102,16 @@ def _editable(one: Dataset) -> dict[str, Any]:
     }
 
 
+def _key(dataset: Dataset) -> tuple[str, str]:
+    return dataset.namespace, dataset.name
+
+
 def _id(one: Dataset) -> Address:
     return Address(one.namespace, one.name)
+
+
+def _url(table: Dataset | Address) -> str:
+    return f"/api/v1/datasets/{quote(table.namespace, safe='')}/{quote(table.name, safe='')}"
 
 
 _COUNTED = Annotated[int | None, Field(description="rows; null: not counted")]
@@ -123,11 +131,24 @@ _brief = View(
     disabled=bool,
     description=str,
     created_at=(datetime, lambda one: one.created_at.astimezone(UTC)),
-    url=(
-        str,
-        lambda one: f"/api/v1/datasets/{quote(one.namespace, safe='')}/{quote(one.name, safe='')}",
-    ),
+    url=(str, _url),
 )
+_unregistered = View(
+    "UnregisteredTable",
+    dataset_id=str,
+    namespace=str,
+    name=str,
+    storage=(_STORAGE, lambda table: table.storage or FILE),
+    url=(str, _url),
+)
+_UNREGISTERED = Annotated[
+    list[_unregistered.model],  # type: ignore[name-defined]
+    Field(description="tables that other programs left in the node's storages; on the first page"),
+]
+_NOTES = Annotated[
+    list[str],
+    Field(description="storages that do not answer, or hold more tables than are listed"),
+]
 _DEFAULT = Annotated[str, Field(description="what holds for a dataset that was never granted")]
 _CHANGED = Annotated[
     str, Field(description="what became of the files of a registered table; empty: nothing")
@@ -272,17 +293,24 @@ def router(
         "GET",
         "/datasets",
         "Datasets of this node, by namespace and name",
-        paged("datasets", _brief.model),
+        paged("datasets", _brief.model, unregistered=_UNREGISTERED, warnings=_NOTES),
     )
     def listed(
         namespace: Annotated[str | None, Query(description="only of this namespace")] = None,
+        unregistered: Annotated[
+            bool, Query(description="also tables that other programs left in the storages")
+        ] = True,
         after: AfterText = "",
         limit: Limit = 100,
     ) -> Response:
-        found = [one for one in datasets.list() if namespace in (None, one.namespace)]
-        return Reply(
-            page_of("datasets", found, lambda one: (one.namespace, one.name), after, limit, _brief)
-        )
+        """The first page also has the tables in the storages that nobody uploaded or registered."""
+        records = [dataset for dataset in datasets.list() if namespace in (None, dataset.namespace)]
+        page = page_of("datasets", records, _key, after, limit, _brief)
+        found = UnregisteredTables([], [])
+        if unregistered and not after:
+            found = datasets.find_unregistered(namespace or "")
+        tables = [_unregistered(table) for table in found.tables]
+        return Reply({**page, "unregistered": tables, "warnings": found.notes})
 
     @paths(
         "POST",

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -243,7 +243,7 @@ def list_datasets(
     namespace: Annotated[str, typer.Option(help="Only of this namespace.")] = "",
     **page: Any,
 ) -> Output:
-    """List the datasets that were uploaded here."""
+    """List the datasets that were uploaded here, and tables that other programs left in the storages."""
     response = node.get("/api/v1/datasets", namespace=namespace, **page)
     yield response
     columns: Columns = {
@@ -257,6 +257,14 @@ def list_datasets(
         "description": "description",
     }
     listing(response, "datasets", "dataset", columns)
+    if response.get("unregistered"):
+        _print_unregistered(response["unregistered"])
+    warn(response.get("warnings", []))
+
+
+def _print_unregistered(tables: Sequence[Mapping[str, Any]]) -> None:
+    rows = [[entry["dataset_id"], entry["storage"]] for entry in tables]
+    table("left in the storage, not registered", ["dataset", "storage"], rows)
 
 
 @command(commands, "show", "experiment#breast_hetero_guest")
@@ -339,21 +347,13 @@ def edit(
 
     A table of several partitions is divided by its match id, and keeps it.
     """
-    change: dict[str, Any] = {}
-    if match_id is not None:
-        change["match_id_name"] = match_id
-    if label is not None:
-        change["label_name"] = label
-    if description is not None:
-        change["description"] = description
-    if meta is not None:
-        try:
-            new_meta = json.loads(meta)
-        except (ValueError, RecursionError):
-            text = f"--meta must be a JSON object (got {meta!r})"
-            raise CallFailed(text, EXIT_BAD_INPUT) from None
-        if new_meta is not None:
-            change["meta"] = new_meta
+    values = {
+        "match_id_name": match_id,
+        "label_name": label,
+        "description": description,
+        "meta": _parse_meta(meta),
+    }
+    change = {key: value for key, value in values.items() if value is not None}
     if not change:
         text = "nothing to change: give --match-id, --label, --description or --meta"
         raise CallFailed(text, EXIT_BAD_INPUT)
@@ -362,6 +362,17 @@ def edit(
     new_match_id = response["match_id_name"] or "none"
     new_label = response["label_name"] or "none"
     say(f"changed {dataset}: match id {new_match_id}, label {new_label}")
+
+
+def _parse_meta(text: str | None) -> Any:
+    """Parse the value of ``--meta``; None without the option. Raises `CallFailed`."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        message = f"--meta must be a JSON object (got {text!r})"
+        raise CallFailed(message, EXIT_BAD_INPUT) from None
 
 
 @command(commands, "preview", "experiment#breast_hetero_guest --rows 5")

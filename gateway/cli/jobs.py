@@ -170,7 +170,7 @@ def _dataset_hints(node: Client, job_id: str) -> list[str]:
         dataset_ids = dict.fromkeys(re.findall(_DATASET_ID, str(failure.get("message"))))
         if not dataset_ids or failure.get("node") != job["scheduler"]:
             return []
-        page = node.get("/api/v1/datasets", limit=1000)
+        page = node.get("/api/v1/datasets", unregistered="false", limit=1000)
     except CallFailed:  # the refusal is printed all the same
         return []
     existing = [dataset["dataset_id"] for dataset in page["datasets"]]

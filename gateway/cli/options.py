@@ -57,7 +57,9 @@ def _names(
 _jobs = _names("/api/v1/jobs", lambda found: (job["job_id"] for job in found["jobs"]))
 nodes = _names("/api/v1/routes", lambda found: (route["node"] for route in found["routes"]))
 datasets = _names(
-    "/api/v1/datasets", lambda found: (one["dataset_id"] for one in found["datasets"])
+    "/api/v1/datasets",
+    lambda found: (one["dataset_id"] for one in found["datasets"]),
+    unregistered="false",
 )
 providers = _names(
     "/api/v1/providers", lambda found: (one["provider_name"] for one in found["providers"])

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -13,11 +15,14 @@ import structlog
 from gateway.data.file_storage import FileStorage, Staging
 from gateway.data.remote_storage import FILE, SAMPLE_SECONDS, Remote, RemoteStorage
 from gateway.data.storage import Parts, Storage, Stored, wrong_names
+from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.problems import Problem
 from gateway.domain.run import Address, Run
 from gateway.errors import GatewayError, Invalid, NotFound, StorageFailed
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 _SECONDS = 2.0
@@ -39,7 +44,7 @@ class Storages(Storage):
         self.remotes: Mapping[str, RemoteStorage] = {
             one.name: RemoteStorage(one) for one in remotes
         }
-        self._places: Mapping[str, Storage] = {**self.remotes, "": folder}
+        self._places: Mapping[str, FileStorage | RemoteStorage] = {**self.remotes, "": folder}
         self.stand_in = stand_in
         self._asked: dict[str, Future[None]] = {}
         """the last question to each, which one that hangs is not asked again meanwhile"""
@@ -94,12 +99,7 @@ class Storages(Storage):
         with self._asking:
             for name, storage in self.remotes.items():
                 if name not in self._asked or self._asked[name].done():
-                    self._asked[name] = answer = Future[None]()
-                    threading.Thread(
-                        target=_ask,
-                        args=(storage.check_answers, answer),
-                        daemon=True,
-                    ).start()
+                    self._asked[name] = _in_background(storage.check_answers)
             asked = dict(self._asked)
         wait(asked.values(), seconds)
         found = {}
@@ -161,14 +161,8 @@ class Storages(Storage):
             return gone
         if (meant := at.meaning(words)) is not None:
             return meant
-        answer = Future[None]()
-        threading.Thread(
-            target=_ask,
-            args=(at.check, answer),
-            daemon=True,
-        ).start()
         try:
-            answer.result(SAMPLE_SECONDS)
+            _in_background(at.check).result(SAMPLE_SECONDS)
         except TimeoutError:
             return at.slow(SAMPLE_SECONDS)
         except GatewayError as error:
@@ -214,6 +208,26 @@ class Storages(Storage):
                 )
         return found
 
+    def find_tables(
+        self, search: TableSearch
+    ) -> tuple[Mapping[str, TableListing], Mapping[str, StorageFailed]]:
+        """Search all storages at the same time; return the listings and the failures by storage."""
+        failures = self.failures(search.seconds)
+        searches = {}
+        for name, storage in self._places.items():
+            if name not in failures:
+                searches[name] = _in_background(partial(storage.find_tables, search))
+        wait(searches.values(), 2 * search.seconds)
+        listings = {}
+        for name, future in searches.items():
+            try:
+                listings[name] = future.result(0)
+            except TimeoutError:
+                listings[name] = TableListing([], is_complete=False)
+            except StorageFailed as error:
+                failures[name] = error
+        return listings, failures
+
     def staging(self) -> Staging:
         """Begin a write on the node's own disk, wherever it is going."""
         return self.folder.staging()
@@ -251,9 +265,15 @@ class Storages(Storage):
             place.copy(source, target)
 
 
-def _ask(question: Callable[[], None], answer: "Future[None]") -> None:
-    try:
-        question()
-        answer.set_result(None)
-    except BaseException as error:  # raised to the caller
-        answer.set_exception(error)
+def _in_background(work: Callable[[], T]) -> "Future[T]":
+    """Call a function on a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised to the caller
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
@@ -22,20 +22,33 @@ from gateway.data.registration import (
     change,
     check_ids,
     dataset_at,
+    is_of_jobs,
     overlap,
     shown_place,
 )
+from gateway.data.remote_storage import FILE
 from gateway.data.server_files import open_below
 from gateway.data.storage import METADATA, taken
 from gateway.data.table_format import BLOCK
 from gateway.data.table_reader import Findings
+from gateway.data.table_search import TableSearch
 from gateway.data.upload import Edit, Reception, Source, Upload, storage_errors, write_table
 from gateway.domain.datasets import Dataset, DatasetRepository
 from gateway.domain.run import Address
 from gateway.errors import Conflict, GatewayError, NotAllowed, NotFound, StorageFailed
 
 MAX_USERS_NAMED = 5  # jobs named in the refusal of a dataset in use
+MAX_UNREGISTERED = 1000  # unregistered tables listed of one storage
+SEARCH_SECONDS = 2.0  # for finding them in a storage
 _SPECIAL_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class UnregisteredTables:
+    """Tables in the storages without a record."""
+
+    tables: Sequence[Address]
+    notes: Sequence[str]  # storages that did not answer or hold more tables than are listed
 
 
 class Datasets:
@@ -338,8 +351,39 @@ class Datasets:
         return _with_switches_of(record, stored)
 
     def list(self) -> list[Dataset]:
-        """Return every uploaded dataset, by namespace and name."""
+        """Return every uploaded or registered dataset, by namespace and name."""
         return self._repository.list()
+
+    def find_unregistered(
+        self,
+        namespace: str = "",
+        max_tables: int = MAX_UNREGISTERED,
+        seconds: float = SEARCH_SECONDS,
+    ) -> "UnregisteredTables":
+        """Search the storages for tables that other programs left; outputs of jobs do not count.
+
+        ``namespace``: only in this one. ``max_tables`` and ``seconds`` bound the search of each storage.
+        """
+        records = self.list()
+        places = {record.address for record in records}
+        ids = {record.dataset_id for record in records}
+
+        def is_registered(address: Address) -> bool:
+            return address in places or address.dataset_id in ids
+
+        search = TableSearch(namespace, is_of_jobs, is_registered, max_tables, seconds)
+        listings, failures = self._storage.find_tables(search)
+        tables: list[Address] = []
+        notes = []
+        for storage, listing in listings.items():
+            tables += listing.addresses
+            if not listing.is_complete:
+                notes.append(
+                    f"storage {storage or FILE} may hold more tables than are listed: ask for one namespace"
+                )
+        tables.sort(key=lambda table: (table.namespace, table.name, table.storage))
+        notes += [failure.message for failure in failures.values()]
+        return UnregisteredTables(tables, notes)
 
     def _read_metadata(self, address: Address, place: Address) -> Dataset | None:
         """Return the dataset that lies at a place; None if there is none."""

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import stat
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from gateway.data.storage import (
     missing,
     taken,
 )
+from gateway.data.table_search import TableListing, TableSearch
 from gateway.domain.run import Address
 from gateway.errors import NotFound
 
@@ -250,6 +252,35 @@ class FileStorage(Storage):
 
     def namespaces(self) -> set[str]:
         return {path.name for path in self.root.glob("[!.]*")}
+
+    def find_tables(self, search: TableSearch) -> TableListing:
+        """Search for tables; folders that this process may not read count as empty."""
+        deadline = search.deadline()
+        tables: list[Address] = []
+        for address in self._candidates(search):
+            if time.monotonic() > deadline:
+                return TableListing(tables, is_complete=False)
+            if not search.accepts(address) or not self._holds_table(address):
+                continue
+            if len(tables) == search.max_tables:
+                return TableListing(tables, is_complete=False)
+            tables.append(address)
+        return TableListing(tables, is_complete=True)
+
+    def _candidates(self, search: TableSearch) -> Iterator[Address]:
+        for namespace in sorted(self.namespaces()):
+            if not search.accepts_namespace(namespace):
+                continue
+            names = []
+            with suppress(OSError):
+                names = self.names(namespace)
+            for name in names:
+                yield Address(namespace, name)
+
+    def _holds_table(self, address: Address) -> bool:
+        with suppress(OSError):
+            return self.exists(address)
+        return False
 
     def open_file(
         self,

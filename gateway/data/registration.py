@@ -45,6 +45,8 @@ FOLDER = "folder"
 CSV = "csv"
 _OUTPUT = re.compile(r"^[^/]+-(guest|host|arbiter)-\d+$")
 """the namespace of what a job left"""
+_IMPORTED_MODEL = re.compile(r"^model-[0-9a-f]{32}$")
+"""the namespace of a model from another node's archive"""
 _SAMPLE = 1024 * 1024
 """bytes of the first file that show the types of columns where not all is read"""
 _FORM = Format(UTF8, ",")
@@ -82,6 +84,11 @@ class Registration(BaseModel):
     def all_meta(self) -> dict[str, Any]:
         """Return its metadata with the names of its columns."""
         return with_names(self.meta, self.label_name, self.match_id_name)
+
+
+def is_of_jobs(namespace: str) -> bool:
+    """Return whether a namespace is that of a job's outputs or an imported model."""
+    return bool(_OUTPUT.search(namespace) or _IMPORTED_MODEL.search(namespace))
 
 
 def dataset_at(

@@ -12,17 +12,18 @@ import socket
 import ssl
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import certifi
 import structlog
-from opendal import Operator, exceptions
+from opendal import AsyncOperator, Operator, exceptions
 from opendal.layers import RetryLayer, TimeoutLayer
 
 from gateway.data.file_storage import Staging
@@ -38,6 +39,7 @@ from gateway.data.storage import (
     missing,
     taken,
 )
+from gateway.data.table_search import FIRST_PARTITION, TableListing, TableSearch
 from gateway.domain.run import Address
 from gateway.errors import GatewayError, StorageAway, StorageFailed
 
@@ -84,6 +86,7 @@ _NO_OBJECT = ".addressing"
 PIECE = 5 * 1024 * 1024
 """bytes that are sent in one piece, but for the last: the least that S3 takes, and it takes 10,000 of them"""
 _AT_ONCE = 2
+_CHECKS_AT_ONCE = 32  # requests in flight while tables are searched for
 _MOST_OPEN = 4
 """files that are sent while they are written; of each the library keeps a piece in memory"""
 _FAILURES: Any = tuple(kind for kind in vars(exceptions).values() if isinstance(kind, type))
@@ -257,6 +260,43 @@ class RemoteStorage(Storage):
 
     def namespaces(self) -> set[str]:
         return set(self._listed(""))
+
+    def find_tables(self, search: TableSearch) -> TableListing:
+        """Search for tables. Raises `StorageFailed`."""
+        with self._named():
+            return asyncio.run(self._find_tables(search))
+
+    async def _find_tables(self, search: TableSearch) -> TableListing:
+        operator = self._at().to_async_operator()
+        tables: list[Address] = []
+        try:
+            async with asyncio.timeout(search.seconds):
+                async for candidates in self._candidates(operator, search):
+                    checks = (_holds_table(operator, address) for address in candidates)
+                    are_tables = await asyncio.gather(*checks)
+                    tables += compress(candidates, are_tables)
+                    if len(tables) > search.max_tables:
+                        return TableListing(tables[: search.max_tables], is_complete=False)
+        except TimeoutError:
+            return TableListing(tables, is_complete=False)
+        return TableListing(tables, is_complete=True)
+
+    async def _candidates(
+        self, operator: AsyncOperator, search: TableSearch
+    ) -> AsyncIterator[list[Address]]:
+        """Yield the folders that may be tables, in batches to check at the same time."""
+        async for namespace in _folders(operator, ""):
+            if not search.accepts_namespace(namespace):
+                continue
+            batch = []
+            async for name in _folders(operator, f"{namespace}/"):
+                address = Address(namespace, name, self.remote.name)
+                if search.accepts(address):
+                    batch.append(address)
+                if len(batch) == _CHECKS_AT_ONCE:
+                    yield batch
+                    batch = []
+            yield batch
 
     def _listed(self, folder: str) -> dict[str, Stored | None]:
         """Return what lies in a folder, the folders in it with None; empty where there is none."""
@@ -601,6 +641,25 @@ class RemoteParts:
 
     def _path(self, number: int) -> Path:
         return self._scratch / f"{PARTITION}{number}"
+
+
+async def _folders(operator: AsyncOperator, folder: str) -> AsyncIterator[str]:
+    """Yield the names of the folders in a folder; none if it does not exist."""
+    try:
+        async for entry in await operator.list(folder):
+            name = entry.path.removeprefix(folder)
+            if name.endswith("/") and name != "/":  # HDFS lists its own root, too
+                yield name.removesuffix("/")
+    except exceptions.NotFound:
+        return
+
+
+async def _holds_table(operator: AsyncOperator, address: Address) -> bool:
+    try:
+        about = await operator.stat(f"{address.namespace}/{address.name}/{FIRST_PARTITION}")
+    except exceptions.NotFound:
+        return False
+    return bool(about.is_file)
 
 
 def _stored(name: str, about: Any) -> Stored:

@@ -424,6 +424,38 @@ def test_names_are_offered_to_the_shell(node: Gateway, monkeypatch: pytest.Monke
     assert CliRunner().invoke(app, [], prog_name="bfia-gateway").stdout.strip() == ""
 
 
+def test_a_table_that_another_program_left_is_listed(node: Gateway):
+    for namespace in ("upload", "job-1-guest-0"):
+        folder = node.storage.root / namespace / "guest"
+        folder.mkdir(parents=True)
+        (folder / "data_0").write_bytes(b"\x1f\x8b")
+    page = call(node, "GET", "/api/v1/datasets").json()
+    (table,) = page["unregistered"]
+    assert table == {
+        "dataset_id": "upload#guest",
+        "namespace": "upload",
+        "name": "guest",
+        "storage": "file",
+        "url": "/api/v1/datasets/upload/guest",
+    }
+    assert call(node, "GET", table["url"]).json()["origin"] == ""
+    (dataset,) = page["datasets"]
+    assert dataset["dataset_id"] == NAME
+    printed = cli(node, "list").stdout
+    assert "left in the storage, not registered" in printed
+    assert "upload#guest" in printed
+
+
+@pytest.mark.parametrize("query", ["unregistered=false", "namespace=ns", "after=ns~t"])
+def test_unregistered_tables_are_listed_once_and_on_request(node: Gateway, query: str):
+    folder = node.storage.root / "upload" / "once"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data_0").write_bytes(b"\x1f\x8b")
+    page = call(node, "GET", f"/api/v1/datasets?{query}").json()
+    assert page["unregistered"] == []
+    assert page["warnings"] == []
+
+
 PLACED = "/api/v1/datasets/ns/placed"
 
 

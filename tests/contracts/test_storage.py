@@ -1,5 +1,6 @@
 """What every storage does alike: the node's folder, S3 and HDFS, on real servers."""
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -19,8 +20,10 @@ import pytest
 
 from gateway.data import remote_storage
 from gateway.data.combined_storage import Storages
+from gateway.data.datasets import Datasets
 from gateway.data.file_storage import FOLDER, FileStorage, clear_leftover, leftovers
 from gateway.data.remote_storage import Remote
+from gateway.domain.datasets import MemoryDatasets
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid, NotFound, StorageAway, StorageFailed, TooLarge
 from tests import storages as real
@@ -204,6 +207,53 @@ def test_what_is_missing_broken_or_too_large_is_named(site: tuple[Storages, Addr
         storage.read_json(address, limit=5)
     with pytest.raises(Invalid):
         storage.files(Address("..", "x", address.storage))
+
+
+def test_tables_of_other_programs_are_found(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    upload_table = replace(address, namespace="upload")
+    job_output = replace(address, namespace="job-1-guest-0")
+    imported_model = replace(address, namespace=f"model-{'0' * 32}")
+    for table in (address, upload_table, job_output, imported_model):
+        put(storage, table, data_0="not a table of ours")
+    put(storage, replace(address, name="no-table"), part_0="a\n1\n")
+    datasets = Datasets(storage, MemoryDatasets())
+    real.upload(datasets, "id\n1\n", replace(address, name="uploaded"))
+    unregistered = datasets.find_unregistered()
+    assert unregistered.tables == [address, upload_table]
+    assert unregistered.notes == []
+    assert datasets.find_unregistered("ns").tables == [address]
+    assert datasets.find_unregistered("../ns").tables == []
+
+
+def test_a_cut_search_for_tables_says_so(site: tuple[Storages, Address]) -> None:
+    storage, address = site
+    for name in ("t1", "t2"):
+        put(storage, replace(address, name=name), data_0="a\n1\n")
+    datasets = Datasets(storage, MemoryDatasets())
+    unregistered = datasets.find_unregistered(max_tables=1)
+    assert len(unregistered.tables) == 1
+    note = f"storage {address.storage or 'file'} may hold more tables than are listed: ask for one namespace"
+    assert unregistered.notes == [note]
+    assert datasets.find_unregistered(seconds=0.0).tables == []
+
+
+@pytest.mark.s3
+def test_unregistered_tables_are_found_on_every_page_of_s3(tmp_path: Path) -> None:
+    with real.bucket() as place:
+        operator = place.operator.to_async_operator()
+
+        async def write(count: int) -> None:
+            writes = (operator.write(f"ns/t{number}/data_0", b"x") for number in range(count))
+            await asyncio.gather(*writes)
+
+        asyncio.run(write(1005))
+        storage = Storages(FileStorage(tmp_path / "storage"), [remote_of(place)])
+        datasets = Datasets(storage, MemoryDatasets())
+        all_tables = datasets.find_unregistered(max_tables=2000, seconds=60)
+        assert len(all_tables.tables) == 1005
+        assert all_tables.notes == []
+        assert len(datasets.find_unregistered(seconds=60).tables) == 1000
 
 
 def test_a_write_over_something_is_refused_unless_said(site: tuple[Storages, Address]) -> None:

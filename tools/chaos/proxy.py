@@ -134,7 +134,7 @@ class Proxy:
         try:
             writer.write(request)
             await writer.drain()
-            answer = await _message(reader)
+            answer = await _message(reader, has_body=not request.startswith(b"HEAD "))
             if answer is None:
                 raise ConnectionResetError
             return answer
@@ -216,14 +216,19 @@ class Proxy:
         return False
 
 
-async def _message(reader: asyncio.StreamReader) -> bytes | None:
-    """Read one request or answer whole; None at the end of the connection."""
+async def _message(reader: asyncio.StreamReader, *, has_body: bool = True) -> bytes | None:
+    """Read one request or answer whole; None at the end of the connection.
+
+    ``has_body``: False for the answer to HEAD, whose headers give the length of a body that does not come.
+    """
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
         if error.partial:
             raise
         return None
+    if not has_body:
+        return head
     length, chunked = 0, False
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")

@@ -99,8 +99,16 @@ class Data(Group[W]):
     @call
     async def list(self, *, namespace: str = "", limit: int = 100) -> Entries[types.Dataset]:
         """Return datasets, at most ``limit``, by their ids."""
+        query = {
+            "namespace": namespace,
+            "unregistered": "false",
+        }
         return await self._list(
-            types.Dataset, path_of("datasets"), "datasets", limit, {"namespace": namespace}
+            types.Dataset,
+            path_of("datasets"),
+            "datasets",
+            limit,
+            query,
         )
 
     @call

@@ -152,7 +152,7 @@ const toYaml = async (given) => (await yaml()).dump(given, { lineWidth: -1, noRe
 /** What jobs can be made of at this node; descriptions are asked for once they are used. */
 async function knownHere(session) {
   const [providers, routes, datasets] = await Promise.all(
-    ["/api/v1/providers?limit=1000", "/api/v1/routes?limit=1000", "/api/v1/datasets?limit=1000"].map(get));
+    ["/api/v1/providers?limit=1000", "/api/v1/routes?limit=1000", "/api/v1/datasets?unregistered=false&limit=1000"].map(get));
   const described = new Map();
   const describe = (provider, version, component) => {
     const at = providers.providers.find((p) => p.name === provider && p.version === version && p.components.includes(component));

@@ -40,7 +40,7 @@ export async function approvalsPage(body, { session, again }) {
 // ---------------------------------------------------------------- data
 
 export async function dataPage(body, { session, again }) {
-  const datasets = await all("/api/v1/datasets", "datasets");
+  const datasets = await all("/api/v1/datasets?unregistered=false", "datasets");
   add(body, h("h1", {}, t("page data")),
     card("", table(["dataset", "rows", "columns", "size", "state", "created"], datasets.map((d) => [
       h("a", { href: `#/data/${segment(d.namespace)}/${segment(d.name)}` }, d.dataset_id), d.count, d.columns, bytes(d.size), badge(d.disabled ? "disabled" : "enabled"), moment(d.created_at)]), "no data")),

@@ -1,0 +1,43 @@
+"""A bounded search of a storage for tables, used to find the ones that nobody registered."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gateway.data.storage import PARTITION, wrong_names
+from gateway.domain.run import Address
+
+FIRST_PARTITION = f"{PARTITION}0"
+
+
+@dataclass(frozen=True)
+class TableSearch:
+    """Filter and bounds of a search."""
+
+    namespace: str  # only in this namespace; empty: in all
+    skips_namespace: Callable[[str], bool]
+    skips: Callable[[Address], bool]
+    max_tables: int
+    seconds: float  # for the whole search of one storage
+
+    def deadline(self) -> float:
+        """Return the end of a search that starts now, as of `time.monotonic`."""
+        return time.monotonic() + self.seconds
+
+    def accepts_namespace(self, namespace: str) -> bool:
+        """Return whether tables of the namespace are searched for."""
+        if self.namespace not in ("", namespace):
+            return False
+        return not self.skips_namespace(namespace)
+
+    def accepts(self, address: Address) -> bool:
+        """Return whether a table at the address belongs to the result."""
+        return not wrong_names(address) and not self.skips(address)
+
+
+@dataclass(frozen=True)
+class TableListing:
+    """The result of a search in one storage."""
+
+    addresses: Sequence[Address]
+    is_complete: bool  # False: cut at the bound of tables or of time
