@@ -120,3 +120,20 @@ def test_the_reasons_of_an_engine_are_in_the_table_of_both_pages():
         assert reasons - set(re.findall(r"\w+", " ".join(listed))) == set(), (
             f"docs/{name} lacks them: add them"
         )
+
+
+def test_a_decision_fits_on_a_page():
+    too_long = [
+        page.name
+        for page in ROOT.glob("docs/adr/0*.md")
+        if len(page.read_text(encoding="utf-8").splitlines()) > 30
+    ]
+    assert too_long == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md"])
+def test_the_first_pages_have_short_lines(page: str):
+    """Tables and diagrams excepted: Markdown cannot wrap a row."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    long_lines = [line for line in lines if len(line) >= 120 and not line.startswith(("|", "  "))]
+    assert long_lines == []

@@ -1,4 +1,4 @@
-"""A first hour in the browser: people at two nodes, from the login to curves of a training."""
+"""A first hour in the browser: users of two nodes, from the login to the curves of a training."""
 
 import json
 import os
@@ -26,7 +26,7 @@ LANGUAGES = ["en-GB", "zh-CN"]
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Two nodes that want a token; at the host a person has to agree to each job."""
+    """Two nodes with tokens; at the host each job needs approval."""
     home = tmp_path_factory.mktemp("console")
     auth = {"mode": "on", "token": OWN}
     with Federation(
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def language() -> str:
-    """What most of the users read; what a page has in each language is asked for by name."""
+    """Chinese, the language of most users; tests of both languages name them."""
     return "zh-CN"
 
 
@@ -60,7 +60,7 @@ def person(
     language: str,
     **more: Any,
 ) -> Page:
-    """Return the console of somebody who has logged in; whatever a page logs as an error fails the test."""
+    """Return the console after a login; an error logged by a page fails the test."""
     context: BrowserContext = browser.new_context(locale=language, **more)
     context.set_default_timeout(60_000)
     page = context.new_page()
@@ -83,8 +83,9 @@ def button(page: Page | Locator, name: str) -> Locator:
 
 
 def keep(page: Page, name: str) -> None:
-    """Keep a picture of a page, where somebody wants to look at it."""
-    if folder := os.environ.get("BFIA_SCREENSHOTS"):
+    """Write a picture of a page into the folder that BFIA_SCREENSHOTS names."""
+    folder = os.environ.get("BFIA_SCREENSHOTS")
+    if folder:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
@@ -322,6 +323,27 @@ def test_curves_grow_while_training_runs(
     expect(lanes.locator(".lane .wait")).to_have_count(1)
     expect(lanes.locator(".lane .busy")).to_have_count(0)
     keep(page, f"failed-{language}")
+
+
+def test_the_picture_of_the_console_shows_an_ended_training(
+    nodes: Federation,
+    browser: Browser,
+):
+    """README's picture, written into the folder that BFIA_SCREENSHOTS names."""
+    body = jobs.quick_job(jobs.GUEST, jobs.HOST)
+    body["config"]["task_params"]["common"]["hetero_secureboost_1"] |= {"num_trees": 12, "tol": 0}
+    job_id = nodes[jobs.GUEST].submit(body)
+    wait_for(lambda: nodes[jobs.HOST].get("/api/v1/approvals")["approvals"])
+    nodes[jobs.HOST].post(f"/api/v1/jobs/{job_id}/approve", {"reason": "agreed"})
+    viewport = {"width": 1240, "height": 960}
+    page = person(browser, nodes[jobs.GUEST], "en-GB", viewport=viewport)
+    page.goto(f"{nodes[jobs.GUEST].operator}/console/#/jobs/{job_id}")
+    expect(page.locator("main .row .badge").first).to_have_text("SUCCEEDED")
+    expect(page.locator("img.plot[alt='train-loss loss']")).to_be_visible()
+    folder = os.environ.get("BFIA_SCREENSHOTS")
+    if folder:
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=f"{folder}/console.png")
 
 
 def test_a_table_is_uploaded_granted_and_revoked(

@@ -1,4 +1,4 @@
-"""What the README and the first hours of a vendor, a platform and an admin tell to type, typed.
+"""What the first node and the first hours of a vendor, a platform and an admin tell to type, typed.
 
 A page's commands run in its order in one shell, in an empty folder. What differs from the page is said here: the
 ports are free ones, the partner's address is that of a real node beside, and a node that is left running goes to
@@ -53,7 +53,9 @@ def commands(block: str) -> list[str]:
     return [c for c in block.replace("\\\n", " ").splitlines() if c.strip()]
 
 
-@pytest.mark.parametrize("page", ["README", "docs/vendor", "docs/platform", "docs/admin"])
+@pytest.mark.parametrize(
+    "page", ["README", "docs/first-node", "docs/vendor", "docs/platform", "docs/admin"]
+)
 def test_both_languages_tell_the_same(page: str):
     english, chinese = (
         [
@@ -229,8 +231,8 @@ def test_first_hour_of_a_vendor_and_then_of_a_platform(pair: Federation):
     assert "SUCCEEDED" in typed(told("platform", names), me.home)
 
 
-def test_one_node_runs_the_example_of_the_readme(tmp_path: Path):
-    shell = blocks("README.md", "sh")
+def test_the_first_node_runs_the_example_job(tmp_path: Path):
+    shell = blocks("docs/first-node.md", "sh")
     ports = dict(zip(("7380", "7381", "7382"), map(str, free_ports(3)), strict=True))
 
     def asked(command: str, job_id: str = "") -> dict[str, Any]:
@@ -252,7 +254,7 @@ def test_one_node_runs_the_example_of_the_readme(tmp_path: Path):
     )
     config = tmp_path / "node.yml"
     assert forks.run([*first[1:], "--engine", "process", "--output", str(config)]).returncode == 0
-    (images,) = (b.strip() for b in blocks("README.md", "yaml") if "unionpay:2.0.0" in b)
+    (images,) = (b.strip() for b in blocks("docs/first-node.md", "yaml") if "unionpay:2.0.0" in b)
     text = re.sub(
         "738[012]", lambda found: ports[found.group()], config.read_text(encoding="utf-8")
     )

@@ -16,7 +16,7 @@ from tests.inprocess import ME, PEER, ask, running
 from tests.trust.agreeing import route
 from tests.trust.test_removing_never_weakens import ADDRESS, KEY, polled
 
-README = ("README.md", "README.zh-CN.md")
+FIRST_NODE = ("docs/first-node.md", "docs/first-node.zh-CN.md")
 
 
 def by_command(node: Gateway, **more: str) -> None:
@@ -47,8 +47,8 @@ def test_the_name_alone_is_no_partner(tmp_path: Path, added: Callable[..., None]
         assert polled(me) == "TASK_UNKNOWN"
 
 
-@pytest.mark.parametrize("page", README)
-def test_the_example_of_the_readme_needs_a_signature(page: str):
+@pytest.mark.parametrize("page", FIRST_NODE)
+def test_the_route_in_the_first_nodes_page_needs_a_signature(page: str):
     text = (ROOT / page).read_text(encoding="utf-8")
     (example,) = (block for block in text.split("```yaml\n")[1:] if block.startswith("JG"))
     (entry,) = parse(example.partition("```")[0]).routes.values()

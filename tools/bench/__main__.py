@@ -1,7 +1,7 @@
 """``make bench``: makespan against bare containers, create_all, the channel, memory. Prints tables in Markdown.
 
 Every ratio compares figures of this one run on this machine; seconds alone say little elsewhere. ``--readme``
-measures what both READMEs show, on a quiet machine, and writes it there.
+measures what both READMEs and docs/performance.md show, on a quiet machine, and writes it there.
 """
 
 import argparse

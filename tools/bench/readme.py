@@ -1,4 +1,4 @@
-"""Writes the figures of one whole run into both READMEs, between their two marks."""
+"""Writes the figures of one whole run into both READMEs and performance pages, between their two marks."""
 
 # ruff: noqa: E501 (the lines of the pages)
 from collections.abc import Mapping, Sequence
@@ -105,6 +105,27 @@ def figures(shown: Shown) -> dict[str, str]:
 
 TEXTS = {
     "README.md": """\
+Ratios of one run on {machine}, against a floor measured in the same run; smaller is
+better. [All figures](docs/performance.md).
+
+| Measured | Floor | Ratio |
+|---|---|---|
+| a job of one task at two nodes (Docker) | the same containers, started bare | {ratio1} |
+| a chain of ten tasks at two nodes (Docker) | the same containers, started bare | {ratio10} |
+| a job next to one of {tasks} tasks | the same job alone | {beside} |
+| a job in a database with {ended} ended jobs | the same job alone | {slower} |
+""",
+    "README.zh-CN.md": """\
+在 {machine} 上一次测得，均为与同一次测量中的基准之比，越小越好。[全部数据](docs/performance.zh-CN.md)。
+
+| 测量对象 | 基准 | 比值 |
+|---|---|---|
+| 两个节点上一个任务的作业（Docker） | 直接启动同样的容器 | {ratio1} |
+| 两个节点上十个任务依次执行（Docker） | 直接启动同样的容器 | {ratio10} |
+| 与 {tasks} 个任务的作业同时运行的小作业 | 单独运行 | {beside} |
+| 数据库中有 {ended} 个已结束作业时的小作业 | 没有这些作业时 | {slower} |
+""",
+    "docs/performance.md": """\
 Measured with `make bench` on {machine}, everything on the same cores; the ratios are to the same containers
 started bare in the same run, both parties in parallel.
 
@@ -132,7 +153,7 @@ started bare in the same run, both parties in parallel.
 posting whole jobs without a pause in {single} at {single_rate}, with 32 clients, for ten seconds, in {many} at {many_rate}. An idle node
 holds {memory}; an upload of {upload} made it grow by {grown}.
 """,
-    "README.zh-CN.md": """\
+    "docs/performance.zh-CN.md": """\
 以下数据由 `make bench` 在 {machine} 上测得，所有进程共用这些核；比值以同一次测量中直接启动同样的容器（双方并行）为基准。
 
 | 两个节点上一个作业的总时长（Docker） | 轮询 | 回调 | 直接调用引擎 API | 比值 |
