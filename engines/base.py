@@ -1,7 +1,7 @@
-"""What every engine offers: start a named run once, inspect it, stop it, save its logs, remove it.
+"""The interface of engines: start a named run once, inspect it, stop it, save its logs, remove it.
 
-A run is identified by its name alone, so that each call may be repeated. Engine objects hold no state of their
-own: after a restart of the gateway, a new one reports the same about the runs of the old one.
+The name alone identifies a run, so each call may be repeated. Engine objects hold no state of their own: after a
+restart of the gateway, a new one reports the same about the runs of the old one.
 """
 
 import hashlib
@@ -14,29 +14,47 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+# What an engine may declare; it refuses anything else with `NotSupported` or omits it from a probe.
+# "network": runs are isolated as `Engine.isolation` reports. "capabilities": Linux capabilities can be granted.
 CAPABILITIES = frozenset({"fractional_cpu", "oom_flag", "network", "mounts", "capabilities"})
-"""What an engine may declare. What it does not, it refuses with `NotSupported` or leaves out of a probe.
 
-``network``: runs are isolated as `Engine.isolation` reports. ``capabilities``: Linux ones can be granted."""
-
+# Bytes of one NAME=value with its closing zero byte: the most that Linux passes to a new program.
 LARGEST_VARIABLE = 128 * 1024
-"""Bytes of one NAME=value with its closing zero byte: what Linux hands to a new program at most."""
 
-NOBODY = "65534:65534"
+# Labels of a run
+NODE = "bfia.node"
+INSTALLATION = "bfia.installation"
+
+# Paths inside a container
 HOME = "/bfia/home"
-"""Where a container sees its home folder."""
-TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"
-_USER = "bfia"
-KILLED = 9
+TEMPORARY = "/tmp"
+SHARED_MEMORY = "/dev/shm"
+
+NOBODY = "65534:65534"  # user and group
+KILLED = 9  # the signal's number
 FIRST_SIGNAL_CODE = 128
+
+# Remedy for a missing image.
+HOW_TO_HAVE_IT = (
+    "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
+    "with its registry under engine.docker.registries)"
+)
+
+# End of a gap that exists only before the first start.
+MADE_AT_START = "the node makes them at its start if it may"
+
+_LAST_SIGNAL = 64
+_USER = "bfia"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
+_RUN_LABEL_PREFIX = "bfia."
+_LONGEST_SAFE_NAME = 48
 
 
 class EngineError(Exception):
     """The engine could not do it. ``reason`` is stable."""
 
     reason = "ENGINE_FAILED"
-    remedy = ""
-    """what to do about it, where that is known here"""
+    remedy = ""  # what the admin can do about it; may be empty
 
     def __init_subclass__(cls, reason: str = "") -> None:
         cls.reason = reason or cls.reason
@@ -46,18 +64,14 @@ class EngineDown(EngineError, reason="ENGINE_DOWN"):
     """The engine does not respond; the state of its runs is unknown."""
 
 
-HOW_TO_HAVE_IT = (
-    "build, pull or load it where the engine runs, or let the gateway fetch it (engine.docker.pull: missing, "
-    "with its registry under engine.docker.registries)"
-)
-"""what to do about a missing image"""
-
-
 class ImageNotFound(EngineError, reason="IMAGE_NOT_FOUND"):
-    """The engine has no such image: ``what`` is missing, and ``remedy`` says what to do."""
+    """The engine has no such image. ``what`` is the message without the remedy."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(f"{what}: {remedy}" if remedy else what)
+        message = what
+        if remedy:
+            message += f": {remedy}"
+        super().__init__(message)
         self.what = what
         self.remedy = remedy
 
@@ -91,7 +105,7 @@ class SignatureUnchecked(EngineError, reason="SIGNATURE_UNCHECKED"):
 
 
 class PortInUse(EngineError, reason="PORT_IN_USE"):
-    """A port of this host that the run needs is taken."""
+    """A port of this host that the run needs is in use."""
 
 
 class CommandNotFound(EngineError, reason="COMMAND_NOT_FOUND"):
@@ -114,55 +128,45 @@ class NotSupported(EngineError, reason="NOT_SUPPORTED"):
 class Limits:
     """The most that a run may use; None: no limit."""
 
-    cpu: float | None = None
-    """cores"""
-    memory: int | None = None
-    """bytes, swap included"""
-    pids: int | None = 512
-    """processes and threads"""
-    gpu: int = 0
-    """whole devices, which no other run has meanwhile"""
+    cpu: float | None = None  # cores
+    memory: int | None = None  # bytes, swap included
+    pids: int | None = 512  # processes and threads
+    gpu: int = 0  # whole devices, for this run alone
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What an engine has for all runs together."""
+    """The resources of an engine."""
 
-    cpu: float
-    """cores"""
-    memory: int
-    """bytes"""
-    gpu: int = 0
-    """whole devices"""
+    cpu: float  # cores
+    memory: int  # bytes
+    gpu: int = 0  # whole devices
+    # Reserved for users other than this node's runs; None if the engine's platform does not tell.
     others: "Capacity | None" = None
-    """what is kept of it for others than this node's runs, as far as the engine's platform tells"""
 
 
 @dataclass(frozen=True)
 class ImageMetadata:
     """An image's metadata."""
 
-    digest: str = ""
-    """identifies its content; empty if the engine has no digest that can be relied on"""
+    digest: str = ""  # identifies its content; empty if the engine has no reliable digest
     labels: Mapping[str, str] = field(default_factory=dict)
+    # ``repository@digest`` of each registry that it was pulled from or pushed to
     repo_digests: tuple[str, ...] = ()
-    """``repository@digest`` of each registry that it was pulled from or pushed to"""
 
 
 @dataclass(frozen=True)
 class Mount:
     """A file or folder that a run sees."""
 
-    source: Path
-    """as the gateway sees it"""
-    target: str
-    """as the run sees it"""
+    source: Path  # on the gateway's side
+    target: str  # in the run
     read_only: bool = True
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What to run, and in which bounds."""
+    """A run to start, with its limits."""
 
     name: str
     image: str
@@ -170,37 +174,27 @@ class LaunchSpec:
     labels: Mapping[str, str]
     limits: Limits = Limits()
     mounts: tuple[Mount, ...] = ()
-    command: tuple[str, ...] | None = None
-    """instead of the image's own command"""
-    digest: str = ""
-    """what `Engine.image_digest` has to return for the image; empty: anything"""
-    capabilities: tuple[str, ...] = ()
-    """Linux capabilities beyond none, such as NET_RAW"""
-    engine: str = ""
-    """name of the engine that is to run it; empty: the main one"""
+    command: tuple[str, ...] | None = None  # None: the image's own command
+    digest: str = ""  # the expected result of `Engine.image_digest`; empty: any
+    capabilities: tuple[str, ...] = ()  # Linux capabilities to grant, such as NET_RAW
+    engine: str = ""  # name of the engine; empty: the main one
+    # Services that the run has to reach: ``host:port``, or ``10.0.8.0/24:port`` for every machine of a range
     reach: tuple[str, ...] = ()
-    """services that it has to reach, ``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
+    # Folders for this run alone, deleted with it, for engines that share no folder with its machine
     private_folders: tuple[str, ...] = ()
-    """folders that it alone sees, for as long as it is there, where no folder is shared with its machine"""
-    reserved: Limits = Limits(pids=None)
-    """what it asked for, which an engine of several machines keeps free for it"""
+    reserved: Limits = Limits(pids=None)  # reserved for the run by engines of several machines
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How an engine of several machines runs what it is asked for."""
+    """How an engine of several machines runs containers."""
 
-    gpu: str = ""
-    """the machines' resource that is their GPUs"""
-    user: str = NOBODY
-    """of containers whose image would run as root"""
+    gpu: str = ""  # the machines' resource that stands for GPUs
+    user: str = NOBODY  # of containers whose image would run as root
     read_only_root: bool = False
-    grace: float = 10.0
-    """seconds between SIGTERM and SIGKILL"""
-    room: int = 64 * 1024 * 1024
-    """bytes that a run may write to each folder that it alone sees"""
-    place_seconds: float = 30.0
-    """the longest that a run waits for a machine with room for it"""
+    grace: float = 10.0  # seconds between SIGTERM and SIGKILL
+    room: int = 64 * 1024 * 1024  # bytes of each private folder of a run
+    place_seconds: float = 30.0  # the longest wait for a machine with room for a run
 
 
 @dataclass(frozen=True)
@@ -208,21 +202,19 @@ class Running:
     """The run was started and has not exited; ``started_at`` may be unknown."""
 
     started_at: datetime | None = None
-    cut_off: bool = False
-    """its container was disconnected from every network"""
+    cut_off: bool = False  # its container was disconnected from every network
 
 
 @dataclass(frozen=True)
 class Exited:
-    """How a run exited. One killed by a signal has the code 128 + signal. Times are in UTC."""
+    """The exit of a run. A run killed by a signal has the code 128 + signal. Times are in UTC."""
 
     code: int
     signal: int | None = None
     oom_killed: bool = False
     started_at: datetime | None = None
     finished_at: datetime | None = None
-    cut_off: bool = False
-    """it failed, and its network or sandbox had been removed"""
+    cut_off: bool = False  # it failed, and its network or sandbox had been removed
 
 
 @dataclass(frozen=True)
@@ -244,7 +236,7 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class Logs:
-    """The output of a run as far as it is kept, in no particular encoding."""
+    """The retained output of a run, in any encoding."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -254,28 +246,18 @@ class Logs:
 class DiskUse:
     """The disk use of a run outside its mounts."""
 
-    size: int = 0
-    """bytes"""
-    files: int = 0
-    """files and folders"""
-
-
-MADE_AT_START = "the node makes them at its start if it may"
-"""how a gap ends that is one only before the first start"""
+    size: int = 0  # bytes
+    files: int = 0  # files and folders
 
 
 @dataclass(frozen=True)
 class Isolation:
     """What a run cannot reach, as far as the engine knows."""
 
-    tasks: bool
-    """the other runs of this node"""
-    host: bool
-    """services of the engine's host, except the gateway's listener for containers"""
-    outside: bool
-    """other machines and the internet"""
-    gaps: tuple[str, ...] = ()
-    """why something does not hold, and what to do about it"""
+    tasks: bool  # the other runs of this node
+    host: bool  # services of the engine's host, except the gateway's listener for containers
+    outside: bool  # other machines and the internet
+    gaps: tuple[str, ...] = ()  # why something is reachable, and the remedy
 
 
 class Watch(Protocol):
@@ -286,7 +268,10 @@ class Watch(Protocol):
 
 
 class Engine(Protocol):
-    """Runs images; derive. Every method may be called from several threads and raises only `EngineError`."""
+    """Runs images. Every method may be called from several threads and raises only `EngineError`.
+
+    Implementations derive from this class and inherit the defaults of optional methods.
+    """
 
     kind: str
     capabilities: frozenset[str]
@@ -335,21 +320,30 @@ class Engine(Protocol):
         """Return the address from which a run's requests come; empty if it has none of its own."""
         return ""
 
-    def disk_use(self, name: str, most: int) -> DiskUse:
-        """Measure what a run has written outside its mounts, as far as known; ``most`` + 1 files are counted."""
+    def disk_use(self, name: str, max_files: int) -> DiskUse:
+        """Measure the files that a run has written outside its mounts, as far as known.
+
+        At most ``max_files`` + 1 files are counted.
+        """
         return DiskUse()
 
     def stop(self, name: str, grace: float) -> None:
-        """Terminate the run, kill it after ``grace`` seconds, return when it has exited. Unknown: no effect."""
+        """Terminate the run, kill it after ``grace`` seconds, return when it has exited.
+
+        No effect for an unknown run.
+        """
 
     def logs(self, name: str, tail: int | None = None) -> Logs:
-        """Return its output so far, of each stream the last ``tail`` bytes. Unknown: empty."""
+        """Return the output so far, the last ``tail`` bytes of each stream; empty for an unknown run."""
 
     def save_logs(self, name: str, directory: Path) -> None:
-        """Write stdout.log and stderr.log into the directory. Unknown: no effect."""
+        """Write stdout.log and stderr.log into the directory. No effect for an unknown run."""
 
     def remove(self, name: str) -> None:
-        """Remove the run with everything that belongs to it, killing it if it runs. Unknown: no effect."""
+        """Remove the run with everything that belongs to it, killing it if it runs.
+
+        No effect for an unknown run.
+        """
 
     def list(self) -> Sequence[ListedRun]:
         """Return the runs of this node and this installation, and of no other."""
@@ -360,8 +354,8 @@ class Engine(Protocol):
         """Call ``on_exit(name)`` soon after each exit, from any thread.
 
         Runs that had exited before are reported first, and a run may be reported more than once. ``on_away`` is
-        called when the engine stops responding, with the name under which runs request it; the watch resumes by
-        itself.
+        called when the engine stops responding, with the engine's name in `LaunchSpec.engine`; the watch resumes
+        by itself.
         """
 
     def close(self) -> None:
@@ -369,16 +363,18 @@ class Engine(Protocol):
 
 
 def signal_of(code: int) -> int | None:
-    """Return the signal that an exit code stands for, as shells and container engines use them."""
+    """Return the signal behind an exit code, as shells and container engines encode it; None if none."""
     signal = code - FIRST_SIGNAL_CODE
-    return signal if 0 < signal <= 64 else None
+    if 0 < signal <= _LAST_SIGNAL:
+        return signal
+    return None
 
 
 def home_variables(home: str, temporary: str) -> dict[str, str]:
     """Return the variables that name a home folder, a folder for temporary files, and a user.
 
-    Runs have an unprivileged user, often one without an entry in ``/etc/passwd``. Libraries that look for a home
-    directory, a cache or a user's name at import would fail without these.
+    Runs have an unprivileged user, often one without an entry in ``/etc/passwd``. Without these variables, libraries
+    that look for a home directory, a cache or a user's name at import would fail.
     """
     return {
         "HOME": home,
@@ -391,50 +387,53 @@ def home_variables(home: str, temporary: str) -> dict[str, str]:
 
 
 def check_launch(spec: LaunchSpec) -> None:
-    """Raise `CreateFailed` with every variable that cannot be passed to a program, or every invalid limit."""
+    """Check a run's name, variables and limits. Raises `CreateFailed` with every invalid variable or limit."""
     if not is_name(spec.name):
         raise CreateFailed(f"{spec.name!r} is not a valid name of a run")
-    if problems := [
-        text for name, value in spec.environment.items() if (text := _wrong_variable(name, value))
-    ]:
+    problems = []
+    for name, value in spec.environment.items():
+        problem = _variable_problem(name, value)
+        if problem:
+            problems.append(problem)
+    if problems:
         raise CreateFailed("environment: " + "; ".join(problems))
-    limits = {
-        "cpu": spec.limits.cpu,
-        "memory": spec.limits.memory,
-        "pids": spec.limits.pids,
-    }
-    wrong = [f"{name} {n}" for name, n in limits.items() if n is not None and not 0 < n < math.inf]
-    if wrong:
-        raise CreateFailed(f"limits: {', '.join(wrong)}: not a number above 0")
+    _check_limits(spec.limits)
 
 
-def _wrong_variable(name: str, value: str) -> str:
+def _variable_problem(name: str, value: str) -> str:
+    """Return why a variable cannot be passed to a program; empty if it can."""
     if not name or "=" in name or "\0" in name:
         return f"{name!r} is not a valid variable name"
     if "\0" in value:
         return f"{name} contains a zero byte"
     try:
-        size = len(name.encode()) + len(value.encode()) + 2
+        size = len(f"{name}={value}\0".encode())
     except UnicodeEncodeError:
         return f"{name} contains characters that UTF-8 cannot express"
-    large = f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible"
-    return large if size > LARGEST_VARIABLE else ""
+    if size > LARGEST_VARIABLE:
+        return f"{name} is {size} bytes with its name, {LARGEST_VARIABLE} are possible"
+    return ""
+
+
+def _check_limits(limits: Limits) -> None:
+    """Raise `CreateFailed` with every invalid limit."""
+    values = {"cpu": limits.cpu, "memory": limits.memory, "pids": limits.pids}
+    invalid = []
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            invalid.append(f"{name} {value}")
+    if invalid:
+        raise CreateFailed(f"limits: {', '.join(invalid)}: not a number above 0")
 
 
 def check_digest(spec: LaunchSpec, digest: str) -> None:
     """Raise `DigestChanged` unless the image is the expected one."""
-    if spec.digest and spec.digest != digest:
-        text = (
-            f"the image {spec.image} is {digest} here, {spec.digest} was approved; "
-            "if it is the right one: bfia-gateway provider approve"
-        )
-        raise DigestChanged(text)
-
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,127}")
-
-NODE = "bfia.node"
-INSTALLATION = "bfia.installation"
+    if spec.digest in ("", digest):
+        return
+    raise DigestChanged(
+        f"the image {spec.image} is {digest} here, {spec.digest} was approved; "
+        "if it is the right one: bfia-gateway provider approve"
+    )
 
 
 def run_name(
@@ -486,14 +485,21 @@ def belongs_to(
 
 
 def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return those labels that say something of a run."""
-    return {name: value for name, value in labels.items() if name.startswith("bfia.")}
+    """Return the labels that describe a run, without those of its image."""
+    return {name: value for name, value in labels.items() if name.startswith(_RUN_LABEL_PREFIX)}
 
 
 def safe_name(prefix: str, node: str) -> str:
     """Return ``prefix-node``, shortened and safe for container engines; distinct nodes stay distinct."""
-    plain = f"{prefix}-{node}"
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in plain)
-    if safe == plain and len(plain) <= 48:
-        return plain
+    name = f"{prefix}-{node}"
+    safe = "".join(_safe_character(character) for character in name)
+    if safe == name and len(name) <= _LONGEST_SAFE_NAME:
+        return name
     return f"{safe[:31]}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+
+
+def _safe_character(character: str) -> str:
+    is_letter_or_digit = character.isascii() and character.isalnum()
+    if is_letter_or_digit or character in "_.-":
+        return character
+    return "_"

@@ -1,6 +1,6 @@
 """Walks, measures and deletes folders that containers filled.
 
-A container may nest folders as deeply as it likes, so nothing here recurses.
+A container may nest folders to any depth, so no function here is recursive.
 """
 
 import errno
@@ -12,44 +12,62 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_BLOCK = 512  # bytes; unit of st_blocks
+_LONGEST_OUTPUT = 500  # characters of rm's output in a message
+
+
+def _ignore(error: OSError) -> None:
+    """Ignore a folder that cannot be read."""
+
 
 def walk(
     top: Path,
-    most: int | None = None,
-    on_error: Callable[[OSError], None] = lambda error: None,
+    max_entries: int | None = None,
+    on_error: Callable[[OSError], None] = _ignore,
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield up to ``most`` entries below a folder, the nearest first, without following links.
+    """Yield the entries below a folder, at most ``max_entries``, the nearest first, without following links.
 
     ``on_error`` receives the error of each folder that cannot be read.
     """
-    folders, left = deque([str(top)]), most
-    while folders and left != 0:
-        found: list[os.DirEntry[str]] = []
-        try:
-            with os.scandir(folders.popleft()) as entries:
-                found.extend(itertools.islice(entries, left))
-        except OSError as error:
-            on_error(error)
-        left = None if left is None else left - len(found)
-        folders.extend(entry.path for entry in found if is_folder(entry))
-        yield from found
+    folders = deque([str(top)])
+    remaining = max_entries
+    while folders and remaining != 0:
+        children = _entries(folders.popleft(), remaining, on_error)
+        if remaining is not None:
+            remaining -= len(children)
+        folders.extend(child.path for child in children if is_folder(child))
+        yield from children
 
 
-def size_below(top: Path, most: int) -> tuple[int, int]:
-    """Return the bytes below a folder, holes included, and the number of its entries; ``most`` + 1 are counted.
+def _entries(
+    folder: str, max_entries: int | None, on_error: Callable[[OSError], None]
+) -> list[os.DirEntry[str]]:
+    """Return the entries of one folder, at most ``max_entries``; those read before an error are returned, too."""
+    children: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            children.extend(itertools.islice(entries, max_entries))
+    except OSError as error:
+        on_error(error)
+    return children
 
-    Raises OSError for folders nested so deeply that no path leads there.
+
+def size_below(top: Path, max_entries: int) -> tuple[int, int]:
+    """Return the bytes below a folder, holes included, and the number of its entries.
+
+    At most ``max_entries`` + 1 entries are counted. Raises OSError for folders nested so deeply that their path is too long.
     """
-    size = count = 0
-    for entry in walk(top, most + 1, _raise_if_too_deep):
+    size = 0
+    count = 0
+    for entry in walk(top, max_entries + 1, _raise_if_too_deep):
         count += 1
         try:
-            found = entry.stat(follow_symlinks=False)
-            size += max(
-                found.st_blocks * 512, found.st_size
-            )  # a hole takes no room until it is read or copied
+            status = entry.stat(follow_symlinks=False)
         except OSError as error:
             _raise_if_too_deep(error)
+        else:
+            # A hole takes no blocks, but does once the file is read or copied.
+            size += max(status.st_blocks * _BLOCK, status.st_size)
     return size, count
 
 
@@ -59,7 +77,7 @@ def _raise_if_too_deep(error: OSError) -> None:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, and not a link to one; False if it is gone."""
+    """Whether an entry is a folder, and not a link to one; False if it no longer exists."""
     return entry.is_dir(follow_symlinks=False)
 
 
@@ -67,18 +85,24 @@ def remove(top: Path) -> None:
     """Delete a folder with everything below it. Raises OSError."""
     try:
         shutil.rmtree(top)
-    except (RecursionError, OSError) as error:
-        if not isinstance(error, RecursionError) and error.errno != errno.EMFILE:
+    except RecursionError as error:
+        _remove_by_command(top, error)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
             raise
-        # nested deeper than `shutil` can follow; rm(1) needs neither a stack nor a descriptor per level
-        done = subprocess.run(
-            ["rm", "-rf", "--", str(top)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise OSError(done.stderr[-500:]) from error
+        _remove_by_command(top, error)
+
+
+def _remove_by_command(top: Path, cause: Exception) -> None:
+    """Delete a folder nested too deeply for `shutil`: rm needs no stack and no descriptor per level."""
+    result = subprocess.run(
+        ["rm", "-rf", "--", str(top)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise OSError(result.stderr[-_LONGEST_OUTPUT:]) from cause
 
 
 def try_to_remove(top: Path) -> None:

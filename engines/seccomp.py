@@ -1,101 +1,128 @@
-"""The system calls that containers may make: those of Docker's default profile, less three kinds.
+"""The system calls that containers may make: Docker's default profile, less three kinds of calls.
 
-An AF_VSOCK socket reaches the hypervisor whatever network a container is in, an AF_ALG socket the kernel's
-cryptography, and io_uring makes calls that no profile sees. ``socketcall``, whose arguments a profile cannot see,
-would make such sockets for 32-bit programs.
+An AF_VSOCK socket reaches the hypervisor from any network, an AF_ALG socket the kernel's cryptography, and io_uring
+makes calls that no profile sees. ``socketcall``, whose arguments a profile cannot see, would create such sockets for
+32-bit programs.
 
 ``python -m engines.seccomp`` prints the profile for a Docker daemon's configuration, and
-``python -m engines.seccomp kubernetes`` that for the machines of a cluster.
+``python -m engines.seccomp kubernetes`` the one for the machines of a cluster.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+Rule = dict[str, Any]
+Profile = dict[str, Any]
+
 _DATA = Path(__file__).with_suffix(".json")
 _ADMIN = "CAP_SYS_ADMIN"
-_ALG = 38
+
+# Socket families: all below AF_ALG are allowed, of the further ones all but AF_VSOCK (40)
+_AF_ALG = 38
 _FAMILIES_ABOVE = (39, 41, 42, 43, 44, 45)
-"""of sockets, without AF_VSOCK, which is 40"""
+_SOCKET_CALLS = ("socket", "socketpair")
+
+# Linux and BSD without options, each also with an older version number; and a query
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""Linux and BSD without options, of each also the form with an older version number; and a query"""
-_NEW_NAMESPACES = 0x7E020000
-"""the flags of ``clone`` that make one"""
-_NOT_PERMITTED, _NO_SUCH_CALL = 1, 38
+
+# The flags of ``clone`` that create a namespace
+_NAMESPACE_FLAGS = 0x7E020000
+
+# Error numbers
+_NOT_PERMITTED = 1
+_NO_SUCH_CALL = 38
+
+# Each architecture with those whose programs it runs, too
 _ARCHITECTURES = {
     "SCMP_ARCH_X86_64": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"],
     "SCMP_ARCH_AARCH64": ["SCMP_ARCH_ARM"],
 }
 
+_DEFAULT_PROFILES = ("default", "builtin", "unconfined")
 
-def docker_profile() -> dict[str, Any]:
-    """Return the profile in Docker's form, where some calls depend on a container's capabilities."""
-    data = json.loads(_DATA.read_text(encoding="ascii"))
-    without_admin = {"excludes": {"caps": [_ADMIN]}}
-    rules = _rules_for_all(data)
-    rules += [{**rule, **without_admin} for rule in _rules_of_clone()]
+
+def docker_profile() -> Profile:
+    """Return the profile in Docker's form, in which some calls depend on a container's capabilities."""
+    data = _read_data()
+    rules = _common_rules(data)
+    for rule in _clone_rules():
+        rules.append({**rule, "excludes": {"caps": [_ADMIN]}})
     for capability, names in data["with a capability"].items():
-        rules.append({**_allowed(names.split()), "includes": {"caps": [capability]}})
-    architectures = [
-        {"architecture": name, "subArchitectures": others}
-        for name, others in _ARCHITECTURES.items()
-    ]
-    return {
-        **_otherwise_refused(),
-        "archMap": architectures,
-        "syscalls": rules,
-    }
+        rules.append({**_allow(names.split()), "includes": {"caps": [capability]}})
+    architectures = []
+    for name, sub_architectures in _ARCHITECTURES.items():
+        architectures.append({"architecture": name, "subArchitectures": sub_architectures})
+    return _profile("archMap", architectures, rules)
 
 
-def cluster_profile() -> dict[str, Any]:
+def cluster_profile() -> Profile:
     """Return the profile in the form of container runtimes, for containers without capabilities."""
-    data = json.loads(_DATA.read_text(encoding="ascii"))
-    architectures = [name for main, others in _ARCHITECTURES.items() for name in (main, *others)]
-    rules = [*_rules_for_all(data), *_rules_of_clone()]
-    return {
-        **_otherwise_refused(),
-        "architectures": architectures,
-        "syscalls": rules,
-    }
+    architectures = []
+    for name, sub_architectures in _ARCHITECTURES.items():
+        architectures += [name, *sub_architectures]
+    rules = [*_common_rules(_read_data()), *_clone_rules()]
+    return _profile("architectures", architectures, rules)
 
 
 def is_replaceable(security_options: Iterable[str]) -> bool:
-    """Whether a daemon that describes itself so applies profiles, and has none that its admin chose."""
+    """Whether a daemon with these security options applies profiles, and has none that its admin chose."""
     for option in security_options:
-        fields = dict(field.partition("=")[::2] for field in option.split(","))
+        fields = dict(_fields(option))
         if fields.get("name") == "seccomp":
-            return fields.get("profile", "default") in ("default", "builtin", "unconfined")
+            return fields.get("profile", "default") in _DEFAULT_PROFILES
     return False
 
 
-def _otherwise_refused() -> dict[str, Any]:
-    return {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": _NOT_PERMITTED}
+def _fields(option: str) -> Iterator[tuple[str, str]]:
+    for field in option.split(","):
+        name, _, value = field.partition("=")
+        yield name, value
 
 
-def _rules_for_all(data: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    # first, and with an error of its own: else it came with the permission for the calls that it stands for
-    rules = [_missing("socketcall")]
-    rules += [_allowed(names.split()) for names in data["always"].values()]
-    # those that may be made, by name: of the value a profile compares 64 bits, and the kernel takes 32
-    rules.append(_allowed(["socket", "socketpair"], _argument("SCMP_CMP_LT", _ALG)))
+def _read_data() -> Mapping[str, Mapping[str, str]]:
+    data: Mapping[str, Mapping[str, str]] = json.loads(_DATA.read_text(encoding="ascii"))
+    return data
+
+
+def _profile(
+    architectures_key: str, architectures: Sequence[Any], rules: Sequence[Rule]
+) -> Profile:
+    """Return a profile that refuses every call without a rule."""
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": _NOT_PERMITTED,
+        architectures_key: architectures,
+        "syscalls": rules,
+    }
+
+
+def _common_rules(data: Mapping[str, Mapping[str, str]]) -> list[Rule]:
+    """Return the rules of both profiles, apart from those for ``clone``."""
+    # First, and with its own error number: otherwise it would be allowed together with the calls that it bundles.
+    rules = [_hide("socketcall")]
+    for names in data["always"].values():
+        rules.append(_allow(names.split()))
+    # The allowed families by number: a profile compares all 64 bits of a value, the kernel only takes 32.
+    rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_LT", _AF_ALG)))
     for family in _FAMILIES_ABOVE:
-        rules.append(_allowed(["socket", "socketpair"], _argument("SCMP_CMP_EQ", family)))
+        rules.append(_allow(_SOCKET_CALLS, _argument("SCMP_CMP_EQ", family)))
     for personality in _PERSONALITIES:
-        rules.append(_allowed(["personality"], _argument("SCMP_CMP_EQ", personality)))
+        rules.append(_allow(["personality"], _argument("SCMP_CMP_EQ", personality)))
     return rules
 
 
-def _rules_of_clone() -> list[dict[str, Any]]:
-    """Return how new processes and threads are made, in no new namespace."""
-    plain = _allowed(["clone"], _argument("SCMP_CMP_MASKED_EQ", _NEW_NAMESPACES))
-    # whose arguments a profile cannot see either
-    return [plain, _missing("clone3")]
+def _clone_rules() -> list[Rule]:
+    """Return the rules for new processes and threads, which may not be in a new namespace."""
+    without_namespace = _argument("SCMP_CMP_MASKED_EQ", _NAMESPACE_FLAGS)
+    # A profile cannot see the arguments of clone3.
+    return [_allow(["clone"], without_namespace), _hide("clone3")]
 
 
-def _missing(name: str) -> dict[str, Any]:
-    """Return a rule by which a call does not exist, so that programs make another one instead."""
+def _hide(name: str) -> Rule:
+    """Return a rule by which a call does not exist, so that programs fall back to another one."""
     return {
         "names": [name],
         "action": "SCMP_ACT_ERRNO",
@@ -103,21 +130,24 @@ def _missing(name: str) -> dict[str, Any]:
     }
 
 
-def _allowed(names: list[str], *arguments: Mapping[str, Any]) -> dict[str, Any]:
-    rule: dict[str, Any] = {"names": names, "action": "SCMP_ACT_ALLOW"}
+def _allow(names: Sequence[str], *arguments: Mapping[str, Any]) -> Rule:
+    rule: Rule = {"names": list(names), "action": "SCMP_ACT_ALLOW"}
     if arguments:
         rule["args"] = list(arguments)
     return rule
 
 
 def _argument(comparison: str, value: int) -> dict[str, Any]:
-    return {
-        "index": 0,
-        "value": value,
-        "op": comparison,
-    }
+    """Return a condition on the first argument of a call."""
+    return {"index": 0, "value": value, "op": comparison}
+
+
+def main() -> None:
+    """Print the profile that the command line names."""
+    is_for_cluster = sys.argv[1:] == ["kubernetes"]
+    profile = cluster_profile() if is_for_cluster else docker_profile()
+    print(json.dumps(profile, indent=1))
 
 
 if __name__ == "__main__":
-    profile = cluster_profile() if sys.argv[1:] == ["kubernetes"] else docker_profile()
-    print(json.dumps(profile, indent=1))
+    main()

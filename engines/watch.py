@@ -1,4 +1,4 @@
-"""Reports exits to subscribers."""
+"""Waits for starts and ends of runs, and reports exits to subscribers."""
 
 import logging
 import threading
@@ -9,58 +9,69 @@ from engines.base import Engine, EngineDown, EngineError, Running
 
 log = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT = 5.0
-"""seconds that closing waits for a call in progress"""
-_LONGEST_WAIT = 5.0
-"""seconds between two looks at an engine that is away"""
+# Seconds beyond its grace for a cluster's run to end: a process may hang in its machine's kernel.
+KILL_SECONDS = 60.0
+
+_CLOSE_TIMEOUT = 5.0  # seconds that closing waits for a call in progress
+_LONGEST_WAIT = 5.0  # seconds between two looks at an engine that does not respond
+_SHORTEST_PAUSE = 0.1  # seconds between two questions to a cluster
+_LONGEST_PAUSE = 1.0
+
+# Called with two flags: the time for finding a machine is over, and the time for the start there is over as well.
+HasStarted = Callable[[bool, bool], bool]
 
 
 def wait_for_start(
     engine: Engine,
     name: str,
-    begun: Callable[[bool, bool], bool],
+    has_started: HasStarted,
     place_seconds: float,
     fetch_seconds: float,
 ) -> None:
-    """Ask until a run of a cluster has begun, ever less often; remove one that will not.
+    """Wait until a cluster's run has started, asking ever less often; remove a run that will not start.
 
-    ``begun`` gets whether the time is over in which a machine is found for it, and that in which it begins there;
-    it raises a kind of `EngineError` for a run that will not, which is raised here. Where it cannot ask, raises
-    `EngineDown`: nothing is known, and to launch the run again goes on with it.
+    ``has_started`` raises a subclass of `EngineError` for a run that will not start, which is raised here. If a
+    question fails, raises `EngineDown`: the state is unknown, and another launch of the run resumes the wait.
     """
-    since, most = time.monotonic(), place_seconds + fetch_seconds
+    started_waiting = time.monotonic()
     try:
-        while not begun((passed := time.monotonic() - since) > place_seconds, passed > most):
-            time.sleep(min(max(0.1, passed / 10), 1.0))
+        while True:
+            waited = time.monotonic() - started_waiting
+            unplaced = waited > place_seconds
+            late = waited > place_seconds + fetch_seconds
+            if has_started(unplaced, late):
+                return
+            time.sleep(min(max(_SHORTEST_PAUSE, waited / 10), _LONGEST_PAUSE))
     except EngineError as error:
-        if type(error) is EngineError:  # it is not about the run: only a question failed
+        if type(error) is EngineError:  # only a question failed; subclasses are about the run
             raise EngineDown(str(error)) from error
         if not isinstance(error, EngineDown):
             engine.remove(name)
         raise
 
 
-KILL_SECONDS = 60.0
-"""beyond its grace, for a run of a cluster to end; a process may hang in its machine's kernel"""
-
-
 def wait_for_end(
     engine: Engine,
     name: str,
-    ask: Callable[[], bool],
+    request_end: Callable[[], bool],
     grace: float,
 ) -> None:
-    """Ask a cluster, until it has heard, to end a run; return when that has ended. Raises `EngineError`."""
-    until, asked = time.monotonic() + grace + KILL_SECONDS, False
+    """Have a cluster end a run, and wait for its end.
+
+    ``request_end`` is repeated until it returns True. Raises `EngineError` if the run survives its kill.
+    """
+    deadline = time.monotonic() + grace + KILL_SECONDS
+    is_requested = False
     while isinstance(engine.probe(name), Running):
-        asked = asked or ask()
-        if time.monotonic() >= until:
+        if not is_requested:
+            is_requested = request_end()
+        if time.monotonic() >= deadline:
             raise EngineError("it still runs, although its machine was asked to kill it")
-        time.sleep(0.1)
+        time.sleep(_SHORTEST_PAUSE)
 
 
 class Subscription:
-    """One subscriber, called with one name after the other; one that fails affects no other."""
+    """One subscriber, called with one name at a time; its failures affect no other subscriber."""
 
     def __init__(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
@@ -71,16 +82,16 @@ class Subscription:
         self._closed = threading.Event()
 
     def report(self, name: str) -> None:
-        """Say that a run has exited."""
+        """Report the exit of a run."""
         self._call(self._on_exit, name)
 
-    def away(self) -> None:
-        """Say that the engine does not answer."""
+    def report_away(self) -> None:
+        """Report that the engine does not respond."""
         if self._on_away is not None:
             self._call(self._on_away, "")
 
     def close(self) -> None:
-        """End it, after a call in progress."""
+        """End the subscription, after a call in progress."""
         with self._lock:
             self._closed.set()
 
@@ -94,7 +105,7 @@ class Subscription:
 
 
 class Follower(Subscription):
-    """Looks for exits again and again, in a thread; derive, and say in `_look` how."""
+    """Looks for exits repeatedly, in a thread of its own. Subclasses implement `_look`."""
 
     def __init__(
         self,
@@ -102,7 +113,7 @@ class Follower(Subscription):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None,
     ) -> None:
-        """``every``: seconds between two looks, more while the engine is away."""
+        """``every``: seconds between two looks; more while the engine does not respond."""
         super().__init__(on_exit, on_away)
         self._every = every
         self._thread = threading.Thread(
@@ -113,7 +124,7 @@ class Follower(Subscription):
         self._thread.start()
 
     def close(self) -> None:
-        """End it; waits a moment for a call in progress."""
+        """End the subscription; wait a moment for a call in progress."""
         self._closed.set()
         self._interrupt()
         super().close()
@@ -121,26 +132,32 @@ class Follower(Subscription):
             self._thread.join(_CLOSE_TIMEOUT)
 
     def _look(self) -> None:
+        """Report exits; may wait for the next one."""
         raise NotImplementedError
 
     def _interrupt(self) -> None:
-        """End a look that waits for news."""
+        """End a look that waits for an exit."""
 
     def _run(self) -> None:
-        wait, last = self._every, ""
+        wait = self._every
+        last_cause = ""
         while not self._closed.is_set():
             try:
                 self._look()
-                wait, last = self._every, ""
+                wait = self._every
+                last_cause = ""
             except Exception as error:
                 if self._closed.is_set():
                     return
-                cause = str(error) if isinstance(error, EngineError) else repr(error)
-                if cause != last:
-                    log.warning(
-                        "no exits are reported until the container engine answers again: %s", cause
-                    )
-                last = cause
-                self.away()
+                last_cause = self._warn_of(error, last_cause)
+                self.report_away()
                 wait = min(wait * 2, _LONGEST_WAIT)
             self._closed.wait(wait)
+
+    @staticmethod
+    def _warn_of(error: Exception, last_cause: str) -> str:
+        """Log why a look failed, unless the last one failed for the same cause; return the cause."""
+        cause = str(error) if isinstance(error, EngineError) else repr(error)
+        if cause != last_cause:
+            log.warning("no exits are reported until the container engine answers again: %s", cause)
+        return cause

@@ -96,7 +96,7 @@ class MemoryWorld:
     def go_away(self) -> None:
         """Report to subscribers that the engine does not answer; it does again unless it is ``down``."""
         for subscription in list(self.subscriptions):
-            subscription.away()
+            subscription.report_away()
 
 
 class MemoryEngine(StreamingEngine):

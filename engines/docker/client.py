@@ -372,7 +372,7 @@ class EventWatch(Follower):
         finally:
             self._interrupt()
         if not self._closed.is_set():
-            self.away()
+            self.report_away()
 
     def _interrupt(self) -> None:
         stream, self._stream = self._stream, None

@@ -1,4 +1,4 @@
-"""The engine for a Kubernetes; the only place that uses lightkube, which the extra ``k8s`` brings."""
+"""The engine for Kubernetes, the only user of lightkube, which the extra ``k8s`` installs."""
 
 from engines.kubernetes.engine import KubernetesEngine as KubernetesEngine
 from engines.kubernetes.jobs import KubernetesOptions as KubernetesOptions

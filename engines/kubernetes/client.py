@@ -1,4 +1,4 @@
-"""Calls to a cluster's API server, and its errors; a watch that goes on from a list where it was cut off."""
+"""Calls to a cluster's API server, their errors, and a watch that resumes after an interruption."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -22,81 +23,85 @@ from engines.base import EngineDown, EngineError
 from engines.kubernetes.jobs import PodView
 from engines.watch import Follower
 
-MISSING, CONFLICT, FORBIDDEN, GONE = 404, 409, 403, 410
-"""statuses of what is not there, is there already, is not allowed or beyond a quota, is not remembered"""
+# Statuses of the API server
+MISSING = 404
+CONFLICT = 409  # the name is in use
+FORBIDDEN = 403  # not allowed, or beyond a quota
+GONE = 410  # no longer in the server's history
+DOWN_STATUSES = (401, 408, 429)  # besides all from 500: they say nothing about the call itself
 
-_TIMEOUT = 30.0
-"""seconds for one call"""
-_WATCH_SECONDS = 300
-"""after which the API server ends a watch"""
-_AWAY = (401, 408, 429)
-"""statuses, besides those from 500, that say nothing about the call"""
+REQUEST_TIMEOUT = 30.0  # seconds
+WATCH_SECONDS = 300  # after which the API server ends a watch
 
-# The library makes a decoder at the first response of a kind: two threads that did so together ended the process.
-for _kind in (Job, Event, Node, Pod, ResourceQuota, Secret):
-    decode_list(b'{"items": []}', _kind)
-decode_status(b"{}")
-decode_watch_event(b'{"type": "", "object": {}}')
+_FIRST_WAIT = 0.2  # seconds before a watch that has ended is opened again
+_ERROR_NUMBER = re.compile(r"^\[Errno -?\d+\] ")
+
+
+def _prepare_decoders() -> None:
+    """Have the library create its decoders now: two threads that do so at the same time crash the process."""
+    for kind in (Job, Event, Node, Pod, ResourceQuota, Secret):
+        decode_list(b'{"items": []}', kind)
+    decode_status(b"{}")
+    decode_watch_event(b'{"type": "", "object": {}}')
+
+
+_prepare_decoders()
 
 
 class Gone(Exception):
-    """The API server does not remember what happened since the version that was asked for."""
+    """The API server has no history back to the requested version."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The objects of a kind."""
+
+    objects: Sequence[Any]
+    version: str  # from which a watch continues
+
+
+@dataclass(frozen=True)
+class PodEvent:
+    """A change of a pod."""
+
+    kind: str  # ADDED, MODIFIED, DELETED or BOOKMARK
+    version: str
+    pod: Any  # None for a bookmark
 
 
 class Cluster:
-    """One namespace of a cluster, connected only when first used."""
+    """One namespace of a cluster. Connects only when first used."""
 
     def __init__(self, kubeconfig: str, namespace: str) -> None:
-        """Both may be empty: then as the environment says, in a pod its own service account's."""
+        """Empty values: as the environment says, in a pod those of its service account."""
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._lock = threading.Lock()
-        self._made: Any = None
+        self._client: Any = None
 
     def get(self, kind: type[Any], name: str) -> Any:
-        """Return an object, None if there is none."""
-        return self._request(MISSING, "get", kind, name=name)
+        """Return an object; None if it does not exist."""
+        with _ignored(MISSING):
+            return self._api().request("get", kind, name=name)
+        return None
 
-    def create(self, what: Any) -> Any:
-        """Create an object and return it, None if there is one of its name."""
-        return self._request(CONFLICT, "post", obj=what)
+    def create(self, manifest: Any) -> Any:
+        """Create an object and return it; None if its name is in use."""
+        with _ignored(CONFLICT):
+            return self._api().request("post", obj=manifest)
+        return None
 
-    def patch(
-        self,
-        kind: type[Any],
-        name: str,
-        change: Mapping[str, Any],
-    ) -> None:
+    def patch(self, kind: type[Any], name: str, change: Mapping[str, Any]) -> None:
         """Change an object, which may be gone."""
         headers = {"Content-Type": PatchType.MERGE.value}
-        self._request(
-            MISSING,
-            "patch",
-            kind,
-            obj=change,
-            name=name,
-            headers=headers,
-        )
+        with _ignored(MISSING):
+            self._api().request("patch", kind, obj=change, name=name, headers=headers)
 
-    def delete(
-        self,
-        kind: type[Any],
-        name: str,
-        grace: int | None = None,
-    ) -> None:
-        """Delete an object with what it owns, which may be gone."""
+    def delete(self, kind: type[Any], name: str, grace: int | None = None) -> None:
+        """Delete an object, which may be gone, and all that it owns."""
         params = {"propagationPolicy": "Background", "gracePeriodSeconds": grace}
-        self._request(MISSING, "delete", kind, name=name, params=params)
-
-    def _request(
-        self,
-        borne: int,
-        *what: Any,
-        **more: Any,
-    ) -> Any:
-        """Return an object; None where the answer has the status that is borne."""
-        with _borne(borne):
-            return self._api().request(*what, **more)
+        with _ignored(MISSING):
+            self._api().request("delete", kind, name=name, params=params)
 
     def list(
         self,
@@ -105,116 +110,123 @@ class Cluster:
         fields: str = "",
         namespace: str | None = None,
     ) -> Sequence[Any]:
-        """Return the objects of a kind, in another namespace or in `ALL_NS`."""
-        return self.versioned(kind, labels, fields, namespace)[0]
+        """Return the objects of a kind; ``namespace``: another one, or `ALL_NS`."""
+        return self.list_with_version(kind, labels, fields, namespace).objects
 
-    def allowed(self, kind: type[Any], **which: str) -> Sequence[Any] | None:
-        """Return the objects of a kind as `list` does, None if we may not list them."""
-        with _borne(FORBIDDEN):
-            return self.list(kind, **which)
+    def list_if_allowed(self, kind: type[Any], **selectors: str) -> Sequence[Any] | None:
+        """Return the objects of a kind as `list` does; None without the right to list them."""
+        with _ignored(FORBIDDEN):
+            return self.list(kind, **selectors)
         return None
 
-    def versioned(
+    def list_with_version(
         self,
         kind: type[Any],
         labels: str = "",
         fields: str = "",
         namespace: str | None = None,
-    ) -> tuple[Sequence[Any], str]:
-        """Return the objects of a kind, and the version from which a watch goes on."""
+    ) -> Listing:
+        """Return the objects of a kind as `list` does, with the version for `watching`."""
         api = self._api()
         params = {"labelSelector": labels or None, "fieldSelector": fields or None}
-        found = api.list(api.prepare_request("list", kind, namespace=namespace, params=params))
-        return [*found], found.resourceVersion
+        request = api.prepare_request("list", kind, namespace=namespace, params=params)
+        objects = api.list(request)
+        return Listing(list(objects), objects.resourceVersion)
 
     @contextmanager
-    def watching(self, labels: str, version: str) -> Iterator["Stream"]:
-        """Give what happens to pods after a version."""
+    def watching(self, labels: str, version: str) -> Iterator["PodEvents"]:
+        """Open the stream of the changes of pods after a version."""
         params = {
             "labelSelector": labels,
             "resourceVersion": version,
-            "timeoutSeconds": str(_WATCH_SECONDS),
+            "timeoutSeconds": str(WATCH_SECONDS),
             "allowWatchBookmarks": "true",
         }
-        api = self._api()
-        request = api.prepare_request("list", Pod, watch=True, params=params)
-        request.timeout = httpx2.Timeout(_TIMEOUT, read=_WATCH_SECONDS + _TIMEOUT)
-        with self._answer(request) as answer:
-            yield Stream(answer)
+        request = self._api().prepare_request("list", Pod, watch=True, params=params)
+        request.timeout = httpx2.Timeout(REQUEST_TIMEOUT, read=WATCH_SECONDS + REQUEST_TIMEOUT)
+        with self._streamed(request) as response:
+            yield PodEvents(response)
 
     def log(self, pod: str, container: str) -> Iterator[bytes]:
-        """Yield what a container has written, piece by piece; nothing for one that is gone."""
-        request = self._api().prepare_request(
-            "get", PodLog, name=pod, params={"container": container}
-        )
-        with _borne(MISSING), self._answer(request) as answer:
-            yield from answer.iter_bytes()
+        """Yield the log of a container in chunks; nothing if the container is gone."""
+        params = {"container": container}
+        request = self._api().prepare_request("get", PodLog, name=pod, params=params)
+        with _ignored(MISSING), self._streamed(request) as response:
+            yield from response.iter_bytes()
 
     def close(self) -> None:
         """Close connections; the next call opens new ones."""
         with self._lock:
-            api, self._made = self._made, None
-        if api is not None:
-            api.close()
+            client = self._client
+            self._client = None
+        if client is not None:
+            client.close()
 
     @contextmanager
-    def _answer(self, request: Any) -> Iterator[httpx2.Response]:
+    def _streamed(self, request: Any) -> Iterator[httpx2.Response]:
+        """Send a request and open its response. Raises `Gone`, ApiError."""
         api = self._api()
-        answer = api.send(api.build_adapter_request(request), stream=True)
+        response = api.send(api.build_adapter_request(request), stream=True)
         try:
-            if answer.is_error:
-                answer.read()
-                if answer.status_code == GONE:
+            if response.is_error:
+                response.read()
+                if response.status_code == GONE:
                     raise Gone
-                api.raise_for_status(answer)
-            yield answer
+                api.raise_for_status(response)
+            yield response
         finally:
-            answer.close()
+            response.close()
 
     def _api(self) -> Any:
-        """Return the client, half of which has no types."""
+        """Return the library's client, half of which has no types."""
         with self._lock:
-            if self._made is None:
-                known = (
-                    KubeConfig.from_file(self._kubeconfig)
-                    if self._kubeconfig
-                    else KubeConfig.from_env()
-                )
-                params = ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT), trust_env=False)
-                try:
-                    self._made = GenericSyncClient(params, known, namespace=self._namespace or None)
-                except (AssertionError, KeyError) as error:  # as the library has it
-                    raise ConfigError(f"the kubeconfig lacks {error}") from error
-            return self._made
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Any:
+        """Create the library's client. Raises ConfigError."""
+        if self._kubeconfig:
+            config = KubeConfig.from_file(self._kubeconfig)
+        else:
+            config = KubeConfig.from_env()
+        params = ConnectionParams(timeout=httpx2.Timeout(REQUEST_TIMEOUT), trust_env=False)
+        try:
+            return GenericSyncClient(params, config, namespace=self._namespace or None)
+        except (AssertionError, KeyError) as error:  # the library's errors for a missing entry
+            raise ConfigError(f"the kubeconfig lacks {error}") from error
 
 
-class Stream:
-    """What happens to pods, as it happens."""
+class PodEvents:
+    """The changes of pods, as they happen."""
 
-    def __init__(self, answer: httpx2.Response) -> None:
-        self._answer = answer
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
 
-    def __iter__(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield the kind of each event, its version and its pod. Raises `Gone`, `EngineDown`, HTTPError."""
-        for line in self._answer.iter_lines():
+    def __iter__(self) -> Iterator[PodEvent]:
+        """Yield each change. Raises `Gone`, `EngineDown`, HTTPError."""
+        for line in self._response.iter_lines():
             event = json.loads(line)
-            kind, what = event["type"], event["object"]
+            kind = event["type"]
+            document = event["object"]
             if kind == "ERROR":
-                if what.get("code") == GONE:
+                if document.get("code") == GONE:
                     raise Gone
-                raise EngineDown(f"the cluster ended the watch: {what.get('message')}")
-            pod = None if kind == "BOOKMARK" else Pod.from_dict(what)
-            yield kind, str(what["metadata"]["resourceVersion"]), pod
+                raise EngineDown(f"the cluster ended the watch: {document.get('message')}")
+            pod = None
+            if kind != "BOOKMARK":
+                pod = Pod.from_dict(document)
+            yield PodEvent(kind, str(document["metadata"]["resourceVersion"]), pod)
 
     def end(self) -> None:
-        """End it from another thread, which closing the response would not."""
-        wire = self._answer.extensions["network_stream"].get_extra_info("socket")
+        """End the stream from another thread; closing the response would not."""
+        connection = self._response.extensions["network_stream"].get_extra_info("socket")
         with suppress(OSError, TypeError):  # it has ended already
-            socket.socket.shutdown(wire, socket.SHUT_RDWR)
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class PodWatch(Follower):
-    """Reports each exit, and goes on from where it was as long as the cluster remembers."""
+    """Reports each exit; resumes at the last version as long as the cluster has the history."""
 
     def __init__(
         self,
@@ -224,65 +236,88 @@ class PodWatch(Follower):
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None,
     ) -> None:
-        """``on_look`` is called before each list, and returns runs that are over although no pod says so."""
+        """``on_look`` is called before each list, and returns the runs that are over without a pod."""
         self._cluster = cluster
         self._labels = labels
         self._on_look = on_look
         self._version = ""
-        self._stream: Stream | None = None
-        super().__init__(0.2, on_exit, on_away)
+        self._stream: PodEvents | None = None
+        super().__init__(_FIRST_WAIT, on_exit, on_away)
 
     def _interrupt(self) -> None:
-        if (stream := self._stream) is not None:
+        stream = self._stream
+        if stream is not None:
             stream.end()
 
     def _look(self) -> None:
-        """Report what is over, then what ends, until the cluster ends the watch."""
+        """Report the runs that are over, then each exit until the cluster ends the watch."""
         if not self._version:
-            over = self._on_look()
-            pods, self._version = self._cluster.versioned(Pod, self._labels)
-            for name in (*over, *(pod.run for pod in map(PodView, pods) if pod.over)):
-                self.report(name)
+            self._report_runs_that_are_over()
         try:
             with self._cluster.watching(self._labels, self._version) as stream:
                 self._stream = stream
                 if self._closed.is_set():
                     return
-                for kind, self._version, pod in stream:
-                    if pod is not None and (kind == "DELETED" or PodView(pod).over):
-                        self.report(PodView(pod).run)
+                for event in stream:
+                    self._version = event.version
+                    self._report_exit(event)
         except Gone:
             self._version = ""
         finally:
             self._stream = None
 
+    def _report_runs_that_are_over(self) -> None:
+        runs_without_pod = self._on_look()
+        listing = self._cluster.list_with_version(Pod, self._labels)
+        self._version = listing.version
+        for run in runs_without_pod:
+            self.report(run)
+        for pod in map(PodView, listing.objects):
+            if pod.is_over:
+                self.report(pod.run)
+
+    def _report_exit(self, event: PodEvent) -> None:
+        if event.pod is None:
+            return
+        pod = PodView(event.pod)
+        if event.kind == "DELETED" or pod.is_over:
+            self.report(pod.run)
+
 
 def status_of(error: ApiError) -> int:
-    """Return the status of a refusal."""
+    """Return the HTTP status of a refusal."""
     return int(error.response.status_code)
 
 
 @contextmanager
 def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
-    """Raise what the API server refuses as ``otherwise``, and `EngineDown` if it is away or lets us not in."""
+    """Raise a refusal of the API server as ``otherwise``.
+
+    Raises `EngineDown` if the server does not respond or does not accept our credentials.
+    """
     try:
         yield
     except ApiError as error:
-        status, text = status_of(error), str(error.status.message or error)
-        if status >= 500 or status in _AWAY:
-            raise EngineDown(f"the cluster is not ready ({status}): {text}") from error
-        refused = otherwise(text)
-        if status == FORBIDDEN:
-            refused.remedy = "apply compose/kubernetes/runs.yml in the namespace"
-        raise refused from error
+        raise _refusal(error, otherwise) from error
     except (httpx2.HTTPError, ConfigError, OSError, ValueError) as error:
-        text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        text = _ERROR_NUMBER.sub("", str(error)) or type(error).__name__
         raise EngineDown(f"the cluster does not answer: {text}") from error
 
 
+def _refusal(error: ApiError, otherwise: type[EngineError]) -> EngineError:
+    status = status_of(error)
+    text = str(error.status.message or error)
+    if status >= 500 or status in DOWN_STATUSES:
+        return EngineDown(f"the cluster is not ready ({status}): {text}")
+    refusal = otherwise(text)
+    if status == FORBIDDEN:
+        refusal.remedy = "apply compose/kubernetes/runs.yml in the namespace"
+    return refusal
+
+
 @contextmanager
-def _borne(status: int) -> Iterator[None]:
-    """Pass over a refusal with this status."""
+def _ignored(status: int) -> Iterator[None]:
+    """Suppress a refusal with this status."""
     try:
         yield
     except ApiError as error:

@@ -1,12 +1,12 @@
-"""Runs algorithm images as Jobs of a Kubernetes, in one namespace of it.
+"""Runs algorithm images as Jobs of a Kubernetes cluster, in one namespace.
 
-The cluster holds all state. A run is a Job of one pod, with its variables in a Secret that goes with it. A Job is
-created so that it starts nothing, then its Secret, then it is set going: what a gateway that is killed in between
-leaves, its next launch completes.
+The cluster holds all state. A run is a Job of one pod, with its variables in a Secret of the Job. A launch creates
+the Job in a form that starts nothing, then the Secret, then lets the Job start. If the gateway is killed in between,
+the next launch of the run completes it.
 """
 
-import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lightkube.core.generic_client import ALL_NS
@@ -39,13 +39,13 @@ from engines.base import (
 from engines.kubernetes.client import Cluster, PodWatch, translated
 from engines.kubernetes.images import RegistryImage, RegistryImages
 from engines.kubernetes.jobs import (
-    BEGUN,
     CONTAINER,
     OWNER,
     RUN,
+    STARTED,
     KubernetesOptions,
     PodView,
-    first,
+    first_pod,
     job_of,
     owner_of,
     pull_name,
@@ -55,8 +55,6 @@ from engines.logs import StreamingEngine
 from engines.messages import pull_error, start_error
 from engines.registry.logins import login_for
 from engines.watch import wait_for_end, wait_for_start
-
-log = logging.getLogger(__name__)
 
 _ISOLATION = Isolation(
     tasks=False,
@@ -68,21 +66,23 @@ _ISOLATION = Isolation(
     ),
 )
 _REPLACED = "its pod was evicted or deleted before it was seen to have begun"
-_IMAGE = (
+
+# Reasons of a pod that waits
+_IMAGE_REASONS = (
     "ErrImagePull",
     "ImagePullBackOff",
     "InvalidImageName",
     "ErrImageNeverPull",
     "ImageInspectError",
 )
-_NOT_STARTED = ("CreateContainerError", "RunContainerError")
+_START_FAILURES = ("CreateContainerError", "RunContainerError")
 
 
 class KubernetesEngine(StreamingEngine):
-    """Jobs of one namespace; see `engines.base.Engine` for what each method promises.
+    """Jobs of one namespace. `engines.base.Engine` specifies the methods.
 
-    A machine fetches an image when it first needs it. Only the machines know what runs have written, and requests
-    may come from a machine's address, which others there share.
+    A machine pulls an image when it first needs it. Disk use is unknown, as only the machines know it. Runs have no
+    address of their own, as requests may come from a machine's address, which other pods share.
     """
 
     kind = "kubernetes"
@@ -109,42 +109,30 @@ class KubernetesEngine(StreamingEngine):
             self._cluster.get(Job, "none")
 
     def capacity(self) -> Capacity:
-        """Return what the machines that may take runs have, at most the namespace's quota, and what others use."""
+        """Return the resources within the namespace's quota and the machines that may take runs.
+
+        Raises `EngineDown` also if neither is known.
+        """
         with translated(EngineDown):
             quotas = [quota.spec.hard or {} for quota in self._cluster.list(ResourceQuota)]
             machines = self._machines()
-            beside, there = self._others(machines or {})
+            pods = self._others(machines or {})
         if machines == {}:
             raise EngineDown("none of the cluster's machines that may take runs is ready")
-        gpu = self._options.gpu
-
-        def bounds(kind: str) -> Iterator[tuple[float, float]]:
-            for hard in quotas:
-                names = (f"limits.{kind}", f"requests.{kind}", kind)
-                yield from (
-                    (_number(hard[name]), _asked(beside, kind, name))
-                    for name in names
-                    if name in hard
-                )
-            if machines is not None:
-                yield (
-                    sum(_number(has.get(kind, "0")) for has in machines.values()),
-                    _asked(there, kind),
-                )
-
-        cpu, memory, gpus = ([*bounds(kind)] for kind in ("cpu", "memory", gpu))
-        if not cpu or not memory:
+        cpu = _amount_within(_bounds("cpu", quotas, machines, pods))
+        memory = _amount_within(_bounds("memory", quotas, machines, pods))
+        gpu = _amount_within(_bounds(self._options.gpu, quotas, machines, pods))
+        if cpu is None or memory is None:
             raise _TotalsUnknown(
                 "what the cluster has is unknown: the gateway may not list its nodes, and the namespace has no "
                 "quota of cpu and memory"
             )
-        (cores, of_cores), (size, of_size), (devices, of_devices) = map(_least, (cpu, memory, gpus))
-        return Capacity(
-            cores, int(size), int(devices), Capacity(of_cores, int(of_size), int(of_devices))
-        )
+        gpu = gpu or _Amount(0, 0)
+        used_by_others = Capacity(cpu.used, int(memory.used), int(gpu.used))
+        return Capacity(cpu.total, int(memory.total), int(gpu.total), used_by_others)
 
     def image_facts(self, image: str) -> ImageMetadata:
-        self.check()  # of a cluster that is away, nothing is known
+        self.check()  # an image is of no use while the cluster does not respond
         return self._images.find(image)
 
     def registry_digest(self, image: str, seconds: float) -> str:
@@ -163,8 +151,10 @@ class KubernetesEngine(StreamingEngine):
         image = self._images.find(spec.image)
         check_digest(spec, image.digest)
         with translated(CreateFailed):
-            job = self._job(spec.name) or self._create(spec, image)
-            if _is_begun(job):
+            job = self._job(spec.name)
+            if job is None:
+                job = self._create(spec, image)
+            if _is_marked_started(job):
                 return
             if not job.spec.parallelism:
                 self._set_going(spec, image, job)
@@ -172,48 +162,49 @@ class KubernetesEngine(StreamingEngine):
                 self.remove(spec.name)
                 raise CreateFailed(_REPLACED)
             self._wait_until_up(job)
-            self._mark_begun(job)
+            self._mark_started(job)
 
     def probe(self, name: str) -> Probe:
         with translated():
-            pod = self._pod(self._job(name))
-        return Missing() if pod is None else pod.probe()
+            pod = self._first_pod_of(name)
+        if pod is None:
+            return Missing()
+        return pod.probe()
 
     def stop(self, name: str, grace: float) -> None:
-        """Have the run's machine send SIGTERM, and SIGKILL after the grace that the run was started with."""
+        """Have the run's machine send SIGTERM, then SIGKILL after the grace period of the run's launch."""
 
-        def ask() -> bool:
-            if pod := self._pod(
-                self._job(name)
-            ):  # unlike deletion, a deadline keeps exit code and logs
+        def request_end() -> bool:
+            pod = self._first_pod_of(name)
+            if pod is not None:
+                # Unlike deletion, a deadline keeps exit code and logs.
                 self._cluster.patch(Pod, pod.name, {"spec": {"activeDeadlineSeconds": 1}})
             return True
 
         with translated():
-            wait_for_end(self, name, ask, self._options.grace)
+            wait_for_end(self, name, request_end, self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
-            if (job := self._job(name)) is None:
+            job = self._job(name)
+            if job is None:
                 return
             pods = self._pods(job)
-            if not _is_begun(job):  # else they are gone, or go with the Job
-                self._forget_secrets(job)
-            self._cluster.delete(Job, name)  # first: it would replace its pod
-            for pod in pods:
-                self._cluster.delete(Pod, pod.name, grace=1)
+            if not _is_marked_started(job):  # otherwise the Secrets are gone, or go with the Job
+                self._delete_secrets(job)
+            self._cluster.delete(Job, name)  # before its pods, which it would replace
+            self._delete_pods(pods)
 
     def list(self) -> Sequence[ListedRun]:
         with translated():
-            seen = [*self._all()]
-        return [
-            ListedRun(
-                str(job.metadata.name),
-                run_labels(job.metadata.annotations),
-                pod.probe() if pod else Missing(),
-            )
-            for job, pod in seen
-        ]
+            jobs_and_pods = list(self._all())
+        runs = []
+        for job, pod in jobs_and_pods:
+            probe: Probe = Missing()
+            if pod is not None:
+                probe = pod.probe()
+            runs.append(ListedRun(_name_of(job), run_labels(job.metadata.annotations), probe))
+        return runs
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
@@ -227,227 +218,296 @@ class KubernetesEngine(StreamingEngine):
             watch.close()
         self._cluster.close()
 
-    # ------------------------------------------------------------ beginning
+    # ------------------------------------------------------------ launching
 
     def _create(self, spec: LaunchSpec, image: RegistryImage) -> Any:
-        """Create a run's Job, which starts nothing yet, or return the one that another has just created."""
-        pull = login_for(image.registry).password is not None
-        created = self._cluster.create(job_of(spec, image, self._owner, pull, self._options))
-        if created is None and (created := self._job(spec.name)) is None:
+        """Create a run's Job, which starts nothing yet, or return the one that another gateway just created."""
+        needs_login = login_for(image.registry).password is not None
+        job = self._cluster.create(job_of(spec, image, self._owner, needs_login, self._options))
+        if job is None:
+            job = self._job(spec.name)
+        if job is None:
             raise CreateFailed(f"the name {spec.name} is taken by another installation")
-        return created
+        return job
 
-    def _set_going(
-        self,
-        spec: LaunchSpec,
-        image: RegistryImage,
-        job: Any,
-    ) -> None:
+    def _set_going(self, spec: LaunchSpec, image: RegistryImage, job: Any) -> None:
+        """Create the Secrets of a Job, unless an interrupted launch has, and let the Job start its pod."""
         login = login_for(image.registry).password
         for secret in secrets_of(spec, image, job, self._owner, login):
-            self._cluster.create(secret)  # unless a launch that was cut off has
+            self._cluster.create(secret)
         self._cluster.patch(Job, spec.name, {"spec": {"parallelism": 1}})
 
     def _wait_until_up(self, job: Any) -> None:
-        """Raise what `wait_for_start` says."""
-        name, own = str(job.metadata.name), set[str]()
+        """Wait until the run has started. Raises as `wait_for_start` does."""
+        name = _name_of(job)
+        pod_names = set[str]()  # of all pods of the Job so far
 
-        def begun(unplaced: bool, late: bool) -> bool:
-            pod = first(self._pods(job))
-            if pod is not None and pod.begun:
-                return True
-            if pod is None and self._job(name) is None:
-                raise CreateFailed("it was removed before it had begun")
-            own.update([] if pod is None else [pod.name])
-            # it may have begun unseen: the one in its place must not
-            replaced = own - {pod.name if pod is not None else ""} or (
-                pod is not None and pod.deleted
-            )
-            if (
-                why := CreateFailed(_REPLACED)
-                if replaced
-                else self._hindrance(job, pod, unplaced, late)
-            ):
-                raise why
+        def has_started(unplaced: bool, late: bool) -> bool:
+            pod = first_pod(self._pods(job))
+            if pod is None:
+                if self._job(name) is None:
+                    raise CreateFailed("it was removed before it had begun")
+                is_replaced = bool(pod_names)
+            else:
+                if pod.has_started:
+                    return True
+                pod_names.add(pod.name)
+                is_replaced = pod.is_deleted or len(pod_names) > 1
+            # An earlier pod may have started without being seen, so its successor must not start.
+            if is_replaced:
+                raise CreateFailed(_REPLACED)
+            error = self._start_obstacle(job, pod, unplaced, late)
+            if error is not None:
+                raise error
             return False
 
-        wait_for_start(self, name, begun, self._options.place_seconds, self._options.pull.deadline)
+        wait_for_start(
+            self, name, has_started, self._options.place_seconds, self._options.pull.deadline
+        )
 
-    def _hindrance(
-        self,
-        job: Any,
-        pod: PodView | None,
-        unplaced: bool,
-        late: bool,
+    def _start_obstacle(
+        self, job: Any, pod: PodView | None, unplaced: bool, late: bool
     ) -> EngineError | None:
-        """Return why a run will not begin; None while it may."""
-        if pod is not None and pod.failed:
-            return start_error(pod.failed)
-        name = str(job.metadata.name)
-        reason, text = ("", "") if pod is None else pod.waits_for
-        if reason in _NOT_STARTED:
-            return start_error(text)
-        image_error = pull_error(str(job.metadata.annotations["bfia.image"]), text)
-        if reason in _IMAGE and isinstance(
-            image_error, PullDenied | ImageNotFound
-        ):  # else it tries again
-            return image_error
-        if unplaced and (pod is None or not pod.taken_up):
-            if pod is not None and pod.machine:
-                return CreateFailed(f"{pod.machine}, on which it was placed, does not take it up")
-            why = text or self._event_about("Job", name) or "nothing was scheduled"
-            return CreateFailed(f"no machine of the cluster takes it: {why}")
+        """Return why a run will not start; None while it may."""
+        if pod is None:
+            return self._placement_error(job, pod) if unplaced else None
+        if pod.start_failure:
+            return start_error(pod.start_failure)
+        reason = pod.wait_reason
+        if reason.name in _START_FAILURES:
+            return start_error(reason.text)
+        if reason.name in _IMAGE_REASONS:
+            error = pull_error(str(job.metadata.annotations["bfia.image"]), reason.text)
+            if isinstance(error, PullDenied | ImageNotFound):  # the machine retries other failures
+                return error
+        if unplaced and not pod.is_taken_up:
+            return self._placement_error(job, pod)
         if late:
-            why = text or self._event_about("Pod", pod.name if pod else name)
-            kind = PullTimeout if reason in _IMAGE else CreateFailed
-            return kind(f"it did not begin in time on its machine ({reason or 'unknown'}): {why}")
+            return self._late_error(pod)
         return None
 
+    def _placement_error(self, job: Any, pod: PodView | None) -> EngineError:
+        """Return why no machine has taken up a run in time."""
+        if pod is not None and pod.machine:
+            return CreateFailed(f"{pod.machine}, on which it was placed, does not take it up")
+        why = pod.wait_reason.text if pod is not None else ""
+        why = why or self._event_about("Job", _name_of(job)) or "nothing was scheduled"
+        return CreateFailed(f"no machine of the cluster takes it: {why}")
+
+    def _late_error(self, pod: PodView) -> EngineError:
+        """Return why a run did not start in time on its machine."""
+        reason = pod.wait_reason
+        error_type = PullTimeout if reason.name in _IMAGE_REASONS else CreateFailed
+        why = reason.text or self._event_about("Pod", pod.name)
+        return error_type(
+            f"it did not begin in time on its machine ({reason.name or 'unknown'}): {why}"
+        )
+
     def _event_about(self, kind: str, name: str) -> str:
-        """Return what the cluster last said of a Job without a pod, such as about a quota, or of a pod."""
+        """Return the cluster's last warning about a Job, such as about a quota, or about a pod."""
         events = self._cluster.list(
             Event, fields=f"involvedObject.kind={kind},involvedObject.name={name}"
         )
         warnings = [event for event in events if event.type == "Warning"]
-        return str(warnings[-1].message) if warnings else ""
+        if not warnings:
+            return ""
+        return str(warnings[-1].message)
 
-    def _mark_begun(self, job: Any) -> None:
-        """Keep a run from being started a second time, by whatever removes its pod."""
-        self._cluster.patch(
-            Job, str(job.metadata.name), {"metadata": {"annotations": {BEGUN: "true"}}}
-        )
-        self._forget_secrets(job)
+    # ------------------------------------------------------------ starting only once
 
-    def _forget_secrets(self, job: Any) -> None:
-        for name in (str(job.metadata.name), pull_name(job.metadata.name)):
-            self._cluster.delete(Secret, name)
+    def _mark_started(self, job: Any) -> None:
+        """Ensure that a run cannot start a second time if its pod is removed."""
+        annotations = {STARTED: "true"}
+        self._cluster.patch(Job, _name_of(job), {"metadata": {"annotations": annotations}})
+        self._delete_secrets(job)
+
+    def _delete_secrets(self, job: Any) -> None:
+        name = _name_of(job)
+        self._cluster.delete(Secret, name)
+        self._cluster.delete(Secret, pull_name(name))
+
+    def _delete_pods(self, pods: Iterable[PodView]) -> None:
+        for pod in pods:
+            self._cluster.delete(Pod, pod.name, grace=1)
 
     def _was_replaced(self, job: Any) -> bool:
-        """Return whether a Job has had another pod, which may have begun while no gateway saw it."""
-        of_job = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
-        made = {
-            str(event.message).split()[-1] for event in self._cluster.list(Event, fields=of_job)
-        }
-        left = {pod.name for pod in self._pods(job)}  # listed later: what is not among them is gone
-        return len(left) > 1 or not made <= left
+        """Return whether a Job has had another pod, which may have started unseen."""
+        fields = f"involvedObject.uid={job.metadata.uid},reason=SuccessfulCreate"
+        created = set()
+        for event in self._cluster.list(Event, fields=fields):
+            created.add(str(event.message).split()[-1])
+        # Listed after the events, so a created pod that is missing here is gone.
+        existing = {pod.name for pod in self._pods(job)}
+        return len(existing) > 1 or not created <= existing
 
-    def _put_out(self, job: Any) -> None:
-        """End what began a second time. The Job stays, marked: without it, a launch would begin anew."""
-        self._forget_secrets(job)
-        for pod in self._pods(job):
-            self._cluster.delete(Pod, pod.name, grace=1)
-        self._mark_begun(job)
+    def _end_second_start(self, job: Any) -> None:
+        """End the pod of a run that started twice. The Job stays: without it, a launch would start the run again."""
+        self._delete_secrets(job)
+        self._delete_pods(self._pods(job))
+        self._mark_started(job)
 
     def _take_up(self) -> Sequence[str]:
-        """Complete what a gateway that was killed had begun; return the runs that no pod reports any more."""
+        """Complete the launches of a gateway that was killed; return the runs that are over without a pod."""
         lost = []
         for job, pod in self._all():
-            name = str(job.metadata.name)
-            if pod is not None and pod.begun:
-                if _is_begun(job):
-                    continue
+            has_started = pod is not None and pod.has_started
+            is_marked = _is_marked_started(job)
+            if is_marked and not has_started:
+                lost.append(_name_of(job))
+            elif has_started and not is_marked:
                 if self._was_replaced(job):
-                    self._put_out(job)
-                    lost.append(name)
+                    self._end_second_start(job)
+                    lost.append(_name_of(job))
                 else:
-                    self._mark_begun(job)
-            elif _is_begun(job):
-                lost.append(name)
+                    self._mark_started(job)
         return lost
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ looking up
 
     def _job(self, name: str) -> Any:
-        """Return the Job of a run of ours."""
+        """Return the Job of one of our runs; None if there is none."""
         if not is_name(name):
             return None
         job = self._cluster.get(Job, name)
-        ours = job is not None and belongs_to(
-            job.metadata.annotations or {}, self._node, self._installation
-        )
-        return job if ours else None
+        if job is None:
+            return None
+        if not belongs_to(job.metadata.annotations or {}, self._node, self._installation):
+            return None
+        return job
 
-    def _pod(self, job: Any) -> PodView | None:
-        return None if job is None else first(self._pods(job))
+    def _first_pod_of(self, name: str) -> PodView | None:
+        """Return the pod of one of our runs."""
+        job = self._job(name)
+        if job is None:
+            return None
+        return first_pod(self._pods(job))
 
     def _pods(self, job: Any) -> Sequence[PodView]:
-        found = map(PodView, self._cluster.list(Pod, f"{RUN}={job.metadata.name}"))
-        return [pod for pod in found if pod.job == job.metadata.uid]
+        """Return all pods of a Job."""
+        pods = [PodView(pod) for pod in self._cluster.list(Pod, f"{RUN}={job.metadata.name}")]
+        return [pod for pod in pods if pod.job == job.metadata.uid]
 
     def _all(self) -> Iterator[tuple[Any, PodView | None]]:
-        """Yield each Job of ours with its own pod."""
+        """Yield each of our Jobs with its run's pod."""
         label = f"{OWNER}={self._owner}"
-        jobs, pods = (
-            self._cluster.list(Job, label),
-            [PodView(pod) for pod in self._cluster.list(Pod, label)],
-        )
+        jobs = self._cluster.list(Job, label)
+        pods = [PodView(pod) for pod in self._cluster.list(Pod, label)]
         for job in jobs:
-            yield job, first(pod for pod in pods if pod.job == job.metadata.uid)
+            yield job, first_pod(pod for pod in pods if pod.job == job.metadata.uid)
 
     def _streams(self, name: str) -> Sequence[Iterable[bytes]]:
-        """Return both streams as the first, as which a cluster keeps them."""
+        """Return both streams as stdout, as a cluster does not separate them."""
         with translated():
-            pod = self._pod(self._job(name))
-        return () if pod is None or not pod.begun or pod.lost else (self._written_by(pod), ())
+            pod = self._first_pod_of(name)
+        if pod is None or not pod.has_started or pod.is_lost:
+            return ()
+        return self._log_of(pod), ()
 
-    def _written_by(self, pod: PodView) -> Iterator[bytes]:
+    def _log_of(self, pod: PodView) -> Iterator[bytes]:
         with translated():
             yield from self._cluster.log(pod.name, CONTAINER)
 
     def _machines(self) -> Mapping[str, Mapping[str, str]] | None:
-        """Return what each machine has that may take runs, None if we may not know."""
-        wanted = self._options.node_selector or {}
-        nodes = self._cluster.allowed(
-            Node, labels=",".join(f"{name}={value}" for name, value in wanted.items())
-        )
+        """Return the resources of each machine that may take runs; None without the right to list machines."""
+        selector = self._options.node_selector or {}
+        labels = ",".join(f"{name}={value}" for name, value in selector.items())
+        nodes = self._cluster.list_if_allowed(Node, labels=labels)
         if nodes is None:
             return None
-        return {
-            node.metadata.name: node.status.allocatable
-            for node in nodes
-            if not node.spec.unschedulable
-            and any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
-        }
+        machines = {}
+        for node in nodes:
+            if not node.spec.unschedulable and _is_ready(node):
+                machines[node.metadata.name] = node.status.allocatable
+        return machines
 
-    def _others(self, machines: Container[str]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the pods of others in our namespace, and those on these machines as far as we may know."""
-        which = {
+    def _others(self, machines: Container[str]) -> "_OtherPods":
+        """Return the pods of others, as far as we may list them."""
+        selectors = {
             "labels": f"{OWNER}!={self._owner}",
             "fields": "status.phase!=Succeeded,status.phase!=Failed",
         }
-        beside = self._cluster.list(Pod, **which)
-        anywhere = (
-            self._cluster.allowed(Pod, **which, namespace=ALL_NS) if machines else None
-        ) or beside
-        return beside, [pod for pod in anywhere if pod.spec.nodeName in machines]
+        in_namespace = self._cluster.list(Pod, **selectors)
+        everywhere: Sequence[Any] | None = None
+        if machines:
+            everywhere = self._cluster.list_if_allowed(Pod, **selectors, namespace=ALL_NS)
+        on_machines = [pod for pod in everywhere or in_namespace if pod.spec.nodeName in machines]
+        return _OtherPods(in_namespace, on_machines)
 
 
 class _TotalsUnknown(EngineDown):
     remedy = "give the namespace a ResourceQuota of cpu and memory, or let the account list nodes"
 
 
+@dataclass(frozen=True)
+class _OtherPods:
+    """Pods of others than this node."""
+
+    in_namespace: Sequence[Any]
+    on_machines: Sequence[Any]  # that may take our runs
+
+
+@dataclass(frozen=True)
+class _Amount:
+    """An amount of a resource, and the share that others use."""
+
+    total: float
+    used: float
+
+
+def _bounds(
+    kind: str,
+    quotas: Sequence[Mapping[str, str]],
+    machines: Mapping[str, Mapping[str, str]] | None,
+    pods: _OtherPods,
+) -> list[_Amount]:
+    """Return the amounts of a resource by each quota and at all machines together."""
+    bounds = []
+    for quota in quotas:
+        for name in (f"limits.{kind}", f"requests.{kind}", kind):
+            if name in quota:
+                bounds.append(_quota_bound(kind, name, quota, pods))
+    if machines is not None:
+        total = sum(_number(machine.get(kind, "0")) for machine in machines.values())
+        bounds.append(_Amount(total, _sum_of_pods(pods.on_machines, kind, "requests")))
+    return bounds
+
+
+def _quota_bound(kind: str, name: str, quota: Mapping[str, str], pods: _OtherPods) -> _Amount:
+    section = "limits" if name.startswith("limits.") else "requests"
+    return _Amount(_number(quota[name]), _sum_of_pods(pods.in_namespace, kind, section))
+
+
+def _sum_of_pods(pods: Sequence[Any], kind: str, section: str) -> float:
+    """Return the sum of pods' limits or requests (``section``) for a resource."""
+    total = 0.0
+    for pod in pods:
+        for container in pod.spec.containers:
+            amounts = getattr(container.resources, section, None) or {}
+            total += _number(amounts.get(kind, "0"))
+    return total
+
+
+def _amount_within(bounds: Sequence[_Amount]) -> _Amount | None:
+    """Return the amount that satisfies all bounds; None without any."""
+    if not bounds:
+        return None
+    total = min(bound.total for bound in bounds)
+    free = max(min(bound.total - bound.used for bound in bounds), 0)
+    return _Amount(total, total - free)
+
+
 def _number(quantity: str) -> float:
     return float(parse_quantity(quantity) or 0)
 
 
-def _asked(
-    pods: Sequence[Any],
-    kind: str,
-    name: str = "",
-) -> float:
-    """Return what pods request, or for a quota of that name have as limits."""
-    which = "limits" if name.startswith("limits.") else "requests"
-    asked = (
-        getattr(one.resources, which, None) or {} for pod in pods for one in pod.spec.containers
-    )
-    return sum(_number(amounts.get(kind, "0")) for amounts in asked)
+def _is_ready(node: Any) -> bool:
+    statuses = {condition.type: condition.status for condition in node.status.conditions}
+    return bool(statuses.get("Ready") == "True")
 
 
-def _least(bounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return how much there is within all bounds, and how much of that others take; of none, nothing."""
-    has = min((most for most, _ in bounds), default=0)
-    return has, has - max(min((most - taken for most, taken in bounds), default=0), 0)
+def _is_marked_started(job: Any) -> bool:
+    return bool(job.metadata.annotations.get(STARTED))
 
 
-def _is_begun(job: Any) -> bool:
-    return bool(job.metadata.annotations.get(BEGUN))
+def _name_of(job: Any) -> str:
+    return str(job.metadata.name)

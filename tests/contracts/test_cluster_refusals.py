@@ -28,7 +28,7 @@ from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes import engine as kubernetes
 from engines.kubernetes.client import Cluster, Gone, PodWatch, translated
 from engines.kubernetes.images import RegistryImages
-from engines.kubernetes.jobs import BEGUN, PodView
+from engines.kubernetes.jobs import STARTED, PodView
 from engines.registry import client as registries
 from engines.registry.logins import Login
 from engines.registry.names import PullRules
@@ -385,7 +385,7 @@ def test_a_run_is_removed_for_what_is_known_of_it_and_not_for_a_question_that_fa
 
 def test_a_run_that_had_begun_and_has_no_pod_is_lost(monkeypatch: pytest.MonkeyPatch):
     engine = KubernetesEngine("n", "i")
-    about = SimpleNamespace(name="bfia-run", annotations={BEGUN: "true"})
+    about = SimpleNamespace(name="bfia-run", annotations={STARTED: "true"})
     jobs = [
         SimpleNamespace(metadata=about),
         SimpleNamespace(metadata=SimpleNamespace(name="b", annotations={})),
@@ -420,7 +420,9 @@ def test_what_the_machines_have_is_unknown_only_where_it_may_not_be_known(
     }
     with serving(pages) as shop, a_cluster(shop, tmp_path) as engine._cluster:
         if status == 403:
-            assert engine._machines() is None and engine._others({"m"}) == ([], [])
+            assert engine._machines() is None
+            pods = engine._others({"m"})
+            assert (pods.in_namespace, pods.on_machines) == ([], [])
             return
         for asked in (engine._machines, lambda: engine._others({"m"})):
             with pytest.raises(EngineDown), translated():

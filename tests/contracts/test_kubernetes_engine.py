@@ -48,7 +48,7 @@ from engines.base import (
 )
 from engines.kubernetes import KubernetesEngine, KubernetesOptions
 from engines.kubernetes.client import PodWatch
-from engines.kubernetes.jobs import BEGUN, RUN, PodView, job_of
+from engines.kubernetes.jobs import RUN, STARTED, PodView, job_of
 from engines.registry.logins import Login
 from engines.registry.names import PullRules
 from tests.contracts.engine_acts import (
@@ -318,9 +318,9 @@ def test_a_launch_that_was_cut_off_is_completed_by_the_next(
     anew = harness.engine()
     anew.launch(spec)
     assert ended(anew, spec.name).code == 4
-    admin.patch(Job, spec.name, {"metadata": {"annotations": {BEGUN: ""}}})  # or there
+    admin.patch(Job, spec.name, {"metadata": {"annotations": {STARTED: ""}}})  # or there
     harness.engine().watch(Heard())
-    wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[BEGUN], "it is taken up")
+    wait_for(lambda: admin.get(Job, spec.name).metadata.annotations[STARTED], "it is taken up")
 
 
 def test_a_pod_that_is_evicted_before_it_has_begun_is_not_replaced(
@@ -358,13 +358,14 @@ def test_a_pod_in_place_of_one_that_may_have_begun_unseen_is_put_out(
     image = engine._images.find(spec.image)
     engine._set_going(spec, image, engine._create(spec, image))
     wait_for(
-        lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.begun], "it begins"
+        lambda: [pod for pod in map(PodView, pods_of(admin, spec.name)) if pod.has_started],
+        "it begins",
     )
     (pod,) = pods_of(admin, spec.name)
     admin.delete(Pod, pod.metadata.name, grace_period=1)
 
     def second() -> bool:
-        names = [(seen.name, seen.begun) for seen in map(PodView, pods_of(admin, spec.name))]
+        names = [(seen.name, seen.has_started) for seen in map(PodView, pods_of(admin, spec.name))]
         return len(names) == 1 and names[0][0] != pod.metadata.name and names[0][1]
 
     wait_for(second, "another begins")
@@ -720,4 +721,4 @@ def test_what_a_cluster_takes_away_is_lost_and_no_failure_of_the_run(
     over: bool,
 ) -> None:
     pod = a_pod(status, **metadata)
-    assert (type(pod.probe()), pod.over) == (seen, over)
+    assert (type(pod.probe()), pod.is_over) == (seen, over)
