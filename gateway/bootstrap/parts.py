@@ -30,7 +30,7 @@ from gateway.config.engine import (
 from gateway.config.schema import Settings
 from gateway.data.combined_storage import Storages
 from gateway.data.file_storage import FileStorage
-from gateway.data.reading import whole
+from gateway.data.reading import read_bounded
 from gateway.data.remote_storage import Remote
 from gateway.data.workspace import Apart
 from gateway.domain.approval import Mode, Policy, Rule, Verdict
@@ -98,7 +98,7 @@ def storages(settings: Settings) -> Storages:
         password = one.password
         if one.password_file is not None and not password:
             try:
-                password = whole(one.password_file, 4096).decode().strip()
+                password = read_bounded(one.password_file, 4096).decode().strip()
             except (OSError, ValueError) as error:
                 path = f"storages.{name}.password_file"
                 problems.append(Problem(path, f"cannot be read: {error}", str(one.password_file)))

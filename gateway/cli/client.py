@@ -16,7 +16,7 @@ from bfia_gateway_client.calls import completed, each
 from bfia_gateway_client.errors import MAYBE_DONE, GatewayError, NoAnswer
 from bfia_gateway_client.errors import Invalid as BadInput
 from gateway.cli.language import spoken
-from gateway.data.reading import MIB, NotFit, bounded, check_readable, whole
+from gateway.data.reading import MIB, NotFit, check_readable, check_size, read_bounded
 from gateway.errors import Invalid
 
 if TYPE_CHECKING:
@@ -256,9 +256,11 @@ def who() -> str:
 def content(file: Path) -> bytes:
     """Return a file's content; ``-`` is standard input. Raises `NotFit`."""
     if str(file) == "-":
-        return bounded(sys.stdin.buffer.read(LARGEST + 1), "standard input", LARGEST)
+        data = sys.stdin.buffer.read(LARGEST + 1)
+        check_size(data, "standard input", LARGEST)
+        return data
     with _readable(file):
-        return whole(file, LARGEST)
+        return read_bounded(file, LARGEST)
 
 
 @contextmanager

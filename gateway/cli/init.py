@@ -19,7 +19,7 @@ from engines.process.engine import this_machine
 from gateway.cli.language import spoken, t
 from gateway.config.schema import Settings
 from gateway.config.values import DEFAULT_STORAGE
-from gateway.data.reading import nearest
+from gateway.data.reading import nearest_existing
 from gateway.domain.resources import GIB
 from gateway.identity.keys import Keyring
 from gateway.language.catalogue import CHINESE, of_settings
@@ -107,7 +107,7 @@ def example(
         "storage.url": storage,
         "data.grants": "listed",
         "resources.memory_gib": _part_of(memory),
-        "resources.disk_gib": _part_of(shutil.disk_usage(nearest(folder.resolve())).total),
+        "resources.disk_gib": _part_of(shutil.disk_usage(nearest_existing(folder.resolve())).total),
         **more,
     }
     lines = [

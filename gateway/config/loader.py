@@ -17,7 +17,7 @@ from pydantic_settings import SettingsError
 from gateway.config.engine import EngineSettings
 from gateway.config.schema import PREFIX, Node, Origin, Settings
 from gateway.config.values import DEFAULT_STORAGE, without_password
-from gateway.data.reading import MIB, NotFit, whole
+from gateway.data.reading import MIB, NotFit, read_bounded
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, join, problems_of
 
@@ -146,7 +146,7 @@ def _below(base: Path, value: Any) -> Any:
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     """Return a file's text and content. Raises `Invalid`; its problems show no values."""
     try:
-        text = whole(path, MIB).decode()
+        text = read_bounded(path, MIB).decode()
         data: Any = load_yaml(text)
     except OSError as error:
         raise Invalid([Problem(str(path), "cannot be read", error.strerror)]) from error
@@ -246,7 +246,7 @@ def place_of(file: Path, path: str) -> str:
         if f"{path}.".startswith(f"{at}."):
             return name
     try:
-        tree = yaml.compose(whole(file, MIB).decode(), Loader=yaml.SafeLoader)
+        tree = yaml.compose(read_bounded(file, MIB).decode(), Loader=yaml.SafeLoader)
     except (OSError, NotFit, ValueError, yaml.YAMLError):
         return ""
     known = {at: line for at, line, _ in _nodes(tree, "")}

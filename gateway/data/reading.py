@@ -1,46 +1,51 @@
-"""Files that are read whole, and which may be; imports nothing, as every command needs it."""
+"""Reading of files as a whole, with a limit. Imports nothing slow, as every command needs it."""
 
 import stat
 from pathlib import Path
 
 MIB = 1024 * 1024
-_OPENED = ("/dev/stdin", "/dev/fd/", "/proc/")
-"""where what a shell has opened for a command is found, such as ``<(jq …)``"""
+# Paths of what a shell has opened for a command, such as ``<(jq …)``.
+_OPENED_BY_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
 class NotFit(ValueError):
-    """What was given cannot be used; the text says why, and what can."""
+    """A file or text is unusable; the message says why, and what is possible."""
 
 
 def check_readable(file: Path) -> None:
-    """Raise `OSError` where there is no such file, `NotFit` for a folder, a device, a pipe that is not open."""
+    """Raise `OSError` for a missing file, `NotFit` for a folder, a device, or a pipe outside the shell's."""
     mode = file.stat().st_mode
-    if not (stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and str(file).startswith(_OPENED))):
-        raise NotFit(
-            f"{file} is {'a folder' if stat.S_ISDIR(mode) else 'a device or a pipe'}, and no file"
-        )
+    is_open_pipe = stat.S_ISFIFO(mode) and str(file).startswith(_OPENED_BY_SHELL)
+    if not (stat.S_ISREG(mode) or is_open_pipe):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise NotFit(f"{file} is {kind}, and no file")
 
 
-def whole(file: Path, most: int) -> bytes:
-    """Return what a file holds, at most ``most`` bytes. Raises `OSError`, `NotFit` for no file and too much."""
+def read_bounded(file: Path, max_bytes: int) -> bytes:
+    """Return the content of a file.
+
+    Raises `OSError`, and `NotFit` for anything but a file and beyond the limit.
+    """
     check_readable(file)
     with file.open("rb") as source:
-        return bounded(source.read(most + 1), str(file), most)
+        content = source.read(max_bytes + 1)
+    check_size(content, str(file), max_bytes)
+    return content
 
 
-def bounded(
-    found: bytes,
+def check_size(
+    content: bytes,
     name: str,
-    most: int,
-) -> bytes:
-    """Return what was read. Raises `NotFit` where it is more than ``most`` bytes."""
-    if len(found) > most:
-        raise NotFit(f"{name} is larger than {most // MIB} MiB, which is the most that is read")
-    return found
+    max_bytes: int,
+) -> None:
+    """Raise `NotFit` for content beyond the limit; ``name``: of its file."""
+    if len(content) > max_bytes:
+        mib = max_bytes // MIB
+        raise NotFit(f"{name} is larger than {mib} MiB, which is the most that is read")
 
 
-def nearest(folder: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that exists."""
+def nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder

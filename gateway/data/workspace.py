@@ -15,7 +15,7 @@ import structlog
 from engines import files as engines_files
 from engines import logs as engines_logs
 from engines.base import DiskUse, EngineError, Mount, NoSpace
-from gateway.data.reading import nearest
+from gateway.data.reading import nearest_existing
 from gateway.data.remote_storage import Remote
 from gateway.data.storage import check_names
 from gateway.domain.problems import Problem
@@ -298,7 +298,7 @@ class DiskWatch:
         reserve, granted = max(self._reserve, 0), int(run.limits.get("disk") or 0)
         if not reserve and not granted:
             return
-        free = shutil.disk_usage(nearest(self._workspace.root)).free
+        free = shutil.disk_usage(nearest_existing(self._workspace.root)).free
         if free >= reserve + granted:
             return
         text = f"the storage has {_gib(free)} free"
@@ -374,7 +374,7 @@ def made(
             mode=mode,
         )
     except OSError as error:
-        there = nearest(folder)
+        there = nearest_existing(folder)
         if there.is_dir():
             rule = f"user {os.getuid()} cannot make it in {there}: {error.strerror}; grant that, or choose"
         else:
@@ -408,5 +408,5 @@ def check_storage(
     """Check that a task could begin here and write its outputs. Raises `OSError`, `NoSpace`."""
     with staging():
         try_to_write(root)
-    if reserve > 0 and shutil.disk_usage(nearest(root)).free < reserve:
+    if reserve > 0 and shutil.disk_usage(nearest_existing(root)).free < reserve:
         raise NoSpace("its disk has less free than limits.storage_reserve_bytes")

@@ -33,7 +33,7 @@ from gateway.bootstrap.parts import approval_policy, engines_by_place, main_of, 
 from gateway.config import tls as peer_tls
 from gateway.config.schema import Settings
 from gateway.data import credentials
-from gateway.data.reading import nearest
+from gateway.data.reading import nearest_existing
 from gateway.data.remote_storage import HDFS, S3, Remote, RemoteStorage
 from gateway.data.workspace import full, try_to_write
 from gateway.domain.approval import ineffective_rules
@@ -166,7 +166,7 @@ def _migrations(node: Installation) -> Step:
 
 
 def _writable(folder: Path) -> Step:
-    existing = nearest(folder)
+    existing = nearest_existing(folder)
     try:
         try_to_write(existing)
     except OSError as error:
@@ -289,7 +289,7 @@ def _unreachable_from_containers(engine: ContainerdEngine, remote: Remote) -> st
 def _disk(node: Installation) -> Step:
     folder = node.settings.storage.path
     reserve = node.settings.limits.storage_reserve_bytes
-    free = shutil.disk_usage(nearest(folder)).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     text = f"{_size(free)} free at {folder}"
     if free < reserve:
         cause = f"{text}, {_size(reserve)} wanted (limits.storage_reserve_bytes): no task will be started"
@@ -366,7 +366,7 @@ def clock_of(
 ) -> Step:
     """Compare this machine's clock with the storage's, and with a database server's."""
     skews = {}
-    with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest(folder)) as file:
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=nearest_existing(folder)) as file:
         file.write(b"x")
         file.flush()
         skews["storage"] = os.fstat(file.fileno()).st_mtime - now()

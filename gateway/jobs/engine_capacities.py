@@ -20,7 +20,7 @@ from engines.base import Capacity, Engine, EngineError
 from engines.process.engine import this_machine
 from gateway.config.engine import NamedEngine
 from gateway.config.schema import ResourceSettings, Settings
-from gateway.data.reading import nearest
+from gateway.data.reading import nearest_existing
 from gateway.domain import resources
 from gateway.domain.resources import CORE, GIB, Amounts, Defaults, EngineCapacity, NodeCapacity
 from gateway.domain.run import Run
@@ -266,7 +266,7 @@ class EngineCapacities:
     @cached_property
     def _disk(self) -> int:
         """Bytes for jobs on the file system of the storage."""
-        size = shutil.disk_usage(nearest(self._settings.storage.path)).total
+        size = shutil.disk_usage(nearest_existing(self._settings.storage.path)).total
         cap = _bytes(self._settings.resources.disk_gib)
         if not cap:
             return size

@@ -25,7 +25,7 @@ from engines.base import Engine, EngineError, ImageMetadata, SignatureInvalid
 from engines.registry.names import registry_of
 from engines.registry.signatures import ImageSignature, find_signatures
 from gateway.config.engine import SignatureRule
-from gateway.data.reading import MIB, whole
+from gateway.data.reading import MIB, read_bounded
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 from provider_registry import image_labels
@@ -117,7 +117,7 @@ def signers_of(rules: Sequence[SignatureRule]) -> tuple[Signer, ...]:
 
 
 def _key(path: Path) -> PublicKey:
-    key = load_pem_public_key(whole(path, MIB))
+    key = load_pem_public_key(read_bounded(path, MIB))
     if not isinstance(key, (ec.EllipticCurvePublicKey, RSAPublicKey, Ed25519PublicKey)):
         raise ValueError(f"it is a key of another kind, {type(key).__name__}")
     return key

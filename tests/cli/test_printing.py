@@ -585,7 +585,7 @@ def test_what_cannot_be_written_or_read_is_a_sentence(
     with pytest.raises(NotFit, match="is not text in UTF-8"):
         read_object(odd)
     with pytest.raises(NotFit, match="larger than 1 MiB, which is the most that is read"):
-        reading.bounded(bytes(reading.MIB + 1), "it", reading.MIB)
+        reading.check_size(bytes(reading.MIB + 1), "it", reading.MIB)
     assert content(odd) == b"\xff\xfe\x00"
     monkeypatch.setattr(cli_client.getpass, "getuser", raising(KeyError("no name")))
     assert who() == "somebody"
