@@ -30,8 +30,8 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, shorten
-from gateway.jobs.contracts import ALL_SITES
 from gateway.jobs.coordinator import Coordinator
+from gateway.jobs.offers import ALL_SITES
 from gateway.ports import Callback, Limiters
 from gateway.providers.registration import By, Providers, asking, audited, shown_problem
 from gateway.runtime.context import new_trace_id

@@ -28,7 +28,7 @@ from gateway.http.encoded_bodies import SENT_DIGEST
 from gateway.identity.keys import KeyPair
 from gateway.identity.signatures import Answer as SignedAnswer
 from gateway.identity.signatures import Signable, Verifier, digest, headers, nonce_of, sign
-from gateway.jobs.contracts import presented
+from gateway.jobs.trust import presented
 from gateway.ports import Limiters
 from gateway.runtime.context import new_trace_id, traced
 from route_table.certificates import key_pin, public_key
@@ -410,7 +410,7 @@ def signing_answers(
 
 
 class SenderSignature:
-    """The signature of a request by a node that may not have a route: `gateway.jobs.applications.Signature`."""
+    """The signature of a request by a node that may not have a route: `gateway.jobs.contract_proof.Signature`."""
 
     def __init__(self, verifier: Verifier, request: Request, body: bytes) -> None:
         self._verifier = verifier

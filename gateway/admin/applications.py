@@ -1,4 +1,4 @@
-"""``/api/v1/applications``: what partners and this node applied for, and what people here decide on it."""
+"""``/api/v1/applications``: applications of partners and of this node, and decisions on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,7 +32,8 @@ from gateway.http.pagination import numbered_page
 from gateway.jobs.applications import Applications
 from gateway.store.serialization import to_plain
 
-_FIRST, _LAST = datetime(1970, 1, 2, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
+_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
+_LAST = datetime(2300, 1, 1, tzinfo=UTC)
 _HIDDEN = ("token", "digest", "tries", "answer", "signing", "keys")
 Until = Annotated[
     AwareDatetime | None,
@@ -119,11 +120,11 @@ _KEY = Annotated[
 _SIGNED = Annotated[
     bool, Field(description="whether a contract was applied for with a signature of its own key")
 ]
-_SHOWN = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
+_VISIBLE = {name: of for name, of in get_type_hints(Application).items() if name not in _HIDDEN}
 _LINE = shape(
     "Application",
     **{
-        **_SHOWN,
+        **_VISIBLE,
         "notice": _NOTICE,
         "key": _KEY,
         "signed": _SIGNED,
@@ -160,17 +161,18 @@ def router(
 ) -> APIRouter:
     """Return the paths; requests to partners are made in threads of the limiter.
 
-    ``compose`` makes an application of what is asked for, ``key_of`` returns the id of the key that a contract
-    brings, if any, ``offered`` asks a partner what it offers.
+    ``compose`` makes an application from a request, ``key_of`` returns the ids of a contract's keys,
+    ``offered`` asks a partner for a list of its offers.
     """
     paths = Paths()
 
-    def shown(one: Application) -> dict[str, Any]:
-        plain = {name: value for name, value in to_plain(one).items() if name in _SHOWN}
+    def view(application: Application) -> dict[str, Any]:
+        fields = to_plain(application).items()
+        visible = {name: value for name, value in fields if name in _VISIBLE}
         return {
-            **plain,
-            "key": key_of(one),
-            "signed": bool(one.keys),
+            **visible,
+            "key": key_of(application),
+            "signed": bool(application.keys),
         }
 
     def changed(
@@ -190,7 +192,7 @@ def router(
             about | {"status": str(after.status)},
             reason,
         )
-        return Reply(shown(after))
+        return Reply(view(after))
 
     @paths("GET", "/applications", "Contracts and audits: what waits, what holds", _PAGE)
     def listed(
@@ -201,14 +203,14 @@ def router(
         after: AfterNumber = None,
         limit: Limit = 100,
     ) -> Response:
-        found: Sequence[Application] = applications.kept.list(
+        page: Sequence[Application] = applications.store.list(
             side, kind, status, partner, after or 0, limit + 1
         )
-        return Reply(numbered_page("applications", found, limit, "number", shown))
+        return Reply(numbered_page("applications", page, limit, "number", view))
 
     @paths("GET", "/applications/{application}", "One application", _LINE)
     def one(application: OneNumber) -> Response:
-        return Reply(shown(applications.kept.get(application)))
+        return Reply(view(applications.store.get(application)))
 
     @paths("POST", "/applications", "Apply for something with a partner", _LINE)
     async def apply(
@@ -217,17 +219,14 @@ def router(
         def work() -> Application:
             return applications.ask(compose(body), body.key)
 
-        made = await anyio.to_thread.run_sync(work, limiter=limiter)
-        noted(
-            request,
-            None,
-            {
-                "application": made.number,
-                "kind": str(made.kind),
-                "partner": made.partner,
-            },
-        )
-        return Reply(shown(made))
+        application = await anyio.to_thread.run_sync(work, limiter=limiter)
+        created = {
+            "application": application.number,
+            "kind": str(application.kind),
+            "partner": application.partner,
+        }
+        noted(request, None, created)
+        return Reply(view(application))
 
     def decided(
         request: Request,
@@ -235,16 +234,16 @@ def router(
         approve: bool,
         body: Deciding,
     ) -> Response:
-        given = {
+        fields = {
             "expires_at": body.expires_at,
             "most_jobs": body.jobs,
             "signing": body.signing,
         }
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {}
+        if approve:
+            changes = {name: value for name, value in fields.items() if value is not None}
         by = named(request, OPERATOR)
-        before, after = applications.decide(
-            number, approve, by, body.reason, **(changes if approve else {})
-        )
+        before, after = applications.decide(number, approve, by, body.reason, **changes)
         return changed(request, before, after, body.reason)
 
     @paths("POST", "/applications/{application}/approve", "Approve a partner's application", _LINE)
@@ -283,8 +282,10 @@ def router(
         _LINE,
     )
     async def refresh(application: OneNumber, body: Empty = None) -> Response:
-        found = await anyio.to_thread.run_sync(applications.refresh, application, limiter=limiter)
-        return Reply(shown(found))
+        refreshed = await anyio.to_thread.run_sync(
+            applications.refresh, application, limiter=limiter
+        )
+        return Reply(view(refreshed))
 
     @paths(
         "GET",
@@ -307,7 +308,7 @@ def router(
             }
             return offered(node, f"{_LISTS[what]}/list", query)
 
-        found = await anyio.to_thread.run_sync(work, limiter=limiter)
-        return Reply({"records": found.get("records") or [], "total": found.get("total") or 0})
+        answer = await anyio.to_thread.run_sync(work, limiter=limiter)
+        return Reply({"records": answer.get("records") or [], "total": answer.get("total") or 0})
 
     return paths.router

@@ -55,21 +55,24 @@ from gateway.jobs import admission, launcher
 from gateway.jobs.admission import Admission, Readiness
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.bundles import Bundles
-from gateway.jobs.contracts import ContractRoutes, DatasetGrants, ModelGrants, Offers, Trust
+from gateway.jobs.contract_routes import ContractRoutes
 from gateway.jobs.coordinator import Coordinator
 from gateway.jobs.deletion import Deleting
 from gateway.jobs.drain import Drain
 from gateway.jobs.dry_run import DryRun
 from gateway.jobs.engine_capacities import EngineCapacities
 from gateway.jobs.executor import Executor, Hooks
+from gateway.jobs.grants import DatasetGrants, ModelGrants
 from gateway.jobs.intake import Intake
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.new_jobs import roles_of
+from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Inheritance, Places, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
+from gateway.jobs.trust import Trust
 from gateway.ports import Clock, Limiters
 from gateway.providers.images import Images, Signatures, signers_of
 from gateway.providers.registration import Providers

@@ -25,12 +25,12 @@ from gateway.domain.spec import JobSpec, NodeId
 from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused, StorageFailed
 from gateway.jobs.bundles import Bundles, other_images
-from gateway.jobs.contracts import Trust
 from gateway.jobs.digest import digest
 from gateway.jobs.intake import Intake
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
 from gateway.jobs.resources import Resources
+from gateway.jobs.trust import Trust
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext
 from provider_registry.model import Provider

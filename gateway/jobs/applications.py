@@ -1,10 +1,10 @@
-"""Use cases of applications: what partners send, what people here decide, what is delivered and queried then.
+"""Use cases of applications: receiving them, applying with partners, deciding, delivering, ending.
 
-What follows from an approval or an end (a route, a grant) is done before the state is stored: it may be repeated,
-and a process that dies in between leaves a state that still asks for it.
+An approval or an end has effects such as a route or a grant. An effect may be repeated and takes
+place before the new state is stored: if the process dies in between, the old state asks for the
+effect again.
 """
 
-import ipaddress
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +37,8 @@ from gateway.errors import (
     PeerUnreachable,
     shorten,
 )
+from gateway.jobs.contract_inbox import ContractInbox, too_many_applications
+from gateway.jobs.contract_proof import ContractProof, Signature, check_signed
 from gateway.ports import Clock
 from gateway.runtime.lanes import Lanes
 from gateway.runtime.loop import Loop
@@ -44,74 +46,67 @@ from gateway.store.applications import SqlApplications
 
 log = structlog.get_logger(__name__)
 
+# Writes a change into the audit: the partner ("" for this gateway itself), the action, its detail.
 Note = Callable[[NodeId, str, Mapping[str, Any]], None]
-"""writes into the audit what a partner, or with "" the gateway itself, has changed"""
-MOST_WAITING, MOST_OF_ADDRESS, MOST_OF_PARTNER = 100, 5, 200
-"""applications that nobody has decided on: contracts in all, those from one address, all of one partner"""
+Change = Callable[[Application], Application]
+
+MAX_OF_PARTNER = 200  # undecided applications of one partner
+_MAX_TROUBLE = 1000  # characters stored of a failed call's message
+_AUDITED = ("status", "expires_at", "most_jobs", "url")  # fields in the audit of a change
 
 
 @dataclass(frozen=True)
-class Answer:
+class PartnerAnswer:
     """A partner's answer to an application of this node."""
 
     status: AuditStatus
+    # Fields of the `Application`: its permit, the end of its validity, the number of uses.
     granted: Mapping[str, Any]
-    """fields of the `Application`: its permit, until when, how often"""
-    credentials: Mapping[str, Any]
-    """of a contract's owner: auth_credential, auth_type"""
-    key: str = ""
-    """the public key in them, as routes hold it"""
-
-
-class Signature(Protocol):
-    """The signature of the request under way."""
-
-    @property
-    def present(self) -> bool:
-        """Whether the request has one in this gateway's form."""
-
-    def check(self, keys: Sequence[str]) -> None:
-        """Raise `NotAllowed` unless one of these public keys has signed the request."""
+    credentials: Mapping[str, Any]  # of a contract's owner: auth_credential, auth_type
+    key: str = ""  # the public key in the credentials, in the form of routes
 
 
 class Calls(Protocol):
-    """Requests to partners about applications. Each raises `PeerUnreachable`, or whatever the partner responds."""
+    """Requests to partners about applications.
+
+    Each raises `PeerUnreachable`, or the partner's refusal as a `GatewayError`.
+    """
 
     def partner_keys(self, new: Application, key: str) -> tuple[str, ...]:
         """Return the public keys that have to sign the partner's answers about a contract.
 
-        ``key``: the key, or its id, as a person has compared it. Raises `Invalid` where none is known and the
-        partner has to sign.
+        ``key``: the key, or its id, as compared by a person. Raises `Invalid` if there is none and
+        the partner has to sign.
         """
 
     def apply(self, new: Application) -> str:
-        """Send an application; return its id, which of a contract the partner chooses."""
+        """Send an application; return its id. The id of a contract is chosen by the partner."""
 
-    def deliver(self, known: Application) -> None:
+    def deliver(self, application: Application) -> None:
         """Send the notice that is due."""
 
-    def query(self, known: Application) -> Answer:
+    def query(self, application: Application) -> PartnerAnswer:
         """Ask for the state of an application of this node."""
 
 
 class Effect(Protocol):
-    """What follows from an application of one kind; `begin` and `end` may be repeated."""
+    """The consequences of an application of one kind; `begin` and `end` may be repeated."""
 
     def check(self, new: Application) -> None:
-        """Raise `GatewayError` for what could not be approved; by default every application is taken."""
+        """Raise `GatewayError` for an application that could not be approved; the default accepts all."""
         return
 
-    def begin(self, known: Application, by: str) -> None:
-        """Do what an approval promises. Raises `Invalid`, `NotFound` where that cannot be done."""
+    def begin(self, application: Application, by: str) -> None:
+        """Put an approval into effect. Raises `Invalid` or `NotFound` if that is impossible."""
 
     def end(
         self,
-        known: Application,
+        application: Application,
         by: str,
         *,
         last: bool,
     ) -> None:
-        """Undo it. ``last``: no other application of the partner for the same is in force."""
+        """Undo the effect. ``last``: no other application for the same subject is in force."""
 
 
 class Applications:
@@ -119,7 +114,7 @@ class Applications:
 
     def __init__(
         self,
-        kept: SqlApplications,
+        store: SqlApplications,
         effects: Mapping[Kind, Effect],
         calls: Calls,
         lanes: Lanes,
@@ -127,107 +122,85 @@ class Applications:
         clock: Clock,
         keys_of: Callable[[NodeId], Sequence[str]],
     ) -> None:
-        """``note`` writes into the audit what partners change; people's changes are there already.
+        """``note`` writes changes by partners into the audit; changes by people are audited elsewhere.
 
         ``keys_of`` returns the public keys in the route of a node.
         """
-        self._note = note
-        self._keys_of = keys_of
-        self.kept = kept
+        self.store = store
         self._effects = effects
         self._calls = calls
         self._lanes = lanes
+        self._note = note
         self._clock = clock
-        self.loop = Loop("applications", self._advance, kept.due, clock=clock, workers=1)
+        self._inbox = ContractInbox(store, keys_of)
+        self._proof = ContractProof(keys_of)
+        self.loop = Loop("applications", self._advance, store.due, clock=clock, workers=1)
 
-    # ------------------------------------------------------------ for partners
+    # -------------------------------------------------- for partners
 
     def contract_with(self, partner: NodeId, contract_id: str | None = None) -> Application:
-        """Return the contract with a node that is in force. Raises `NotAllowed`, or `NotFound` for another id."""
+        """Return the contract with a node that is in force, by its id if one is passed.
+
+        Raises `NotAllowed` if none is in force, `NotFound` for another id.
+        """
         now = self._clock()
         if contract_id is None:
-            if (found := self.kept.contract(partner, now)) is None:
-                lacking = NotAllowed(
-                    f"no contract with {partner} is in force", reason="NO_CONTRACT"
-                )
-                lacking.node = partner
-                raise lacking
-            return found
-        known = (self.kept.find(side, partner, Kind.CONTRACT, contract_id) for side in Side)
-        if (found := next((one for one in known if one and one.holds(now)), None)) is None:
-            raise NotFound(
-                "no contract of that id is in force with this node", reason="CONTRACT_UNKNOWN"
-            )
-        return found
+            contract = self.store.contract(partner, now)
+            if contract is None:
+                text = f"no contract with {partner} is in force"
+                refusal = NotAllowed(text, reason="NO_CONTRACT")
+                refusal.node = partner
+                raise refusal
+            return contract
+        for side in Side:
+            contract = self.store.find(side, partner, Kind.CONTRACT, contract_id)
+            if contract is not None and contract.holds(now):
+                return contract
+        raise NotFound(
+            "no contract of that id is in force with this node", reason="CONTRACT_UNKNOWN"
+        )
 
     def receive_contract(self, new: Application, address: str) -> Application:
-        """Keep a contract that a node applies for, which may be unknown; the same once more is the same.
+        """Store an application for a contract, from a node without a route perhaps.
 
-        It is the same only if the same key has signed it: nobody else gets its id.
+        ``address``: the sender's. A repetition returns the stored application. Raises `Busy`.
         """
-        waiting = self.kept.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
-        for known in waiting if new.keys else ():
-            if (known.request, known.keys) == (new.request, new.keys):
-                return known
-        is_partner = set(new.keys) & set(self._keys_of(new.partner))
-        if is_partner and len(waiting) < MOST_OF_ADDRESS:
-            address = ""
-        else:
-            self._make_room(address)
-        made = self.kept.add(replace(new, id=uuid4().hex), address)
-        assert made is not None
-        return made
-
-    def _make_room(self, address: str) -> None:
-        """Raise `Busy` where no further contract of an unknown node may wait for a decision.
-
-        Once all places are taken, the newest application of the network that has most gives way to one of a
-        network that has fewer: nobody takes all places from a few networks.
-        """
-        full = Busy(
-            "too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS"
-        )
-        if self.kept.waiting(address=address) >= MOST_OF_ADDRESS:
-            raise full
-        by_network: dict[str, list[int]] = {}
-        waiting = self.kept.waiting_by_address(Kind.CONTRACT)
-        if len(waiting) < MOST_WAITING:
-            return
-        for number, sender in waiting.items():
-            by_network.setdefault(network_of(sender), []).append(number)
-        largest = max(by_network.values(), key=len)
-        if len(largest) <= len(by_network.get(network_of(address), ())) + 1:
-            raise full
-        log.warning("an application gives way to one from another network", number=max(largest))
-        self.kept.drop(max(largest))
+        return self._inbox.receive(new, address)
 
     def receive(self, new: Application) -> Application:
-        """Keep what a partner applies for. Raises `Conflict` for an id that it has used for something else."""
-        known = self.kept.find(Side.THEIRS, new.partner, new.kind, new.id)
-        if known is None or known.status is REJECTED:
-            if effect := self._effects.get(new.kind):
-                effect.check(new)
-            if self.kept.waiting(partner=new.partner) >= MOST_OF_PARTNER:
-                raise Busy(
-                    "too many applications wait for a decision here", reason="TOO_MANY_APPLICATIONS"
-                )
-        if known is not None:
-            return self._change(known, lambda known: applications.again(known, new))
-        return self.kept.add(new) or self.receive(new)
+        """Store an application of a partner; a repetition returns the stored one.
+
+        Raises `Conflict` for an id that the partner has used for something else, `Busy`, or the
+        refusal of the kind's `Effect`.
+        """
+        stored = self.store.find(Side.THEIRS, new.partner, new.kind, new.id)
+        if stored is None or stored.status is REJECTED:
+            self._check_acceptable(new)
+        if stored is not None:
+            return self._change(stored, lambda current: applications.again(current, new))
+        # None: another request has just stored the same id, which is a repetition then.
+        return self.store.add(new) or self.receive(new)
+
+    def _check_acceptable(self, new: Application) -> None:
+        effect = self._effects.get(new.kind)
+        if effect is not None:
+            effect.check(new)
+        if self.store.waiting(partner=new.partner) >= MAX_OF_PARTNER:
+            raise too_many_applications()
 
     def confirm(
         self,
         kind: Kind,
         id_: str,
         partner: NodeId,
-        answer: Answer,
+        answer: PartnerAnswer,
         signature: Signature | None = None,
     ) -> None:
         """Take the answer to an application of this node. Raises `NotFound`, `Conflict`, `NotAllowed`."""
-        known = self._of(kind, id_, partner, Side.MINE)
+        application = self._find(kind, id_, partner, Side.MINE)
         if signature is not None:
-            self._check_proof(known, signature)
-        self._noted(known, self._answered(known, answer))
+            self._proof.check_message(application, signature)
+        self._audit_change(application, self._apply_answer(application, answer))
 
     def end(
         self,
@@ -236,14 +209,16 @@ class Applications:
         partner: NodeId,
         signature: Signature | None = None,
     ) -> None:
-        """End an application that the partner terminates, whoever applied. Raises `NotFound`, `NotAllowed`."""
-        known = self._of(kind, id_, partner, *Side)
+        """End an application of either side for the partner. Raises `NotFound`, `NotAllowed`."""
+        application = self._find(kind, id_, partner, *Side)
         if signature is not None:
-            self._check_proof(known, signature)
-        if kind is Kind.CONTRACT and (known.side, known.status) == (Side.THEIRS, APPLIED):
-            self.kept.drop(known.number)  # or unknown nodes could fill the database by twos
+            self._proof.check_message(application, signature)
+        undecided = application.side is Side.THEIRS and application.status is APPLIED
+        if kind is Kind.CONTRACT and undecided:
+            # Not kept, or unknown nodes could fill the database with ended contracts.
+            self.store.drop(application.number)
             return
-        self._noted(known, self._end(known, partner, "terminated by the partner", tell=False))
+        self._audit_change(application, self._end_by_partner(application))
 
     def status(
         self,
@@ -252,15 +227,11 @@ class Applications:
         partner: NodeId,
         signature: Signature | None = None,
     ) -> Application:
-        """Return a partner's application as it is now. Raises `NotFound` for those of others, `NotAllowed`."""
-        known = self._of(kind, id_, partner, Side.THEIRS)
+        """Return a partner's application in its current state. Raises `NotFound`, `NotAllowed`."""
+        application = self._find(kind, id_, partner, Side.THEIRS)
         if signature is not None:
-            self._check_proof(known, signature)
-        return applications.expired(known, self._clock())
-
-    def proving_keys(self, known: Application) -> Sequence[str]:
-        """Return the public keys that prove a partner's messages about a contract: its route's, if there are."""
-        return self._keys_of(known.partner) or known.keys
+            self._proof.check_message(application, signature)
+        return applications.expired(application, self._clock())
 
     def update(
         self,
@@ -269,45 +240,48 @@ class Applications:
         values: Mapping[str, Any],
         key: str,
     ) -> None:
-        """Take a partner's new address and key into its contract and route; ``key``: as routes hold it."""
-        known = self.contract_with(partner, contract_id)
-        if known.side is Side.THEIRS:
-            changed = replace(known, request={**known.request, **values}, url=values["address"])
-        else:
-            changed = replace(known, answer={**known.answer, **values}, url=values["address"])
-        self._effects[Kind.CONTRACT].begin(changed, partner)
-        request, answer, url = changed.request, changed.answer, changed.url
-        after = self._change(
-            known,
-            lambda one: replace(
-                one,
-                request=request,
-                answer=answer,
-                url=url,
-                keys=(key,),
-            ),
-        )
-        self._noted(known, after)
+        """Write a partner's new address and key into its contract and route.
 
-    # ------------------------------------------------------------ for people here
+        ``key``: the public key in the form of routes.
+        """
+        contract = self.contract_with(partner, contract_id)
+        if contract.side is Side.THEIRS:
+            updated = replace(contract, request={**contract.request, **values})
+        else:
+            updated = replace(contract, answer={**contract.answer, **values})
+        updated = replace(updated, url=values["address"])
+        self._effects[Kind.CONTRACT].begin(updated, partner)
+
+        def write(current: Application) -> Application:
+            return replace(
+                current,
+                request=updated.request,
+                answer=updated.answer,
+                url=updated.url,
+                keys=(key,),
+            )
+
+        self._audit_change(contract, self._change(contract, write))
+
+    # -------------------------------------------------- for people at this node
 
     def ask(self, new: Application, key: str = "") -> Application:
-        """Apply with a partner; what it does not take is not kept.
+        """Apply with a partner; an application that it refuses is not kept.
 
-        ``key``: of a contract, the partner's public key or its id, as a person has compared it.
+        ``key``: of a contract, the partner's public key or its id, as compared by a person.
         """
         if new.kind is Kind.CONTRACT:
             new = replace(new, keys=self._calls.partner_keys(new, key))
             new = replace(new, id=self._calls.apply(new))
-            return self.kept.add(new) or self._of(new.kind, new.id, new.partner, Side.MINE)
-        made = self.kept.add(replace(new, id=uuid4().hex))
-        assert made is not None
+            return self.store.add(new) or self._find(new.kind, new.id, new.partner, Side.MINE)
+        application = self.store.add(replace(new, id=uuid4().hex))
+        assert application is not None, "the id is new"
         try:
-            self._calls.apply(made)
+            self._calls.apply(application)
         except Exception:
-            self.kept.drop(made.number)
+            self.store.drop(application.number)
             raise
-        return made
+        return application
 
     def decide(
         self,
@@ -317,23 +291,30 @@ class Applications:
         reason: str,
         **changes: Any,
     ) -> tuple[Application, Application]:
-        """Decide on a partner's application; return it before and after. ``changes``: fields that differ."""
-        known = replace(self.kept.get(number), **changes)
+        """Decide on a partner's application; return it before and after.
+
+        ``changes``: fields that the decision changes, such as the end of the validity.
+        """
+        before = replace(self.store.get(number), **changes)
+        token = ""
         if approve:
-            _check_signed(known)
-        token = secrets.token_urlsafe(32) if approve and known.kind is not Kind.CONTRACT else ""
+            check_signed(before)
+            if before.kind is not Kind.CONTRACT:
+                token = secrets.token_urlsafe(32)
+        token_digest = digest(token) if token else ""
 
-        def change(known: Application) -> Application:
-            known = replace(known, **changes)
-            hashed = digest(token) if token else ""
-            return applications.decided(known, approve, by, reason, self._clock(), token, hashed)
+        def decide(current: Application) -> Application:
+            changed = replace(current, **changes)
+            return applications.decided(
+                changed, approve, by, reason, self._clock(), token, token_digest
+            )
 
-        _changed(known, change)
-        if approve and (effect := self._effects.get(known.kind)):
-            effect.begin(known, by)
-        after = self._change(known, change)
-        self._soon(after)
-        return known, after
+        _checked(before, decide)  # before any effect
+        if approve:
+            self._begin(before, by)
+        after = self._change(before, decide)
+        self._deliver_soon(after)
+        return before, after
 
     def terminate(
         self,
@@ -342,230 +323,213 @@ class Applications:
         reason: str,
     ) -> tuple[Application, Application]:
         """End an application of either side; return it before and after."""
-        known = self.kept.get(number)
-        if known.status in (REJECTED, TERMINATED):
-            raise Conflict(f"application {number} is {known.status}", reason="APPLICATION_STATE")
-        return known, self._end(known, by, reason, tell=True)
+        before = self.store.get(number)
+        if before.status in (REJECTED, TERMINATED):
+            raise Conflict(f"application {number} is {before.status}", reason="APPLICATION_STATE")
+        return before, self._end(before, by, reason, tell=True)
 
     def refresh(self, number: int) -> Application:
-        """Deliver a pending notice now, or query the partner's decision. Raises what it responds."""
-        known = self.kept.get(number)
-        if known.notice or (known.side is Side.MINE and known.status is APPLIED):
-            self._call(known)
-        return self.kept.get(number)
+        """Deliver a pending notice now, or query the partner's decision. Raises its refusal."""
+        application = self.store.get(number)
+        is_undecided = application.side is Side.MINE and application.status is APPLIED
+        if application.notice or is_undecided:
+            self._call(application)
+        return self.store.get(number)
 
-    # ------------------------------------------------------------ delivering, asking, ending
+    # -------------------------------------------------- notices and queries that are due
 
     def _advance(self, number: str) -> None:
-        """Do what is due; calls are made in the lane of their partner."""
+        """End an expired application, or make the call that is due in the partner's lane."""
         try:
-            known = self.kept.get(int(number))
+            application = self.store.get(int(number))
         except NotFound:
             return
         now = self._clock()
-        if applications.expired(known, now) != known:
-            self._end(known, "", "expired", tell=False)
-        elif known.due_at is not None and known.due_at <= now:
-            claimed = self.kept.change(known.number, lambda one: _claimed(one, known, now))
-            if claimed.tries > known.tries:
-                self._lanes.submit(
-                    known.partner, lambda: self._try(claimed), f"application {number}"
-                )
+        if applications.expired(application, now) != application:
+            self._end(application, "", "expired", tell=False)
+        elif application.due_at is not None and application.due_at <= now:
+            self._submit_call(application, now)
 
-    def _try(self, known: Application) -> None:
+    def _submit_call(self, application: Application, now: datetime) -> None:
+        """Make a due call unless another gateway of the node has begun it."""
+
+        def claim(current: Application) -> Application:
+            if current != application:
+                return current
+            return applications.later(current, now, current.trouble)
+
+        claimed = self.store.change(application.number, claim)
+        if claimed.tries > application.tries:
+            name = f"application {application.number}"
+            self._lanes.submit(application.partner, lambda: self._try_call(claimed), name)
+
+    def _try_call(self, application: Application) -> None:
+        """Make a call and store the error if it fails."""
         try:
-            self._call(known)
+            self._call(application)
         except (PeerUnreachable, Busy) as error:
-            self._not_delivered(known, error, again=True)
+            self._store_trouble(application, error, retry=True)
         except GatewayError as error:
-            self._not_delivered(known, error, again=not known.notice)
+            # A refused notice would be refused again; a query may succeed later.
+            self._store_trouble(application, error, retry=not application.notice)
 
-    def _call(self, known: Application) -> None:
-        if not known.notice:
-            answer = self._calls.query(known)
+    def _call(self, application: Application) -> None:
+        """Deliver the notice that is due, or query the partner's decision."""
+        if not application.notice:
+            answer = self._calls.query(application)
             if answer.status is not APPLIED:
-                self._noted(known, self._answered(known, answer))
+                self._audit_change(application, self._apply_answer(application, answer))
             return
-        self._calls.deliver(known)
-        self.kept.change(
-            known.number, lambda one: applications.delivered(one) if _same(one, known) else one
-        )
+        self._calls.deliver(application)
 
-    def _not_delivered(
+        def mark_delivered(current: Application) -> Application:
+            if not _is_same_step(current, application):
+                return current
+            return applications.delivered(current)
+
+        self.store.change(application.number, mark_delivered)
+
+    def _store_trouble(
         self,
-        known: Application,
+        application: Application,
         error: GatewayError,
-        again: bool,
+        retry: bool,
     ) -> None:
+        """Store why a call failed; without a retry only a person can repeat it."""
         log.warning(
             "a partner did not take a notice",
-            number=known.number,
-            partner=known.partner,
+            number=application.number,
+            partner=application.partner,
             cause=error.reason,
         )
-        text = shorten(f"{error.reason}: {error.message}", 1000)
+        text = shorten(f"{error.reason}: {error.message}", _MAX_TROUBLE)
 
-        def change(one: Application) -> Application:
-            if not _same(one, known):
-                return one
-            return replace(
-                one, trouble=text, due_at=one.due_at if again else None
-            )  # a person may try again
+        def write(current: Application) -> Application:
+            if not _is_same_step(current, application):
+                return current
+            due_at = current.due_at if retry else None
+            return replace(current, trouble=text, due_at=due_at)
 
-        self.kept.change(known.number, change)
+        self.store.change(application.number, write)
 
-    def _answered(self, known: Application, answer: Answer) -> Application:
+    def _deliver_soon(self, application: Application) -> None:
+        if application.notice:
+            self.loop.wake(str(application.number))
+
+    # -------------------------------------------------- changes of state
+
+    def _apply_answer(self, application: Application, answer: PartnerAnswer) -> Application:
+        """Change an application of this node as its partner answered."""
         now = self._clock()
         if answer.status is TERMINATED:
-            return self._end(known, known.partner, "terminated by the partner", tell=False)
+            return self._end_by_partner(application)
+        granted = dict(answer.granted)
+        if answer.credentials and self._proof.is_compared(application, answer.key):
+            granted["answer"] = answer.credentials
 
-        more = dict(answer.granted)
-        if answer.credentials and self._is_compared(known, answer):
-            more["answer"] = answer.credentials
+        def confirm(current: Application) -> Application:
+            return applications.confirmed(current, answer.status, now, **granted)
 
-        def change(one: Application) -> Application:
-            return applications.confirmed(one, answer.status, now, **more)
+        confirmed = _checked(application, confirm)
+        # A repeated approval has no effect: it must not enable a route disabled here since.
+        if answer.status is APPROVED and application.status is not APPROVED:
+            self._begin(confirmed, application.partner)
+        return self._change(application, confirm)
 
-        will_be = _changed(known, change)
-        # once only: an answer that comes again must not enable a route that people here have disabled since
-        new = answer.status is APPROVED and known.status is not APPROVED
-        if new and (effect := self._effects.get(known.kind)):
-            effect.begin(will_be, known.partner)
-        return self._change(known, change)
+    def _begin(self, application: Application, by: str) -> None:
+        """Put an approval into effect."""
+        effect = self._effects.get(application.kind)
+        if effect is not None:
+            effect.begin(application, by)
 
-    def _check_proof(self, known: Application, signature: Signature) -> None:
-        """Raise `NotAllowed` unless a message about a contract is signed by a key that was compared before.
-
-        A partner whose product does not sign is one for which a person said so (``signing``).
-        """
-        keys = self.proving_keys(known)
-        if known.side is Side.THEIRS and not keys:
-            return  # its application was not signed either: the id of the contract is all that it has
-        if known.signing == "off" or (
-            known.signing == "accepted" and not (keys and signature.present)
-        ):
-            return
-        signature.check(keys)
-
-    def _is_compared(self, known: Application, answer: Answer) -> bool:
-        """Tell whether the key in a partner's answer was compared. Raises `Conflict` where another one was.
-
-        A product that does not sign may bring a key that nobody has compared: it is not kept.
-        """
-        keys = self.proving_keys(known)
-        if known.kind is Kind.CONTRACT and keys and answer.key not in keys:
-            text = f"the answer of {known.partner} brings another key than the one that was compared before"
-            raise Conflict(text, reason="KEY_NOT_COMPARED")
-        return known.kind is not Kind.CONTRACT or bool(keys)
+    def _end_by_partner(self, application: Application) -> Application:
+        reason = "terminated by the partner"
+        return self._end(application, application.partner, reason, tell=False)
 
     def _end(
         self,
-        known: Application,
+        application: Application,
         by: str,
         reason: str,
         tell: bool,
     ) -> Application:
+        """End an application and its effect. ``tell``: the partner is notified."""
         now = self._clock()
-        if known.status is APPROVED and (effect := self._effects.get(known.kind)):
-            effect.end(known, by, last=not self._others(known, now))
+        effect = self._effects.get(application.kind)
+        if application.status is APPROVED and effect is not None:
+            effect.end(application, by, last=not self._has_others_in_force(application, now))
 
-        def change(one: Application) -> Application:
-            return (
-                applications.terminated(one, by, reason, now, tell)
-                if one.status is known.status
-                else one
-            )
+        def terminate(current: Application) -> Application:
+            if current.status is not application.status:
+                return current
+            return applications.terminated(current, by, reason, now, tell)
 
-        after = self._change(known, change)
-        if after.status is APPROVED:  # meanwhile: what follows from that ends too
+        after = self._change(application, terminate)
+        if after.status is APPROVED:
+            # Approved in the meantime: that effect has to end as well.
             return self._end(after, by, reason, tell)
-        self._soon(after)
+        self._deliver_soon(after)
         return after
 
-    def _others(self, known: Application, now: datetime) -> list[Application]:
-        """Return what else is in force for the same; contracts of either side are for the same route."""
-        contract = known.kind is Kind.CONTRACT
-        found = self.kept.list(
-            None if contract else known.side, known.kind, APPROVED, known.partner
-        )
-        same = (one for one in found if contract or one.subject == known.subject)
-        return [one for one in same if one.number != known.number and one.holds(now)]
+    def _has_others_in_force(self, application: Application, now: datetime) -> bool:
+        """Whether another application is in force for the same subject.
 
-    def _noted(self, before: Application, after: Application) -> None:
-        if after != before:
-            about = {
-                "application": after.number,
-                "kind": str(after.kind),
-                "id": after.id,
-            }
-            old, new = (
-                about | {n: getattr(one, n) for n in ("status", "expires_at", "most_jobs", "url")}
-                for one in (before, after)
-            )
-            self._note(
-                after.partner, "application changed by a partner", {"before": old, "after": new}
-            )
+        Contracts of both sides count, as they have the same route.
+        """
+        is_contract = application.kind is Kind.CONTRACT
+        side = None if is_contract else application.side
+        for other in self.store.list(side, application.kind, APPROVED, application.partner):
+            same_subject = is_contract or other.subject == application.subject
+            if same_subject and other.number != application.number and other.holds(now):
+                return True
+        return False
 
-    def _soon(self, known: Application) -> None:
-        if known.notice:
-            self.loop.wake(str(known.number))
-
-    def _of(
+    def _find(
         self,
         kind: Kind,
         id_: str,
         partner: NodeId,
         *sides: Side,
     ) -> Application:
-        found = (self.kept.find(side, partner, kind, id_) for side in sides)
-        if (known := next(filter(None, found), None)) is None:
-            raise NotFound("no application of that id is known here", reason="APPLICATION_UNKNOWN")
-        return known
+        """Return the application of an id, looked up in the order of the sides. Raises `NotFound`."""
+        for side in sides:
+            application = self.store.find(side, partner, kind, id_)
+            if application is not None:
+                return application
+        raise NotFound("no application of that id is known here", reason="APPLICATION_UNKNOWN")
 
-    def _change(
-        self, known: Application, change: Callable[[Application], Application]
-    ) -> Application:
-        return self.kept.change(known.number, lambda one: _changed(one, change))
+    def _change(self, application: Application, change: Change) -> Application:
+        """Store a change. Raises `Conflict` if the state does not allow it."""
+        return self.store.change(application.number, lambda current: _checked(current, change))
+
+    def _audit_change(self, before: Application, after: Application) -> None:
+        """Write a change by a partner into the audit."""
+        if after == before:
+            return
+        detail = {"before": _audited(before, after), "after": _audited(after, after)}
+        self._note(after.partner, "application changed by a partner", detail)
 
 
-def network_of(address: str) -> str:
-    """Return the network of an address that one institution or provider has: /24, of IPv6 /48."""
+def _audited(application: Application, identity: Application) -> dict[str, Any]:
+    """Return the audited fields of a version of an application."""
+    fields = {name: getattr(application, name) for name in _AUDITED}
+    return {
+        "application": identity.number,
+        "kind": str(identity.kind),
+        "id": identity.id,
+        **fields,
+    }
+
+
+def _checked(application: Application, change: Change) -> Application:
+    """Return an application after a change. Raises `Conflict` if its state does not allow it."""
     try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    ip = getattr(ip, "ipv4_mapped", None) or ip
-    bits = 24 if ip.version == 4 else 48
-    return str(ipaddress.ip_network((ip, bits), strict=False))
-
-
-def _check_signed(known: Application) -> None:
-    """Raise `Conflict` for a contract whose applicant is to sign, and has not signed even its application."""
-    if known.kind is Kind.CONTRACT and known.signing == "required" and not known.keys:
-        text = (
-            f"application {known.number} is not signed by its key, so anybody can have sent it, with another "
-            f"address: have {known.partner} apply anew, or compare key and address and approve with --signing off"
-        )
-        raise Conflict(text, reason="APPLICATION_NOT_SIGNED")
-
-
-def _changed(known: Application, change: Callable[[Application], Application]) -> Application:
-    """Return an application after a change. Raises `Conflict` where that is not possible."""
-    try:
-        return change(known)
+        return change(application)
     except IllegalMove as error:
-        text = f"application {known.number} is {known.status}: {error}"
+        text = f"application {application.number} is {application.status}: {error}"
         raise Conflict(text, reason="APPLICATION_STATE") from error
 
 
-def _claimed(
-    one: Application,
-    known: Application,
-    now: datetime,
-) -> Application:
-    """Return an application whose call this gateway makes; unchanged where another one has begun it."""
-    return applications.later(one, now, one.trouble) if one == known else one
-
-
-def _same(one: Application, known: Application) -> bool:
-    return (one.status, one.notice) == (known.status, known.notice)
+def _is_same_step(current: Application, application: Application) -> bool:
+    """Whether the call about an application still concerns its current state."""
+    return current.status is application.status and current.notice == application.notice

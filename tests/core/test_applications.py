@@ -11,8 +11,8 @@ import pytest
 from gateway.domain.applications import APPLIED, APPROVED, TERMINATED, Application, Kind, Side
 from gateway.domain.spec import NodeId
 from gateway.errors import Busy, Conflict, GatewayError, Invalid, NotAllowed, NotFound
-from gateway.jobs.applications import Answer, Applications
-from gateway.jobs.contracts import ContractRoutes
+from gateway.jobs.applications import Applications, PartnerAnswer
+from gateway.jobs.contract_routes import ContractRoutes
 from gateway.store.applications import SqlApplications
 from route_table.live import LiveRoutes
 from tests.contracts.databases import a_store
@@ -26,11 +26,13 @@ CONTRACT = replace(an_application(), kind=Kind.CONTRACT)
 class Partner:
     """What a partner answers, and the lane to it; and the effects of what is decided."""
 
-    answer: Answer | GatewayError = field(default_factory=lambda: Answer(APPLIED, {}, {}))
+    answer: PartnerAnswer | GatewayError = field(
+        default_factory=lambda: PartnerAnswer(APPLIED, {}, {})
+    )
     begun: list[Application] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
 
-    def query(self, known: Application) -> Answer:
+    def query(self, known: Application) -> PartnerAnswer:
         if isinstance(self.answer, GatewayError):
             raise self.answer
         return self.answer
@@ -165,7 +167,9 @@ def test_the_route_that_a_contract_writes_goes_on_by_another_node_and_is_refused
 
 def test_an_answer_that_ends_an_application_ends_what_followed(site: Site):
     known = site.has(replace(MINE, status=APPROVED))
-    site.applications.confirm(known.kind, known.id, known.partner, Answer(TERMINATED, {}, {}))
+    site.applications.confirm(
+        known.kind, known.id, known.partner, PartnerAnswer(TERMINATED, {}, {})
+    )
     assert site.kept.get(known.number).status is TERMINATED and site.partner.ended == [True]
     [(who, _, detail)] = site.noted
     assert (who, detail["before"]["status"], detail["after"]["status"]) == (
@@ -215,7 +219,7 @@ def test_a_partner_that_does_not_take_a_notice_gets_it_again_unless_it_refuses_i
 def test_trouble_with_a_call_is_not_noted_where_a_person_decided_meanwhile(site: Site):
     known = site.has(MINE)
 
-    def query(asked: Application) -> Answer:
+    def query(asked: Application) -> PartnerAnswer:
         site.applications.terminate(known.number, "ann", "")
         raise Busy("not now", reason="BUSY")
 

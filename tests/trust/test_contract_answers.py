@@ -12,7 +12,10 @@ import yaml
 
 from gateway.bootstrap.node import Gateway
 from gateway.config.loader import load
-from gateway.jobs import applications
+from gateway.domain.applications import Kind, Side
+from gateway.domain.applications import applied as an_application
+from gateway.errors import Busy
+from gateway.jobs.contract_inbox import MAX_WAITING, network_of
 from route_table.certificates import key_pin, public_key
 from tests.certificates import Authority
 from tests.cli import asking, call, written
@@ -349,24 +352,24 @@ def test_an_answer_that_comes_again_changes_no_contract(nodes: tuple[Gateway, Ga
 def test_twenty_addresses_do_not_take_all_places_of_applicants(nodes: tuple[Gateway, Gateway]):
     me, peer = nodes
     receive, kept = peer.applications.receive_contract, peer.kept_applications
-    new = applications.applications.applied(
-        applications.Kind.CONTRACT,
+    new = an_application(
+        Kind.CONTRACT,
         "",
         "JG1",
-        applications.Side.THEIRS,
+        Side.THEIRS,
         "JG1",
         card(me),
         peer.clock(),
     )
-    for number in range(applications.MOST_WAITING):
+    for number in range(MAX_WAITING):
         receive(new, f"192.0.2.{number % 20}")
     first = receive(new, "198.51.100.1")
-    assert kept.waiting() == applications.MOST_WAITING and kept.get(first.number) == first
-    for number in range(applications.MOST_WAITING):
+    assert kept.waiting() == MAX_WAITING and kept.get(first.number) == first
+    for number in range(MAX_WAITING):
         with_room = number < 4
         if with_room:
             receive(new, "198.51.100.1")
-    with pytest.raises(applications.Busy):
+    with pytest.raises(Busy):
         receive(new, "192.0.2.200")
     mine = contract(me, peer)[0]  # of an address of its own
     assert state(me, mine) == "APPROVED"
@@ -389,4 +392,4 @@ def test_addresses_of_one_network_count_together(
     other: str,
     same: bool,
 ):
-    assert (applications.network_of(one) == applications.network_of(other)) is same
+    assert (network_of(one) == network_of(other)) is same

@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from gateway.domain import applications as domain
 from gateway.domain.applications import Kind, Side
 from gateway.errors import GatewayError, Refused
 from gateway.identity.keys import KeyPair
-from gateway.jobs import applications, contracts
+from gateway.jobs import contract_inbox, contract_routes
 from gateway.language.catalogue import translate
 from gateway.runtime.trials import Result
 from route_table.certificates import key_pin, public_key
@@ -117,9 +118,7 @@ def test_an_answer_is_delivered_once_the_partner_is_there(nodes: Nodes):
     mine = applied(me, "contract", peer)
     theirs = waiting(peer)
     reached = me.addresses()["peer"]
-    peer.kept_applications.change(
-        theirs, lambda one: applications.replace(one, url="http://127.0.0.1:9")
-    )
+    peer.kept_applications.change(theirs, lambda one: replace(one, url="http://127.0.0.1:9"))
     person(peer, "POST", f"/applications/{theirs}/approve", {})
     wait_for(
         lambda: "PEER_UNREACHABLE" in person(peer, "GET", f"/applications/{theirs}")["trouble"]
@@ -139,9 +138,7 @@ def test_the_route_is_disabled_when_the_last_of_several_contracts_expires(nodes:
         for node, number, other in zip((me, peer), numbers, (PEER, ME), strict=True):
             assert node.kept_applications.contract(other, datetime.now(UTC)) is not None
             past = datetime.now(UTC) - timedelta(seconds=1)
-            node.kept_applications.change(
-                number, lambda one, at=past: applications.replace(one, expires_at=at)
-            )
+            node.kept_applications.change(number, lambda one, at=past: replace(one, expires_at=at))
             becomes(node, number, "TERMINATED")
             assert node.routes.table.routes[other].enabled is enabled
     for node in (me, peer):
@@ -305,7 +302,7 @@ def test_a_lock_out_holds_whatever_its_reason_says_and_however_long_ago_it_was(
             raise InvalidRoutes(())
         return parse(text)
 
-    monkeypatch.setattr(contracts, "parse", strict)
+    monkeypatch.setattr(contract_routes, "parse", strict)
     person(me, "POST", f"/applications/{pending}/refresh", status=409)
     assert state(me, pending) == "APPLIED" and not me.routes.table.knows(PEER)
 
@@ -345,11 +342,15 @@ def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures
 ):
     at = [(socket.AF_INET, None, None, "", (ip, 1)) for ip in ("255.255.255.255", "127.0.0.1")]
     with monkeypatch.context() as patched:
-        patched.setattr(contracts.socket, "getaddrinfo", lambda *_, **__: at)  # the first raises
-        [rule] = contracts._unusual("http://gw.bank.example")
+        patched.setattr(
+            contract_routes.socket, "getaddrinfo", lambda *_, **__: at
+        )  # the first raises
+        [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
         assert rule.startswith("must not be a loopback address")
-        patched.setattr(contracts.socket, "getaddrinfo", raising(socket.gaierror("no such name")))
-        [rule] = contracts._unusual("http://gw.bank.example")
+        patched.setattr(
+            contract_routes.socket, "getaddrinfo", raising(socket.gaierror("no such name"))
+        )
+        [rule] = contract_routes.broken_address_rules("http://gw.bank.example")
         assert "found from here" in rule and "解析" in translate(rule, "zh")
     me, peer = nodes
     mine, _ = contract(me, peer)
@@ -359,7 +360,7 @@ def test_every_address_of_a_name_counts_and_names_take_no_thread_from_signatures
         taken.append(peer.limiters.peers.borrowed_tokens)
         return set()
 
-    monkeypatch.setattr(contracts, "_unusual", unusual)
+    monkeypatch.setattr(contract_routes, "broken_address_rules", unusual)
     assert update(me, mine) == "" and taken == [1, 1]
 
 
@@ -481,14 +482,14 @@ def test_an_invalid_application_is_refused_with_every_problem_and_not_kept(
 def test_unknown_nodes_fill_neither_the_database_nor_the_list(tmp_path: Path):
     with two_nodes(tmp_path) as (me, peer):  # of its own, as it uses up the quota of unknown nodes
         reasons = []
-        for number in range(applications.MOST_OF_ADDRESS + 1):
+        for number in range(contract_inbox.MAX_OF_ADDRESS + 1):
             body, sender = {**credentials(me), "node_id": f"JG{number}"}, f"JG{number}"
             first, second = (
                 Sender(me.card.key()).ask(peer, "POST", APPLY, body, sender) for _ in range(2)
             )
             assert first["data"] == second["data"]
             reasons.append(first["data"].get("reason"))
-        assert reasons == [None] * applications.MOST_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
+        assert reasons == [None] * contract_inbox.MAX_OF_ADDRESS + ["TOO_MANY_APPLICATIONS"]
         body["name"] = "x" * 70_000
         assert (
             requested(peer, "POST", "/node/contract/apply", body, "")["data"]["reason"]

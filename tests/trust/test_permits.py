@@ -17,7 +17,7 @@ from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import GatewayError, NotFound
 from gateway.identity.keys import Keyring
-from gateway.jobs.contracts import presented
+from gateway.jobs.trust import presented
 from tests.builders import a_spec
 from tests.contracts.apis import THIRD, World, two_nodes
 from tests.e2e.nodes import wait_for

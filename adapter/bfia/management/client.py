@@ -16,7 +16,7 @@ from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId, moment
 from gateway.errors import Invalid, Refused, problems_of
 from gateway.identity.keys import KeyPair
-from gateway.jobs.applications import Answer
+from gateway.jobs.applications import PartnerAnswer
 from gateway.version import VERSION
 from route_table.certificates import key_pin, public_key
 from route_table.model import NODE_ID, NODE_RULE, Route
@@ -178,7 +178,7 @@ class ManagementClient:
             body |= confirmation(self._card, application)
         self._peer(application).ask(f"{_base_path(application)}/{application.notice}", body)
 
-    def query(self, application: Application) -> Answer:
+    def query(self, application: Application) -> PartnerAnswer:
         """Return the partner's decision. A gateway like this one includes the fields of its confirmation.
 
         Raises `Refused` for a response that is not one of the protocol.
@@ -265,32 +265,32 @@ def confirmation(card: Card, application: Application) -> dict[str, Any]:
     return {"resource_permit": permit}
 
 
-def read_decision(body: wire.Confirm | wire.ConfirmContract) -> Answer:
+def read_decision(body: wire.Confirm | wire.ConfirmContract) -> PartnerAnswer:
     """Read a partner's decision on an application."""
     if body.status is not APPROVED:
-        return Answer(body.status, {}, {})
+        return PartnerAnswer(body.status, {}, {})
     if isinstance(body, wire.ConfirmContract):
         return _read_contract_approval(body)
     permit = body.resource_permit
     if permit is None:
-        return Answer(body.status, {}, {})
+        return PartnerAnswer(body.status, {}, {})
     granted = {
         "token": permit.token,
         "level": permit.resource_level,
         "expires_at": permit.time_limit,
         "most_jobs": permit.times_limit,
     }
-    return Answer(body.status, granted, {})
+    return PartnerAnswer(body.status, granted, {})
 
 
-def _read_contract_approval(body: wire.ConfirmContract) -> Answer:
+def _read_contract_approval(body: wire.ConfirmContract) -> PartnerAnswer:
     granted: dict[str, Any] = {}
     if body.expired_time:
         granted["expires_at"] = body.expired_time
     if not body.auth_credential:
-        return Answer(body.status, granted, {})
+        return PartnerAnswer(body.status, granted, {})
     credentials = {"auth_credential": body.auth_credential, "auth_type": body.auth_type}
-    return Answer(body.status, granted, credentials, wire.key_of(body.auth_credential))
+    return PartnerAnswer(body.status, granted, credentials, wire.key_of(body.auth_credential))
 
 
 def _base_path(application: Application) -> str:

@@ -34,7 +34,7 @@ from gateway.errors import Invalid, NotAllowed, NotFound
 from gateway.http.peers import check_claim
 from gateway.identity.signatures import Verifier
 from gateway.jobs.applications import Applications
-from gateway.jobs.contracts import Offers, Project
+from gateway.jobs.offers import Offers, Project
 from gateway.ports import Clock
 from provider_registry.model import Component, DataSpec, Provider
 

@@ -1,0 +1,90 @@
+"""Applications for contracts, which nodes without a route may send: kept within bounds.
+
+The bounds prevent that unknown senders fill the database or take all places from others.
+"""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+import structlog
+
+from gateway.domain.applications import APPLIED, Application, Kind, Side
+from gateway.domain.spec import NodeId
+from gateway.errors import Busy
+from gateway.store.applications import SqlApplications
+
+log = structlog.get_logger(__name__)
+
+MAX_WAITING = 100  # undecided contracts of unknown nodes
+MAX_OF_ADDRESS = 5  # undecided contracts of one address, or of one partner with a route
+
+
+class ContractInbox:
+    """Takes applications for contracts."""
+
+    def __init__(self, store: SqlApplications, keys_of: Callable[[NodeId], Sequence[str]]) -> None:
+        """``keys_of`` returns the public keys in the route of a node."""
+        self._store = store
+        self._keys_of = keys_of
+
+    def receive(self, new: Application, address: str) -> Application:
+        """Store an application, or return the stored one that it repeats.
+
+        Only an application signed by the same key is a repetition, so that no other sender learns
+        the contract's id. Raises `Busy` if too many wait for a decision.
+        """
+        waiting = self._store.list(Side.THEIRS, Kind.CONTRACT, APPLIED, new.partner)
+        if new.keys:
+            for application in waiting:
+                if application.request == new.request and application.keys == new.keys:
+                    return application
+        signed_by_partner = not set(new.keys).isdisjoint(self._keys_of(new.partner))
+        if signed_by_partner and len(waiting) < MAX_OF_ADDRESS:
+            address = ""  # not counted among those of unknown nodes
+        else:
+            self._make_room(address)
+        stored = self._store.add(replace(new, id=uuid4().hex), address)
+        assert stored is not None, "the id is new"
+        return stored
+
+    def _make_room(self, address: str) -> None:
+        """Make room for one more application from an address.
+
+        If all places are taken, the network with most applications loses its newest one to a
+        network with fewer. Raises `Busy` if there is no such network.
+        """
+        if self._store.waiting(address=address) >= MAX_OF_ADDRESS:
+            raise too_many_applications()
+        waiting = self._store.waiting_by_address(Kind.CONTRACT)
+        if len(waiting) < MAX_WAITING:
+            return
+        by_network: dict[str, list[int]] = {}
+        for number, sender in waiting.items():
+            by_network.setdefault(network_of(sender), []).append(number)
+        largest = max(by_network.values(), key=len)
+        from_same_network = by_network.get(network_of(address), [])
+        if len(largest) <= len(from_same_network) + 1:
+            raise too_many_applications()
+        newest = max(largest)
+        log.warning("an application gives way to one from another network", number=newest)
+        self._store.drop(newest)
+
+
+def too_many_applications() -> Busy:
+    """Return the refusal of an application because too many wait."""
+    text = "too many applications wait for a decision here"
+    return Busy(text, reason="TOO_MANY_APPLICATIONS")
+
+
+def network_of(address: str) -> str:
+    """Return the network of an address that one institution or provider has: /24, of IPv6 /48."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    bits = 24 if ip.version == 4 else 48
+    return str(ipaddress.ip_network((ip, bits), strict=False))

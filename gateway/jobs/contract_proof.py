@@ -1,0 +1,75 @@
+"""Which keys prove a partner's messages about a contract, before and after it has a route."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.domain.applications import Application, Kind, Side
+from gateway.domain.spec import NodeId
+from gateway.errors import Conflict
+
+
+class Signature(Protocol):
+    """The signature of the current request."""
+
+    @property
+    def present(self) -> bool:
+        """Whether the request has one in this gateway's form."""
+
+    def check(self, keys: Sequence[str]) -> None:
+        """Raise `NotAllowed` unless one of these public keys has signed the request."""
+
+
+class ContractProof:
+    """Checks messages about contracts against the keys that a person has compared."""
+
+    def __init__(self, keys_of: Callable[[NodeId], Sequence[str]]) -> None:
+        """``keys_of`` returns the public keys in the route of a node."""
+        self._keys_of = keys_of
+
+    def check_message(self, application: Application, signature: Signature) -> None:
+        """Raise `NotAllowed` unless a message about a contract is signed by a compared key.
+
+        A person may have exempted a partner whose product does not sign (``signing``).
+        """
+        keys = self._keys(application)
+        if application.side is Side.THEIRS and not keys:
+            # The application was not signed either: the contract's id is the only proof.
+            return
+        if application.signing == "off":
+            return
+        verifiable = bool(keys) and signature.present
+        if application.signing == "accepted" and not verifiable:
+            return
+        signature.check(keys)
+
+    def is_compared(self, application: Application, key: str) -> bool:
+        """Whether the key in a partner's answer was compared before; other kinds bring none.
+
+        False for the key of a product that does not sign: it must not be stored. Raises `Conflict`
+        if another key was compared.
+        """
+        if application.kind is not Kind.CONTRACT:
+            return True
+        keys = self._keys(application)
+        if not keys:
+            return False
+        if key not in keys:
+            text = f"the answer of {application.partner} brings another key than the one that was compared before"
+            raise Conflict(text, reason="KEY_NOT_COMPARED")
+        return True
+
+    def _keys(self, application: Application) -> Sequence[str]:
+        """Return the keys of the partner's route, or else those of its application."""
+        return self._keys_of(application.partner) or application.keys
+
+
+def check_signed(application: Application) -> None:
+    """Raise `Conflict` for the approval of an unsigned contract whose partner is required to sign."""
+    if application.kind is not Kind.CONTRACT:
+        return
+    if application.signing == "required" and not application.keys:
+        text = (
+            f"application {application.number} is not signed by its key, so anybody can have sent it, with another "
+            f"address: have {application.partner} apply anew, or compare key and address and approve with --signing off"
+        )
+        raise Conflict(text, reason="APPLICATION_NOT_SIGNED")

@@ -1,0 +1,264 @@
+"""The route of a partner: written when a contract is approved, disabled when it ends."""
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.auth import origin
+from gateway.domain.applications import Application, Side
+from gateway.domain.problems import Problem
+from gateway.domain.spec import NodeId
+from gateway.errors import Conflict, Invalid, NotAllowed
+from gateway.jobs.applications import Effect, Note
+from route_table.certificates import key_pin, public_key
+from route_table.document import Change, parse
+from route_table.live import LiveRoutes, StaleVersion, Version, changes
+from route_table.model import InvalidRoutes, Route, RouteTable
+
+_END = "contract"  # source of the route versions that the end of a contract made
+
+
+class ContractRoutes(Effect):
+    """The route of a partner according to its contract."""
+
+    def __init__(
+        self,
+        routes: LiveRoutes,
+        key_of: Callable[[str], str],
+        note: Note,
+    ) -> None:
+        """``key_of`` returns a credential's public key in the form of routes; ``note`` writes the audit."""
+        self._routes = routes
+        self._key_of = key_of
+        self._note = note
+
+    def begin(self, application: Application, by: str) -> None:
+        """Write address and key and enable the route; the other fields of an existing route stay.
+
+        A partner's own update changes only address and key of an enabled route, else `NotAllowed`.
+        Raises `Conflict` for another address or key than the route has, as anybody can apply in the
+        name of a partner.
+        """
+        self._routes.reload()
+        table = self._routes.table
+        route = table.routes.get(application.partner)
+        key = self._key(application)
+        _check_key_is_free(key, application.partner, by, table)
+        values: dict[str, Any] = {"url": application.url}
+        if key is not None:
+            values["keys"] = key
+        # The request of a partner is proven by the keys that its route has.
+        is_update_by_partner = origin().node == application.partner
+        if is_update_by_partner:
+            _check_update(application, route)
+        else:
+            if application.side is Side.MINE:
+                self._check_not_shut_out(application, key)
+            values |= {"enabled": True, "signing": application.signing}
+            if route is not None and route.keys:
+                _check_same_partner(route, application, key)
+                values.pop("keys")  # the route may have the partner's next key as well
+        if route is not None and route.via:
+            values.pop("url")
+        self._edit(application, values, by, f"contract {application.id}", table.version)
+
+    def end(
+        self,
+        application: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
+        """Disable the route, unless another contract is in force, such as a renewed one."""
+        if last and application.partner in self._routes.table.routes:
+            reason = f"contract {application.id} has ended"
+            self._edit(application, {"enabled": False}, by, reason, source=_END)
+
+    def _key(self, application: Application) -> str | None:
+        """Return the partner's public key in the form of routes; None: the contract brings none."""
+        credentials = application.request if application.side is Side.THEIRS else application.answer
+        credential = credentials.get("auth_credential")
+        if credential:
+            return self._key_of(credential)
+        if application.keys:
+            # The partner's answer has no credential and was proven by this key.
+            return application.keys[0]
+        return None
+
+    def _check_not_shut_out(self, application: Application, key: str | None) -> None:
+        """Raise `Conflict` if people here have disabled the partner, or its key, since this node applied."""
+        text = ""
+        if self._was_revoked(application, lambda route: route.enabled):
+            text = (
+                f"the route of {application.partner} was disabled here after this node had applied: "
+                "enable it, or terminate the application"
+            )
+        elif key is not None and self._was_revoked(application, lambda route: key in route.keys):
+            text = (
+                f"the key was removed from the route of {application.partner} after this node had applied: "
+                "terminate the application, and apply anew"
+            )
+        if text:
+            raise Conflict(text, reason="APPLICATION_STATE")
+
+    def _was_revoked(self, application: Application, condition: Callable[[Route], bool]) -> bool:
+        """Whether people here have made the partner's route fail a condition since this node applied."""
+        successor = None
+        for version in self._versions():
+            if _may_fulfil(version, application.partner, condition):
+                return successor is not None and successor.source != _END
+            if version.at < application.at:
+                return False
+            successor = version
+        return False
+
+    def _versions(self) -> Iterator[Version]:
+        """Yield the versions of the route table, newest first."""
+        page = self._routes.history(None)
+        while page:
+            yield from page
+            page = self._routes.history(page[-1].number)
+
+    def _edit(
+        self,
+        application: Application,
+        values: Mapping[str, Any],
+        by: str,
+        reason: str,
+        expected: int | None = None,
+        source: str = "api",
+    ) -> None:
+        """Change the route; write a change that no person here decided into the audit."""
+        before = self._routes.table
+        change = Change(application.partner, values, whole=False)
+        try:
+            version = self._routes.edit(change, by or "contract", reason, expected, source)
+        except InvalidRoutes as error:
+            raise Invalid(error.problems, reason="ROUTE_INVALID") from error
+        except StaleVersion as error:
+            raise Conflict(str(error), reason="VERSION_STALE") from error
+        decided_by_person = by not in ("", application.partner)
+        if decided_by_person or version.unchanged:
+            return
+        detail = {
+            "version": version.number,
+            "changes": [change._asdict() for change in changes(before, self._routes.table)],
+            "reason": reason,
+        }
+        self._note(by, "route changed by a contract", detail)
+
+
+def _check_key_is_free(
+    key: str | None,
+    partner: NodeId,
+    by: str,
+    table: RouteTable,
+) -> None:
+    """Raise `Conflict` if another node's route has the key."""
+    for node, route in table.routes.items():
+        if node != partner and key in route.keys:
+            # A partner does not learn whose key it is.
+            name = "another node" if by == partner else node
+            text = f"the key is in the route of {name}: each node has its own"
+            raise Conflict(text, reason="KEY_OF_ANOTHER")
+
+
+def _check_update(application: Application, route: Route | None) -> None:
+    """Refuse a partner's update without an enabled route, or with an address of an unusual kind."""
+    if route is None or not route.enabled:
+        raise NotAllowed(
+            f"node {application.partner} has no enabled route here: ask the admin of this node for one"
+        )
+    rules = broken_address_rules(application.url) - broken_address_rules(route.url)
+    if rules:
+        raise Invalid(Problem("address", rule, application.url) for rule in sorted(rules))
+
+
+def _check_same_partner(
+    route: Route,
+    application: Application,
+    key: str | None,
+) -> None:
+    """Raise `Conflict` unless an application has the address and a key of the existing route."""
+    in_route = []
+    in_application = []
+    same_address = route.via or application.url.rstrip("/") == route.url.rstrip("/")
+    if not same_address:
+        in_route.append(route.url)
+        in_application.append(application.url)
+    if key not in route.keys:
+        in_route += [_key_id(route_key) for route_key in route.keys]
+        in_application.append(_key_id(key) if key else "no key")
+    if in_route:
+        has = ", ".join(in_route)
+        brings = ", ".join(in_application)
+        text = f"the route of {application.partner} has {has}; the application has {brings}"
+        text = f"{text}; anybody can apply in its name"
+        raise Conflict(
+            f"{text}: if the partner says so by telephone, edit the route and decide again"
+        )
+
+
+def _may_fulfil(
+    version: Version,
+    node: NodeId,
+    condition: Callable[[Route], bool],
+) -> bool:
+    """Whether a version's route of a node fulfils a condition; True for a version that is no longer readable.
+
+    The version after an unreadable one then counts as a revocation: in doubt the route stays shut.
+    """
+    try:
+        route = parse(version.text).routes.get(node)
+    except InvalidRoutes:
+        return True
+    return route is not None and condition(route)
+
+
+def broken_address_rules(url: str) -> set[str]:
+    """Return the rules that an address chosen by a partner breaks; looks its host name up."""
+    try:
+        parts = urlsplit(url)
+        addresses = socket.getaddrinfo(parts.hostname or "-", 1, type=socket.SOCK_DGRAM)
+    except (OSError, ValueError):
+        return {"must have a host name that is found from here, unless that of the route is not"}
+    rules = set()
+    if parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        rules.add(
+            "must not have a path, query or user name, unless the present address of the route has"
+        )
+    for family, _, _, _, socket_address in addresses:
+        rule = _broken_ip_rule(family, socket_address)
+        if rule:
+            rules.add(rule)
+    return rules
+
+
+def _broken_ip_rule(family: int, socket_address: Any) -> str:
+    """Return the rule that an IP address breaks; empty for none."""
+    ip = ipaddress.ip_address(str(socket_address[0]).partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback or ip.is_unspecified:
+        return "must not be a loopback address, unless the present address of the route is"
+    if ip.is_link_local:
+        return "must not be a link-local address, unless the present address of the route is"
+    if _is_of_this_machine(family, socket_address):
+        return "must not be an address of this machine, unless that of the route is"
+    return ""
+
+
+def _is_of_this_machine(family: int, socket_address: Any) -> bool:
+    """Whether packets to an address would leave from that address; sends nothing."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(socket_address)
+            return bool(probe.getsockname()[0] == socket_address[0])
+    except OSError:  # no way to the address
+        return False
+
+
+def _key_id(key: str) -> str:
+    return key_pin(public_key(key))

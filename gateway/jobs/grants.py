@@ -1,0 +1,89 @@
+"""The grants that an approved application of a partner brings, and that end with it."""
+
+from contextlib import suppress
+
+from gateway.data.models import Models
+from gateway.data.sharing import Sharing
+from gateway.domain.applications import Application, Side
+from gateway.domain.run import Address
+from gateway.errors import NotFound
+from gateway.jobs.applications import Effect
+from gateway.jobs.offers import Offers
+
+
+class DatasetGrants(Effect):
+    """The grant of a dataset to the partner that applied for its use."""
+
+    def __init__(self, sharing: Sharing, offers: Offers) -> None:
+        self._sharing = sharing
+        self._offers = offers
+
+    def check(self, new: Application) -> None:
+        """Raise `NotFound` for a dataset that is not published for the partner, or does not exist."""
+        self._offers.dataset(new.partner, new.subject)
+
+    def begin(self, application: Application, by: str) -> None:
+        """Grant the dataset."""
+        if application.side is not Side.THEIRS:
+            return
+        self._sharing.grant(
+            _address(application),
+            application.partner,
+            by,
+            _reason(application),
+            application.expires_at,
+        )
+
+    def end(
+        self,
+        application: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
+        """Revoke the grant, unless another one has replaced it."""
+        if application.side is not Side.THEIRS:
+            return
+        address = _address(application)
+        for grant in self._sharing.grants.of(address):
+            is_ours = grant.node == application.partner and grant.reason == _reason(application)
+            if is_ours:
+                with suppress(NotFound):
+                    self._sharing.revoke(address, application.partner, by)
+                return
+
+
+class ModelGrants(Effect):
+    """The right of the partner that applied to use this node's versions of a model.
+
+    Every application is accepted: a refusal would disclose which models exist here.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def begin(self, application: Application, by: str) -> None:
+        """Grant the model."""
+        if application.side is Side.THEIRS:
+            self._models.grant(application.subject, application.partner, allowed=True)
+
+    def end(
+        self,
+        application: Application,
+        by: str,
+        *,
+        last: bool,
+    ) -> None:
+        """Revoke the grant after the last application for the model."""
+        if last and application.side is Side.THEIRS:
+            with suppress(NotFound):
+                self._models.grant(application.subject, application.partner, allowed=False)
+
+
+def _address(application: Application) -> Address:
+    namespace, _, name = application.subject.partition("#")
+    return Address(namespace, name)
+
+
+def _reason(application: Application) -> str:
+    return f"application {application.number}"

@@ -1,0 +1,174 @@
+"""The lists that a partner with a contract may request: datasets, projects and components, never rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.data.datasets import Datasets
+from gateway.data.sharing import Sharing
+from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Side
+from gateway.domain.datasets import Dataset
+from gateway.domain.problems import Problem
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec, NodeId, Party
+from gateway.errors import Invalid, NotFound
+from gateway.ports import Clock
+from gateway.store.applications import SqlApplications
+from provider_registry.model import Component, Provider
+from provider_registry.registry import Registry
+
+ALL_SITES = "ALL_SITES"  # as the node of a role: every node of the job's project
+ALL = "*"  # among the nodes that a dataset is published for: every node with a contract
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project between this node and others, according to the applications for it."""
+
+    id: str
+    request: Mapping[str, Any]
+    nodes: Sequence[NodeId]
+
+
+class Offers:
+    """This node's datasets, projects and components in the view of a partner."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        applications: SqlApplications,
+        datasets: Datasets,
+        sharing: Sharing,
+        registry: Registry,
+        barred: Callable[[NodeId, str], str],
+        clock: Clock,
+    ) -> None:
+        """``barred`` returns why a node may not run a component here; empty if it may."""
+        self._node = node
+        self._applications = applications
+        self._datasets = datasets
+        self._sharing = sharing
+        self._registry = registry
+        self._barred = barred
+        self._clock = clock
+
+    def datasets(self, partner: NodeId) -> list[Dataset]:
+        """Return the datasets that are published for a node or granted to it."""
+        now = self._clock()
+        grants = self._sharing.grants.all(partner)
+        granted = {grant.dataset for grant in grants if grant.holds(now)}
+        offers = []
+        for dataset in self._datasets.list():
+            is_published = not {ALL, partner}.isdisjoint(dataset.published)
+            is_granted = Address(dataset.namespace, dataset.name) in granted
+            if not dataset.disabled and (is_published or is_granted):
+                offers.append(dataset)
+        return offers
+
+    def dataset(self, partner: NodeId, dataset_id: str) -> Dataset:
+        """Return one of the datasets offered to a node.
+
+        Raises the same `NotFound` for a dataset that does not exist and for one that is not offered.
+        """
+        for dataset in self.datasets(partner):
+            if dataset.dataset_id == dataset_id:
+                return dataset
+        text = f"no dataset of that id is published here for {partner}"
+        raise NotFound(text, reason="DATASET_NOT_PUBLISHED")
+
+    def projects(self, partner: NodeId) -> list[Project]:
+        """Return the projects of this node and a partner, whichever of them applied."""
+        applications = self._applications.list(kind=Kind.PROJECT, partner=partner)
+        latest = {}
+        for application in applications:
+            if application.status in (APPLIED, APPROVED):
+                latest[application.subject] = application
+        return [
+            Project(project_id, application.request, self._nodes(application))
+            for project_id, application in latest.items()
+        ]
+
+    def project(self, partner: NodeId, project_id: str) -> Project:
+        """Return one of the projects of this node and a partner. Raises `NotFound`."""
+        for project in self.projects(partner):
+            if project.id == project_id:
+                return project
+        text = f"no project of that id is shared with {partner}"
+        raise NotFound(text, reason="PROJECT_UNKNOWN")
+
+    def components(self, partner: NodeId) -> Iterator[tuple[Provider, Component]]:
+        """Yield the components that a partner may run here."""
+        for provider in self._registry.query():
+            for component in provider.components.values():
+                if not self._barred(partner, f"{provider.name}/{component.name}"):
+                    yield provider, component
+
+    def expanded(self, spec: JobSpec) -> JobSpec:
+        """Return a job with the nodes of its project in place of `ALL_SITES`. Raises `Invalid`.
+
+        The project's id is the job's flow id. Its nodes are those with an agreed application,
+        without the nodes that the job names itself.
+        """
+        wildcards = [party for party in spec.parties if party.node == ALL_SITES]
+        if not wildcards:
+            return spec
+        partners = self._agreed_partners(spec.flow_id)
+        explicit = {party.node for party in spec.parties}
+        sites = [node for node in (self._node, *partners) if node not in explicit]
+        rule = ""
+        if len(wildcards) > 1:
+            rule = f"{ALL_SITES} may be named once"
+        elif not partners:
+            rule = f"needs an approved project {spec.flow_id!r} of this node, which the job names by flow_id"
+        elif not sites:
+            rule = f"no node is left of project {spec.flow_id!r}, which the job names by flow_id"
+        if rule:
+            problems = [
+                Problem(f"config.role.{party.role}[{party.index}]", rule, ALL_SITES)
+                for party in wildcards
+            ]
+            raise Invalid(problems, reason=None if partners else "PROJECT_UNKNOWN")
+        return replace(spec, parties=_with_sites(spec.parties, sites))
+
+    def _nodes(self, project: Application) -> list[NodeId]:
+        """Return the nodes of a project.
+
+        The nodes of a project begun here are the agreed partners and the one applied to.
+        """
+        if project.side is Side.THEIRS:
+            return [project.partner, self._node]
+        nodes = (self._node, *self._agreed_partners(project.subject), project.partner)
+        return list(dict.fromkeys(nodes))
+
+    def _agreed_partners(self, project_id: str) -> list[NodeId]:
+        """Return the partners with which a project is approved; projects begun here take precedence.
+
+        Partners may use the same id for different projects: if several began one, none counts.
+        """
+        now = self._clock()
+        begun_here: list[NodeId] = []
+        begun_there: list[NodeId] = []
+        for application in self._applications.list(None, Kind.PROJECT, APPROVED):
+            if application.subject != project_id or not application.holds(now):
+                continue
+            partners = begun_here if application.side is Side.MINE else begun_there
+            if application.partner not in partners:
+                partners.append(application.partner)
+        if begun_here:
+            return begun_here
+        if len(begun_there) > 1:
+            return []
+        return begun_there
+
+
+def _with_sites(parties: Sequence[Party], sites: Sequence[NodeId]) -> tuple[Party, ...]:
+    """Put a party of each site in place of the party of `ALL_SITES`, and number the parties again."""
+    expanded: list[Party] = []
+    next_index: Counter[str] = Counter()
+    for party in parties:
+        nodes = sites if party.node == ALL_SITES else [party.node]
+        for node in nodes:
+            expanded.append(Party(party.role, next_index[party.role], node))
+            next_index[party.role] += 1
+    return tuple(expanded)

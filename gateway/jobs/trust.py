@@ -1,0 +1,186 @@
+"""Contracts and permits as conditions of jobs, according to the setting ``trust.level``.
+
+A permit is bound to the partner that applied, to the dataset, to a time and to a number of jobs. A
+job counts when it is created. Whether it presented the permit is stored then, so that its start
+only requires the permit to be still in force.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from urllib.parse import quote
+
+from gateway.auth import digest, origin
+from gateway.data.sharing import NotShared
+from gateway.domain import datasets
+from gateway.domain.applications import APPROVED, Application, Kind, Side
+from gateway.domain.dag import RolesOf, once_per_component
+from gateway.domain.datasets import Wanted
+from gateway.domain.problems import Problem
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import NotAllowed
+from gateway.ports import Clock
+from gateway.store.applications import SqlApplications
+
+Level = Literal["open", "known", "contract", "permit"]
+
+_MAX_TOKENS = 1000  # of a header that are read
+_USED_UP = "its permit was used by as many jobs as it allows"
+
+
+@dataclass(frozen=True)
+class _DatasetUse:
+    """A dataset of this node in a job, with the newest approval for each other node of the job."""
+
+    dataset: Wanted
+    approvals: Sequence[Application]
+
+
+class Trust:
+    """Contracts and permits of jobs."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        applications: SqlApplications,
+        level: Level,
+        roles_of: RolesOf,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._applications = applications
+        self._level = level
+        self._roles_of = roles_of
+        self._clock = clock
+
+    def without_contract(self, spec: JobSpec) -> NotAllowed | None:
+        """Return the refusal of a job for lack of a contract with one of its nodes; None: none is needed."""
+        if self._level not in ("contract", "permit"):
+            return None
+        now = self._clock()
+        partners = datasets.partners(spec, self._node)
+        lacking = [node for node in partners if self._applications.contract(node, now) is None]
+        if not lacking:
+            return None
+        text = f"no contract of {self._node} with {', '.join(lacking)} is in force"
+        refusal = NotAllowed(text, reason="NO_CONTRACT")
+        refusal.node = lacking[0]
+        return refusal
+
+    def without_permit(self, spec: JobSpec, sender: NodeId) -> NotShared | None:
+        """Return the refusal of a job for a missing, expired or used-up permit; None: all are in order."""
+        uses = list(self._dataset_uses(spec))
+        if not uses:
+            return None
+        used = self._applications.used_by(spec.job_id)
+        now = self._clock()
+        missing = []
+        used_up = []
+        for use in uses:
+            if any(_is_used_up(approval, used) for approval in use.approvals):
+                used_up.append(self._problem(use, _USED_UP))
+            elif self._level == "permit" and not _has_permit(use, used, sender, now):
+                missing.append(
+                    self._problem(use, "a valid permit of the requesting node is needed")
+                )
+        if not missing and not used_up:
+            return None
+        reason = "PERMIT_MISSING" if missing else "PERMIT_USED_UP"
+        return NotShared(reason, [*missing, *used_up])
+
+    def use(self, spec: JobSpec, sender: NodeId) -> None:
+        """Count a created job. Raises `NotShared` if other jobs have used the permit up in the meantime."""
+        now = self._clock()
+        for use in self._dataset_uses(spec):
+            for approval in use.approvals:
+                if not approval.holds(now):
+                    continue
+                permit = _is_presented(approval, sender)
+                if not self._applications.use(approval, spec.job_id, permit=permit):
+                    raise NotShared("PERMIT_USED_UP", [self._problem(use, _USED_UP)])
+
+    def header(self, node: NodeId, spec: JobSpec) -> str:
+        """Return ``x-mprac-token-set`` for a job's requests to a node.
+
+        It has that node's permits for the datasets of the job, for its flow and for the job.
+        """
+        now = self._clock()
+        permits = []
+        for application in self._applications.held(node):
+            if application.token and application.holds(now):
+                permits.append(application)
+        if not permits:
+            return ""
+        roles = once_per_component(self._roles_of)
+        subjects = {use.dataset.dataset_id for use in datasets.wanted(spec, node, roles)}
+        subjects |= {spec.job_id, spec.flow_id or spec.job_id}
+        return ",".join(_token(permit) for permit in permits if permit.subject in subjects)
+
+    def _dataset_uses(self, spec: JobSpec) -> Iterator[_DatasetUse]:
+        """Yield the datasets of this node in a job of other nodes."""
+        partners = datasets.partners(spec, self._node)
+        is_own_job = {spec.scheduler, spec.initiator} <= {self._node}
+        if not partners or is_own_job:
+            return
+        roles = once_per_component(self._roles_of)
+        wanted = list(datasets.wanted(spec, self._node, roles))
+        if not wanted:
+            return
+        newest = {}
+        for application in self._applications.list(Side.THEIRS, Kind.DATASET, APPROVED):
+            if application.partner in partners:
+                newest[application.subject, application.partner] = application
+        if not newest and self._level != "permit":
+            return
+        for dataset in wanted:
+            dataset_id = dataset.dataset.dataset_id
+            approvals = [
+                approval for (subject, _), approval in newest.items() if subject == dataset_id
+            ]
+            yield _DatasetUse(dataset, approvals)
+
+    def _problem(self, use: _DatasetUse, rule: str) -> Problem:
+        dataset = use.dataset.dataset.dataset_id
+        text = f"dataset {dataset} at {self._node}: {rule}; apply for it there"
+        return Problem(use.dataset.path, text, dataset)
+
+
+def _is_used_up(approval: Application, used: Mapping[int, bool]) -> bool:
+    """Whether no further job may use an approval. ``used``: the approvals that the job has used already."""
+    if approval.number in used or approval.most_jobs is None:
+        return False
+    return approval.jobs >= approval.most_jobs
+
+
+def _has_permit(
+    use: _DatasetUse,
+    used: Mapping[int, bool],
+    sender: NodeId,
+    now: datetime,
+) -> bool:
+    """Whether the job presents a permit for a dataset, or has presented it before."""
+    for approval in use.approvals:
+        was_presented = used.get(approval.number, False)
+        if approval.holds(now) and (was_presented or _is_presented(approval, sender)):
+            return True
+    return False
+
+
+def _is_presented(approval: Application, sender: NodeId) -> bool:
+    """Whether the current request carries the permit, from the node that it was made for."""
+    return approval.partner == sender and approval.digest in origin().permits
+
+
+def _token(permit: Application) -> str:
+    return f"{quote(permit.subject, safe='')}/{permit.level}/{permit.token}"
+
+
+def presented(header: str) -> tuple[str, ...]:
+    """Return digests of the tokens in ``x-mprac-token-set``: ``<name>/<level>/<token>``, separated by commas."""
+    tokens = []
+    for entry in header.split(",")[:_MAX_TOKENS]:
+        parts = entry.strip().split("/", 2)
+        if len(parts) == 3:
+            tokens.append(digest(parts[2]))
+    return tuple(tokens)
