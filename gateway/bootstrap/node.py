@@ -63,12 +63,13 @@ from gateway.jobs.dry_run import DryRun
 from gateway.jobs.engine_capacities import EngineCapacities
 from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.grants import DatasetGrants, ModelGrants
+from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
 from gateway.jobs.launcher import Launching, Place
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
-from gateway.jobs.planner import Inheritance, Places, TaskPlanner
+from gateway.jobs.planner import Places, TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler

@@ -26,9 +26,10 @@ from gateway.domain.states import JobStatus
 from gateway.errors import Conflict, GatewayError, Invalid, NotAllowed, Refused, StorageFailed
 from gateway.jobs.bundles import Bundles, other_images
 from gateway.jobs.digest import digest
+from gateway.jobs.inheritance import Inheritance, Offer
 from gateway.jobs.intake import Intake
 from gateway.jobs.new_jobs import roles_of
-from gateway.jobs.planner import Inheritance, Offer, TaskPlanner
+from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.jobs.trust import Trust
 from gateway.providers.images import Signatures

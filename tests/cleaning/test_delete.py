@@ -11,7 +11,7 @@ from gateway.domain.spec import Call, CallState, Ending
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import PeerUnreachable
 from gateway.jobs import coordinator
-from gateway.jobs.planner import Offer
+from gateway.jobs.inheritance import Offer
 from provider_registry.registration import provider_from_request
 from tests.builders import a_dag, a_job, a_local_job
 from tests.cleaning.ended import a_job_over, a_spec_of, ago, left_behind, logs_of, played, under_way

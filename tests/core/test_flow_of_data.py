@@ -54,7 +54,7 @@ def test_what_keeps_a_finished_task_from_being_taken_over_is_named(world: World)
     [node] = a_job().dag.nodes
     [new] = world.me.planner.first_runs(a_job(), node)
     old = replace(new, output_keys={}, outputs={})
-    changed = world.me.inheritance._changed
+    changed = world.me.inheritance._difference
     assert changed(
         replace(old, inputs={}), replace(new, inputs={"in": Address("space", "mine")}), node, {}
     ) == ("the inputs of guest.0 differ")

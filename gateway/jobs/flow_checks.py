@@ -1,0 +1,144 @@
+"""Checks of a job's tasks against the descriptions of their components: inputs, outputs, datasets, formats."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.data.registration import CSV
+from gateway.domain.dag import order
+from gateway.domain.problems import Problem
+from gateway.domain.run import Run
+from gateway.domain.spec import JobSpec, overlay
+from gateway.jobs.party_task import PartyTask
+from provider_registry.model import DataSpec
+from provider_registry.values import format_problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A task at a party, and the run planned for it."""
+
+    task: PartyTask
+    run: Run
+
+
+Plans = Mapping[tuple[str, str], Plan]  # by the task's name and the party's label
+
+
+def in_flow_order(spec: JobSpec, plans: Plans) -> list[Plan]:
+    """Return plans in the order of the flow."""
+    rank = {name: number for number, name in enumerate(order(spec.dag))}
+    return sorted(plans.values(), key=lambda plan: rank[plan.task.node.name])
+
+
+def without_effect(task: PartyTask, path: str) -> Iterator[Problem]:
+    """Yield inputs and outputs of the flow without a counterpart in the description: no container gets them."""
+    inputs = []
+    for flow_input in task.inputs:
+        edge = flow_input.edge
+        inputs.append((f"{edge.type} {edge.task}.{edge.key}", flow_input.name))
+    outputs = []
+    for output in task.node.outputs:
+        outputs.append((f"{output.type} {output.key}", task.outputs.get(output.key)))
+    yield from _without_counterpart(task, path, "input", inputs, task.component.inputs)
+    yield from _without_counterpart(task, path, "output", outputs, task.component.outputs)
+
+
+def _without_counterpart(
+    task: PartyTask,
+    path: str,
+    side: str,
+    items: Iterable[tuple[str, str | None]],
+    described: Sequence[DataSpec],
+) -> Iterator[Problem]:
+    """Yield the items without a name in the description; ``side``: input or output."""
+    names = ", ".join(f"{spec.name} ({spec.category})" for spec in described) or "none"
+    rule = f"has no counterpart among the {side}s that {task.component.name} describes, {names}"
+    remedy = "take it out of the flow, or have the description name it"
+    for number, (text, name) in enumerate(items):
+        if not name:
+            yield Problem(f"{path}.{side}[{number}]", f"{rule}: {remedy}", text)
+
+
+def unused_or_missing_dataset(task: PartyTask) -> Iterator[Problem]:
+    """Yield a dataset that no container gets, and a task that begins without one.
+
+    The format of descriptions cannot mark an input as required; an arbiter has no data of its own.
+    """
+    node = task.node
+    name = task.component.name
+    first = task.component.inputs[0] if task.component.inputs else None
+    parameters = overlay(task.spec.task_params, task.party, node.name)
+    dataset = parameters.get("dataset_id")
+    if dataset is not None:
+        path = f"config.task_params.{dataset.origin}.{node.name}.dataset_id"
+        if node.inputs:
+            upstream = ", ".join(sorted(node.upstream))
+            rule = f"is ignored, as the task reads {upstream}: leave one of the two out"
+            yield Problem(path, rule, dataset.value)
+        elif first is None and dataset.value:
+            rule = f"is ignored, as {name} describes no input: leave it out"
+            yield Problem(path, rule, dataset.value)
+    if first is None or node.inputs or task.dataset:
+        return
+    reads_table = first.group == "data" and first.category != "cache"
+    if reads_table and task.party.role != "arbiter":
+        rule = f"is missing: {name} reads {first.name} and would start without it; name a dataset"
+        yield Problem(f"{task.parameters_path}.dataset_id", rule)
+
+
+def undescribed_models(task: PartyTask, models: Iterable[str]) -> list[Problem]:
+    """Return the models that a task receives without an input for them in its description."""
+    described = {spec.name for spec in task.component.inputs}
+    rule = "receives a model, but its description has no input of category model: an image that ignores it trains"
+    return [Problem(task.path, rule, name) for name in models if name not in described]
+
+
+def unreadable_format(task: PartyTask, format_name: str) -> Problem | None:
+    """Return the problem of a table of another format than CSV, which the standard's components read.
+
+    None if it is CSV, or if the task's input lists the format.
+    """
+    spec = task.component.inputs[0]
+    formats = [name.lower() for name in spec.formats]
+    if format_name == CSV or format_name in formats:
+        return None
+    listed = f"lists {', '.join(spec.formats)}" if spec.formats else "lists nothing"
+    rule = f"FORMAT_MISMATCH: the table is {format_name}; dataFormat of input {spec.name} {listed}"
+    return Problem(
+        task.dataset_path, f"{rule}: have it list {format_name}, or upload the table as CSV"
+    )
+
+
+def dataset_format_problem(task: PartyTask, format_name: str) -> Problem | None:
+    """Return the problem of a dataset whose format the task's first input does not list."""
+    if not task.component.inputs:
+        return None
+    return format_problem(format_name, task.component.inputs[0], task.parameters_path)
+
+
+def upstream_format_problems(task: PartyTask, plans: Plans) -> list[Problem]:
+    """Return the inputs that do not list the format of the outputs that they receive."""
+    inputs = {spec.name: spec for spec in task.component.inputs}
+    problems = []
+    for flow_input in task.inputs:
+        edge = flow_input.edge
+        source = plans.get((edge.task, task.party.label))
+        if source is None or not flow_input.name:
+            continue
+        formats = _output_formats(source.task, edge.key)
+        if not formats:
+            continue
+        problem = format_problem(formats[0], inputs[flow_input.name], f"{task.path}.input")
+        if problem is not None:
+            rule = f"{problem.rule}, from {edge.task}.{edge.key}"
+            problems.append(Problem(problem.path, rule, problem.got))
+    return problems
+
+
+def _output_formats(task: PartyTask, key: str) -> Sequence[str]:
+    """Return the formats of an output, by its key in the flow."""
+    name = task.outputs.get(key)
+    for spec in task.component.outputs:
+        if spec.name == name:
+            return spec.formats
+    return ()

@@ -1,0 +1,193 @@
+"""The results of an earlier job that a new one takes over at this node, compared at its creation."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from engines.base import EngineError
+from gateway.domain import rerun
+from gateway.domain.dag import DagNode, order
+from gateway.domain.run import Address, LocalJob, Run, job_of
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.domain.states import JobStatus, RunStatus
+from gateway.errors import EngineFailed, GatewayError, Refused
+from gateway.jobs.planner import TaskPlanner
+from gateway.store.store import Store
+
+_Digests = dict[tuple[str, str], str]  # (engine, image) -> the image's digest there now
+
+
+@dataclass
+class Offer:
+    """The tasks that this node can take over for a job, and the obstacles to the rest."""
+
+    # In the order of the flow, including tasks in which this node has no role.
+    tasks: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)  # task -> why it cannot be taken over
+
+
+class Inheritance:
+    """Compares a party's side of two jobs."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        store: Store,
+        planner: TaskPlanner,
+        digest_of: Callable[[Run], str],
+    ) -> None:
+        """``digest_of`` returns the current digest of a run's image at its engine, or raises its error."""
+        self._node = node
+        self._store = store
+        self._planner = planner
+        self._digest_of = digest_of
+
+    def offer(self, spec: JobSpec) -> Offer:
+        """Return the tasks that can be taken over here.
+
+        Raises `Refused` if the job demands a task that cannot be.
+        """
+        offer = Offer()
+        demanded = spec.settings.inherit
+        old = self._store.local_jobs.find(spec.old_job_id)
+        digests: _Digests = {}
+        for name in order(spec.dag):
+            if demanded is not None and name not in demanded:
+                continue
+            obstacle, runs = self._take_over(spec, old, spec.dag[name], offer.tasks, digests)
+            if obstacle:
+                offer.lacking[name] = obstacle
+            else:
+                offer.tasks.append(name)
+                offer.runs += runs
+        if demanded is not None and offer.lacking:
+            obstacles = [
+                f"task {name} of job {spec.old_job_id}: {obstacle}"
+                for name, obstacle in offer.lacking.items()
+            ]
+            raise Refused(f"cannot inherit {'; '.join(obstacles)}", reason=rerun.REASON)
+        return offer
+
+    def _take_over(
+        self,
+        spec: JobSpec,
+        old: LocalJob | None,
+        node: DagNode,
+        inherited: Collection[str],
+        digests: _Digests,
+    ) -> tuple[str, list[Run]]:
+        """Return the obstacle to taking over a task, or its runs.
+
+        ``inherited``: the tasks before it that are taken over.
+        """
+        if old is None or spec.scheduler not in (*old.spec.nodes, old.spec.scheduler):
+            return f"this node {self._node} has no such job", []
+        if old.spec.scheduler != spec.scheduler:
+            return "another node scheduled it", []
+        parties = spec.parties_at(self._node)
+        difference = rerun.difference(rerun.in_force(old), spec, node.name, parties)
+        obstacle = difference or rerun.lost_upstream(spec, node.name, inherited)
+        if obstacle:
+            return obstacle, []
+        return self._runs(spec, old, node, digests)
+
+    def _runs(
+        self,
+        spec: JobSpec,
+        old: LocalJob,
+        node: DagNode,
+        digests: _Digests,
+    ) -> tuple[str, list[Run]]:
+        """Return the obstacle to taking over the runs of a task, or the runs by themselves."""
+        runs = []
+        for new in self._planner.first_runs(spec, node):
+            run = _last_run(old, node.name, new)
+            if run is None or run.status is not RunStatus.SUCCESS:
+                return f"{new.party.label} has not finished it here", []
+            difference = self._difference(run, new, node, digests)
+            if difference:
+                return difference, []
+            runs.append(replace(run, of_job=run.of_job or old.id))
+        return "", runs
+
+    def _difference(
+        self,
+        run: Run,
+        new: Run,
+        node: DagNode,
+        digests: _Digests,
+    ) -> str:
+        """Return the difference between an earlier run and the new one; empty for none.
+
+        ``digests`` remembers the engines' answers.
+        """
+        label = run.party.label
+        for name, address in new.inputs.items():
+            if run.inputs.get(name) != address:
+                return f"the inputs of {label} differ"
+        for key, name in run.output_keys.items():
+            address = run.outputs[name]
+            if not self._planner.storage.exists(address):
+                return f"output {key} of {label} is gone ({address.dataset_id})"
+        for output in node.outputs:
+            if output.key not in run.output_keys:
+                return f"{label} has no output {output.key}"
+        return self._image_difference(run, new, digests)
+
+    def _image_difference(
+        self,
+        run: Run,
+        new: Run,
+        digests: _Digests,
+    ) -> str:
+        """Return the difference between the images of two runs; empty for none."""
+        image = new.image
+        key = (new.engine, image)
+        try:
+            if key not in digests:
+                digests[key] = self._digest_of(new)
+        except (EngineError, EngineFailed) as error:
+            return f"image {image} cannot be looked at ({error.reason})"
+        digest = digests[key]
+        if run.image_digest and digest != run.image_digest:
+            return f"the image digest differs: {image} is {digest} now and was {run.image_digest}"
+        return ""
+
+    def keep(self, spec: JobSpec, offer: Offer) -> None:
+        """Record the new job in the earlier ones, so that cleaning spares the outputs it needs."""
+
+        def add_heir(local: LocalJob) -> LocalJob:
+            if spec.job_id in local.heirs:
+                return local
+            return replace(local, heirs=(*local.heirs, spec.job_id))
+
+        for job_id in dict.fromkeys(run.of_job for run in offer.runs):
+            self._store.local_jobs.update(job_id, add_heir)
+
+    def keeper(self, address: Address) -> Sequence[str]:
+        """Return the jobs here that took over the data at an address and still need it, as reasons."""
+        try:
+            local = self._store.local_jobs.get(job_of(address))
+        except GatewayError:
+            return ()
+        return [f"inherited by job {heir}" for heir in local.heirs if self._needs(heir, address)]
+
+    def _needs(self, job_id: str, address: Address) -> bool:
+        """Whether a job has an inherited run with an output at an address."""
+        local = self._store.local_jobs.find(job_id)
+        if local is None or local.status is JobStatus.REJECTED:
+            return False
+        inherited = [run for run in local.standing() if run.of_job]
+        return any(address in run.outputs.values() for run in inherited)
+
+
+def _last_run(
+    old: LocalJob,
+    task: str,
+    new: Run,
+) -> Run | None:
+    """Return the last run of a task whose outputs count, at the party of the new run."""
+    for run in reversed(old.standing(task)):
+        if run.party == new.party:
+            return run
+    return None

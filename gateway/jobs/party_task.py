@@ -1,0 +1,71 @@
+"""A task of a job as one of this node's parties runs it, and where its parts are named in the job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.domain.dag import DagInput, DagNode
+from gateway.domain.spec import JobSpec, Party, data_location
+from provider_registry.model import Component, Provider
+from provider_registry.values import match_inputs, match_outputs
+
+
+@dataclass(frozen=True)
+class FlowInput:
+    """An input of a task in the flow, with the input of the component's description that receives it."""
+
+    edge: DagInput
+    name: str  # in the description; empty: it has no counterpart
+
+
+@dataclass(frozen=True)
+class PartyTask:
+    """A task as one of this node's parties runs it."""
+
+    spec: JobSpec
+    node: DagNode
+    party: Party
+    provider: Provider
+    component: Component
+
+    @property
+    def path(self) -> str:
+        """Path of the task in the job."""
+        return f"dag.components.{self.node.name}"
+
+    @property
+    def parameters_path(self) -> str:
+        """Path of the party's own parameters of the task."""
+        return f"config.task_params.{self.party.label}.{self.node.name}"
+
+    @property
+    def dataset(self) -> Mapping[str, str] | None:
+        """The location of the party's dataset; None for a task that reads outputs of other tasks."""
+        if self.node.inputs:
+            return None
+        return data_location(self.spec.task_params, self.party, self.node.name)
+
+    @property
+    def dataset_path(self) -> str:
+        """Path of the dataset's name in the job."""
+        key = "dataset_id" if "dataset_id" in (self.dataset or {}) else "name"
+        return f"{self.parameters_path}.{key}"
+
+    @property
+    def address_parameters(self) -> set[str]:
+        """The parameters ``namespace`` and ``name`` if they only say where the dataset is."""
+        address = {"namespace", "name"}.intersection(self.dataset or ())
+        return address - {parameter.name for parameter in self.component.parameters}
+
+    @property
+    def inputs(self) -> list[FlowInput]:
+        """The inputs from other tasks."""
+        edges = {f"{number}.{edge.key}": edge for number, edge in enumerate(self.node.inputs)}
+        items = [(edge.type, key) for key, edge in edges.items()]
+        names = match_inputs(items, self.component.inputs)
+        return [FlowInput(edge, names.get(key, "")) for key, edge in edges.items()]
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Key of an output in the flow -> its name in the component's description."""
+        items = [(output.type, output.key) for output in self.node.outputs]
+        return match_outputs(items, self.component.outputs)
