@@ -155,7 +155,8 @@ def _checks(parts: AdminParts) -> dict[str, dict[str, Any]]:
             "kind": parts.engine.kind,
             "cause": f"{error.reason}: {error}",
         }
-    lacks = "; ".join(f"{lack.reason}: {lack.text}" for lack in parts.participant.admission.lacks())
+    failures = parts.participant.admission.failures()
+    lacks = "; ".join(f"{failure.reason}: {failure.text}" for failure in failures)
     found["storage"] = {"ok": not lacks, "cause": lacks} if lacks else {"ok": True}
     problems = [str(p) for p in parts.routes.problems]
     # a file that cannot be used does no harm: the table before it stays in force

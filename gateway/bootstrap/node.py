@@ -51,8 +51,8 @@ from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
-from gateway.jobs import admission, launcher
-from gateway.jobs.admission import Admission, Readiness
+from gateway.jobs import admission_rules, launcher
+from gateway.jobs.admission import Admission
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.bundles import Bundles
 from gateway.jobs.contract_routes import ContractRoutes
@@ -70,6 +70,7 @@ from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
 from gateway.jobs.planner import Places, TaskPlanner
+from gateway.jobs.readiness import Readiness
 from gateway.jobs.resources import Resources
 from gateway.jobs.retention import Cleaner, Keeper, Leftovers
 from gateway.jobs.scheduler import Scheduler
@@ -482,7 +483,7 @@ class Gateway:
             },
             docker if settings.engine.main is not None else None,
         )
-        rules = admission.Rules(
+        rules = admission_rules.Rules(
             self.peer_table,
             Intake(
                 self.drain.draining,

@@ -46,12 +46,12 @@ class JobAudits:
     ) -> None:
         """Judge a job as for its creation and store the audit; the answer is sent afterwards."""
         check_id_unused(self._store, spec.job_id, spec.job_id)
-        local = self._admission.validated(spec, sender)
+        local = self._admission.validate(spec, sender)
         if self._audits.add(sender, audit.id, spec.job_id) != spec.job_id:
             raise Conflict(
                 f"audit {audit.id} of {sender} is about another job", reason="AUDIT_ID_CONFLICT"
             )
-        verdict, words = self._admission.judged(spec, sender)
+        verdict, words = self._admission.judge(spec, sender)
         audited = approval.open_audit(local, audit, self._policy, verdict, words, self._clock())
         if not self._store.local_jobs.add(audited, spec.flow_id):
             add_audit = partial(self._add_audit, new=local, audit=audit)

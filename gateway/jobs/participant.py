@@ -74,7 +74,7 @@ class Participant:
         """Validate and store a job."""
         check_id_unused(self._store, spec.job_id, spec.job_id)
         with self._registry.one_view():
-            local = self.admission.admitted(spec, sender)
+            local = self.admission.admit(spec, sender)
         if local.agreement and sender not in ("", self._node):
             self._check_not_deleted(spec.job_id)
         if not self._store.local_jobs.add(local, spec.flow_id):

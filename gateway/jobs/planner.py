@@ -173,10 +173,11 @@ class TaskPlanner:
         kinds = {self.storage.kind(storage) for storage in data_storages}
         have = ", ".join(sorted(kinds or set(self.storage.kinds())))
         engines = ", ".join(task.component.storage_engines)
-        lists = f"STORAGE_MISMATCH: the description's storageEngine lists {engines}"
         if data_storages:
-            return Problem(task.path, f"{lists}, and the data of {label} lies in: {have}")
-        return Problem(task.path, f"{lists}, and node {self._node} has: {have}")
+            rule = f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, and the data of {label} lies in: {have}"
+        else:
+            rule = f"STORAGE_MISMATCH: the description's storageEngine lists {engines}, and node {self._node} has: {have}"
+        return Problem(task.path, rule)
 
     def _format_warnings(
         self,

@@ -328,9 +328,9 @@ def test_an_initiator_is_bound_by_its_own_rules_whoever_asks(world: World, polic
     policy(
         mode=Mode.RULES, rules=(Rule(Verdict.ASK, source=PEER), Rule(Verdict.APPROVE, source=THIRD))
     )
-    assert world.me.admission.judged(spec, THIRD)[0] is Verdict.ASK
+    assert world.me.admission.judge(spec, THIRD)[0] is Verdict.ASK
     policy(mode=Mode.RULES, rules=(Rule(Verdict.APPROVE, source=THIRD),))
-    assert world.me.admission.judged(spec, THIRD) == (Verdict.APPROVE, "")
+    assert world.me.admission.judge(spec, THIRD) == (Verdict.APPROVE, "")
     routes.edit(Change(PEER, {"components": "other/*"}, whole=False), "ann")
     try:
         with pytest.raises(

@@ -17,7 +17,7 @@ from gateway.domain.dry_run import Standing
 from gateway.domain.spec import JobSpec
 from gateway.domain.states import JobStatus, Outcome
 from gateway.errors import EngineFailed, Refused
-from gateway.jobs.admission import Readiness
+from gateway.jobs.readiness import Readiness
 from tests.builders import a_dag, a_spec
 from tests.contracts.apis import World, a_provider_of, refusal
 from tests.e2e.nodes import wait_for
@@ -61,7 +61,7 @@ def seen(node: Gateway, lacks: int) -> None:
 
     def look() -> bool:
         node.admission._readiness._fine_until.clear()
-        return len(node.admission.lacks()) == lacks
+        return len(node.admission.failures()) == lacks
 
     wait_for(look, 60, 0.05)
 
@@ -128,7 +128,7 @@ def test_containers_that_cannot_reach_the_gateway_are_a_transport_that_is_down(
     readiness = Readiness(
         ME, node.registry, lambda _: ("", node.engine), {"storage": bool, "transport": way}
     )
-    lack = readiness.places()["transport"]
+    lack = readiness.failures()["transport"]
     if reason == EngineDown.reason:
         assert lack.text == "ENGINE_DOWN" and not lack.refuses
         return

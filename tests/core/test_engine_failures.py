@@ -183,7 +183,7 @@ def test_a_full_storage_refuses_to_start_anything(tmp_path: Path) -> None:
         assert refused["code"] != 0 and refused["data"]["reason"] == "NO_SPACE", refused
         ready = ask(node, "operator", "GET", "/health/ready")
         assert ready.status_code == 503 and "NO_SPACE" in ready.json()["checks"]["storage"]["cause"]
-        node.readiness.places = dict  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
+        node.readiness.failures = dict  # type: ignore[method-assign]  # the disk fills up between the hand-in and the start
         failure = played(node).ending.failure
         assert failure.reason == "NO_SPACE"
         assert "GiB free" in failure.message and str(tmp_path) not in failure.message

@@ -250,7 +250,7 @@ def test_an_invented_initiator_does_not_evade_the_components_of_a_route(site: Si
     listed = {"components": "other/*"}
     ask(site.me, "operator", "PATCH", f"/api/v1/routes/{PEER}", json={"route": listed})
     try:
-        verdict, words = site.me.admission.judged(spec, PEER)
+        verdict, words = site.me.admission.judge(spec, PEER)
         assert verdict == "reject" and "allows other/*" in words
         for path in ("job/create_all", "job/create", "job/rerun"):
             assert site.sent(INVENTED, f"{CONTROL}/{path}", {"job_id": "job-evading"}) in REFUSED

@@ -1,0 +1,138 @@
+"""The checks that only a dry run reports: signatures, data, resources, approval and routes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from engines.base import EngineError
+from gateway.domain.approval import CREATE, START, Verdict
+from gateway.domain.dry_run import Item, Standing, fine, problem
+from gateway.domain.run import Address
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import GatewayError
+from gateway.jobs.admission_rules import Rules
+from gateway.jobs.drafts import Draft
+from gateway.jobs.planner import TaskPlanner
+from gateway.jobs.readiness import JobImage, Readiness
+from gateway.jobs.resources import Resources
+
+# Returns the verdict on a job, its sender and a command, with the reason.
+Judge = Callable[[JobSpec, NodeId, str], tuple[Verdict, str]]
+
+
+class AdmissionReport:
+    """Reports on a job beyond the checks of its creation."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        planner: TaskPlanner,
+        resources: Resources,
+        readiness: Readiness,
+        judge: Judge,
+    ) -> None:
+        self._node = node
+        self._planner = planner
+        self._resources = resources
+        self._readiness = readiness
+        self._judge = judge
+
+    def items(self, draft: Draft, rules: Rules) -> list[Item]:
+        """Return the results of all checks."""
+        images = [self._image(image, rules) for image in draft.images]
+        return [
+            *images,
+            *self._data(draft),
+            *self._reservation(draft),
+            self._approval(draft, rules),
+            *self._readiness.facility_items(draft.images),
+            *self._routes(draft.spec, rules),
+        ]
+
+    def _image(self, image: JobImage, rules: Rules) -> Item:
+        """Report an image, and its signature if the settings require one."""
+        item = self._readiness.image_item(image)
+        if item.standing is not Standing.OK:
+            return item
+        try:
+            is_signed = rules.signatures.check(image.provider.name, image.name, image.engine)
+        except EngineError as error:
+            remedy = (
+                f"have it signed with a key that engine.docker.signatures of {self._node} names"
+            )
+            return problem("image", f"{error.reason}: {error}", remedy, image.name)
+        if not is_signed:
+            return item
+        return replace(item, found=f"{item.found}, signed")
+
+    def _data(self, draft: Draft) -> Iterator[Item]:
+        """Report whether the job's own datasets can be read."""
+        for node in draft.spec.dag.nodes:
+            with suppress(GatewayError):  # an unregistered component was reported before
+                for run in self._planner.first_runs(draft.spec, node):
+                    prefix = f"config.task_params.{run.party.label}.{node.name}."
+                    if any(path.startswith(prefix) for path in draft.hidden):
+                        continue
+                    for address in run.inputs.values():
+                        about = f"{address.dataset_id} for {run.party.label} of {node.name}"
+                        yield self._dataset(address, about)
+
+    def _dataset(self, address: Address, about: str) -> Item:
+        try:
+            size, _ = self._planner.storage.stamp(address)
+        except GatewayError as error:
+            return problem("data", error.message, "upload it again", about)
+        return fine("data", f"readable, {size} bytes", about)
+
+    def _reservation(self, draft: Draft) -> Iterator[Item]:
+        """Report whether the job's resources are free now."""
+        if any(item.check == "resources" for item in draft.items):
+            return
+        pool = draft.pool
+        if pool is None:
+            yield fine("resources", "the job asks for none")
+            return
+        reason = self._resources.would_wait_for(draft.spec, pool)
+        if reason:
+            once = "that engine answers" if reason.startswith("ENGINE_DOWN") else "enough is free"
+            remedy = f"it starts once {once}"
+            yield Item("resources", Standing.WAITS, pool.portions.text(), reason, remedy)
+        elif pool.portions:
+            yield fine("resources", f"{pool.portions.text()}, free now")
+        else:
+            yield fine("resources", "the job asks for none")
+
+    def _approval(self, draft: Draft, rules: Rules) -> Item:
+        """Report the verdicts on the job's creation and its start."""
+        spec = draft.spec
+        sender = draft.sender
+        verdict, words = self._judge(spec, sender, CREATE)
+        start_verdict, start_words = self._judge(spec, sender, START)
+        if Verdict.REJECT in (verdict, start_verdict):
+            text = (
+                words
+                if verdict is Verdict.REJECT
+                else f"it would be taken, and refused at its start: {start_words}"
+            )
+            remedy = f"have an admin of {self._node} change approval.rules, or the route"
+            return problem("approval", f"NOT_AUTHORISED: {text}", remedy)
+        if verdict is Verdict.APPROVE:
+            return fine("approval", "no approval is needed")
+        scheduler = sender or spec.scheduler
+        if scheduler == self._node or rules.peers.takes_confirm(scheduler):
+            remedy = f"tell those who decide at {self._node}"
+            return Item("approval", Standing.WAITS, "a person has to agree", words, remedy)
+        text = f"APPROVAL_UNSUPPORTED: a person has to agree ({words}), for which the other node does not wait"
+        remedy = f"have an admin of {self._node} add a rule under approval.rules"
+        return problem("approval", text, remedy)
+
+    def _routes(self, spec: JobSpec, rules: Rules) -> Iterator[Item]:
+        """Report the routes to the other nodes of the job."""
+        nodes = {*spec.nodes, spec.scheduler} - {"", self._node}
+        unknown = sorted(node for node in nodes if not rules.peers.knows(node))
+        if unknown:
+            text = f"{self._node} has no enabled route to {', '.join(unknown)}"
+            remedy = f"have an admin of {self._node} add a route, or enable it"
+            yield problem("routes", text, remedy)
+        elif nodes:
+            yield fine("routes", f"enabled: {', '.join(sorted(nodes))}")

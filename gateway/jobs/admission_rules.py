@@ -1,0 +1,95 @@
+"""The rules by which this node takes jobs, and the policy's verdict on a job."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from gateway.domain import approval
+from gateway.domain import dag as flow
+from gateway.domain.approval import Piece, Policy, Verdict
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.jobs.bundles import Bundles
+from gateway.jobs.intake import Intake
+from gateway.jobs.new_jobs import roles_of
+from gateway.jobs.trust import Trust
+from gateway.providers.images import Signatures
+from provider_registry.registry import Registry
+
+
+class Peers(Protocol):
+    """The questions to the route table."""
+
+    def knows(self, node: str) -> bool:
+        """Whether a node has an enabled route, or had one and takes part in an unfinished job."""
+
+    def may_begin(self, node: str, *, asks: bool) -> bool:
+        """Whether a new job may involve a node, by its enabled route.
+
+        ``asks``: the node requests the job, so it needs a route of its own.
+        """
+
+    def barred(self, node: str, component: str) -> str:
+        """Return why a node may not run a component here; empty if it may."""
+
+    def takes_confirm(self, node: str) -> bool:
+        """Whether a node waits for the decision of a person here."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of this node's admin for jobs."""
+
+    peers: Peers
+    intake: Intake
+    policy: Policy
+    signatures: Signatures
+    bundles: Bundles
+    trust: Trust
+    # Audits a refused start: the node that requested it, the action, and its detail.
+    audit: Callable[[NodeId, str, Mapping[str, Any]], None]
+    # Refuse a job for an image that is missing and cannot be pulled, instead of a warning.
+    require_images: bool = False
+
+
+def judge(
+    spec: JobSpec,
+    sender: NodeId,
+    command: str,
+    node: NodeId,
+    rules: Rules,
+    registry: Registry,
+) -> tuple[Verdict, str]:
+    """Return the policy's verdict on a job for its requester and its initiator, with the reason.
+
+    ``sender``: the node that sends the command; empty for this one. ``node``: this node. On an
+    initiator that has another node request the job only a matching rule decides.
+    """
+    requester = spec.initiator if sender in ("", node) else sender
+    sources = dict.fromkeys((requester, spec.initiator or requester))
+    roles = flow.once_per_component(partial(roles_of, registry))
+    verdict = Verdict.APPROVE
+    reason = ""
+    for source in sources:
+        is_own = source == node
+        pieces = list(approval.pieces(spec, node, source, roles, command))
+        barred = "" if is_own else _barred(pieces, rules.peers)
+        if barred:
+            return Verdict.REJECT, barred
+        needs_no_person = is_own or source != requester
+        source_verdict, text = approval.judge(rules.policy, pieces, is_own=needs_no_person)
+        if source_verdict is Verdict.REJECT:
+            return source_verdict, text
+        if source_verdict is Verdict.ASK and verdict is Verdict.APPROVE:
+            verdict = source_verdict
+            reason = text
+    return verdict, reason
+
+
+def _barred(pieces: Iterable[Piece], peers: Peers) -> str:
+    """Return why a piece of a job may not run here for its source; empty if all may."""
+    for piece in pieces:
+        barred = peers.barred(piece.source, piece.component)
+        if barred:
+            return barred
+    return ""

@@ -1,0 +1,35 @@
+"""A job while this node decides whether to take it."""
+
+from dataclasses import dataclass, field
+
+from gateway.domain.dry_run import Item
+from gateway.domain.resources import Pool
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import GatewayError
+from gateway.jobs.inheritance import Offer
+from gateway.jobs.readiness import JobImage
+
+
+@dataclass
+class Draft:
+    """A job with the results of the admission's steps."""
+
+    spec: JobSpec
+    sender: NodeId
+    existing: LocalJob | None  # the record of a repeated request
+    dry_run: bool
+    digest: str
+    items: list[Item] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    images: list[JobImage] = field(default_factory=list)
+    # Paths of datasets that the job may not use: nothing further is reported about them.
+    hidden: frozenset[str] = frozenset()
+    offer: Offer = field(default_factory=Offer)
+    pool: Pool | None = None
+
+    def refuse(self, error: GatewayError, *items: Item) -> None:
+        """Raise the refusal of a creation; of a dry run report it."""
+        if not self.dry_run:
+            raise error
+        self.items += items

@@ -1,0 +1,222 @@
+"""Whether this node has all that a job needs to start: engines, images, storage and the channel."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engines.base import Engine, EngineDown, EngineError, ImageNotFound, NoSpace
+from gateway.config.engine import DockerEngineSettings
+from gateway.domain.dry_run import Item, Standing, fine, problem
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.errors import GatewayError, StorageFailed
+from provider_registry.model import Provider
+from provider_registry.registry import Registry, Unknown
+
+_RECHECK_SECONDS = 1.0  # for which a facility that worked is not checked again
+
+
+@dataclass(frozen=True)
+class _Facility:
+    """A facility that every job needs."""
+
+    name: str
+    reason: str  # of a refusal without it
+    failure: str  # how a refusal describes it
+    good: str  # how a report describes a working one
+    remedy: str
+
+
+_FACILITIES = (
+    _Facility(
+        name="storage",
+        reason="STORAGE_NOT_WRITABLE",
+        failure="the storage cannot be written",
+        good="writable",
+        remedy="check storage.url and the room there (bfia-gateway doctor)",
+    ),
+    _Facility(
+        name="transport",
+        reason="TRANSPORT_DOWN",
+        failure="containers could not exchange messages through the channel",
+        good="up",
+        remedy="check listen.container and the state folder (bfia-gateway doctor)",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class FacilityFailure:
+    """The failure of a facility, in words that another institution may read."""
+
+    # STORAGE_NOT_WRITABLE, NO_SPACE, TRANSPORT_DOWN, ENGINE_DOWN, or that of a remote storage.
+    reason: str
+    text: str
+    # False for an engine, which may respond again before the first task, and for a remote storage,
+    # whose absence only concerns jobs with data there.
+    refuses: bool = True
+
+
+@dataclass(frozen=True)
+class JobImage:
+    """An image that a job needs here, in the state of its engine."""
+
+    name: str
+    provider: Provider
+    path: str  # in the job, where the image is first named
+    engine: Engine
+    engine_name: str
+    digest: str = ""
+    error: EngineError | None = None
+
+    @property
+    def missing(self) -> bool:
+        """Whether the engine responds and does not have the image."""
+        return isinstance(self.error, ImageNotFound)
+
+
+class Readiness:
+    """Checks whether this node has the images and facilities that a job needs."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        registry: Registry,
+        engine_of: Callable[[str], tuple[str, Engine] | None],
+        checks: Mapping[str, Callable[[], object]],
+        docker: DockerEngineSettings | None = None,
+    ) -> None:
+        """``engine_of`` returns the engine of a provider's place, with its name.
+
+        ``checks``: checks of the storage (raises `OSError`, or `NoSpace` for too little room) and
+        of the transport (`OSError`, or `GatewayError` if containers cannot reach this gateway).
+        """
+        self._node = node
+        self._registry = registry
+        self._engine_of = engine_of
+        self._checks = checks
+        self._pulls = docker is not None and docker.pull == "missing"
+        self._pull_seconds = docker.pull_seconds if docker else 0.0
+        self._fine_until: dict[str, float] = {}
+
+    # -------------------------------------------------- facilities
+
+    def failures(self) -> dict[str, FacilityFailure]:
+        """Check the facilities; return the failures by the facility's name."""
+        failures = {}
+        for facility in _FACILITIES:
+            if time.monotonic() < self._fine_until.get(facility.name, 0.0):
+                continue
+            failure = self._check(facility)
+            if failure is None:
+                self._fine_until[facility.name] = time.monotonic() + _RECHECK_SECONDS
+            else:
+                failures[facility.name] = failure
+        return failures
+
+    def _check(self, facility: _Facility) -> FacilityFailure | None:
+        """Return the failure of a facility; None if it works."""
+        reason = facility.reason
+        words = facility.failure
+        try:
+            self._checks[facility.name]()
+        except OSError as error:
+            # Only the cause: the whole text would show a folder of this node.
+            return FacilityFailure(reason, f"{words}: {error.strerror}")
+        except NoSpace as error:
+            text = f"the storage has too little room for tasks: {error}"
+            return FacilityFailure(error.reason, text)
+        except StorageFailed as error:
+            return FacilityFailure(error.reason, error.message, refuses=False)
+        except GatewayError as error:
+            if error.reason == EngineDown.reason:
+                return FacilityFailure(error.reason, error.reason, refuses=False)
+            return FacilityFailure(reason, f"{words}: {error.reason}")
+        return None
+
+    def facility_items(self, images: Sequence[JobImage]) -> Iterator[Item]:
+        """Report the state of the engines that a job needs, of the storage and of the channel."""
+        main = self._engine_of("")
+        assert main is not None, "every node has a main engine"
+        engines = dict([main])
+        for image in images:
+            engines[image.engine_name] = image.engine
+        for name, engine in engines.items():
+            yield self._engine_item(name, engine)
+        failures = self.failures()
+        for facility in _FACILITIES:
+            failure = failures.get(facility.name)
+            if failure is None:
+                yield fine(facility.name, facility.good)
+            elif failure.refuses:
+                cause = f"{failure.reason}: {failure.text}"
+                yield problem(facility.name, cause, f"at {self._node}: {facility.remedy}")
+            else:
+                yield Item(facility.name, Standing.UNKNOWN, cause=failure.text)
+
+    def _engine_item(self, name: str, engine: Engine) -> Item:
+        try:
+            engine.check()
+        except EngineError as error:
+            remedy = f"start the container engine of {self._node}"
+            return problem("engine", f"{error.reason}: {error}", remedy, name)
+        return fine("engine", engine.kind, name)
+
+    # -------------------------------------------------- images
+
+    def images(self, spec: JobSpec) -> list[JobImage]:
+        """Return each image that the job needs here."""
+        images: dict[tuple[str, str], JobImage] = {}
+        roles_here = {party.role for party in spec.parties_at(self._node)}
+        for number, node in enumerate(spec.dag.nodes):
+            ref = node.component
+            try:
+                provider, component = self._registry.find(ref.provider, ref.version, ref.name)
+            except Unknown:
+                continue  # reported with the components
+            named_engine = self._engine_of(provider.place)
+            key = (provider.image_for(ref.name), provider.place)
+            runs_here = not roles_here.isdisjoint(component.roles)
+            if named_engine is None or not runs_here or key in images:
+                continue  # a place that is not allowed is reported with the components
+            engine_name, engine = named_engine
+            image = JobImage(key[0], provider, f"dag.components[{number}]", engine, engine_name)
+            images[key] = _inspected(image)
+        return list(images.values())
+
+    def image_item(self, image: JobImage) -> Item:
+        """Report whether a task could start from an image."""
+        error = image.error
+        if isinstance(error, ImageNotFound):
+            if self._pulls:
+                text = "is fetched before the start"
+                return Item("image", Standing.UNKNOWN, text, error.what, about=image.name)
+            remedy = f"at {self._node}: {error.remedy}"
+            return problem("image", f"{error.reason}: {error.what}", remedy, image.name)
+        if error is not None:
+            remedy = f"check the engine of {self._node}"
+            return problem("image", f"{error.reason}: {error}", remedy, image.name)
+        approved = image.provider.digests.get(image.name, "")
+        if approved not in ("", image.digest):
+            text = f"DIGEST_CHANGED: it is {image.digest} here, {approved} was approved"
+            remedy = "register the provider again if the new image is wanted"
+            return problem("image", text, remedy, image.name)
+        return fine("image", image.digest, image.name)
+
+    def to_fetch(self, images: Sequence[JobImage]) -> dict[str, str]:
+        """Return the missing images that the settings allow to pull: image -> its engine's name."""
+        if not self._pulls:
+            return {}
+        return {image.name: image.engine_name for image in images if image.missing}
+
+    def timeout(self, images: int) -> float:
+        """Return the longest time in seconds for pulling a number of images one after the other."""
+        attempts = 2  # a stalled download is begun once more
+        return attempts * self._pull_seconds * max(images, 1) + 60.0
+
+
+def _inspected(image: JobImage) -> JobImage:
+    """Return an image with its digest at its engine, or with the engine's error."""
+    try:
+        return replace(image, digest=image.engine.image_digest(image.name))
+    except EngineError as error:
+        return replace(image, error=error)
