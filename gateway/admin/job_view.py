@@ -17,7 +17,7 @@ from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Amendment, CallState, JobSpec, Party, data_location, effective
 from gateway.domain.states import Outcome, RunStatus
 from gateway.errors import GatewayError, NotFound
-from gateway.jobs import archive, bundles
+from gateway.jobs import archive, bundle_document
 from gateway.jobs.archive import Entry, as_json, without_secrets
 from gateway.ports import JobView
 from gateway.store.serialization import stored_names, to_plain
@@ -359,7 +359,7 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
         return document(parts.launching.environment(local, run))
 
     def bundle(local: LocalJob) -> list[bytes]:
-        return document(bundles.document(local))
+        return document(bundle_document.document(local))
 
     def timeline() -> Iterator[bytes]:
         for entry in parts.store.timeline(job_id):
@@ -372,7 +372,7 @@ def archived(parts: AdminParts, job_id: str) -> Iterator[bytes]:
         yield Entry("timeline.jsonl", timeline)
         if local is None:
             return
-        yield Entry(bundles.FILE, partial(bundle, local))
+        yield Entry(bundle_document.FILE, partial(bundle, local))
         for run in local.runs:
             folder = f"runs/{_folder(run)}"
             yield Entry(f"{folder}/environment.json", partial(environment, local, run))

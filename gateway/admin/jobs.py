@@ -49,7 +49,7 @@ from gateway.domain.states import JobStatus, Outcome
 from gateway.domain.waiting import Waiting
 from gateway.errors import Invalid, NotAllowed, NotFound, envelope
 from gateway.http.pagination import page_of
-from gateway.jobs.bundles import document
+from gateway.jobs.bundle_document import document
 from gateway.jobs.deletion import Deleted, Deleting, SomeUnreached
 from gateway.jobs.retention import Item
 from gateway.ports import Clock, Limiters

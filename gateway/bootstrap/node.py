@@ -288,7 +288,7 @@ class Gateway:
             local = self.store.local_jobs.find(job_id)
             if local is not None and local.agreement is not None:
                 spec = local.spec
-                keys[job_id] = self.bundles.vouched(
+                keys[job_id] = self.bundles.vouched_keys(
                     local.agreement.bundle, spec.initiator, spec.scheduler, node
                 )
         for job_id in self.store.jobs.under_way_with(node):
@@ -299,7 +299,7 @@ class Gateway:
                     iter(job.spec.bundles.values()), None
                 )  # all are the initiator's, with the same keys
                 if bundle is not None:
-                    keys[job_id] = self.bundles.vouched(bundle, initiator, initiator, node)
+                    keys[job_id] = self.bundles.vouched_keys(bundle, initiator, initiator, node)
         return keys
 
     def _jobs_of_task(self, task_id: str) -> list[str]:

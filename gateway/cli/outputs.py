@@ -126,7 +126,7 @@ def verify(
 
     Its id tells whose the key is that signed: compare it with the partner's (`identity show`, `route history`).
     """
-    from gateway.jobs.bundles import FILE, verified
+    from gateway.jobs.bundle_document import FILE, verify
 
     if Path(job).is_file():
         bundle = _archived_bundle(job)
@@ -134,7 +134,7 @@ def verify(
         with connect(config, url) as node:
             bundle = node.get(path_of("jobs", whole_id(node, job), "bundle"))
     try:
-        findings = [vars(finding) for finding in verified(bundle)]
+        findings = [vars(finding) for finding in verify(bundle)]
         job_id, node_id = bundle["job_id"], bundle["node"]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CallFailed(f"{FILE} of {job} cannot be read", EXIT_BAD_INPUT) from error
@@ -157,7 +157,7 @@ def verify(
 
 def _archived_bundle(archive_path: str) -> Any:
     """Return the signed documents in a job's archive. Raises `CallFailed`."""
-    from gateway.jobs.bundles import FILE
+    from gateway.jobs.bundle_document import FILE
 
     try:
         with zipfile.ZipFile(archive_path) as archive, archive.open(FILE) as file:

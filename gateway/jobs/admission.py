@@ -88,7 +88,7 @@ class Admission:
     def admit(self, spec: JobSpec, sender: NodeId) -> LocalJob:
         """Return the record of a created job: READY, or PENDING for a person or for images."""
         draft = self._draft(spec, sender)
-        agreement = self._rules.bundles.accepted(spec, sender)
+        agreement = self._rules.bundles.accept(spec, sender)
         try:
             self._validate(draft)
         except StorageFailed as error:
@@ -117,7 +117,7 @@ class Admission:
 
         Raises `NotAllowed`, also if a person would have to agree to it.
         """
-        self._rules.bundles.accepted(spec, sender)
+        self._rules.bundles.accept(spec, sender)
         with self._registry.one_view():
             warnings = self.validate(spec, sender).warnings
         verdict, words = self.judge(spec, sender)

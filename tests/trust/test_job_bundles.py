@@ -21,7 +21,9 @@ from gateway.domain.spec import JobSpec
 from gateway.errors import Conflict, GatewayError, NotAllowed, Refused
 from gateway.identity.keys import MAKERS, KeyPair, Keyring
 from gateway.identity.statements import opened, signed
-from gateway.jobs.bundles import FILE, KIND, VALID_DAYS, Bundles, document, parts, verified
+from gateway.jobs.bundle_document import FILE, document, verify
+from gateway.jobs.bundle_statement import KIND, parts
+from gateway.jobs.bundles import VALID_DAYS, Bundles
 from gateway.store import schema
 from provider_registry.registration import provider_from_request
 from tests.builders import a_spec
@@ -104,7 +106,7 @@ def reason(work: Callable[[], Any]) -> str:
 
 
 def findings(document: Mapping[str, Any]) -> dict[str, bool | None]:
-    return {one.check: one.good for one in verified(document)}
+    return {one.check: one.good for one in verify(document)}
 
 
 # ---------------------------------------------------------------- what is signed
@@ -148,7 +150,7 @@ def test_a_node_learns_no_entries_of_another_one(world: World):
 def test_no_changed_byte_of_a_bundle_is_accepted(world: World):
     sent = with_bundle(world, a_job())
     bundle = sent.bundles[PEER]
-    accepted = world.peer.bundles.accepted
+    accepted = world.peer.bundles.accept
     assert accepted(sent, ME) is not None
     payload, signature = (
         b64decode(bundle[k] if k else bundle["signatures"][0]["sig"]) for k in ("payload", "")
@@ -210,21 +212,21 @@ def test_a_job_that_is_not_the_signed_one_is_refused_with_the_part_that_differs(
 ):
     sent = CHANGES[name](with_bundle(world, a_job()))
     with pytest.raises(NotAllowed, match=f"not what {ME} signed: .*{name.split()[0]}") as refused:
-        world.peer.bundles.accepted(sent, ME)
+        world.peer.bundles.accept(sent, ME)
     assert refused.value.reason == "BUNDLE_WRONG"
 
 
 def test_no_other_provider_stands_in_the_flow_than_the_one_signed_for_a_party(world: World):
     sent = with_bundle(world, a_job(job_params={"host": {"0": {"providers": {"a": "safe:2.0.0"}}}}))
-    assert world.peer.bundles.accepted(sent, ME) is not None
+    assert world.peer.bundles.accept(sent, ME) is not None
     (task,) = sent.dag.nodes
     other = replace(task, component=replace(task.component, provider="vendor"))
     swapped = replace(sent, dag=replace(sent.dag, nodes=(other,)))
-    assert reason(lambda: world.peer.bundles.accepted(swapped, ME)) == "BUNDLE_WRONG"
+    assert reason(lambda: world.peer.bundles.accept(swapped, ME)) == "BUNDLE_WRONG"
 
 
 def test_a_bundle_for_another_node_or_time_or_by_a_signer_outside_the_job_is_refused(world: World):
-    spec, accepted, now = a_job(), world.peer.bundles.accepted, int(world.me.clock().timestamp())
+    spec, accepted, now = a_job(), world.peer.bundles.accept, int(world.me.clock().timestamp())
     for content, why in (
         ({"for": ME}, "BUNDLE_WRONG"),
         ({"created": now - (VALID_DAYS + 1) * 86_400}, "BUNDLE_EXPIRED"),
@@ -385,7 +387,7 @@ def test_a_partner_without_keys_gets_no_bundle_and_needs_none(
     bundles = Bundles(
         ME, world.me.registry, Keyring(tmp_path), world.me.peer_table.entry, world.me.clock
     )
-    assert bundles.of(a_job(), [PEER]) == {} and bundles.accepted(a_job(), ME) is None
+    assert bundles.of(a_job(), [PEER]) == {} and bundles.accept(a_job(), ME) is None
     asked: list[Any] = []
     of = world.me.bundles.of
     monkeypatch.setattr(
@@ -409,11 +411,11 @@ def test_a_partner_without_keys_gets_no_bundle_and_needs_none(
     world.me.coordinator.submit_job(spec, ME)
     assert asked == [] and world.peer.store.local_jobs.get(spec.job_id).agreement is None
     unknown = replace(with_bundle(world, spec), job_id="job-unknown")
-    assert world.peer.bundles.accepted(unknown, ME) is None  # no key to check it by
+    assert world.peer.bundles.accept(unknown, ME) is None  # no key to check it by
     trust(world.me, world.peer)
     trust(world.peer, world.me, signing="accepted", bundles="accepted")
-    assert world.peer.bundles.accepted(spec.for_node(PEER), ME) is None
-    assert reason(lambda: world.peer.bundles.accepted(unknown, ME)) == "BUNDLE_WRONG"
+    assert world.peer.bundles.accept(spec.for_node(PEER), ME) is None
+    assert reason(lambda: world.peer.bundles.accept(unknown, ME)) == "BUNDLE_WRONG"
     trust(world.peer, world.me)
     world.stop(spec)
 

@@ -216,11 +216,11 @@ def test_messages_are_taken_for_jobs_of_the_node_only(
 
 def test_nobody_vouches_for_itself(site: Site, job: JobSpec):
     bundle = site.peer.bundles.of(job, [ME])[ME]
-    assert site.me.bundles.vouched(bundle, PEER, PEER, STRANGER) == (PAIRS[STRANGER].public,)
-    assert site.me.bundles.vouched(bundle, PEER, PEER, PEER) == ()
-    assert site.me.bundles.vouched(bundle, THIRD, THIRD, STRANGER) == ()
+    assert site.me.bundles.vouched_keys(bundle, PEER, PEER, STRANGER) == (PAIRS[STRANGER].public,)
+    assert site.me.bundles.vouched_keys(bundle, PEER, PEER, PEER) == ()
+    assert site.me.bundles.vouched_keys(bundle, THIRD, THIRD, STRANGER) == ()
     forged = dict(bundle, payload=bundle["payload"][:-8] + "AAAAAAA=")
-    assert site.me.bundles.vouched(forged, PEER, PEER, STRANGER) == ()
+    assert site.me.bundles.vouched_keys(forged, PEER, PEER, STRANGER) == ()
 
 
 def test_a_removed_partner_without_keys_begins_no_jobs(tmp_path: Path):

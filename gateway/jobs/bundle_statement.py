@@ -1,0 +1,156 @@
+"""The statement in a job's bundle: digests of the parts of a job as one of its nodes gets it.
+
+The statement also holds the digests of the images that its signer has approved. A difference can be
+named by its part, and no node learns the parameters of another one.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gateway.domain.dag import DagNode
+from gateway.domain.spec import JobSpec, NodeId
+from gateway.identity.statements import Envelope, canonical, opened, unproven
+from gateway.ports import as_mapping
+from provider_registry.model import ANY
+
+KIND = "application/vnd.bfia-gateway.job-bundle.v1+json"
+
+# Required members of a statement in JSON and their types.
+_MEMBERS = {
+    "job_id": str,
+    "for": str,
+    "signer": str,
+    "created": int,
+    "open": list,
+    "parts": dict,
+    "images": dict,
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A signed statement about a job."""
+
+    job_id: str
+    node: NodeId  # for which it was signed
+    signer: NodeId
+    created: int  # seconds since 1970
+    open_tasks: Sequence[str]  # tasks whose version the scheduling node chooses
+    parts: Mapping[str, str]  # part of the job -> its digest
+    images: Mapping[str, str]  # component -> digest of the image approved by the signer
+    keys: Mapping[str, Any]  # node -> its public keys; unchecked
+
+
+def open_statement(envelope: Any, keys: Sequence[str]) -> tuple[Statement, str]:
+    """Return a statement and the public key that signed it. Raises `UnknownKey` and `ValueError`."""
+    content, key = opened(envelope, KIND, keys)
+    return _statement(content), key
+
+
+def accepted_statement(envelope: Envelope) -> Statement:
+    """Return the statement of a bundle whose signature was checked when it was accepted."""
+    content, _ = unproven(envelope, KIND)
+    return _statement(content)
+
+
+def _statement(content: Mapping[str, Any]) -> Statement:
+    for name, kind in _MEMBERS.items():
+        if not isinstance(content.get(name), kind):
+            raise ValueError("it is not a statement about a job")
+    return Statement(
+        job_id=content["job_id"],
+        node=content["for"],
+        signer=content["signer"],
+        created=content["created"],
+        open_tasks=content["open"],
+        parts=content["parts"],
+        images=content["images"],
+        keys=as_mapping(content.get("keys")),
+    )
+
+
+def parts(
+    spec: JobSpec,
+    node: NodeId,
+    open_tasks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return a job as a node gets it, in parts that do not depend on its spelling.
+
+    ``open_tasks``: tasks whose version the scheduling node chooses.
+    """
+    job_params = spec.one_by_one(spec.job_params)
+    task_params = spec.one_by_one(spec.task_params)
+    roles: dict[str, list[NodeId]] = {}
+    for party in spec.parties:
+        roles.setdefault(party.role, []).append(party.node)
+    job_settings = _common_entries(job_params)
+    sync = {"sync_type": "callback" if spec.settings.by_callback else "poll"}
+    job_settings["common"] = sync | dict(as_mapping(job_settings.get("common")))
+    content: dict[str, Any] = {
+        "flow": {
+            "flow_id": spec.flow_id,
+            "version": spec.dag.version,
+            "tasks": [_task(task, task.name in open_tasks) for task in spec.dag_at(node).nodes],
+        },
+        "parties": {
+            "roles": roles,
+            "initiator": [spec.initiator_role, spec.initiator],
+            "scheduler": spec.scheduler,
+            "version": spec.version,
+            "old_job_id": spec.old_job_id,
+        },
+        "common": {
+            "job": job_settings,
+            "tasks": _common_entries(task_params),
+        },
+    }
+    for party in spec.parties_at(node):
+        content[party.label] = [
+            _party_entry(params, party.role, party.index) for params in (job_params, task_params)
+        ]
+    return content
+
+
+def _task(task: DagNode, is_open: bool) -> dict[str, Any]:
+    component = replace(task.component, version=ANY) if is_open else task.component
+    return {
+        "name": task.name,
+        "component": str(component),
+        "input": [[edge.type, edge.task, edge.key] for edge in task.inputs],
+        "output": [[output.type, output.key] for output in task.outputs],
+    }
+
+
+def _common_entries(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that concern no role."""
+    entries = {}
+    for name, value in params.items():
+        if name == "common" or not isinstance(value, Mapping):
+            entries[name] = value
+    return entries
+
+
+def _party_entry(
+    params: Mapping[str, Any],
+    role: str,
+    index: int,
+) -> Any:
+    """Return the entry of a party without its empty values."""
+    entry = as_mapping(params.get(role)).get(str(index), {})
+    if not isinstance(entry, Mapping):
+        return entry
+    return {name: value for name, value in entry.items() if value != {}}
+
+
+def digests(job_parts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 digest of each part."""
+    return {name: hashlib.sha256(canonical(part)).hexdigest() for name, part in job_parts.items()}
+
+
+def different_parts(statement: Statement, job_parts: Mapping[str, Any]) -> list[str]:
+    """Return the names of the parts of a job that differ from a statement."""
+    actual = digests(job_parts)
+    names = dict.fromkeys((*statement.parts, *actual))
+    return [name for name in names if statement.parts.get(name) != actual.get(name)]
