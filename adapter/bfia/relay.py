@@ -254,11 +254,11 @@ class Relay:
         if transit.has_body:
             body = _bounded(self._bodies.paced(transit.request, *places), limit)
         seconds = transit.timeout(route)
-        target = _describe(route)
+        target = f"node {_name_with_hop(route)}"
         total = None if transit.by_channel else seconds  # a large message may take longer in all
         try:
             with anyio.fail_after(total):
-                return await self._request(transit, route, body, seconds)
+                return await self._request(transit, route, target, body, seconds)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise _silence(f"{target} cannot be connected to: {error}", delivered=False) from error
         except PeerUnreachable as error:
@@ -272,6 +272,7 @@ class Relay:
         self,
         transit: _Transit,
         route: Route,
+        target: str,
         body: AsyncIterator[bytes] | None,
         seconds: float,
     ) -> Response:
@@ -286,7 +287,7 @@ class Relay:
             extensions=sni_extension(route.identity),
         )
         async with request as response:
-            return await _copy(response, _describe(route))
+            return await _copy(response, target)
 
     def _refusal(self, error: RelayRefused, transit: _Transit) -> Response:
         """Return this node's own response in the form of the request: control or channel."""
@@ -351,10 +352,10 @@ def _silence(message: str, delivered: bool = True) -> RelayRefused:
     return RelayRefused(peer.TARGET_UNREACHABLE, message, delivered)
 
 
-def _describe(route: Route) -> str:
+def _name_with_hop(route: Route) -> str:
     if route.via:
-        return f"node {route.node}, through {route.via},"
-    return f"node {route.node}"
+        return f"{route.node}, through {route.via},"
+    return route.node
 
 
 async def _bounded(body: AsyncGenerator[bytes], limit: int) -> AsyncIterator[bytes]:

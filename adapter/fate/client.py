@@ -1,8 +1,8 @@
 """Clients for nodes that speak FATE's protocol, as parties and as schedulers.
 
-FATE is called for each role of a node separately, and for a task by its version. What it has no requests for (a
-job's state, suspension, approval, deletion) goes in the standard's protocol, which a gateway like this one serves
-at the same address, and FATE's own nodes do not.
+FATE is called for each role of a node separately, and for a task by its version. Its protocol has no requests for
+a job's state, suspension, approval and deletion. These go in the standard's protocol, which a gateway like this one
+serves at the same address, and FATE's own nodes do not.
 """
 
 import re
@@ -25,11 +25,11 @@ from adapter.fate.words import (
     JobWord,
     Key,
     TaskWord,
+    fate_job_id,
     job_word,
     key_of,
-    original,
+    read_word,
     task_word,
-    word_in,
 )
 from adapter.page import REASONS as PAGES
 from adapter.page import Page
@@ -65,20 +65,20 @@ from gateway.ports import (
 )
 from gateway.runtime.context import traced
 
+# Returns the headers that sign a request to a node in an initiator's name, if the node requires a signature.
 Sign = Callable[[NodeId, NodeId], Mapping[str, str]]
-"""Return the headers that sign a request to a node in an initiator's name, if it requires a signature."""
 
-
+# Posts JSON to a path of a node, with headers and a factor of the route's timeout; returns HTTP status and JSON.
+# Raises `PeerUnreachable`, `Refused` without a route.
 Send = Callable[[NodeId, str, Mapping[str, Any], Mapping[str, str], float], tuple[int, Any]]
-"""Post JSON to a path of a node, with headers and a factor of the time that its route gives a call; return HTTP
-status and JSON. Raises `PeerUnreachable`, `Refused` without a route."""
 
 
 class NoChange(Refused):
-    """FATE changed nothing: it has too few resources, or they are held (or returned) already."""
+    """FATE changed nothing: it has too few resources, or they are reserved (or returned) already."""
 
 
-_KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
+# FATE's codes -> error and reason; a gateway like this one also sends its own reason.
+_ERRORS_BY_CODE: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.JOB_NOT_FOUND: (NotFound, "JOB_UNKNOWN"),
     Code.TASK_NOT_FOUND: (NotFound, "TASK_UNKNOWN"),
     Code.JOB_RESOURCE_EXCEPTION: (NoChange, "RESOURCES_BUSY"),
@@ -93,9 +93,19 @@ _KINDS: Mapping[int, tuple[type[GatewayError], str]] = {
     Code.UPDATE_JOB_FAILED: (Refused, "NO_EFFECT"),
     Code.UPDATE_TASK_FAILED: (Refused, "NO_EFFECT"),
 }
-"""What FATE's codes mean; a gateway like this one names its reason beside the code."""
-_TRIES = 3
-"""of a request that FATE-Flow refuses, or a report that it drops, by a race of its own"""
+# Error by the HTTP-like status that a gateway sends with its reason; `Refused` for all other statuses.
+_ERRORS_BY_STATUS: Mapping[Any, type[GatewayError]] = {
+    NotAllowed.code: NotAllowed,
+    NotFound.code: NotFound,
+}
+_NOT_SERVED_REASONS = ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE")
+_NOT_SERVED_STATUSES = (404, 405, 501)  # of web frameworks for unknown paths and methods
+# Reasons with which a node refuses a request that it does not know.
+_UNKNOWN_REQUEST = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
+_TRIES = 3  # of a request that FATE-Flow refuses, or a report that it drops, by a race of its own
+_LONGEST_ID = 100  # characters of a job's id
+_SLOW = 3.0  # times the route's timeout, for requests that create a job
+_FATE_IDS = "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
 _PROBLEMS = TypeAdapter(list[Problem])
 _NO_PATH = re.compile(r"\b404\b.*Not Found")
 
@@ -116,68 +126,87 @@ class Caller:
         initiator: NodeId = "",
         timeout_factor: float = 1.0,
     ) -> Mapping[str, Any]:
-        """Return the whole response of a success. Raises `GatewayError`."""
+        """Return the complete response of a success. Raises `GatewayError`."""
         for _ in range(_TRIES):
-            headers = {
-                "dest-party-id": self.node,
-                "service": "fateflow",
-                "initiator-party-id": initiator,
-                **self.sign(self.node, initiator),
-            }
-            status, answer = self.send(self.node, path, body, headers, timeout_factor)
-            if not _raced(answer):
+            status, response = self._send(path, body, initiator, timeout_factor)
+            if not _is_race(response):
                 break
-        if not isinstance(answer, Mapping):
-            if status in (404, 405, 501):
-                raise NotServed(f"{self.node} does not serve {path}")
-            if isinstance(answer, Page):
-                raise answer.refusal(self.node)
-            raise Refused(
-                f"{self.node} answers HTTP {status} without a JSON object", reason="NO_ENVELOPE"
-            )
-        code = answer.get("code")
-        if code == Code.SUCCESS and not isinstance(code, bool) and 200 <= status < 300:
-            return answer
-        raise _error(self.node, path, status, answer)
+        if not isinstance(response, Mapping):
+            raise self._error_without_envelope(path, status, response)
+        code = response.get("code")
+        is_success_code = code == Code.SUCCESS and not isinstance(code, bool)
+        if is_success_code and 200 <= status < 300:
+            return response
+        raise _error(self.node, path, status, response)
+
+    def _send(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        initiator: NodeId,
+        timeout_factor: float,
+    ) -> tuple[int, Any]:
+        headers = {
+            "dest-party-id": self.node,
+            "service": "fateflow",
+            "initiator-party-id": initiator,
+            **self.sign(self.node, initiator),
+        }
+        return self.send(self.node, path, body, headers, timeout_factor)
+
+    def _error_without_envelope(self, path: str, status: int, response: Any) -> GatewayError:
+        if status in _NOT_SERVED_STATUSES:
+            return NotServed(f"{self.node} does not serve {path}")
+        if isinstance(response, Page):
+            return response.refusal(self.node)
+        text = f"{self.node} answers HTTP {status} without a JSON object"
+        return Refused(text, reason="NO_ENVELOPE")
 
 
-def _raced(answer: Any) -> bool:
-    """Whether FATE-Flow may have refused a request, before all else, because of another one.
+def _is_race(response: Any) -> bool:
+    """True if FATE-Flow may have refused a request only because of a concurrent one.
 
-    Each signed request reloads the permissions of all in place, while others look into them.
+    Each signed request reloads all permissions in place, while other requests look them up.
     """
-    response = as_mapping(answer)
-    return response.get("code") == Code.AUTHENTICATION_FAILED or "dictionary changed size" in str(
-        response.get("message")
-    )
+    fields = as_mapping(response)
+    if fields.get("code") == Code.AUTHENTICATION_FAILED:
+        return True
+    return "dictionary changed size" in str(fields.get("message"))
 
 
 def _error(
     node: NodeId,
     path: str,
     status: int,
-    answer: Mapping[str, Any],
+    response: Mapping[str, Any],
 ) -> GatewayError:
-    code, data = answer.get("code"), as_mapping(answer.get("data"))
-    message = str(answer.get("message") or answer.get("msg") or "")
-    text = f"{node}: {message or f'code {code}'}"
+    """Return the error that a refusal stands for: by a gateway's reason, or else by FATE's code."""
+    code = response.get("code")
+    message = str(response.get("message") or response.get("msg") or "")
+    data = as_mapping(response.get("data"))
     reason = data.get("reason")
     if isinstance(reason, str) and reason:
-        if data.get("status") == Invalid.code:
-            with suppress(ValidationError):
-                return Invalid(_PROBLEMS.validate_python(data.get("problems")), reason=reason)
-        if reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED", "NOT_SERVED_HERE"):
-            return NotServed(text)
-        kinds: dict[Any, type[GatewayError]] = {
-            NotAllowed.code: NotAllowed,
-            NotFound.code: NotFound,
-        }
-        return kinds.get(data.get("status"), Refused)(text, reason=reason)
-    if status in (404, 405, 501) or (code == Code.EXCEPTION and _NO_PATH.search(message)):
+        return _error_with_reason(f"{node}: {message or f'code {code}'}", reason, data)
+    is_unknown_path = code == Code.EXCEPTION and _NO_PATH.search(message)
+    if status in _NOT_SERVED_STATUSES or is_unknown_path:
         return NotServed(f"{node} does not serve {path}")
-    kind, reason = _KINDS.get(code if isinstance(code, int) else -1, (Refused, Refused.reason))
-    text = f"{node} refuses {path} with code {code}"  # FATE writes "success" beside some
-    return kind(f"{text}: {message}" if message else text, reason=reason)
+    number = code if isinstance(code, int) else -1
+    kind, reason = _ERRORS_BY_CODE.get(number, (Refused, Refused.reason))
+    text = f"{node} refuses {path} with code {code}"
+    if message:
+        text += f": {message}"  # FATE writes "success" even with some of its errors
+    return kind(text, reason=reason)
+
+
+def _error_with_reason(text: str, reason: str, data: Mapping[str, Any]) -> GatewayError:
+    """Return a gateway's error, with its problems if they can be read."""
+    if data.get("status") == Invalid.code:
+        with suppress(ValidationError):
+            return Invalid(_PROBLEMS.validate_python(data.get("problems")), reason=reason)
+    if reason in _NOT_SERVED_REASONS:
+        return NotServed(text)
+    kind = _ERRORS_BY_STATUS.get(data.get("status"), Refused)
+    return kind(text, reason=reason)
 
 
 def task_body(
@@ -205,35 +234,32 @@ class ParticipantClient:
     job_of: JobOf
 
     def create_job(self, spec: JobSpec, sender: NodeId) -> Acceptance:
-        """Create the job for each role of the node, for none if one refuses.
+        """Create the job for each role of the node, or for none if one is refused.
 
-        Raises what the port says, and `Invalid` for an id with an underscore, at which FATE splits task ids.
+        Raises the port's errors, and `Invalid` for an id with an underscore, at which FATE splits task ids.
         """
         if "_" in spec.job_id:
             rule = "must not contain an underscore: nodes that speak FATE's protocol split task ids at it"
             raise Invalid([Problem("job_id", rule, spec.job_id)])
-        body = self.descriptions.written(spec, self.caller.node)
         roles = _roles(spec, self.caller.node) or ("",)
+        data = self._create_for_roles(spec, roles)
+        for role in roles:
+            self._report_job(spec.job_id, role, JobWord.WAITING)
+        return _acceptance(data)
+
+    def _create_for_roles(self, spec: JobSpec, roles: Sequence[str]) -> Mapping[str, Any]:
+        """Create the job for each role and return the last response's data; end it for all if one is refused."""
+        body = self.descriptions.write(spec, self.caller.node)
         data: Mapping[str, Any] = {}
         for number, role in enumerate(roles):
             try:
                 data = self._job("create", spec.job_id, role, initiator=spec.initiator, **body)
             except Refused:
-                for accepted in roles[:number]:
+                for accepted_role in roles[:number]:
                     with suppress(GatewayError):
-                        self._report_job(spec.job_id, accepted, JobWord.FAILED)
+                        self._report_job(spec.job_id, accepted_role, JobWord.FAILED)
                 raise
-        for role in roles:
-            self._report_job(spec.job_id, role, JobWord.WAITING)
-        inherited = texts_of(data["inherited"]) if isinstance(data.get("inherited"), list) else None
-        waits = data.get("waits") is True
-        within = as_seconds(data.get("within")) if waits else None
-        return Acceptance(
-            holds=True,
-            waits=waits,
-            within=within,
-            inherited=inherited,
-        )
+        return data
 
     def _report_job(
         self,
@@ -260,13 +286,13 @@ class ParticipantClient:
         ending: Ending | None,
         sender: NodeId,
     ) -> None:
-        """Nothing was asked."""
+        """Do nothing: `ask_first` does not ask."""
 
     def hold(self, job_id: str, sender: NodeId) -> None:
-        """Reserve what the job needs for all roles of the node, or none. Raises `Refused` with RESOURCES_BUSY.
+        """Reserve the job's resources for all roles of the node, or for none.
 
-        If a response was lost, FATE refuses a role that holds its resources already in the same way as one that
-        must wait: so all are returned, and requested once more.
+        Raises `Refused` (RESOURCES_BUSY). FATE gives the same refusal to a role that holds its resources already,
+        because an earlier response was lost. So all are returned, and requested once more.
         """
         roles = self._roles_of(job_id)
         try:
@@ -291,7 +317,7 @@ class ParticipantClient:
             try:
                 self._job("resource/return", job_id, role)
             except Refused as refused:
-                if refused.reason != BUSY:  # else it held none
+                if refused.reason != BUSY:  # busy: the role held none
                     raise
 
     def start_job(
@@ -301,9 +327,11 @@ class ParticipantClient:
         without: Sequence[str] = (),
     ) -> None:
         """Start each role; ``without`` goes as ``extra_info``, which FATE's own nodes ignore."""
-        more: dict[str, Any] = {"extra_info": {"without": list(without)}} if without else {}
+        extra: dict[str, Any] = {}
+        if without:
+            extra["extra_info"] = {"without": list(without)}
         for role in self._roles_of(job_id):
-            self._job("start", job_id, role, **more)
+            self._job("start", job_id, role, **extra)
 
     def _job(
         self,
@@ -311,27 +339,27 @@ class ParticipantClient:
         job_id: str,
         role: str,
         initiator: NodeId = "",
-        **more: Any,
+        **fields: Any,
     ) -> Mapping[str, Any]:
+        """Send a command about a job and return the response's data."""
         body = {
-            **more,
+            **fields,
             "job_id": job_id,
             "role": role,
             "party_id": self.caller.node,
         }
-        return as_mapping(
-            self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator).get("data")
-        )
+        response = self.caller.post(f"{PARTNER}/job/{command}", body, initiator=initiator)
+        return as_mapping(response.get("data"))
 
     def _task(
         self,
         command: str,
         body: Mapping[str, Any],
-        **more: Any,
+        **fields: Any,
     ) -> Mapping[str, Any]:
-        return as_mapping(
-            self.caller.post(f"{PARTNER}/task/{command}", {**body, **more}).get("data")
-        )
+        """Send a command about a task and return the response's data."""
+        response = self.caller.post(f"{PARTNER}/task/{command}", {**body, **fields})
+        return as_mapping(response.get("data"))
 
     def _bodies(
         self,
@@ -351,10 +379,9 @@ class ParticipantClient:
         sender: NodeId,
         amended: JobSpec | None = None,
     ) -> None:
-        """FATE has no such request. Raises `NotServed`."""
-        raise NotServed(
-            f"{self.caller.node} takes no new parameters for a job under way: FATE's protocol has none"
-        )
+        """Raise `NotServed`: FATE has no such request."""
+        text = f"{self.caller.node} takes no new parameters for a job under way: FATE's protocol has none"
+        raise NotServed(text)
 
     def start_task(
         self,
@@ -366,36 +393,48 @@ class ParticipantClient:
     ) -> None:
         """Announce a further version, request the task's resources, then start it, role by role.
 
-        Raises `Busy` if a role gets no resources; those of the others are returned.
+        Raises `Busy` if a role gets no resources; the resources of the other roles are returned.
         """
         key = key_of(task_id, job_id)
         roles = self._roles_of(job_id, task_name)
         bodies = self._bodies(key, roles, task_name)
-        if key.version:  # FATE needs a further version announced, and refuses one that it has
-            for body in bodies:
-                with suppress(Refused, NotFound):
-                    self._task("rerun", body, task_version=key.version - 1, new_version=key.version)
+        if key.version:
+            self._announce_version(bodies, key.version)
         self._report_progress(job_id, roles, self._progress_of(job_id))
+        for body in self._allocate_all(bodies):
+            self._report_task(body, TaskWord.RUNNING)
+            self._task("start", body)
+
+    def _announce_version(self, bodies: Iterable[dict[str, Any]], version: int) -> None:
+        """Announce a further version, which FATE requires; it refuses one that it knows."""
+        for body in bodies:
+            with suppress(Refused, NotFound):
+                self._task("rerun", body, task_version=version - 1, new_version=version)
+
+    def _allocate_all(self, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Request a task's resources for each role and return the roles still to start.
+
+        Raises `Busy` if one gets none, so that the start is retried later, as FATE does.
+        """
         to_start: list[dict[str, Any]] = []
         for body in bodies:
             try:
-                if self._allocate(body):
-                    to_start.append(body)
+                has_started = not self._allocate(body)
             except Refused as refused:
-                for other in to_start:  # free them for the node's other jobs
+                for allocated in to_start:  # for the node's other jobs
                     with suppress(GatewayError):
-                        self._task("resource/return", other)
-                if refused.reason == BUSY:  # retried later, as FATE does
+                        self._task("resource/return", allocated)
+                if refused.reason == BUSY:
                     raise Busy(refused.message, reason=refused.reason) from refused
                 raise
-        for body in to_start:
-            self._report_task(body, TaskWord.RUNNING)
-            self._task("start", body)
+            if not has_started:
+                to_start.append(body)
+        return to_start
 
     def _allocate(self, body: dict[str, Any]) -> bool:
         """Request a task's resources for a role; False if the task has started there already.
 
-        As with a job's, FATE refuses a role in the same way if it has them by a request whose response was lost.
+        As in `hold`, FATE gives the same refusal if the role has them by a request whose response was lost.
         """
         try:
             self._task("resource/apply", body)
@@ -403,7 +442,7 @@ class ParticipantClient:
             word = self._task("collect", body).get("party_status")
             if word != TaskWord.WAITING and word in list(TaskWord):
                 return False
-            with suppress(Refused):  # it had none
+            with suppress(Refused):  # the role had none
                 self._task("resource/return", body)
             self._task("resource/apply", body)
         return True
@@ -417,14 +456,16 @@ class ParticipantClient:
         job_id: str,
         roles: Iterable[str],
         percent: int,
-        **more: Any,
+        **fields: Any,
     ) -> None:
-        for role in roles if percent else ():
+        if not percent:
+            return
+        for role in roles:
             with suppress(Refused, NotFound):
-                self._job("update", job_id, role, **more, progress=float(percent))
+                self._job("update", job_id, role, **fields, progress=float(percent))
 
     def _report_task(self, body: Mapping[str, Any], word: TaskWord) -> None:
-        """Report a task's state at all nodes together, which FATE shows and depends on at a stop."""
+        """Report the task's overall state, which FATE shows, and needs when the job is stopped."""
         with suppress(Refused, NotFound):
             self._task("status/update", body, status=str(word))
 
@@ -435,22 +476,21 @@ class ParticipantClient:
         sender: NodeId,
     ) -> TaskNews:
         """Request ``task/collect``. Raises `Invalid` (STATUS_UNKNOWN) for a state that FATE does not have."""
-        data = self._task("collect", task_body(key_of(task_id), role, self.caller.node))
+        node = self.caller.node
+        data = self._task("collect", task_body(key_of(task_id), role, node))
         word = data.get("party_status") or data.get("status")
         if (
             word == TaskWord.WAITING
-        ):  # FATE has it since the job's creation; a start makes it running immediately
-            raise NotFound(
-                f"task {task_id} has not been started at {self.caller.node}", reason="TASK_UNKNOWN"
-            )
-        status = OUR_TASK[word_in(TaskWord, word, "data.party_status")]
+        ):  # since the job's creation; a start makes it running immediately
+            text = f"task {task_id} has not been started at {node}"
+            raise NotFound(text, reason="TASK_UNKNOWN")
+        status = OUR_TASK[read_word(TaskWord, word, "data.party_status")]
         if status is not TaskStatus.FAILED:
             return TaskNews(status)
-        at = self.caller.node
-        reason = failure_of(data.get("failed_by")) or Failure(
-            REASONS[str(word)], f"{word} at {at}", at, role
-        )
-        return TaskNews(status, reason)
+        failure = failure_of(data.get("failed_by"))
+        if failure is None:
+            failure = Failure(REASONS[str(word)], f"{word} at {node}", node, role)
+        return TaskNews(status, failure)
 
     def stop_job(
         self,
@@ -467,27 +507,23 @@ class ParticipantClient:
                 self._task("stop", body, newest=True)
             return
         self._report_tasks(job_id, ending)
-        more: dict[str, Any] = {}
-        if ending is not None:
-            more["status"] = str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
-            if ending.failure is not None:
-                more["failed_by"] = redacted(ending.failure.as_dict())
-        percent = (
-            100
-            if ending is not None and ending.outcome is Outcome.SUCCEEDED
-            else self._progress_of(job_id)
-        )
+        end_fields = _end_fields(ending)
+        percent = self._progress_of(job_id)
+        if ending is not None and ending.outcome is Outcome.SUCCEEDED:
+            percent = 100
         for role in roles:
-            self._report_progress(job_id, [role], percent, **more)
+            self._report_progress(job_id, [role], percent, **end_fields)
             if ending is not None:
                 with suppress(Refused):
-                    self._job("status/update", job_id, role, **more)
-            self._job("stop", job_id, role, **more)
+                    self._job("status/update", job_id, role, **end_fields)
+            self._job("stop", job_id, role, **end_fields)
 
     def _report_tasks(self, job_id: str, ending: Ending | None) -> None:
-        """Report how each task has ended, or ends with the job, before the job ends there."""
+        """Report how each started task has ended, or ends with the job, before the job ends at the node."""
         job = self.job_of(job_id)
-        for task in job.tasks.values() if job is not None else ():
+        if job is None:
+            return
+        for task in job.tasks.values():
             part = task.nodes.get(self.caller.node)
             word = _end_of(task, ending)
             if part is None or not part.start.tries or word is None:
@@ -503,7 +539,8 @@ class ParticipantClient:
         sender: NodeId,
     ) -> None:
         key = key_of(task_id, job_id)
-        for body in self._bodies(key, self._roles_of(job_id or key.job_id, task_name), task_name):
+        roles = self._roles_of(job_id or key.job_id, task_name)
+        for body in self._bodies(key, roles, task_name):
             self._task("stop", body, status=str(TaskWord.CANCELED))
 
     def delete_job(
@@ -515,17 +552,52 @@ class ParticipantClient:
         self.standard.delete_job(job_id, dry_run, sender)
 
     def _roles_of(self, job_id: str, task_name: str = "") -> tuple[str, ...]:
-        """Return the roles of the node in a job that this node schedules; of another job one without a name."""
+        """Return the node's roles in a job that this node schedules, or in one of its tasks.
+
+        One role without a name for a job that is scheduled elsewhere.
+        """
         job = self.job_of(job_id)
         if job is None:
             return ("",)
         task = job.tasks.get(task_name)
-        part = task.nodes.get(self.caller.node) if task is not None else None
-        return tuple(part.roles if part is not None else ()) or _roles(job.spec, self.caller.node)
+        if task is not None:
+            part = task.nodes.get(self.caller.node)
+            if part is not None and part.roles:
+                return tuple(part.roles)
+        return _roles(job.spec, self.caller.node)
+
+
+def _acceptance(data: Mapping[str, Any]) -> Acceptance:
+    """Read the data of a created job; FATE's own nodes send none."""
+    inherited = None
+    within = None
+    if isinstance(data.get("inherited"), list):
+        inherited = texts_of(data["inherited"])
+    waits = data.get("waits") is True
+    if waits:
+        within = as_seconds(data.get("within"))
+    return Acceptance(
+        holds=True,
+        waits=waits,
+        within=within,
+        inherited=inherited,
+    )
+
+
+def _end_fields(ending: Ending | None) -> dict[str, Any]:
+    """Return the fields that say how a job ended; none if it has not."""
+    if ending is None:
+        return {}
+    fields: dict[str, Any] = {
+        "status": str(job_word(JobStatus.FINISHED, ending.outcome, ending.failure))
+    }
+    if ending.failure is not None:
+        fields["failed_by"] = redacted(ending.failure.as_dict())
+    return fields
 
 
 def _end_of(task: Task, ending: Ending | None) -> TaskWord | None:
-    """Return how a task ended, or ends with such a job; None if it does not."""
+    """Return how a task ended, or ends with its job; None if it is still open."""
     if task.status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
         return task_word(task.status, task.failure)
     if ending is None or ending.outcome is Outcome.SUCCEEDED:
@@ -537,12 +609,6 @@ def _roles(spec: JobSpec, node: NodeId) -> tuple[str, ...]:
     return tuple(dict.fromkeys(party.role for party in spec.parties_at(node)))
 
 
-_LONGEST_ID = 100
-_NOT_ASKED = (Refused.reason, NotServed.reason, "NO_ENVELOPE", *PAGES)
-"""reasons with which a node refuses a request that it does not know"""
-_OWN_IDS = "FATE gives a job an id of its own: flow job list shows it there, and here if this node has a part in it"
-
-
 @dataclass(frozen=True)
 class SchedulerClient:
     """`SchedulerApi` of a node that speaks FATE's protocol."""
@@ -551,36 +617,38 @@ class SchedulerClient:
     caller: Caller
     descriptions: Descriptions
     standard: SchedulerApi
-    protocol_of: Callable[[str], str]
-    """returns the protocol of a job here by its id"""
+    protocol_of: Callable[[str], str]  # returns the protocol of a job of this node by its id
 
     def submit_job(self, spec: JobSpec, sender: NodeId) -> str:
-        """Submit the job; return the id it has there, which FATE makes itself.
+        """Submit the job and return the id that FATE gives it.
 
-        Raises what the port says, and `Refused` (NO_ENVELOPE) for an invalid id. A lost response is
-        `PeerUnreachable` that says so: to submit again could create a second job.
+        Raises the port's errors, and `Refused` (NO_ENVELOPE) for an invalid id. `PeerUnreachable` for a lost
+        response says so, as submitting again could create a second job.
         """
         with traced(spec.trace_id):
-            body = self.descriptions.written(spec, self.caller.node)
-            try:
-                response = self.caller.post(
-                    f"{SCHEDULER}/job/create", body, initiator=spec.initiator, timeout_factor=3.0
-                )
-            except PeerUnreachable as error:
-                if not error.delivered:
-                    raise
-                text = f"{error.message}. It may have accepted the job: look there before submitting it again"
-                raise PeerUnreachable(f"{text}. {_OWN_IDS}", reason=error.reason) from error
-        there = response.get("job_id") or spec.job_id
-        if not isinstance(there, str) or name_rule(there, _LONGEST_ID):
-            text = f"{self.caller.node} accepted the job with an invalid id: {str(there)[:40]!r}"
+            response = self._submit(spec)
+        job_id = response.get("job_id") or spec.job_id
+        if not isinstance(job_id, str) or name_rule(job_id, _LONGEST_ID):
+            text = f"{self.caller.node} accepted the job with an invalid id: {str(job_id)[:40]!r}"
             raise Refused(text, reason="NO_ENVELOPE")
-        return there
+        return job_id
+
+    def _submit(self, spec: JobSpec) -> Mapping[str, Any]:
+        body = self.descriptions.write(spec, self.caller.node)
+        path = f"{SCHEDULER}/job/create"
+        try:
+            return self.caller.post(path, body, initiator=spec.initiator, timeout_factor=_SLOW)
+        except PeerUnreachable as error:
+            if not error.delivered:
+                raise
+            text = f"{error.message}. It may have accepted the job: look there before submitting it again"
+            text += f". {_FATE_IDS}"
+            raise PeerUnreachable(text, reason=error.reason) from error
 
     def report_task(self, report: TaskReport, sender: NodeId) -> None:
-        """Report a task's state; FATE lets no task fail that it does not know to run.
+        """Report a task's state. A failed task is reported as running first: FATE lets no waiting task fail.
 
-        Raises `Busy` if an end had no effect, to be reported again, up to `_TRIES` times.
+        Raises `Busy` if an end had no effect, so that it is reported again, up to `_TRIES` times.
         """
         word = task_word(report.status, report.failure)
         if report.status is TaskStatus.FAILED:
@@ -597,7 +665,8 @@ class SchedulerClient:
 
     def _report(self, report: TaskReport, word: TaskWord) -> None:
         key = key_of(report.task_id)
-        key = key if key.job_id else key_of(report.task_id, report.job_id)
+        if not key.job_id:
+            key = key_of(report.task_id, report.job_id)
         body = {**task_body(key, report.role, self.me), "status": str(word)}
         if report.failure is not None and word is not TaskWord.RUNNING:
             body["failed_by"] = redacted(report.failure.as_dict())
@@ -611,10 +680,10 @@ class SchedulerClient:
         try:
             return self.standard.job_status(job_id, sender)
         except Refused as refused:
-            if refused.reason not in _NOT_ASKED:
+            if refused.reason not in _UNKNOWN_REQUEST:
                 raise
             text = f"{self.caller.node} does not report the state of job {job_id}: FATE's protocol has no request"
-            raise NotServed(f"{text} for it. {_OWN_IDS}") from refused
+            raise NotServed(f"{text} for it. {_FATE_IDS}") from refused
 
     def stop_job(
         self,
@@ -627,23 +696,24 @@ class SchedulerClient:
         if task_name:
             self.standard.stop_job(job_id, task_name, sender)
             return
-        body = {"job_id": self._there(job_id), "stop_status": str(JobWord.CANCELED)}
+        body = {"job_id": self._id_at_node(job_id), "stop_status": str(JobWord.CANCELED)}
         self.caller.post(f"{SCHEDULER}/job/stop", body)
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
-        """Run it again; FATE does so under the same id, which is then the result's."""
+    def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
+        """Run a job again. FATE keeps the id of the job, which is then the result's."""
         body = {
-            "job_id": self._there(wanted.job_id),
-            "new_job_id": wanted.new_job_id,
-            "from": wanted.start,
-            "parameters": wanted.parameters,
+            "job_id": self._id_at_node(order.job_id),
+            "new_job_id": order.new_job_id,
+            "from": order.start,
+            "parameters": order.parameters,
         }
-        data = as_mapping(
-            self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=3.0).get("data")
-        )
-        job_id, start = str(data.get("job_id") or wanted.job_id), str(data.get("from") or "")
+        response = self.caller.post(f"{SCHEDULER}/job/rerun", body, timeout_factor=_SLOW)
+        data = as_mapping(response.get("data"))
         return RerunResult(
-            job_id, start, texts_of(data.get("runs")), texts_of(data.get("inherits"))
+            job_id=str(data.get("job_id") or order.job_id),
+            start=str(data.get("from") or ""),
+            runs=texts_of(data.get("runs")),
+            inherits=texts_of(data.get("inherits")),
         )
 
     def amend_job(
@@ -670,25 +740,27 @@ class SchedulerClient:
         sender: NodeId,
         audit: str = "",
     ) -> None:
-        """Report a rejection by stopping the job; an approval FATE learns when it requests resources again."""
+        """Report a rejection by stopping the job. FATE notices an approval when it requests resources again."""
         if self.protocol_of(job_id) != PROTOCOL:
             self.standard.confirm_job(job_id, failure, sender, audit)
         elif failure is not None:
             self.stop_job(job_id, "", sender)
 
     def resources_free(self, job_id: str, sender: NodeId) -> None:
-        """Report it in the standard's protocol; not of FATE's jobs: FATE requests them again by itself."""
+        """Report free resources for jobs of the standard; FATE's own scheduler repeats its requests anyway."""
         if self.protocol_of(job_id) != PROTOCOL:
             self.standard.resources_free(job_id, sender)
 
-    def _there(self, job_id: str) -> str:
-        """Return a job's id at the node: FATE restarts a job under the same id."""
-        return original(job_id) if self.protocol_of(job_id) == PROTOCOL else job_id
+    def _id_at_node(self, job_id: str) -> str:
+        """Return the job's id at the node: FATE restarts a job under the same id."""
+        if self.protocol_of(job_id) == PROTOCOL:
+            return fate_job_id(job_id)
+        return job_id
 
 
 @dataclass(frozen=True)
 class FateProtocol:
-    """Makes clients. A container's environment is the standard's, whoever schedules."""
+    """Makes clients. A container's environment is the standard's for every scheduler."""
 
     me: NodeId
     descriptions: Descriptions
@@ -702,14 +774,20 @@ class FateProtocol:
     numbers_tasks = True
 
     def scheduler(self, node: NodeId) -> SchedulerApi:
-        beside = self.standard.scheduler(node)
         return SchedulerClient(
-            self.me, self._caller(node), self.descriptions, beside, self.protocol_of
+            self.me,
+            self._caller(node),
+            self.descriptions,
+            self.standard.scheduler(node),
+            self.protocol_of,
         )
 
     def participant(self, node: NodeId) -> ParticipantApi:
         return ParticipantClient(
-            self._caller(node), self.descriptions, self.standard.participant(node), self.job_of
+            self._caller(node),
+            self.descriptions,
+            self.standard.participant(node),
+            self.job_of,
         )
 
     def environment(
@@ -724,7 +802,7 @@ class FateProtocol:
         return self.standard.container_status(run, address)
 
     def request(self, spec: JobSpec) -> dict[str, Any]:
-        return self.descriptions.written(spec)
+        return self.descriptions.write(spec)
 
     def _caller(self, node: NodeId) -> Caller:
         return Caller(node, self.send, self.signatures.sign)

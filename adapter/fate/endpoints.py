@@ -1,29 +1,30 @@
-"""``/v2/partner`` and ``/v2/scheduler``: what nodes that speak FATE's protocol request of this one.
+"""``/v2/partner`` and ``/v2/scheduler``: requests of nodes that speak FATE's protocol.
 
-A request of a scheduling node is about one role of this node. What concerns the node as a whole is done with the
-first request; the others have no effect.
+A request of a scheduling node is about one role of this node. An effect on the node as a whole takes place with the
+first request; the requests for further roles have no effect.
 
 Jobs of FATE's own nodes may wait for approval here, a state that FATE does not have. It starts a job once every
 party has granted the job's resources, one job after the other: a refusal there would block all other jobs of the
-scheduling site. So the job may start there while nothing starts here, and its tasks' resources, which FATE
-requests in every cycle, are refused until it is approved. A rejection has the scheduling site stop it.
+scheduling site. So the job may start at FATE while nothing starts here, and its tasks' resources, which FATE
+requests in every cycle, are refused until the job is approved. After a rejection the scheduling site stops it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, Request
 
 from adapter.fate import requests as wire
 from adapter.fate import words
-from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, coded, ok
+from adapter.fate.envelope import PARTNER, PATHS, SCHEDULER, Envelope, FateRoute, codes_extra, ok
 from adapter.fate.requests import (
     FateParts,
-    asker,
-    commanded,
+    authenticate,
+    commanded_job,
     on,
     plays,
     refuse_unknown,
@@ -39,126 +40,169 @@ from adapter.fate.words import (
     TaskWord,
     key_of,
     milliseconds,
+    read_word,
     task_word,
-    word_in,
 )
-from gateway.domain.job import Job
+from gateway.domain.job import Acceptance, Job
 from gateway.domain.problems import Problem
 from gateway.domain.redaction import redacted
 from gateway.domain.rerun import Order
 from gateway.domain.run import LocalJob
-from gateway.domain.spec import Ending, Failure, NodeId, is_outside, moment
+from gateway.domain.spec import Ending, Failure, JobSpec, NodeId, is_outside, moment
 from gateway.domain.states import JobStatus, TaskStatus
 from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, Refused
 from gateway.ports import ParticipantApi, TaskNews, TaskReport, as_mapping
 
 B = TypeVar("B", bound=wire.Party)
 
-_MOST_TASKS = 10_000
+_MOST_TASKS = 10_000  # tasks and roles that are remembered as reported to run
 _ENDED = (JobStatus.FINISHED, JobStatus.REJECTED)
-_TRIES = 3
-"""how many versions FATE may skip: it counts on if it could not reach a party"""
+_SKIPPED_VERSIONS = 3  # that FATE may count on for a party that it could not reach
+# FATE continues with these while the job waits for approval; they have no effect then.
+_DEFERRED = ("/job/resource/apply", "/job/resource/return", "/job/start")
+# FATE sends these to every party, also to parties that refused the job.
+_DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
 
 
 @dataclass(frozen=True)
 class Command(Generic[B]):
-    """What a scheduling node has one role of this node do about a job that is here."""
+    """A request of a scheduling node about one role of this node in a job."""
 
     parts: FateParts
     body: B
     local: LocalJob
-    who: NodeId
+    sender: NodeId
 
     @property
-    def here(self) -> ParticipantApi:
-        """This node, as it takes part in jobs."""
+    def participant(self) -> ParticipantApi:
+        """This node as a participant of jobs."""
         return self.parts.participant
 
     @property
-    def undecided(self) -> bool:
-        """Whether the job, which FATE's own node schedules, still waits for approval here."""
+    def is_undecided(self) -> bool:
+        """True while a job of FATE's own node waits for approval here."""
         return self.local.status is JobStatus.PENDING and self.local.spec.protocol == PROTOCOL
 
 
-def _job_status(at: Command[wire.JobStatus]) -> None:
-    local, word = at.local, word_in(JobWord, at.body.status)
+def _update_job(command: Command[wire.JobStatus]) -> None:
+    local = command.local
+    word = read_word(JobWord, command.body.status)
     if word in OUR_OUTCOME:
-        at.here.stop_job(local.id, "", _ending(word, at), at.who)
+        command.participant.stop_job(local.id, "", _ending(word, command), command.sender)
     elif local.status in _ENDED:
-        if word is not JobWord.WAITING or not words.may_begin_again(local):
-            raise _has_ended(local)
-        spec = words.begun_again(local, at.body.job_id)
-        accepted, known = at.here.create_job(spec, at.who), local.approval
-        approver = known.by if known is not None and known.decision is JobStatus.READY else None
-        if accepted.waits and approver is not None and words.is_retry(local, at.body.job_id):
-            at.parts.agree(
-                spec.job_id, approver, f"as before to job {local.id}, which begins again"
-            )
-    elif word is JobWord.RUNNING and not at.undecided:
-        at.here.start_job(local.id, at.who)
+        _restart_job(command, word)
+    elif word is JobWord.RUNNING and not command.is_undecided:
+        command.participant.start_job(local.id, command.sender)
 
 
-def _stop(at: Command[wire.StopJob]) -> None:
-    word = word_in(JobWord, at.body.status) if at.body.status else JobWord.RUNNING
-    ending = _ending(word, at) if word in OUR_OUTCOME else None
-    at.here.stop_job(at.local.id, "", ending, at.who)
+def _restart_job(command: Command[wire.JobStatus], word: JobWord) -> None:
+    """Create the job that follows an ended one. Raises `Refused` unless FATE restarts it."""
+    local = command.local
+    job_id = command.body.job_id
+    if word is not JobWord.WAITING or not words.can_restart(local):
+        raise _has_ended(local)
+    spec = words.restarted_spec(local, job_id)
+    accepted = command.participant.create_job(spec, command.sender)
+    approver = _approver(local)
+    if accepted.waits and approver is not None and words.is_retry(local, job_id):
+        comment = f"as before to job {local.id}, which begins again"
+        command.parts.agree(spec.job_id, approver, comment)
 
 
-def _apply_task(at: Command[wire.Task]) -> None:
-    """FATE requests a task's resources only in a job that it has started, whatever the response to that was."""
-    local, task_id = at.local, at.body.key.here
-    _known_name(local, at.body)
+def _approver(local: LocalJob) -> str | None:
+    """Return the person who approved a job; None if it needed no approval or got none."""
+    approval = local.approval
+    if approval is None or approval.decision is not JobStatus.READY:
+        return None
+    return approval.by
+
+
+def _set_progress(command: Command[wire.JobProgress]) -> None:
+    if command.body.progress is not None:
+        command.parts.set_progress(command.local.id, command.body.progress)
+
+
+def _hold(command: Command[wire.Party]) -> None:
+    command.participant.hold(command.local.id, command.sender)
+
+
+def _give_back(command: Command[wire.Party]) -> None:
+    command.participant.give_back(command.local.id, command.sender)
+
+
+def _start_job(command: Command[wire.StartJob]) -> None:
+    without = tuple(command.body.extra_info.without)
+    command.participant.start_job(command.local.id, command.sender, without)
+
+
+def _stop_job(command: Command[wire.StopJob]) -> None:
+    ending = None
+    if command.body.status:
+        word = read_word(JobWord, command.body.status)
+        if word in OUR_OUTCOME:
+            ending = _ending(word, command)
+    command.participant.stop_job(command.local.id, "", ending, command.sender)
+
+
+def _apply_task(command: Command[wire.Task]) -> None:
+    """Grant a task's resources, or refuse them by an error.
+
+    FATE requests them only in a job that it has started, even if this node refused that start.
+    """
+    local = command.local
+    task_id = command.body.key.local_id
+    _task_name(local, command.body)
     if local.status in _ENDED:
         if local.runs_of(task_id):  # a repeated request
             return
         raise _has_ended(local)  # a success would start the task at FATE's own party
-    if at.undecided:
+    if command.is_undecided:
         until = moment(local.approval.until) if local.approval else ""
         text = f"job {local.id} waits until {until} for approval at {local.node}"
         raise Refused(text, reason="NOT_APPROVED")
     if local.status is JobStatus.READY and local.spec.protocol == PROTOCOL:
-        at.here.start_job(local.id, at.who)
-    most = local.pool.tasks_at_once if local.pool else None
-    others = {run.task_id for run in local.runs if not run.over} - {task_id}
-    if most is not None and len(others) >= most:
-        text = f"job {local.id} holds resources for {most} tasks at the same time here, and so many run"
+        command.participant.start_job(local.id, command.sender)
+    _check_task_limit(local, task_id)
+
+
+def _check_task_limit(local: LocalJob, task_id: str) -> None:
+    """Raise `Refused` if as many other tasks run as the job holds resources for."""
+    if local.pool is None or local.pool.tasks_at_once is None:
+        return
+    limit = local.pool.tasks_at_once
+    running = {run.task_id for run in local.runs if not run.over}
+    if len(running - {task_id}) >= limit:
+        text = f"job {local.id} holds resources for {limit} tasks at the same time here, and so many run"
         raise Refused(text, reason="RESOURCES_BUSY")
 
 
-def _known(at: Command[wire.Task]) -> None:
-    _known_name(at.local, at.body)
-    if isinstance(at.body, wire.TaskState):
-        word_in(TaskWord, at.body.status)
+def _start_task(command: Command[wire.Task]) -> None:
+    body = command.body
+    command.participant.start_task(command.local.id, body.key.local_id, body.name, command.sender)
+
+
+def _check_task(command: Command[wire.Task]) -> None:
+    """Accept a request without effect. Raises `NotFound` for its task, `Invalid` for its state."""
+    _task_name(command.local, command.body)
+    if isinstance(command.body, wire.TaskState):
+        read_word(TaskWord, command.body.status)
 
 
 Work = Callable[[Command[Any]], object]
 Post = Callable[[str], Callable[..., Any]]
 _COMMANDS: Mapping[str, tuple[type[wire.Party], Work]] = {
-    "/job/status/update": (wire.JobStatus, _job_status),
-    "/job/update": (
-        wire.JobProgress,
-        lambda at: at.body.progress is None or at.parts.is_at(at.local.id, at.body.progress),
-    ),
-    "/job/resource/apply": (wire.Party, lambda at: at.here.hold(at.local.id, at.who)),
-    "/job/resource/return": (wire.Party, lambda at: at.here.give_back(at.local.id, at.who)),
-    "/job/start": (
-        wire.StartJob,
-        lambda at: at.here.start_job(at.local.id, at.who, tuple(at.body.extra_info.without)),
-    ),
-    "/job/stop": (wire.StopJob, _stop),
+    "/job/status/update": (wire.JobStatus, _update_job),
+    "/job/update": (wire.JobProgress, _set_progress),
+    "/job/resource/apply": (wire.Party, _hold),
+    "/job/resource/return": (wire.Party, _give_back),
+    "/job/start": (wire.StartJob, _start_job),
+    "/job/stop": (wire.StopJob, _stop_job),
     "/task/resource/apply": (wire.Task, _apply_task),
-    "/task/resource/return": (wire.Task, _known),
-    "/task/start": (
-        wire.Task,
-        lambda at: at.here.start_task(at.local.id, at.body.key.here, at.body.name, at.who),
-    ),
-    "/task/status/update": (wire.TaskState, _known),
-    "/task/rerun": (wire.RerunTask, _known),
+    "/task/resource/return": (wire.Task, _check_task),
+    "/task/start": (wire.Task, _start_task),
+    "/task/status/update": (wire.TaskState, _check_task),
+    "/task/rerun": (wire.RerunTask, _check_task),
 }
-_LATER = ("/job/resource/apply", "/job/resource/return", "/job/start")
-"""FATE continues with these, and they have no effect, while the job waits for approval"""
-_DONE_IF_ABSENT = ("/job/stop", "/task/rerun")
-"""FATE tells these to every party, to those too that had refused the job"""
 
 
 def router(parts: FateParts) -> APIRouter:
@@ -171,14 +215,16 @@ def router(parts: FateParts) -> APIRouter:
         return router.post(
             path,
             summary=f"FATE's: {means}",
-            openapi_extra=coded(codes),
+            openapi_extra=codes_extra(codes),
             tags=tags,
         )
 
     for path, (body, work) in _COMMANDS.items():
         post(PARTNER + path)(_endpoint(parts, path, body, work))
-    _of_schedulers(parts, post)
-    _of_parties(parts, post)
+    _add_job_creation(parts, post)
+    _add_task_paths(parts, post)
+    _add_job_submission(parts, post)
+    _add_paths_of_scheduled_jobs(parts, post)
     return router
 
 
@@ -188,12 +234,15 @@ def _endpoint(
     shape: type[wire.Party],
     work: Work,
 ) -> Callable[..., Any]:
+    """Return the endpoint of a command, which takes a body of the type ``shape``."""
+
     async def endpoint(body: wire.Party, request: Request) -> Envelope:
         try:
-            local, who = await commanded(parts, request, body)
-            command = Command(parts, body, local, who)
-            if not (command.undecided and path in _LATER):
-                await on(parts.limiters.rest, request, lambda: work(command))
+            local, sender = await commanded_job(parts, request, body)
+            command = Command(parts, body, local, sender)
+            is_deferred = command.is_undecided and path in _DEFERRED
+            if not is_deferred:
+                await on(parts.limiters.rest, request, partial(work, command))
         except NotFound:
             if path not in _DONE_IF_ABSENT or source_of(request):
                 raise
@@ -204,159 +253,226 @@ def _endpoint(
     return endpoint
 
 
-def _of_schedulers(parts: FateParts, post: Post) -> None:
-    """Add the paths of scheduling nodes about a job or a task that need not be known here."""
+def _add_job_creation(parts: FateParts, post: Post) -> None:
+    """Add the path by which a scheduling node creates a job here."""
 
     @post(f"{PARTNER}/job/create")
     async def create(body: wire.CreateJob, request: Request) -> Envelope:
-        scheduler, extra = body.dag.conf.scheduler_party_id, body.dag.conf.extra
-        who = await asker(parts, request, scheduler)
-        if scheduler != who:
-            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {who} may not create the job"
+        scheduler = body.dag.conf.scheduler_party_id
+        sender = await authenticate(parts, request, scheduler)
+        if scheduler != sender:
+            text = f"dag.conf.scheduler_party_id is {scheduler or 'not given'}: {sender} may not create the job"
             raise NotAllowed(text)
+        extra = body.dag.conf.extra
         if extra.standard and extra.standard.get("job_id") != body.job_id:
-            extra.standard = None  # FATE gives a job that a gateway submits an id of its own, and passes on the rest
+            # FATE gives a job that a gateway submits an id of its own, and passes on the rest
+            extra.standard = None
 
-        def work() -> dict[str, Any]:
+        def create_job() -> dict[str, Any]:
             spec = parts.descriptions.read(body, lambda: body.job_id, scheduler, trace_of(request))
-            if spec.parties_at(parts.node) and not plays(
-                spec, parts.node, body.role, body.party_id
-            ):
-                text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
-                raise NotFound(text, reason="ROLE_UNKNOWN")
-            found = parts.participant.create_job(words.continued(spec, parts.local_of), who)
-            inherited = {} if found.inherited is None else {"inherited": list(found.inherited)}
-            return inherited | ({"waits": True, "within": found.within} if found.waits else {})
+            return _create_job(parts, spec, body, sender)
 
-        return ok(await on(parts.limiters.rest, request, work) or None)
+        data = await on(parts.limiters.rest, request, create_job)
+        return ok(data or None)
 
-    async def of_task(body: wire.Task, request: Request) -> tuple[LocalJob | None, NodeId]:
-        """Return the job and the caller; None where a gateway like this one uses a task's id of its own."""
+
+def _create_job(
+    parts: FateParts,
+    spec: JobSpec,
+    body: wire.CreateJob,
+    sender: NodeId,
+) -> dict[str, Any]:
+    """Create the job and return the response's data. Raises `NotFound` for a role that is not in the job."""
+    takes_part = bool(spec.parties_at(parts.node))
+    if takes_part and not plays(spec, parts.node, body.role, body.party_id):
+        text = f"the job names no party {body.role} of {body.party_id or parts.node} here"
+        raise NotFound(text, reason="ROLE_UNKNOWN")
+    spec = words.with_newest_predecessor(spec, parts.local_of)
+    return _acceptance_data(parts.participant.create_job(spec, sender))
+
+
+def _acceptance_data(acceptance: Acceptance) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if acceptance.inherited is not None:
+        data["inherited"] = list(acceptance.inherited)
+    if acceptance.waits:
+        data["waits"] = True
+        data["within"] = acceptance.within
+    return data
+
+
+def _add_task_paths(parts: FateParts, post: Post) -> None:
+    """Add the paths of scheduling nodes about a task whose job may be unknown here."""
+
+    async def job_and_sender(body: wire.Task, request: Request) -> tuple[LocalJob | None, NodeId]:
+        """Return the job and the caller. There is no job if a gateway like this one sends a task's own id."""
         if body.job_id:
-            return await commanded(parts, request, body)
-        return None, await asker(parts, request)
+            return await commanded_job(parts, request, body)
+        return None, await authenticate(parts, request)
 
     @post(f"{PARTNER}/task/collect")
     async def collect(body: wire.Task, request: Request) -> Envelope:
-        local, who = await of_task(body, request)
-        task_id = body.key.here
-
-        def work() -> TaskNews:
-            try:
-                return parts.participant.poll_task(task_id, body.role, who)
-            except NotFound as error:
-                if local is None or error.reason != "TASK_UNKNOWN":
-                    raise
-                return _not_started(local, body, error)
-
-        news = await on(parts.limiters.news, request, work)
-        word = (
-            TaskWord.RUNNING
-            if news.status is TaskStatus.READY
-            else task_word(news.status, news.failure)
+        local, sender = await job_and_sender(body, request)
+        news = await on(
+            parts.limiters.news, request, partial(_poll_task, parts, body, local, sender)
         )
-        if (
-            word is not TaskWord.WAITING
-            and not source_of(request)
-            and not _ran(parts.running, task_id, body.role)
-        ):
-            word = TaskWord.RUNNING
-        return ok(collected(body, word, news, local, task_id))
+        word = _reported_word(parts, body, news, by_fate=not source_of(request))
+        return ok(collected(body, word, news, local, body.key.local_id))
 
     @post(f"{PARTNER}/task/stop")
     async def stop_task(body: wire.StopTask, request: Request) -> Envelope:
-        local, who = await of_task(body, request)
-        name = _known_name(local, body) if local is not None else ""
+        local, sender = await job_and_sender(body, request)
+        name = ""
+        if local is not None:
+            name = _task_name(local, body)
 
-        def work() -> None:
+        def stop() -> None:
             if local is not None and body.newest:
-                parts.participant.stop_job(local.id, name, None, who)
+                parts.participant.stop_job(local.id, name, None, sender)
             else:
-                parts.participant.stop_task(local.id if local else "", body.key.here, name, who)
+                job_id = local.id if local else ""
+                parts.participant.stop_task(job_id, body.key.local_id, name, sender)
 
-        await on(parts.limiters.rest, request, work)
+        await on(parts.limiters.rest, request, stop)
         return ok()
 
 
-def _of_parties(parts: FateParts, post: Post) -> None:
-    """Add the paths of initiators and parties, for which this node schedules."""
+def _poll_task(
+    parts: FateParts,
+    body: wire.Task,
+    local: LocalJob | None,
+    sender: NodeId,
+) -> TaskNews:
+    try:
+        return parts.participant.poll_task(body.key.local_id, body.role, sender)
+    except NotFound as error:
+        if local is None or error.reason != "TASK_UNKNOWN":
+            raise
+        return _not_started(local, body, error)
 
-    async def scheduled(request: Request, job_id: str) -> tuple[Job, NodeId]:
-        """Return a job that is scheduled here, and the caller."""
-        refuse_unknown(parts, request)
-        job = await on(parts.limiters.rest, request, lambda: parts.job_of(job_id))
-        who = (
-            await asker(parts, request, job.spec.initiator, *job.spec.nodes)
-            if job is not None
-            else ""
-        )
-        if job is None or is_outside(job.spec, who):
-            raise NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
-        return job, who
+
+def _reported_word(
+    parts: FateParts,
+    body: wire.Task,
+    news: TaskNews,
+    by_fate: bool,
+) -> TaskWord:
+    """Return the state to report; to FATE's own nodes ``running`` at least once before an end.
+
+    They accept no end of a task that was not reported as running.
+    """
+    if news.status is TaskStatus.READY:
+        word = TaskWord.RUNNING
+    else:
+        word = task_word(news.status, news.failure)
+    if word is TaskWord.WAITING or not by_fate:
+        return word
+    if not _record_running(parts.running, body.key.local_id, body.role):
+        return TaskWord.RUNNING
+    return word
+
+
+def _add_job_submission(parts: FateParts, post: Post) -> None:
+    """Add the path by which an initiator submits a job that this node schedules."""
 
     @post(f"{SCHEDULER}/job/create")
     async def create(body: wire.Described, request: Request) -> Envelope:
         initiator = body.dag.conf.initiator_party_id
-        who = await asker(parts, request, request.headers.get("initiator-party-id", ""), initiator)
+        by_header = request.headers.get("initiator-party-id", "")
+        sender = await authenticate(parts, request, by_header, initiator)
 
-        def work() -> Envelope:
+        def submit() -> Envelope:
             spec = parts.descriptions.read(body, parts.new_id, parts.node, trace_of(request))
-            if spec.scheduler != parts.node:
-                rule = f"must be {parts.node}: this node schedules only jobs of its own"
-                if spec.scheduler == who:
-                    rule += "; the site's requests to itself arrive here: have its proxy send them to FATE-Flow"
-                raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])
-            parts.scheduler.submit_job(spec, who)
-            common = as_mapping(spec.job_params.get("common"))
-            model = {
-                name: str(common[name])
-                for name in ("model_id", "model_version")
-                if common.get(name)
-            }
-            return ok({"model_id": spec.job_id, "model_version": "0"} | model, job_id=spec.job_id)
+            _check_scheduler(parts.node, spec, sender)
+            parts.scheduler.submit_job(spec, sender)
+            return ok(_model_data(spec), job_id=spec.job_id)
 
-        return await on(parts.limiters.peers, request, work)
+        return await on(parts.limiters.peers, request, submit)
+
+
+def _check_scheduler(node: NodeId, spec: JobSpec, sender: NodeId) -> None:
+    """Raise `Invalid` if the job names another node as its scheduler."""
+    if spec.scheduler == node:
+        return
+    rule = f"must be {node}: this node schedules only jobs of its own"
+    if spec.scheduler == sender:
+        rule += "; the site's requests to itself arrive here: have its proxy send them to FATE-Flow"
+    raise Invalid([Problem("dag.conf.scheduler_party_id", rule, spec.scheduler)])
+
+
+def _model_data(spec: JobSpec) -> dict[str, str]:
+    """Return the model's name and version; without them the job's id and version 0, as FATE names models."""
+    data = {"model_id": spec.job_id, "model_version": "0"}
+    common = as_mapping(spec.job_params.get("common"))
+    for name in data:
+        if common.get(name):
+            data[name] = str(common[name])
+    return data
+
+
+def _add_paths_of_scheduled_jobs(parts: FateParts, post: Post) -> None:
+    """Add the paths of initiators and parties about jobs that this node schedules."""
+
+    async def scheduled_job(request: Request, job_id: str) -> tuple[Job, NodeId]:
+        """Return the job and the caller. Raises `NotFound` also for a caller that is not in the job."""
+        refuse_unknown(parts, request)
+        job = await on(parts.limiters.rest, request, partial(parts.job_of, job_id))
+        unknown = NotFound(f"no job {job_id} is scheduled here", reason="JOB_UNKNOWN")
+        if job is None:
+            raise unknown
+        sender = await authenticate(parts, request, job.spec.initiator, *job.spec.nodes)
+        if is_outside(job.spec, sender):
+            raise unknown
+        return job, sender
 
     @post(f"{SCHEDULER}/job/stop")
     async def stop(body: wire.StopAll, request: Request) -> Envelope:
-        job, who = await scheduled(request, body.job_id)
-        why = None  # for a person's stop; FATE's own watch over its tasks reports a failure in this way
-        if (reason := REASONS.get(body.stop_status, "STOPPED")) != "STOPPED":
-            text = f"{who} says that its part has {body.stop_status}, and had the job stopped"
-            why = Failure(reason, text, who)
+        job, sender = await scheduled_job(request, body.job_id)
+        cause = _cause_of_stop(body.stop_status, sender)
         await on(
-            parts.limiters.rest, request, lambda: parts.scheduler.stop_job(job.id, "", who, why)
+            parts.limiters.rest,
+            request,
+            partial(parts.scheduler.stop_job, job.id, "", sender, cause),
         )
         return ok()
 
     @post(f"{SCHEDULER}/job/rerun")
     async def rerun(body: wire.RerunJob, request: Request) -> Envelope:
-        job, who = await scheduled(request, body.job_id)
-        wanted = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
-        made = await on(
-            parts.limiters.peers, request, lambda: parts.scheduler.rerun_job(wanted, who)
+        job, sender = await scheduled_job(request, body.job_id)
+        order = Order(job.id, body.new_job_id or parts.new_id(), body.start, body.parameters)
+        result = await on(
+            parts.limiters.peers, request, partial(parts.scheduler.rerun_job, order, sender)
         )
         data = {
-            "job_id": made.job_id,
-            "from": made.start,
-            "runs": made.runs,
-            "inherits": made.inherits,
+            "job_id": result.job_id,
+            "from": result.start,
+            "runs": result.runs,
+            "inherits": result.inherits,
         }
-        return ok(data, job_id=made.job_id)
+        return ok(data, job_id=result.job_id)
 
     @post(f"{SCHEDULER}/task/report")
     async def report(body: wire.Report, request: Request) -> Envelope:
-        status = OUR_TASK[word_in(TaskWord, body.status)]
-        who = await asker(parts, request, body.party_id)
-        if body.party_id not in ("", who):
-            raise NotAllowed(f"{who} reports for itself only, not for {body.party_id}")
-        news = TaskReport(body.key.here, body.role, status, body.failed_by, body.job_id)
-        await on(parts.limiters.news, request, lambda: parts.scheduler.report_task(news, who))
+        status = OUR_TASK[read_word(TaskWord, body.status)]
+        sender = await authenticate(parts, request, body.party_id)
+        if body.party_id not in ("", sender):
+            raise NotAllowed(f"{sender} reports for itself only, not for {body.party_id}")
+        report = TaskReport(body.key.local_id, body.role, status, body.failed_by, body.job_id)
+        await on(parts.limiters.news, request, partial(parts.scheduler.report_task, report, sender))
         return ok()
 
 
-def _known_name(local: LocalJob, body: wire.Task) -> str:
-    """Return the name of a task. Raises `NotFound` for one that is not in the flow."""
+def _cause_of_stop(stop_status: str, sender: NodeId) -> Failure | None:
+    """Return the failure that FATE's own watch over its tasks reports; None for a stop by a person."""
+    reason = REASONS.get(stop_status, "STOPPED")
+    if reason == "STOPPED":
+        return None
+    text = f"{sender} says that its part has {stop_status}, and had the job stopped"
+    return Failure(reason, text, sender)
+
+
+def _task_name(local: LocalJob, body: wire.Task) -> str:
+    """Return the name of a task. Raises `NotFound` for a task that is not in the flow."""
     if local.spec.dag.get(body.name) is None:
         text = f"job {local.id} has no task {body.name or '(its id does not name it)'}"
         raise NotFound(text, reason="TASK_UNKNOWN")
@@ -364,10 +480,12 @@ def _known_name(local: LocalJob, body: wire.Task) -> str:
 
 
 def _has_ended(local: LocalJob) -> Refused:
-    ending = local.ending
-    word = words.job_word(
-        local.status, ending.outcome if ending else None, ending.failure if ending else None
-    )
+    outcome = None
+    failure = None
+    if local.ending is not None:
+        outcome = local.ending.outcome
+        failure = local.ending.failure
+    word = words.job_word(local.status, outcome, failure)
     return Refused(f"job {local.id} has ended here: it is {word}", reason="JOB_ENDED")
 
 
@@ -376,32 +494,34 @@ def _not_started(
     body: wire.Task,
     error: GatewayError,
 ) -> TaskNews:
-    """Report a version of a task that was not started here: it waits, or was inherited; else raise."""
-    name = _known_name(local, body)
-    if any(run.task_name == name for run in local.inherited) and name in (local.can_inherit or ()):
+    """Return the state of a version that was not started here: inherited, or waiting.
+
+    Raises ``error`` for a version that FATE cannot have announced.
+    """
+    name = _task_name(local, body)
+    is_inherited = any(run.task_name == name for run in local.inherited)
+    if is_inherited and name in (local.can_inherit or ()):
         return TaskNews(TaskStatus.SUCCESS)
-    ids = {run.task_id for run in local.runs if run.task_name == name}
-    last = max((key_of(found).version for found in ids), default=-1)
-    if (
-        not last
-        < body.task_version
-        <= max(last, _TRIES * words.number_of(local, body.job_id)) + _TRIES
-    ):
+    versions = [key_of(run.task_id).version for run in local.runs if run.task_name == name]
+    last = max(versions, default=-1)
+    counted_by_fate = _SKIPPED_VERSIONS * words.restart_count(local, body.job_id)
+    if not last < body.task_version <= max(last, counted_by_fate) + _SKIPPED_VERSIONS:
         raise error
     return TaskNews(TaskStatus.PENDING)
 
 
-def _ran(
+def _record_running(
     running: dict[tuple[str, str], None],
     task_id: str,
     role: str,
 ) -> bool:
-    """Record that a task is reported as running; return whether it was before."""
-    before = (task_id, role) in running
+    """Record that a task is reported as running; return whether it was recorded before."""
+    was_recorded = (task_id, role) in running
     running[task_id, role] = None
     if len(running) > _MOST_TASKS:
-        del running[next(iter(running))]
-    return before
+        oldest = next(iter(running))
+        del running[oldest]
+    return was_recorded
 
 
 def collected(
@@ -411,30 +531,42 @@ def collected(
     local: LocalJob | None,
     task_id: str,
 ) -> dict[str, Any]:
-    """Return the state of a task at one party, with times in milliseconds, as FATE collects it."""
-    runs = local.runs_of(task_id, body.role.partition(".")[0]) if local is not None else ()
-    begun = milliseconds(min((run.started_at for run in runs if run.started_at), default=None))
-    ended = milliseconds(max((run.ended_at for run in runs if run.ended_at), default=None))
-    over = word not in (TaskWord.WAITING, TaskWord.RUNNING)
+    """Return the data of FATE's ``task/collect``: a task at one party, with times in milliseconds."""
+    started_at, ended_at = _times(local, task_id, body.role)
+    has_ended = word not in (TaskWord.WAITING, TaskWord.RUNNING)
+    elapsed = None
+    if has_ended and started_at is not None and ended_at is not None:
+        elapsed = ended_at - started_at
     data: dict[str, Any] = {
         **body.model_dump(include={"job_id", "role", "party_id", "task_id", "task_version"}),
         "status": str(word),
         "party_status": str(word),
-        "start_time": begun,
-        "end_time": ended if over else None,
-        "update_time": ended or begun,
-        "elapsed": ended - begun if over and ended is not None and begun is not None else None,
+        "start_time": started_at,
+        "end_time": ended_at if has_ended else None,
+        "update_time": ended_at or started_at,
+        "elapsed": elapsed,
     }
-    if over and news.failure is not None:
+    if has_ended and news.failure is not None:
         data["failed_by"] = redacted(news.failure.as_dict())
     return data
 
 
-def _ending(word: JobWord, at: Command[Any]) -> Ending:
-    """Return the reported outcome; FATE gives no reason for a failure, so what failed here becomes the reason."""
-    failure: Failure | None = at.body.failed_by
+def _times(local: LocalJob | None, task_id: str, role: str) -> tuple[int | None, int | None]:
+    """Return the first start and the last end of a task's runs at a party, in milliseconds."""
+    if local is None:
+        return None, None
+    runs = local.runs_of(task_id, role.partition(".")[0])
+    starts = [run.started_at for run in runs if run.started_at]
+    ends = [run.ended_at for run in runs if run.ended_at]
+    return milliseconds(min(starts, default=None)), milliseconds(max(ends, default=None))
+
+
+def _ending(word: JobWord, command: Command[Any]) -> Ending:
+    """Return the reported end of the job. FATE gives no reason for a failure: the one of this node is used."""
+    failure: Failure | None = command.body.failed_by
     if failure is None and word in (JobWord.FAILED, JobWord.TIMEOUT):
-        failure = at.local.own_failure
+        failure = command.local.own_failure
     if failure is None and word is not JobWord.SUCCESS:
-        failure = Failure(REASONS[word], f"{at.who} says that the job is {word}", at.who)
-    return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, at.who)
+        text = f"{command.sender} says that the job is {word}"
+        failure = Failure(REASONS[word], text, command.sender)
+    return Ending(OUR_OUTCOME[word], datetime.now(UTC), failure, command.sender)

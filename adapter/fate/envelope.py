@@ -1,7 +1,7 @@
-"""Every response of this protocol is ``{code, message, data, job_id}``, without what is empty; HTTP status 200.
+"""FATE's envelope: ``{code, message, data, job_id}`` without empty fields, with HTTP status 200.
 
-An error's ``data`` names our stable reason, our HTTP-like status and every problem: FATE reads ``code`` and
-``message`` only, a gateway like this one reads all of it. `FateRoute` turns whatever a path raises into such a
+An error's ``data`` has our stable reason, our HTTP-like status and every problem: FATE reads only ``code`` and
+``message``, a gateway like this one reads everything. `FateRoute` turns every exception of a path into such a
 response, with the code that the path's `Codes` give for its reason.
 """
 
@@ -57,6 +57,7 @@ class Code(IntEnum):
     TABLE_EXISTS = 7002
 
 
+# Our stable reason -> FATE's code, unless the path has a code of its own for it.
 OF_REASON: Mapping[str, Code] = {
     "JOB_UNKNOWN": Code.JOB_NOT_FOUND,
     "TASK_UNKNOWN": Code.TASK_NOT_FOUND,
@@ -78,18 +79,15 @@ OF_REASON: Mapping[str, Code] = {
     "INVALID": Code.INVALID_PARAMETER,
     "TOO_LARGE": Code.INVALID_PARAMETER,
 }
-"""Our stable reason -> FATE's code, where the path that answers has no code of its own for it."""
 
+# Reason -> code, before the general table. ``""`` applies to every reason that is in neither.
 Codes = Mapping[str, Code]
-"""Reason -> code, before the general table; ``""`` stands for every reason that is in neither."""
-ANY = "*"
-"""in `Codes`: every reason, before all else"""
+ANY = "*"  # in `Codes`: applies to every reason, before all others
+# Where FATE changes a job or task that it does not find, it has no code, but raises an exception.
 NO_JOB: Codes = {"JOB_UNKNOWN": Code.EXCEPTION}
 NO_TASK: Codes = {**NO_JOB, "TASK_UNKNOWN": Code.EXCEPTION}
-"""where FATE changes what it did not find: not a code of its own, but an exception"""
-
-
 _NO_JOB_OR_TASK = {"JOB_UNKNOWN": Code.TASK_NOT_FOUND}
+# Path between nodes -> its effect here, and its codes.
 PATHS: Mapping[str, tuple[str, Codes]] = {
     f"{PARTNER}/job/create": (
         "create_job, once for all roles of the node",
@@ -134,7 +132,6 @@ PATHS: Mapping[str, tuple[str, Codes]] = {
     f"{SCHEDULER}/job/rerun": ("rerun_job: a new job that takes over what had succeeded", NO_JOB),
     f"{SCHEDULER}/task/report": ("report_task", {**NO_TASK, "": Code.UPDATE_TASK_FAILED}),
 }
-"""path between nodes -> what it stands for here, and its codes"""
 
 
 class Envelope(BaseModel):
@@ -153,7 +150,7 @@ def ok(
     job_id: str = "",
     extra: Mapping[str, Any] = MappingProxyType({}),
 ) -> Envelope:
-    """Return a success without empty fields; ``extra`` fields stand beside ``data``."""
+    """Return a success without empty fields; ``extra`` fields are siblings of ``data``."""
     body = {
         **extra,
         "code": int(Code.SUCCESS),
@@ -173,8 +170,13 @@ def fault(
 ) -> dict[str, Any]:
     """Return an error in FATE's envelope."""
     codes = codes or {}
-    found = (codes.get(ANY), codes.get(error.reason), OF_REASON.get(error.reason), codes.get(""))
-    code = next((code for code in found if code), Code.EXCEPTION)
+    candidates = (
+        codes.get(ANY),
+        codes.get(error.reason),
+        OF_REASON.get(error.reason),
+        codes.get(""),
+    )
+    code = next((code for code in candidates if code), Code.EXCEPTION)
     body = envelope(error, words)
     return {
         "code": int(code),
@@ -204,24 +206,33 @@ class FateRoute(JsonRoute):
         self.codes: Codes = {str(reason): Code(code) for reason, code in declared.items()}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the path's handler, whose errors come out as responses."""
+        """Return the path's handler, which turns errors into responses."""
         handle = super().get_route_handler()
 
         async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
             except Exception as error:
-                found = _as_gateway_error(request, error)
-                request.state.refused = brief(found)
-                codes = (
-                    self.codes if found is error else None
-                )  # FATE's check of a body has one code everywhere
-                status = (
-                    503 if isinstance(found, DatabaseAway) else 413 if found.code == 413 else 200
-                )
-                return JSONResponse(fault(found, codes, words_for(request.app)), status_code=status)
+                return self._response(request, error)
 
         return handle_errors
+
+    def _response(self, request: Request, error: Exception) -> JSONResponse:
+        gateway_error = _as_gateway_error(request, error)
+        request.state.refused = brief(gateway_error)
+        # The framework's own errors, such as a body of the wrong form, have the same codes at every path.
+        codes = self.codes if gateway_error is error else None
+        body = fault(gateway_error, codes, words_for(request.app))
+        return JSONResponse(body, status_code=_http_status(gateway_error))
+
+
+def _http_status(error: GatewayError) -> int:
+    """Return 503 while the database is away, so that FATE repeats the request, 413 for large bodies, else 200."""
+    if isinstance(error, DatabaseAway):
+        return 503
+    if error.code == 413:
+        return 413
+    return 200
 
 
 def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
@@ -241,18 +252,18 @@ def _as_gateway_error(request: Request, error: Exception) -> GatewayError:
             return GatewayError("internal error; the gateway's log has the details")
 
 
-def coded(codes: Codes) -> dict[str, Any]:
+def codes_extra(codes: Codes) -> dict[str, Any]:
     """Return the ``openapi_extra`` of a path with codes of its own."""
     return {"x-codes": {reason: int(code) for reason, code in codes.items()}}
 
 
-_ALL = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+_ALL_METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
+# Paths of FATE's own workers -> what a component does here instead.
 FOR_WORKERS: Mapping[str, str] = {
     "/v2/worker": "a container reads its environment, writes to the storage that is named there, and reports to "
     "its callback"
 }
-"""Paths of FATE's own workers -> what a component does here instead."""
 
 
 def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
@@ -264,26 +275,30 @@ def router(prefixes: Mapping[str, str], tag: str = "not served") -> APIRouter:
             raise NotServedHere(f"{request.url.path} is not served here: {instead}")
 
         for path in (prefix, prefix + "/{rest:path}"):
-            router.add_api_route(path, refuse, methods=_ALL, include_in_schema=False)
+            router.add_api_route(path, refuse, methods=_ALL_METHODS, include_in_schema=False)
     return router
 
 
-_NOT_FATES = ("/v2/schedule", "/v2/provider", "/v2/component")
-"""the standard's own below ``/v2``, and the users' interface"""
+# Paths below ``/v2`` of the standard and of the users' interface.
+_OTHER_PREFIXES = ("/v2/schedule", "/v2/provider", "/v2/component")
+_SENT_AS_200 = (404, 405, 413)
 
 
-def in_fates_words(
+def fate_response(
     path: str,
     error: GatewayError,
     status: int,
 ) -> JSONResponse | None:
-    """Return FATE's response to a request that no path of FATE's has taken; None where the path is none of FATE's.
+    """Return FATE's response to a request that no path has taken; None for a path that is not FATE's.
 
-    FATE's own nodes and tools read FATE's envelope only, and its nodes repeat a request where the HTTP status is
-    not 200.
+    FATE's own nodes and tools read only FATE's envelope, and its nodes repeat a request if the HTTP status is not
+    200.
     """
-    if not path.startswith("/v2/") or any(
-        path == p or path.startswith(p + "/") for p in _NOT_FATES
-    ):
+    if not path.startswith("/v2/"):
         return None
-    return JSONResponse(fault(error), status_code=200 if status in (404, 405, 413) else status)
+    for prefix in _OTHER_PREFIXES:
+        if path == prefix or path.startswith(prefix + "/"):
+            return None
+    if status in _SENT_AS_200:
+        status = 200
+    return JSONResponse(fault(error), status_code=status)

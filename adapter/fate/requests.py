@@ -1,10 +1,11 @@
-"""What both families of paths between nodes share: bodies, dependencies, who calls, and on which threads.
+"""Bodies of requests between nodes, their dependencies, and the identity of their sender.
 
-Fields of a body that FATE does not have say so.
+The description of a field says so if FATE does not have it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -27,12 +28,12 @@ from gateway.runtime.context import new_trace_id, traced
 
 X = TypeVar("X")
 
-_SOURCE = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
+_SOURCE_HEADERS = ("x-source-node-id", "x_source_node_id", "x-node-id", "x_node_id")
 
 
 @dataclass(frozen=True)
 class FateParts:
-    """What the paths for FATE sites depend on."""
+    """Dependencies of the paths for FATE sites."""
 
     node: NodeId
     scheduler: SchedulerApi
@@ -41,18 +42,14 @@ class FateParts:
     signatures: Signatures
     limiters: Limiters
     knows: Callable[[NodeId], bool]
-    speaks: Callable[[NodeId], bool]
-    """whether a node's route says that it speaks this protocol"""
+    speaks: Callable[[NodeId], bool]  # whether a node's route says that it speaks this protocol
     job_of: JobOf
     local_of: LocalOf
-    new_id: Callable[[], str]
-    """an id for a submitted job"""
-    agree: Callable[[str, str, str], object]
-    """approves a waiting job: job, who, comment"""
-    is_at: Callable[[str, float], object]
-    """records the progress that the scheduling node reports: per cent"""
+    new_id: Callable[[], str]  # returns an id for a submitted job
+    agree: Callable[[str, str, str], object]  # approves a waiting job: job, person, comment
+    set_progress: Callable[[str, float], object]  # records the scheduling node's per cent of a job
+    # Tasks and roles that FATE's own nodes know as running: they accept no end of others. Lost by a restart.
     running: dict[tuple[str, str], None] = field(default_factory=dict)
-    """tasks and roles that FATE's own nodes know to run: they accept no end of any other; lost by a restart"""
 
 
 def trace_of(request: Request) -> str:
@@ -61,12 +58,16 @@ def trace_of(request: Request) -> str:
 
 
 def source_of(request: Request) -> NodeId:
-    """Return how the caller names itself, as a gateway like this one does and FATE's nodes do not."""
-    return next((v.strip() for name in _SOURCE if (v := request.headers.get(name))), "")
+    """Return the node that the caller names itself: a gateway like this one does, FATE's nodes do not."""
+    for name in _SOURCE_HEADERS:
+        value = request.headers.get(name)
+        if value:
+            return value.strip()
+    return ""
 
 
 def refuse_unknown(parts: FateParts, request: Request) -> str:
-    """Return how the caller names itself, empty where it does not. Raises `NotAllowed` for an unknown node."""
+    """Return the node that the caller names itself; empty if none. Raises `NotAllowed` for an unknown node."""
     source = source_of(request)
     if source == parts.node or (source and not parts.knows(source)):
         raise NotAllowed(
@@ -75,28 +76,32 @@ def refuse_unknown(parts: FateParts, request: Request) -> str:
     return source
 
 
-async def asker(
+async def authenticate(
     parts: FateParts,
     request: Request,
-    *claimed: NodeId,
+    *candidates: NodeId,
 ) -> NodeId:
-    """Return the caller, whose signature is checked if it has to sign. Raises `NotAllowed`.
+    """Return the caller, after a check of its signature if it has to sign. Raises `NotAllowed`.
 
-    FATE's nodes do not name themselves: the caller is then the first of the nodes ``claimed`` whose route says
-    that it speaks this protocol, and which may send requests.
+    FATE's nodes do not name themselves. Such a caller is the first of the ``candidates``, which its request
+    implies, that may send requests and whose route says that it speaks this protocol.
     """
-    source = refuse_unknown(parts, request)
-    others = (node for node in claimed if node not in ("", parts.node))
-    found = source or next(
-        (node for node in others if parts.speaks(node) and parts.knows(node)), ""
-    )
-    if not found:
+    sender = refuse_unknown(parts, request) or _fate_sender(parts, candidates)
+    if not sender:
         text = "name the calling node in the header x-source-node-id: no node that may call has a route of profile"
         raise NotAllowed(f"{text} fate-partner here")
-    check_claim(request.scope, found)
-    await signed(parts.signatures, parts.limiters, found, request)
-    origin().node = found
-    return found
+    check_claim(request.scope, sender)
+    await signed(parts.signatures, parts.limiters, sender, request)
+    origin().node = sender
+    return sender
+
+
+def _fate_sender(parts: FateParts, candidates: Iterable[NodeId]) -> NodeId:
+    for node in candidates:
+        is_other_node = node not in ("", parts.node)
+        if is_other_node and parts.speaks(node) and parts.knows(node):
+            return node
+    return ""
 
 
 async def signed(
@@ -106,39 +111,41 @@ async def signed(
     request: Request,
 ) -> None:
     """Check the signature of a request if its node has to sign. Raises `NotAllowed`."""
-    if not signatures.asks(node):
+    if not signatures.requires_signature(node):
         return
-    body, query = await request.body(), request.url.query
-    path = f"{request.url.path}?{query}" if query else request.url.path
-    await on(limiters.rest, request, lambda: signatures.check(node, request.headers, path, body))
+    body = await request.body()
+    path = request.url.path
+    if request.url.query:
+        path += f"?{request.url.query}"
+    await on(limiters.rest, request, partial(signatures.check, node, request.headers, path, body))
     origin().key = request.headers.get("appId", "")
 
 
-async def commanded(
+async def commanded_job(
     parts: FateParts,
     request: Request,
     body: "Party",
 ) -> tuple[LocalJob, NodeId]:
-    """Return the newest job of an id in which this node plays the role, and the caller, its scheduling node.
+    """Return the newest job of the body's id, and the caller, its scheduling node.
 
-    FATE keeps a job for each of its parties, so an unknown party is an unknown job. Raises `NotFound`,
-    `NotAllowed`.
+    FATE keeps a job for each of its parties, so a party that is not in the job makes it an unknown job. Raises
+    `NotFound`, `NotAllowed`.
     """
     refuse_unknown(parts, request)
-    local = await on(parts.limiters.rest, request, lambda: newest(body.job_id, parts.local_of))
-    who = await asker(parts, request, local.spec.scheduler) if local is not None else ""
-    if local is None or is_outside(local.spec, who):
-        raise NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
-    if who != local.spec.scheduler:
-        raise NotAllowed(
-            f"only {local.spec.scheduler}, which schedules job {body.job_id}, may do that"
-        )
+    local = await on(parts.limiters.rest, request, partial(newest, body.job_id, parts.local_of))
+    unknown = NotFound(f"no job {body.job_id} runs here", reason="JOB_UNKNOWN")
+    if local is None:
+        raise unknown
+    scheduler = local.spec.scheduler
+    sender = await authenticate(parts, request, scheduler)
+    if is_outside(local.spec, sender):
+        raise unknown
+    if sender != scheduler:
+        raise NotAllowed(f"only {scheduler}, which schedules job {body.job_id}, may do that")
     if not plays(local.spec, parts.node, body.role, body.party_id):
-        raise NotFound(
-            f"job {body.job_id} has no party {body.role} of {body.party_id} here",
-            reason="JOB_UNKNOWN",
-        )
-    return local, who
+        text = f"job {body.job_id} has no party {body.role} of {body.party_id} here"
+        raise NotFound(text, reason="JOB_UNKNOWN")
+    return local, sender
 
 
 def plays(
@@ -147,10 +154,12 @@ def plays(
     role: str,
     party_id: str,
 ) -> bool:
-    """Whether a node is that party of a job; a gateway like this one need not name the role."""
-    return party_id in ("", node) and (
-        not role or any(role in (p.role, p.label) for p in spec.parties_at(node))
-    )
+    """True if a node has that role in a job; a gateway like this one may leave the role empty."""
+    if party_id not in ("", node):
+        return False
+    if not role:
+        return True
+    return any(role in (party.role, party.label) for party in spec.parties_at(node))
 
 
 async def on(

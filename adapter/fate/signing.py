@@ -1,9 +1,9 @@
 """FATE's signatures of requests between sites that require them.
 
 An application has an id and a token that is never sent. The signature is MD5 twice: over id, initiator, nonce and
-time, then over that and the token. It proves who sends a request, not what, and is valid
-for a minute. So every gateway of the node remembers it for that long and accepts it for its own request only,
-which FATE repeats if no response came. Where that is not enough, use TLS.
+time, then over that hash and the token. It proves the sender of a request but not its content, and is valid for a
+minute. So every gateway of the node remembers it for that long and accepts it for one request only, which FATE
+repeats if no response came. If that is not enough, use TLS.
 """
 
 import hashlib
@@ -17,21 +17,20 @@ from gateway.domain.spec import NodeId
 from gateway.errors import NotAllowed
 from gateway.identity.signatures import UsedSignatures
 
-VALID_MS = 60_000
-"""how far a signed request's time may be from this machine's"""
-REMEMBERED = 2 * VALID_MS / 1000
-"""seconds"""
+VALID_MS = 60_000  # largest difference between a signed request's time and this machine's
+REMEMBERED = 2 * VALID_MS / 1000  # seconds
+_LONGEST_TIMESTAMP = 15  # digits
 _NAMES = ("appId", "Timestamp", "Nonce", "Signature")
 
 
 class SignedHeaders:
-    """The headers of a request that say who signed it, whatever their case."""
+    """The signature headers of a request; names of headers are case-insensitive."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        known = {name.lower(): value for name, value in headers.items()}
-        values = [known.get(name.lower(), "") for name in _NAMES]
+        by_name = {name.lower(): value for name, value in headers.items()}
+        values = [by_name.get(name.lower(), "") for name in _NAMES]
         self.app_id, self.timestamp, self.nonce, self.signature = values
-        self._initiator = known.get("initiatorpartyid", "")
+        self._initiator = by_name.get("initiatorpartyid", "")
         self.missing = [name for name, value in zip(_NAMES, values, strict=True) if not value]
 
     def check(
@@ -41,21 +40,19 @@ class SignedHeaders:
         used: UsedSignatures,
         request: str,
     ) -> None:
-        """Raise `NotAllowed` unless the application has signed, in time, and this request only."""
-        if (
-            not (self.timestamp.isascii() and self.timestamp.isdecimal())
-            or len(self.timestamp) > 15
-        ):
+        """Raise `NotAllowed` unless the application has signed recently, and for this request only."""
+        is_number = self.timestamp.isascii() and self.timestamp.isdecimal()
+        if not is_number or len(self.timestamp) > _LONGEST_TIMESTAMP:
             raise NotAllowed("Timestamp must be milliseconds since 1970", reason="SIGNATURE_WRONG")
         age = now_ms - int(self.timestamp)
         if abs(age) > VALID_MS:
             text = f"the request was signed {age} ms ago: more than {VALID_MS}; compare the clocks"
             raise NotAllowed(text, reason="SIGNATURE_EXPIRED")
-        wanted = signature(app, self._initiator, self.nonce, self.timestamp)
-        if not hmac.compare_digest(wanted.encode(), self.signature.lower().encode()):
+        expected = signature(app, self._initiator, self.nonce, self.timestamp)
+        if not hmac.compare_digest(expected.encode(), self.signature.lower().encode()):
             text = f"the signature does not match the token of application {app.app_id}"
             raise NotAllowed(text, reason="SIGNATURE_WRONG")
-        if not used.accept(wanted, request):
+        if not used.accept(expected, request):
             text = "this signature was used for another request already: sign each request, or try again"
             raise NotAllowed(text, reason="SIGNATURE_USED")
 
@@ -69,12 +66,12 @@ class Signatures:
         self._sites = sites
         self._used = used or UsedSignatures(REMEMBERED)
 
-    def asks(self, node: NodeId) -> bool:
-        """Whether a node has to sign."""
+    def requires_signature(self, node: NodeId) -> bool:
+        """True if a node has to sign."""
         return self._sites.get(node, FateSite()).expects is not None
 
     def sign(self, node: NodeId, initiator: NodeId) -> Mapping[str, str]:
-        """Return the headers that sign a request to a node; none if it requires none."""
+        """Return the headers that sign a request to a node; none if it requires no signature."""
         app = self._sites.get(node, FateSite()).sends
         if app is None:
             return {}
@@ -90,7 +87,7 @@ class Signatures:
         path: str = "",
         body: bytes = b"",
     ) -> None:
-        """Raise `NotAllowed` if a node that has to sign has not, or wrongly, or for another request."""
+        """Raise `NotAllowed` for a missing or wrong signature of a node that has to sign, or one used before."""
         app = self._sites.get(node, FateSite()).expects
         if app is None:
             return

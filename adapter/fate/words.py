@@ -1,15 +1,15 @@
 """FATE's words and ours, both ways: states, and the ids of jobs and tasks.
 
-FATE knows one word where the standard has two: PENDING and READY of a task are ``waiting``. It knows several where
-the standard has one: how a finished job or a failed task ended is part of its state.
+FATE has one word for the standard's PENDING and READY of a task: ``waiting``. It has several words for the
+standard's single end: a finished job's or failed task's state says how it ended.
 
 FATE's id of a task is ``<job id>_<task name>``, and each attempt is another version of it. A task's id of the form
-``<job id>_<task name>_<version>`` converts both ways; any other is sent as it is, which only a gateway like this
-one understands.
+``<job id>_<task name>_<version>`` converts both ways; any other id is sent unchanged, which only a gateway like
+this one understands.
 
-FATE restarts a job under the same id, by a rerun or its automatic retry: its ends of a job are not final, the
-standard's FINISHED is. So each restart is a job of its own here, ``<job id>-r<n>``, which inherits what had
-finished in the one before; FATE always means the newest.
+FATE restarts a job under the same id, by a rerun or its automatic retry: unlike the standard's FINISHED, an end is
+not final for FATE. So each restart is a further job here, ``<job id>-r<n>``, which inherits the finished tasks of
+its predecessor. FATE always means the newest.
 """
 
 import re
@@ -28,14 +28,12 @@ from gateway.errors import Invalid
 
 PROTOCOL = "fate"
 
-JobOf = Callable[[str], Job | None]
-"""A job that this node schedules, by its id."""
-LocalOf = Callable[[str], LocalJob | None]
-"""A job in which this node takes part, by its id."""
+JobOf = Callable[[str], Job | None]  # a job that this node schedules, by its id
+LocalOf = Callable[[str], LocalJob | None]  # a job in which this node takes part, by its id
 
 
 class JobWord(StrEnum):
-    """How a job is; from ``canceled`` on it has ended."""
+    """States of a job; from ``canceled`` on it has ended."""
 
     READY = "ready"
     WAITING = "waiting"
@@ -47,9 +45,9 @@ class JobWord(StrEnum):
 
 
 class TaskWord(StrEnum):
-    """How a task is; from ``canceled`` on it has ended, ``pass`` as if it had succeeded.
+    """States of a task; from ``canceled`` on it has ended, with ``pass`` as with ``success``.
 
-    A task never fails while it is ``waiting``: whoever reports a failure has reported ``running`` before.
+    A task never fails while it is ``waiting``: ``running`` must be reported before a failure.
     """
 
     WAITING = "waiting"
@@ -70,20 +68,19 @@ OUR_TASK: Mapping[TaskWord, TaskStatus] = {
     TaskWord.PASS: TaskStatus.SUCCESS,
     TaskWord.SUCCESS: TaskStatus.SUCCESS,
 }
+# The ends of a job; the other words mean that it has not ended.
 OUR_OUTCOME: Mapping[JobWord, Outcome] = {
     JobWord.SUCCESS: Outcome.SUCCEEDED,
     JobWord.FAILED: Outcome.FAILED,
     JobWord.TIMEOUT: Outcome.FAILED,
     JobWord.CANCELED: Outcome.STOPPED,
 }
-"""The ends of a job; the other words say that it has not ended."""
+# FATE's word for an end -> our reason if FATE gives none.
 REASONS: Mapping[str, str] = {
     "canceled": "STOPPED",
     "timeout": "TIMEOUT",
     "failed": "FAILED",
 }
-"""FATE's word for an end -> our reason where it gives none."""
-
 _WORDS_OF_REASONS = {reason: word for word, reason in REASONS.items()}
 _TASK_WORDS: Mapping[TaskStatus, TaskWord] = {
     TaskStatus.PENDING: TaskWord.WAITING,
@@ -107,12 +104,12 @@ _JOB_WORDS: Mapping[JobStatus | Outcome, JobWord] = {
 W = TypeVar("W", JobWord, TaskWord)
 
 
-def word_in(
+def read_word(
     words: type[W],
     value: Any,
     path: str = "status",
 ) -> W:
-    """Read a state. Raises `Invalid` (STATUS_UNKNOWN) with the words there are."""
+    """Read a state. Raises `Invalid` (STATUS_UNKNOWN), which lists the known words."""
     try:
         return words(str(value))
     except ValueError:
@@ -121,7 +118,7 @@ def word_in(
 
 
 def task_word(status: TaskStatus, failure: Failure | None = None) -> TaskWord:
-    """Return a task's state in FATE's words; a failed one by why it failed."""
+    """Return a task's state in FATE's words, which tell failures apart by their cause."""
     if status is TaskStatus.FAILED and failure is not None:
         return TaskWord(_WORDS_OF_REASONS.get(failure.reason, TaskWord.FAILED))
     return _TASK_WORDS[status]
@@ -132,14 +129,10 @@ def job_word(
     outcome: Outcome | None = None,
     failure: Failure | None = None,
 ) -> JobWord:
-    """Return a job's state in FATE's words; an ended one by how and why it ended."""
+    """Return a job's state in FATE's words, which tell ends apart by their outcome and cause."""
     word = _JOB_WORDS[outcome or status]
-    if (
-        outcome
-        and word is JobWord.FAILED
-        and failure is not None
-        and failure.reason == REASONS["timeout"]
-    ):
+    is_timeout = failure is not None and failure.reason == REASONS["timeout"]
+    if outcome and word is JobWord.FAILED and is_timeout:
         return JobWord.TIMEOUT
     return word
 
@@ -159,47 +152,54 @@ class Key(NamedTuple):
     def name(self) -> str:
         """The task's name in the flow; empty if FATE's id does not contain it."""
         prefix = f"{self.job_id}_"
-        return (
-            self.task_id.removeprefix(prefix)
-            if self.job_id and self.task_id.startswith(prefix)
-            else ""
-        )
+        if not self.job_id or not self.task_id.startswith(prefix):
+            return ""
+        return self.task_id.removeprefix(prefix)
 
     @property
-    def here(self) -> str:
-        """The task's id here."""
-        return f"{self.task_id}_{self.version}" if self.name else self.task_id
+    def local_id(self) -> str:
+        """The task's id at this node."""
+        if not self.name:
+            return self.task_id
+        return f"{self.task_id}_{self.version}"
 
 
 def milliseconds(moment: datetime | None) -> int | None:
-    """Return a time as FATE writes it: whole milliseconds that have passed."""
+    """Return a time in FATE's form: whole milliseconds since 1970."""
     return None if moment is None else int(moment.timestamp() * 1000)
 
 
 def key_of(task_id: str, job_id: str = "") -> Key:
-    """Return FATE's key of a task by its id here; ``job_id`` if it is known."""
-    found = _NUMBERED.fullmatch(task_id)
-    if found is None or job_id not in ("", found[1]):
+    """Return FATE's key of a task by its id at this node; ``job_id`` if it is known."""
+    match = _NUMBERED.fullmatch(task_id)
+    if match is None or job_id not in ("", match[1]):
         return Key(job_id, task_id, 0)
-    return Key(found[1], f"{found[1]}_{found[2]}", int(found[3]))
+    return Key(match[1], f"{match[1]}_{match[2]}", int(match[3]))
 
 
 def newest(job_id: str, local_of: LocalOf) -> LocalJob | None:
-    """Return the newest job here that is FATE's job of this id; None where there is none."""
-    found = local_of(job_id)
+    """Return the newest restart of FATE's job of this id; None if this node has no such job."""
+    job = local_of(job_id)
     number = 1
-    while found is not None and (later := local_of(f"{job_id}-r{number}")) is not None:
-        if (later.spec.old_job_id, later.spec.scheduler) != (found.id, found.spec.scheduler):
-            break  # another job with such a name
-        found, number = later, number + 1
-    return found
+    while job is not None:
+        restart = local_of(f"{job_id}-r{number}")
+        if restart is None or not _is_restart_of(job, restart):
+            break
+        job = restart
+        number += 1
+    return job
 
 
-def may_begin_again(local: LocalJob) -> bool:
-    """Whether ``waiting`` restarts a job of FATE's: once FATE has reported its end.
+def _is_restart_of(job: LocalJob, later: LocalJob) -> bool:
+    """True unless ``later`` is an unrelated job whose id looks like a restart's."""
+    return later.spec.old_job_id == job.id and later.spec.scheduler == job.spec.scheduler
 
-    A job that has ended here alone, by a rejection or by itself, still goes on for FATE's scheduler, which may
-    report ``waiting`` in every cycle.
+
+def can_restart(local: LocalJob) -> bool:
+    """True if ``waiting`` restarts a job of FATE's: FATE has reported its end before.
+
+    A job that ended only at this node, e.g. by a rejection, still goes on for FATE's scheduler, which may report
+    ``waiting`` in every cycle.
     """
     ending = local.ending
     if local.spec.protocol != PROTOCOL or ending is None or local.is_ending_inferred:
@@ -207,42 +207,46 @@ def may_begin_again(local: LocalJob) -> bool:
     return ending.by == local.spec.scheduler or local.stop_request is not None
 
 
-def begun_again(local: LocalJob, job_id: str) -> JobSpec:
-    """Return the job that follows an ended one; it inherits whatever is unchanged."""
+def restarted_spec(local: LocalJob, job_id: str) -> JobSpec:
+    """Return the job that follows an ended one and inherits its unchanged tasks."""
     params = dict(local.spec.job_params)
-    if isinstance(common := params.get("common"), dict):
-        params["common"] = {key: value for key, value in common.items() if key != "inherit"}
-    again = f"{job_id}-r{number_of(local, job_id) + 1}"
+    common = params.get("common")
+    if isinstance(common, dict):
+        params["common"] = {name: value for name, value in common.items() if name != "inherit"}
     return replace(
         local.spec,
-        job_id=again,
+        job_id=f"{job_id}-r{restart_count(local, job_id) + 1}",
         old_job_id=local.id,
         job_params=params,
         flow_id=job_id,
     )
 
 
-def continued(spec: JobSpec, local_of: LocalOf) -> JobSpec:
-    """Return a job of FATE's that inherits from the newest restart of an earlier one."""
+def with_newest_predecessor(spec: JobSpec, local_of: LocalOf) -> JobSpec:
+    """Return a job of FATE's that inherits from the newest restart of the job that it names."""
     if not spec.old_job_id or spec.protocol != PROTOCOL:
         return spec
-    old = newest(spec.old_job_id, local_of)
-    return spec if old is None else replace(spec, old_job_id=old.id)
+    predecessor = newest(spec.old_job_id, local_of)
+    if predecessor is None:
+        return spec
+    return replace(spec, old_job_id=predecessor.id)
 
 
-def number_of(local: LocalJob, job_id: str) -> int:
-    """Return how often FATE has restarted the job of this id before."""
-    return 0 if local.id == job_id else int(local.id.removeprefix(f"{job_id}-r"))
+def restart_count(local: LocalJob, job_id: str) -> int:
+    """Return how often FATE has restarted the job of this id so far."""
+    if local.id == job_id:
+        return 0
+    return int(local.id.removeprefix(f"{job_id}-r"))
 
 
 def is_retry(local: LocalJob, job_id: str) -> bool:
-    """Whether the next restart of a job is one of the retries that the job itself names, after a failure."""
+    """True if the next restart is one of the retries that the job allows after a failure."""
     limits = local.spec.settings.time_limits
     retries = max(limits.of(task.name).retries for task in local.spec.dag.nodes)
-    failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
-    return failed and number_of(local, job_id) < retries
+    has_failed = local.ending is not None and local.ending.outcome is Outcome.FAILED
+    return has_failed and restart_count(local, job_id) < retries
 
 
-def original(job_id: str) -> str:
-    """Return FATE's id of a job here that FATE's nodes schedule."""
+def fate_job_id(job_id: str) -> str:
+    """Return FATE's id of a job at this node that FATE's nodes schedule."""
     return _RESTARTED.sub("", job_id)

@@ -18,7 +18,7 @@ from adapter.bfia.profiles import PROFILES, Profile, profile_named
 from adapter.fate import endpoints, envelope
 from adapter.fate.client import FateProtocol
 from adapter.fate.dag.description import Descriptions
-from adapter.fate.envelope import in_fates_words
+from adapter.fate.envelope import fate_response
 from adapter.fate.requests import FateParts, signed
 from adapter.fate.signing import REMEMBERED
 from adapter.fate.signing import Signatures as FateSignatures
@@ -99,7 +99,7 @@ class FateSide:
 
     def has_to_sign(self, node: NodeId) -> bool:
         """Return whether a node must sign its requests as FATE's sites do."""
-        return self._signatures.asks(node)
+        return self._signatures.requires_signature(node)
 
     def may_bring(
         self,
@@ -114,7 +114,7 @@ class FateSide:
         route of their own that need not sign control requests.
         """
         if takes_part is None:
-            return has_route and not self._signatures.asks(node)
+            return has_route and not self._signatures.requires_signature(node)
         return takes_part
 
     def signed(
@@ -140,7 +140,7 @@ class FateSide:
         """Return FATE's error response for its own paths, None for other paths."""
         if not self._settings.fate.enabled:
             return None
-        return in_fates_words(path, error, status)
+        return fate_response(path, error, status)
 
     def for_peers(
         self,
@@ -181,7 +181,9 @@ class FateSide:
         """Return whether a node may send requests; without a route, only as a signing site."""
         if table.knows(node):
             return True
-        return table.takes_part(node) and (table.had_route(node) or self._signatures.asks(node))
+        return table.takes_part(node) and (
+            table.had_route(node) or self._signatures.requires_signature(node)
+        )
 
     def _protocol_of(self, job_id: str) -> str:
         local = self._store.local_jobs.find(job_id)

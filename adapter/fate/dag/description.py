@@ -1,7 +1,7 @@
-"""What this gateway runs -> FATE's job description, for FATE's sites; and back.
+"""Writes jobs of this gateway in FATE's description, for FATE's sites, and reads such descriptions.
 
-Between two gateways of this kind the job also goes along as the standard describes it, under ``conf.extra``:
-FATE's description cannot tell two parties of one role and node apart, and FATE passes on what stands there.
+The job is also included in the standard's form, under ``conf.extra``, which FATE passes on. Another gateway like
+this one reads that form, as FATE's description cannot tell two parties of one role and node apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ SCHEMA_VERSION = "2.2.0"
 
 
 class Standard(ProtocolAdapter, Protocol):
-    """The standard's protocol, in which gateways like this one exchange what FATE's has no requests for."""
+    """The standard's protocol, for requests between gateways that FATE's protocol does not have."""
 
     def specified(
         self,
@@ -29,30 +29,29 @@ class Standard(ProtocolAdapter, Protocol):
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Read what `request` has written. Raises `Invalid`."""
+        """Read the output of `request`. Raises `Invalid`."""
 
 
 @dataclass(frozen=True)
 class Descriptions:
-    """Writes and reads jobs."""
+    """Writes and reads job descriptions."""
 
     me: NodeId
     standard: Standard
     registry: Registry
-    devices: Mapping[NodeId, str]
-    """under which device sites have the providers, where not ``docker``"""
+    devices: Mapping[NodeId, str]  # device of the providers of a site, unless it is ``docker``
 
-    def written(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
+    def write(self, spec: JobSpec, to: NodeId = "") -> dict[str, Any]:
         """Return dag, schema_version and kind of a job for the node ``to``."""
         body = dag_schema(spec, PROTOCOL)
-        dag, device = body["dag"], self.devices.get(to, DEVICE)
+        device = self.devices.get(to, DEVICE)
         for node in spec.dag.nodes:
             ref = node.component
-            dag["tasks"][node.name]["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
-        conf = dag["conf"]
-        conf["model_id"] = (
-            conf.get("model_id") or spec.job_id
-        )  # FATE's nodes cannot store a job without the two
+            task = body["dag"]["tasks"][node.name]
+            task["conf"]["provider"] = f"{ref.provider}:{ref.version}@{device}"
+        conf = body["dag"]["conf"]
+        # FATE's nodes cannot store a job without model_id and model_version
+        conf["model_id"] = conf.get("model_id") or spec.job_id
         conf["model_version"] = conf.get("model_version") or "0"
         conf["sync_type"] = "callback" if spec.settings.by_callback else "poll"
         conf["extra"]["standard"] = self.standard.request(spec)
@@ -65,17 +64,45 @@ class Descriptions:
         scheduler: NodeId,
         trace_id: str,
     ) -> JobSpec:
-        """Return the job that is described; ``scheduler`` where it names none. Raises `Invalid`."""
+        """Return the described job, scheduled by ``scheduler`` if it names no other node. Raises `Invalid`."""
         conf = schema.dag.conf
         if conf.extra.standard is not None:
-            return self.standard.specified(
-                conf.extra.standard, conf.scheduler_party_id or scheduler, trace_id
-            )
-        return job_spec(schema, self.registry, new_id(), self.me, scheduler, trace_id)[0]
+            scheduler = conf.scheduler_party_id or scheduler
+            return self.standard.specified(conf.extra.standard, scheduler, trace_id)
+        spec, _ = job_spec(schema, self.registry, new_id(), self.me, scheduler, trace_id)
+        return spec
 
 
 def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
-    """Return a job as FATE's description of it. What the job does not hold for this node is not in it."""
+    """Return a job in FATE's description of the given kind, as far as this node has it."""
+    conf = _job_conf(spec)
+    task_settings = as_mapping(conf.pop("tasks", None))
+    stage = "train"
+    if conf.pop("job_type", "train") == "predict":
+        stage = "predict"
+        conf["model_warehouse"] = {
+            "model_id": conf.pop("model_id", ""),
+            "model_version": conf.pop("model_version", ""),
+        }
+    tasks = {node.name: _task(spec, node, task_settings.get(node.name)) for node in spec.dag.nodes}
+    dag: dict[str, Any] = {
+        "parties": parties_of(spec.parties),
+        "conf": conf,
+        "stage": stage,
+        "tasks": tasks,
+    }
+    party_tasks = _party_tasks(spec)
+    if party_tasks:
+        dag["party_tasks"] = party_tasks
+    return {
+        "dag": dag,
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+    }
+
+
+def _job_conf(spec: JobSpec) -> dict[str, Any]:
+    """Return the job's settings under FATE's names."""
     conf: dict[str, Any] = {
         "initiator_party_id": spec.initiator,
         "scheduler_party_id": spec.scheduler,
@@ -89,27 +116,10 @@ def dag_schema(spec: JobSpec, kind: str) -> dict[str, Any]:
     inherit = conf.pop("inherit", None)
     if spec.old_job_id:
         conf["inheritance"] = {"job_id": spec.old_job_id, "task_list": inherit or []}
-    if isinstance(timeout := conf.pop("task_timeout", None), int | float):
+    timeout = conf.pop("task_timeout", None)
+    if isinstance(timeout, int | float):
         conf["task"] = {"timeout": timeout}
-    settings = as_mapping(conf.pop("tasks", None))
-    predicts = conf.pop("job_type", "train") == "predict"
-    if predicts:
-        conf["model_warehouse"] = {
-            name: conf.pop(name, "") for name in ("model_id", "model_version")
-        }
-    dag: dict[str, Any] = {
-        "parties": parties_of(spec.parties),
-        "conf": conf,
-        "stage": "predict" if predicts else "train",
-        "tasks": {node.name: _task(spec, node, settings.get(node.name)) for node in spec.dag.nodes},
-    }
-    if own := _party_tasks(spec):
-        dag["party_tasks"] = own
-    return {
-        "dag": dag,
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-    }
+    return conf
 
 
 def parties_of(parties: tuple[Party, ...]) -> list[dict[str, Any]]:
@@ -126,16 +136,7 @@ def _task(
     settings: Any,
 ) -> dict[str, Any]:
     ref = node.component
-    inputs: dict[str, Any] = {}
-    for wanted in node.inputs:
-        channel = {"producer_task": wanted.task, "output_artifact_key": wanted.key}
-        artifact = {"task_output_artifact": {**channel, "output_artifact_type_alias": wanted.type}}
-        kind = "model" if group(wanted.type) == "model" else "data"
-        inputs.setdefault(kind, {})[f"{wanted.task}.{wanted.key}"] = artifact
-    outputs: dict[str, Any] = {}
-    for output in node.outputs:
-        alias = {"output_artifact_key_alias": output.key, "output_artifact_type_alias": output.type}
-        outputs.setdefault(group(output.type), {})[output.key] = alias
+    common = as_mapping(spec.task_params.get("common"))
     task: dict[str, Any] = {
         "component_ref": ref.name,
         "conf": {
@@ -143,40 +144,64 @@ def _task(
             "version": ref.version,
             **(settings or {}),
         },
-        "parameters": dict(as_mapping(as_mapping(spec.task_params.get("common")).get(node.name))),
-        "outputs": outputs,
+        "parameters": dict(as_mapping(common.get(node.name))),
+        "outputs": _outputs(node),
     }
     if node.upstream:
         task["dependent_tasks"] = sorted(node.upstream)
+    inputs = _inputs(node)
     if inputs:
         task["inputs"] = inputs
     return task
 
 
-def _party_tasks(spec: JobSpec) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for party in spec.parties:
-        conf, tasks = _entry(spec.job_params, party), _entry(spec.task_params, party)
-        given = {
-            name: {"parameters": dict(v)}
-            for name, v in tasks.items()
-            if isinstance(v, Mapping) and v
+def _inputs(node: DagNode) -> dict[str, Any]:
+    inputs: dict[str, Any] = {}
+    for source in node.inputs:
+        artifact = {
+            "producer_task": source.task,
+            "output_artifact_key": source.key,
+            "output_artifact_type_alias": source.type,
         }
-        if conf or given:
-            parties = [{"role": party.role, "party_id": [party.node]}]
-            site = {
-                "parties": parties,
+        kind = "model" if group(source.type) == "model" else "data"
+        artifacts = inputs.setdefault(kind, {})
+        artifacts[f"{source.task}.{source.key}"] = {"task_output_artifact": artifact}
+    return inputs
+
+
+def _outputs(node: DagNode) -> dict[str, Any]:
+    outputs: dict[str, Any] = {}
+    for output in node.outputs:
+        artifacts = outputs.setdefault(group(output.type), {})
+        artifacts[output.key] = {
+            "output_artifact_key_alias": output.key,
+            "output_artifact_type_alias": output.type,
+        }
+    return outputs
+
+
+def _party_tasks(spec: JobSpec) -> dict[str, Any]:
+    """Return the settings and parameters of single parties, by a name for each party."""
+    party_tasks: dict[str, Any] = {}
+    for party in spec.parties:
+        conf = _entries_of(spec.job_params, party)
+        tasks = {}
+        for name, parameters in _entries_of(spec.task_params, party).items():
+            if isinstance(parameters, Mapping) and parameters:
+                tasks[name] = {"parameters": dict(parameters)}
+        if conf or tasks:
+            party_tasks[f"{party.role}_{party.index}_{party.node}"] = {
+                "parties": [{"role": party.role, "party_id": [party.node]}],
                 "conf": conf,
-                "tasks": given,
+                "tasks": tasks,
             }
-            found[f"{party.role}_{party.index}_{party.node}"] = site
-    return found
+    return party_tasks
 
 
-def _entry(params: Mapping[str, Any], party: Party) -> dict[str, Any]:
-    """Return what a party's entries say, one laid over the other."""
+def _entries_of(params: Mapping[str, Any], party: Party) -> dict[str, Any]:
+    """Return the parameters of a party, merged from all entries that name its index, such as ``0|1``."""
     merged: dict[str, Any] = {}
-    for key, entry in as_mapping(params.get(party.role)).items():
-        if str(party.index) in key.split("|") and isinstance(entry, Mapping):
+    for indices, entry in as_mapping(params.get(party.role)).items():
+        if str(party.index) in indices.split("|") and isinstance(entry, Mapping):
             merged |= entry
     return merged

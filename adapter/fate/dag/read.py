@@ -1,13 +1,15 @@
-"""FATE's job description -> what this gateway runs, and where the description says what a problem is about.
+"""Translates FATE's job description into a job of this gateway, and names the place of each problem.
 
-The two say the same in different ways; where FATE can say more (a task at fewer parties than its component has
-roles, an order without data) the job is refused rather than run otherwise. Readers are no component here:
-whoever takes a reader's output takes the dataset that the reader names.
+FATE can express more: a task at fewer parties than its component has roles, or an order of tasks without data. Such
+a job is refused rather than run differently. Readers are no components here: a task that takes a reader's output
+takes the dataset that the reader names.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 from adapter.fate.dag import wire
 from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput
@@ -18,18 +20,18 @@ from provider_registry.model import ANY, Component
 from provider_registry.registry import Registry, Unknown
 
 ROOT = "dag_schema.dag"
-READER = "reader"
-"""component of FATE that stands for a dataset"""
+READER = "reader"  # component of FATE that stands for a dataset
+# FATE's groups of artefacts -> types of inputs and outputs here.
 TYPE_OF: Mapping[str, str] = {
     "data": "dataset",
     "model": "model",
     "metric": "report",
 }
-"""FATE's groups of artefacts -> the types that flows here have"""
+# Settings of a job with the same meaning here; ``engine`` so that a foreign one is refused explicitly.
 KEPT = ("sync_type", "priority", "auto_retries", "auto_retry_delay", "task_parallelism", "engine")
-"""settings of a job that mean the same here; ``engine`` so that a foreign one is refused explicitly"""
+# FATE's stages. Only predict has a meaning here, but a typo in it would train instead of predicting.
 STAGES = ("train", "predict", "default", "cross_validation")
-"""FATE's; only predict means anything here. A typo would train instead of predicting"""
+# Settings of a job or a task that steer FATE's own engines; reported as warnings.
 UNUSED = (
     "cores",
     "computing_partitions",
@@ -37,55 +39,90 @@ UNUSED = (
     "engine_run",
     "launcher_name",
 )
-"""settings of a job or a task that steer FATE's own engines; reported as warnings"""
+_NOT_SET: tuple[Any, ...] = (None, {}, "", "default")
 _TASK_SETTINGS = ("timeout", "auto_retries", "auto_retry_delay")
-_SHOWN = 10
+_MOST_LISTED = 10  # providers in a message
 
 
-class Found(NamedTuple):
-    """The component that a task means."""
+@dataclass(frozen=True)
+class ResolvedComponent:
+    """The component that a task runs."""
 
     provider: str
     version: str
-    component: Component | None
-    """its description; None where it is not registered here: the scheduling node may know it"""
+    description: (
+        Component | None
+    )  # None if it is not registered here; the scheduling node may know it
 
 
-def find(
+class UnresolvedComponent(Exception):
+    """A task's component is unknown or ambiguous; the message says what to do."""
+
+
+def resolve_component(
     registry: Registry,
     component: str,
     provider: str,
     version: str,
-) -> Found | str:
-    """Return the component, or in words what is wrong with its name.
+) -> ResolvedComponent:
+    """Return the component that a task names. Raises `UnresolvedComponent`.
 
-    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. Without a version, and without a
-    provider, there has to be exactly one that has the component.
+    ``provider`` may be ``name``, ``name:version`` or ``name:version@device``. If provider or version is missing,
+    exactly one registered provider must have the component.
     """
-    name, _, rest = provider.partition("@")[0].partition(":")
-    version = version or rest
+    name, _, version_of_provider = provider.partition("@")[0].partition(":")
+    version = version or version_of_provider
     if name and version:
-        try:  # for any version the node that schedules fills one in
-            at = registry.newest(name, component) if version == ANY else version
-            return Found(name, version, registry.find(name, at, component)[1])
-        except Unknown:
-            return Found(name, version, None)
-    known = [p for p in registry.query(name=name or None, version=version or None) if not p.retired]
-    have = [
-        (p.name, p.version, p.components[component]) for p in known if component in p.components
-    ]
-    if len({(p, v) for p, v, _ in have}) == 1:
-        return Found(*have[0])
-    if have:
-        names = ", ".join(f"{p}:{v}" for p, v, _ in have[:_SHOWN])
-        return f"several providers have component {component}: name one of them ({names}) as conf.provider"
-    meant = near(
-        component, [word for p in registry.query() if not p.retired for word in p.components]
+        description = _description(registry, name, version, component)
+        return ResolvedComponent(name, version, description)
+    candidates = []
+    for registered in registry.query(name=name or None, version=version or None):
+        if component in registered.components and not registered.retired:
+            description = registered.components[component]
+            candidates.append(ResolvedComponent(registered.name, registered.version, description))
+    versions = {(candidate.provider, candidate.version) for candidate in candidates}
+    if len(versions) == 1:
+        return candidates[0]
+    if candidates:
+        raise UnresolvedComponent(_ambiguous(component, candidates))
+    raise UnresolvedComponent(_not_registered(registry, component, name))
+
+
+def _description(
+    registry: Registry,
+    provider: str,
+    version: str,
+    component: str,
+) -> Component | None:
+    """Return the description of a named component; the scheduling node resolves the version ANY."""
+    try:
+        if version == ANY:
+            version = registry.newest(provider, component)
+        return registry.find(provider, version, component)[1]
+    except Unknown:
+        return None
+
+
+def _ambiguous(component: str, candidates: Sequence[ResolvedComponent]) -> str:
+    names = ", ".join(
+        f"{candidate.provider}:{candidate.version}" for candidate in candidates[:_MOST_LISTED]
     )
-    hint = f"did you mean {meant}? Else register it" if meant else "register it"
-    whose = f"of provider {name} " if name else ""
     return (
-        f"no component {component} {whose}is registered here: {hint}, or name provider and version"
+        f"several providers have component {component}: name one of them ({names}) as conf.provider"
+    )
+
+
+def _not_registered(registry: Registry, component: str, provider: str) -> str:
+    names: list[str] = []
+    for registered in registry.query():
+        if not registered.retired:
+            names += registered.components
+    meant = near(component, names)
+    hint = f"did you mean {meant}? Else register it" if meant else "register it"
+    of_provider = f"of provider {provider} " if provider else ""
+    return (
+        f"no component {component} {of_provider}is registered here: {hint}, "
+        "or name provider and version"
     )
 
 
@@ -97,248 +134,345 @@ def job_spec(
     scheduler: NodeId,
     trace_id: str,
 ) -> tuple[JobSpec, list[str]]:
-    """Return the job that a description asks of this node, and what is ignored in it. Raises `Invalid`.
+    """Return the described job and warnings about ignored settings. Raises `Invalid` with every problem.
 
-    ``scheduler``: where it names none. Its kind is the protocol that runs it.
+    ``node`` and ``scheduler`` are used if the description names no initiator and no scheduler. Its kind is the
+    protocol that runs the job.
     """
-    dag, reading = schema.dag, _Reading(schema.dag, registry)
-    nodes = tuple(reading.task(name) for name in dag.tasks if name not in reading.readers)
-    job_params = reading.job_params()
-    if reading.problems:
-        raise Invalid(
-            {str(p): p for p in reading.problems}.values()
-        )  # what two tasks refer to is reported once
-    who, inherit = dag.conf.extra.initiator, dag.conf.inheritance
-    initiator = who.party_id if who else dag.conf.initiator_party_id or node
+    conf = schema.dag.conf
+    translation = _Translation(schema.dag, registry)
+    nodes = translation.tasks()
+    job_params = translation.job_params()
+    if translation.problems:
+        # Several tasks may refer to the same place, which is reported only the first time.
+        raise Invalid({str(problem): problem for problem in translation.problems}.values())
+    initiator, initiator_role = _initiator(conf, translation.parties, node)
     spec = JobSpec(
         job_id=job_id,
-        flow_id=dag.conf.extra.flow_id,
+        flow_id=conf.extra.flow_id,
         dag=Dag(nodes),
-        parties=reading.parties,
+        parties=translation.parties,
         initiator=initiator,
-        initiator_role=who.role
-        if who
-        else next((p.role for p in reading.parties if p.node == initiator), ""),
-        scheduler=dag.conf.scheduler_party_id or scheduler,
+        initiator_role=initiator_role,
+        scheduler=conf.scheduler_party_id or scheduler,
         protocol=schema.kind,
         trace_id=trace_id,
         job_params=job_params,
-        task_params=reading.task_params,
-        old_job_id=inherit.job_id if inherit else dag.conf.extra.old_job_id,
+        task_params=translation.task_params,
+        old_job_id=conf.inheritance.job_id if conf.inheritance else conf.extra.old_job_id,
     )
-    return spec, reading.warnings
+    return spec, translation.warnings
 
 
-class _Reading:
-    """A translation under way, with all that is wrong so far."""
+def _initiator(
+    conf: wire.JobConf,
+    parties: Iterable[Party],
+    node: NodeId,
+) -> tuple[NodeId, str]:
+    """Return the job's initiator and its role; the first role of its node if the description names none."""
+    initiator = conf.extra.initiator
+    if initiator:
+        return initiator.party_id, initiator.role
+    node = conf.initiator_party_id or node
+    roles = (party.role for party in parties if party.node == node)
+    return node, next(roles, "")
+
+
+class _Translation:
+    """A translation in progress, with its problems and warnings so far."""
 
     def __init__(self, dag: wire.DagSpec, registry: Registry) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
-        self.parties = tuple(
-            numbered((spec.role, node) for spec in dag.parties for node in spec.party_id)
-        )
-        self.readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
+        self.parties = tuple(_numbered_parties(dag.parties))
         self.task_params: dict[str, Any] = {}
-        self._common: dict[str, Any] = {}
-        """settings of the job for all"""
+        self._common: dict[str, Any] = {}  # settings of the job for all parties
         self._dag = dag
-        self._found = {
-            name: self._component(registry, name) for name in dag.tasks if name not in self.readers
-        }
+        self._registry = registry
+        self._readers = {name for name, task in dag.tasks.items() if task.component_ref == READER}
+        self._names = [name for name in dag.tasks if name not in self._readers]
+        self._components = {name: self._component(name) for name in self._names}
 
-    def task(self, name: str) -> DagNode:
-        """Return a task with its inputs and outputs; its settings and parameters go to those of the job."""
-        task, at, found = self._dag.tasks[name], f"tasks.{name}", self._found[name]
-        runs_at = self._named(task.parties, f"{at}.parties")
-        if found is not None and found.component is not None:
-            roles = found.component.roles
-            if left_out := [p.label for p in self.parties if p.role in roles and p not in runs_at]:
-                rule = f"must name {', '.join(left_out)} too: component {task.component_ref} runs at all of its roles"
-                self._wrong(f"{at}.parties", rule)
-        inputs = tuple(self._inputs(name, found))
-        fed_by = {i.task for i in inputs} | self.readers
-        for i, other in enumerate(task.dependent_tasks):
-            if other not in fed_by:
-                rule = "must be a task whose output is an input here: this gateway keeps no order without data"
-                self._wrong(f"{at}.dependent_tasks[{i}]", rule, other)
-        if task.parameters:
-            self.task_params.setdefault("common", {})[name] = task.parameters
-        if own := {key: task.conf[key] for key in _TASK_SETTINGS if task.conf.get(key) is not None}:
-            self._common.setdefault("tasks", {})[name] = own
-        self._unused(task.conf, f"{at}.conf")
-        self._stage(f"{at}.stage", task.stage)
-        ref = (
-            ComponentRef(found.provider, found.version, task.component_ref)
-            if found
-            else ComponentRef("", "", "")
-        )
-        return DagNode(name, ref, inputs, tuple(self._outputs(name)))
+    def tasks(self) -> tuple[DagNode, ...]:
+        """Return the tasks; their settings and parameters are added to the job's."""
+        return tuple(self._task(name) for name in self._names)
 
     def job_params(self) -> dict[str, Any]:
-        """Return the job's settings: for all, and for single parties."""
-        conf, common = self._dag.conf, self._common
-        given = conf.model_extra or {}
-        common |= {key: given[key] for key in KEPT if given.get(key) is not None}
+        """Return the job's settings: for all parties, and for single parties."""
+        conf = self._dag.conf
+        further = conf.model_extra or {}
+        for key in KEPT:
+            if further.get(key) is not None:
+                self._common[key] = further[key]
         if conf.task.timeout is not None:
-            common["task_timeout"] = conf.task.timeout
+            self._common["task_timeout"] = conf.task.timeout
         if conf.inheritance and conf.inheritance.task_list:
-            common["inherit"] = conf.inheritance.task_list
-        if warehouse := conf.model_warehouse:
-            self._predict_with(warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
-        else:
-            for key, value in (("model_id", conf.model_id), ("model_version", conf.model_version)):
-                if value:
-                    common.setdefault(key, value)
-        self._stage("stage", self._dag.stage)
+            self._common["inherit"] = conf.inheritance.task_list
+        self._take_model(conf)
+        self._check_stage("stage", self._dag.stage)
         if self._dag.stage == "predict":
-            common.setdefault("job_type", "predict")
-        self._unused(given, "conf")
-        self._unused(conf.task.model_extra or {}, "conf.task")
-        params: dict[str, Any] = {"common": common}
-        for site, own in self._dag.party_tasks.items():
-            settings = {key: value for key, value in own.conf.items() if value is not None}
-            for party in self._named(own.parties, f"party_tasks.{site}.parties"):
-                if settings:
-                    params.setdefault(party.role, {}).setdefault(str(party.index), {}).update(
-                        settings
-                    )
-                for name, task in own.tasks.items():
-                    if name not in self._dag.tasks:
-                        self._wrong(
-                            f"party_tasks.{site}.tasks.{name}", "must be a task of the job", name
-                        )
-                    elif name not in self.readers and task.parameters:
-                        self._own(party, name).update(task.parameters)
+            self._common.setdefault("job_type", "predict")
+        self._warn_of_unused(further, "conf")
+        self._warn_of_unused(conf.task.model_extra or {}, "conf.task")
+        params: dict[str, Any] = {"common": self._common}
+        for site, party_tasks in self._dag.party_tasks.items():
+            self._take_party_tasks(params, party_tasks, f"party_tasks.{site}")
         return params
 
-    def _component(self, registry: Registry, name: str) -> Found | None:
+    def _take_model(self, conf: wire.JobConf) -> None:
+        warehouse = conf.model_warehouse
+        if warehouse:
+            self._predict_with(warehouse.model_id, warehouse.model_version, "conf.model_warehouse")
+            return
+        if conf.model_id:
+            self._common.setdefault("model_id", conf.model_id)
+        if conf.model_version:
+            self._common.setdefault("model_version", conf.model_version)
+
+    def _take_party_tasks(
+        self,
+        params: dict[str, Any],
+        party_tasks: wire.PartyTasks,
+        at: str,
+    ) -> None:
+        """Add the settings and parameters that only some parties get."""
+        settings = {key: value for key, value in party_tasks.conf.items() if value is not None}
+        for party in self._parties_of(party_tasks.parties, f"{at}.parties"):
+            if settings:
+                of_role = params.setdefault(party.role, {})
+                of_role.setdefault(str(party.index), {}).update(settings)
+            for name, task in party_tasks.tasks.items():
+                if name not in self._dag.tasks:
+                    self._add_problem(f"{at}.tasks.{name}", "must be a task of the job", name)
+                elif name not in self._readers and task.parameters:
+                    self._params_of(party, name).update(task.parameters)
+
+    def _component(self, name: str) -> ResolvedComponent | None:
+        """Return a task's component; None, with a problem, if it cannot be resolved."""
         task = self._dag.tasks[name]
-        given = str(task.conf.get("provider") or self._dag.conf.task.provider or "")
-        result = find(registry, task.component_ref, given, str(task.conf.get("version") or ""))
-        if isinstance(result, Found):
-            return result
-        at = "conf.provider" if given else "component_ref"
-        self._wrong(f"tasks.{name}.{at}", result, given or task.component_ref)
-        return None
+        provider = str(task.conf.get("provider") or self._dag.conf.task.provider or "")
+        version = str(task.conf.get("version") or "")
+        try:
+            return resolve_component(self._registry, task.component_ref, provider, version)
+        except UnresolvedComponent as error:
+            if provider:
+                self._add_problem(f"tasks.{name}.conf.provider", str(error), provider)
+            else:
+                self._add_problem(f"tasks.{name}.component_ref", str(error), task.component_ref)
+            return None
 
-    def _inputs(self, name: str, found: Found | None) -> Iterator[DagInput]:
-        """Yield the outputs that a task takes; datasets go to the parties' own entries.
+    def _task(self, name: str) -> DagNode:
+        task = self._dag.tasks[name]
+        at = f"tasks.{name}"
+        component = self._components[name]
+        self._check_parties(task, component, f"{at}.parties")
+        inputs = self._inputs(name, component)
+        self._check_dependencies(task, inputs, at)
+        self._take_task_params(name, task)
+        self._warn_of_unused(task.conf, f"{at}.conf")
+        self._check_stage(f"{at}.stage", task.stage)
+        ref = ComponentRef("", "", "")
+        if component is not None:
+            ref = ComponentRef(component.provider, component.version, task.component_ref)
+        return DagNode(name, ref, tuple(inputs), tuple(self._outputs(name)))
 
-        In the order of the component's description, by which inputs here are distinguished.
+    def _check_parties(
+        self,
+        task: wire.TaskSpec,
+        component: ResolvedComponent | None,
+        at: str,
+    ) -> None:
+        """Report parties whose role the component has, but where the task does not run."""
+        runs_at = self._parties_of(task.parties, at)
+        if component is None or component.description is None:
+            return
+        roles = component.description.roles
+        missing = [
+            party.label for party in self.parties if party.role in roles and party not in runs_at
+        ]
+        if missing:
+            rule = f"must name {', '.join(missing)} too: component {task.component_ref} runs at all of its roles"
+            self._add_problem(at, rule)
+
+    def _check_dependencies(
+        self,
+        task: wire.TaskSpec,
+        inputs: Iterable[DagInput],
+        at: str,
+    ) -> None:
+        """Report predecessors that the task takes no data from."""
+        sources = {task_input.task for task_input in inputs} | self._readers
+        for i, predecessor in enumerate(task.dependent_tasks):
+            if predecessor not in sources:
+                rule = "must be a task whose output is an input here: this gateway keeps no order without data"
+                self._add_problem(f"{at}.dependent_tasks[{i}]", rule, predecessor)
+
+    def _take_task_params(self, name: str, task: wire.TaskSpec) -> None:
+        if task.parameters:
+            self.task_params.setdefault("common", {})[name] = task.parameters
+        settings = {key: task.conf[key] for key in _TASK_SETTINGS if task.conf.get(key) is not None}
+        if settings:
+            self._common.setdefault("tasks", {})[name] = settings
+
+    def _inputs(self, name: str, component: ResolvedComponent | None) -> list[DagInput]:
+        """Return the outputs of other tasks that a task takes; datasets go to the parameters of the parties.
+
+        They have the order of the component's description, which tells inputs of the same task apart.
         """
-        inputs = self._dag.tasks[name].inputs
-        place = (
-            {spec.name: i for i, spec in enumerate(found.component.inputs)}
-            if found and found.component
-            else {}
-        )
-        for group, artifacts in (("data", inputs.data), ("model", inputs.model)):
-            for key in sorted(artifacts, key=lambda k: place.get(k, len(place))):
-                sources, at = artifacts[key], f"tasks.{name}.inputs.{group}.{key}"
-                for channel in sources.task_output_artifact:
-                    if channel.producer_task in self.readers:
-                        self._from_reader(name, channel, at)
-                    else:
-                        yield self._channel(channel, group, f"{at}.task_output_artifact")
-                for channel in sources.data_warehouse:
-                    self._from_warehouse(name, channel, f"{at}.data_warehouse")
-                for channel in sources.model_warehouse:
-                    usual = self._dag.conf.model_warehouse
-                    model_id = channel.model_id or (usual.model_id if usual else "")
-                    version = channel.model_version or (usual.model_version if usual else "")
-                    self._predict_with(model_id, version, f"{at}.model_warehouse")
+        declared = []
+        if component and component.description:
+            declared = [spec.name for spec in component.description.inputs]
+        position = {declared_name: i for i, declared_name in enumerate(declared)}
 
-    def _channel(
+        def by_position(key: str) -> int:
+            return position.get(key, len(position))
+
+        sources = self._dag.tasks[name].inputs
+        inputs = []
+        for group, artifacts in (("data", sources.data), ("model", sources.model)):
+            for key in sorted(artifacts, key=by_position):
+                at = f"tasks.{name}.inputs.{group}.{key}"
+                inputs += self._inputs_of_artifact(name, group, artifacts[key], at)
+        return inputs
+
+    def _inputs_of_artifact(
+        self,
+        name: str,
+        group: str,
+        sources: wire.Sources,
+        at: str,
+    ) -> list[DagInput]:
+        inputs = []
+        for channel in sources.task_output_artifact:
+            if channel.producer_task in self._readers:
+                self._take_reader(name, channel, at)
+            else:
+                inputs.append(self._input(channel, group, f"{at}.task_output_artifact"))
+        for channel in sources.data_warehouse:
+            self._take_dataset(name, channel, f"{at}.data_warehouse")
+        for channel in sources.model_warehouse:
+            self._take_stored_model(channel, f"{at}.model_warehouse")
+        return inputs
+
+    def _input(
         self,
         channel: wire.Channel,
         group: str,
         at: str,
     ) -> DagInput:
-        for part in ("producer_task", "output_artifact_key"):
-            if not getattr(channel, part):
-                self._wrong(f"{at}.{part}", "is required")
-        name, wanted = channel.producer_task, channel.output_artifact_key
-        if name and name not in self._dag.tasks:
-            self._wrong(f"{at}.producer_task", "must be a task of the job", name)
-        elif name:
-            own_names = self._own_names(name)
-            for output in self._outputs(name):
-                if wanted in (output.key, own_names.get(output.key)):
-                    return DagInput(output.type, name, output.key)
-        return DagInput(_type(channel.output_artifact_type_alias, group), name, wanted)
+        """Return the output that a channel takes, which it may call by its alias or by the component's name."""
+        producer = channel.producer_task
+        key = channel.output_artifact_key
+        if not producer:
+            self._add_problem(f"{at}.producer_task", "is required")
+        if not key:
+            self._add_problem(f"{at}.output_artifact_key", "is required")
+        if producer and producer not in self._dag.tasks:
+            self._add_problem(f"{at}.producer_task", "must be a task of the job", producer)
+        elif producer:
+            component_names = self._component_names(producer)
+            for output in self._outputs(producer):
+                if key in (output.key, component_names.get(output.key)):
+                    return DagInput(output.type, producer, output.key)
+        return DagInput(_type(channel.output_artifact_type_alias, group), producer, key)
 
-    def _own_names(self, name: str) -> dict[str, str]:
-        """Return the component's own names of a task's outputs, by how the flow calls them."""
+    def _component_names(self, name: str) -> dict[str, str]:
+        """Return the component's names of a task's outputs, by their names in the flow."""
         outputs = self._dag.tasks[name].outputs
-        groups = (outputs.data, outputs.model, outputs.metric) if outputs else ()
-        pairs = [
-            (own, spec) for produced in groups for own, specs in produced.items() for spec in specs
-        ]
-        return {spec.output_artifact_key_alias or own: own for own, spec in reversed(pairs)}
+        names: dict[str, str] = {}
+        if outputs is None:
+            return names
+        for produced in (outputs.data, outputs.model, outputs.metric):
+            for component_name, specs in produced.items():
+                for spec in specs:
+                    flow_name = spec.output_artifact_key_alias or component_name
+                    names.setdefault(flow_name, component_name)
+        return names
 
-    def _outputs(self, name: str) -> Iterator[DagOutput]:
-        """Yield the outputs of a task: those that it names, else all that its component's description declares."""
-        task, found = self._dag.tasks[name], self._found.get(name)
-        declared = found.component.outputs if found and found.component else ()
+    def _outputs(self, name: str) -> list[DagOutput]:
+        """Return a task's outputs in the order of its component's description; all of them if it names none."""
+        task = self._dag.tasks[name]
+        component = self._components.get(name)
+        declared = component.description.outputs if component and component.description else ()
         if task.outputs is None:
-            yield from (DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared)
-            return
-        place = {spec.name: i for i, spec in enumerate(declared)}
-        named = [
-            (place.get(key, len(place)), _type(spec.output_artifact_type_alias, group), spec, key)
-            for group in wire.GROUPS
-            for key, specs in getattr(task.outputs, group).items()
-            for spec in specs
-        ]
-        for _, type_, spec, key in sorted(named, key=lambda entry: entry[0]):
-            yield DagOutput(type_, spec.output_artifact_key_alias or key)
+            return [DagOutput(TYPE_OF[spec.group], spec.name) for spec in declared]
+        position = {spec.name: i for i, spec in enumerate(declared)}
+        positioned = []
+        for group in wire.GROUPS:
+            for key, specs in getattr(task.outputs, group).items():
+                for spec in specs:
+                    type_ = _type(spec.output_artifact_type_alias, group)
+                    output = DagOutput(type_, spec.output_artifact_key_alias or key)
+                    positioned.append((position.get(key, len(position)), output))
+        positioned.sort(key=itemgetter(0))
+        return [output for _, output in positioned]
 
-    def _from_reader(
+    def _take_reader(
         self,
         name: str,
         channel: wire.Channel,
         at: str,
     ) -> None:
-        reader = self._dag.tasks[channel.producer_task]
-        for party in self._named(channel.parties or reader.parties, f"{at}.parties"):
-            params = dict(reader.parameters)
-            for site, own in self._dag.party_tasks.items():
-                there = own.tasks.get(channel.producer_task)
-                if there and party in self._named(own.parties, f"party_tasks.{site}.parties"):
-                    params |= there.parameters
+        """Give each party of a reader the dataset that the reader names for it."""
+        reader_name = channel.producer_task
+        reader = self._dag.tasks[reader_name]
+        for party in self._parties_of(channel.parties or reader.parties, f"{at}.parties"):
+            params = self._reader_params(reader_name, party)
             if params.get("namespace") and params.get("name"):
-                self._give(name, party, f"{params['namespace']}#{params['name']}", at)
+                self._give_dataset(name, party, f"{params['namespace']}#{params['name']}", at)
             elif party.role != "arbiter":
                 rule = f"must have namespace and name for {party.label}: the dataset that it reads"
-                self._wrong(f"tasks.{channel.producer_task}.parameters", rule, params)
+                self._add_problem(f"tasks.{reader_name}.parameters", rule, params)
 
-    def _from_warehouse(
+    def _reader_params(self, reader_name: str, party: Party) -> dict[str, Any]:
+        params = dict(self._dag.tasks[reader_name].parameters)
+        for site, party_tasks in self._dag.party_tasks.items():
+            reader = party_tasks.tasks.get(reader_name)
+            if reader is None:
+                continue
+            at = f"party_tasks.{site}.parties"
+            if party in self._parties_of(party_tasks.parties, at):
+                params |= reader.parameters
+        return params
+
+    def _take_dataset(
         self,
         name: str,
         channel: wire.Channel,
         at: str,
     ) -> None:
-        """Give each party of a task the dataset that an input names; all of them where it names no party."""
-        named = f"{channel.namespace}#{channel.name}" if channel.namespace and channel.name else ""
-        dataset = channel.dataset_id or named
+        """Give each party that an input names the input's dataset; all of the task's if it names none."""
+        dataset = channel.dataset_id
+        if not dataset and channel.namespace and channel.name:
+            dataset = f"{channel.namespace}#{channel.name}"
         if not dataset:
-            self._wrong(at, "must have dataset_id, or namespace and name")
+            self._add_problem(at, "must have dataset_id, or namespace and name")
             return
-        for party in self._named(channel.parties or self._dag.tasks[name].parties, f"{at}.parties"):
-            self._give(name, party, dataset, at)
+        specs = channel.parties or self._dag.tasks[name].parties
+        for party in self._parties_of(specs, f"{at}.parties"):
+            self._give_dataset(name, party, dataset, at)
 
-    def _give(
+    def _give_dataset(
         self,
         name: str,
         party: Party,
         dataset: str,
         at: str,
     ) -> None:
-        entry = self._own(party, name)
-        if entry.setdefault("dataset_id", dataset) != dataset:
+        params = self._params_of(party, name)
+        if params.setdefault("dataset_id", dataset) != dataset:
             rule = f"must be the only dataset of {party.label}: a task takes one of each party"
-            self._wrong(at, rule, [entry["dataset_id"], dataset])
+            self._add_problem(at, rule, [params["dataset_id"], dataset])
+
+    def _take_stored_model(self, channel: wire.Channel, at: str) -> None:
+        """Predict with the model that an input names; the job's model fills what it leaves out."""
+        model_id = channel.model_id
+        version = channel.model_version
+        default = self._dag.conf.model_warehouse
+        if default:
+            model_id = model_id or default.model_id
+            version = version or default.model_version
+        self._predict_with(model_id, version, at)
 
     def _predict_with(
         self,
@@ -346,63 +480,73 @@ class _Reading:
         version: str,
         at: str,
     ) -> None:
-        """Have the job predict with a model; a job uses one, so another one named elsewhere is a problem."""
+        """Make the job predict with a model. A job uses one model: a second one is a problem."""
         if not model_id or not version:
-            self._wrong(at, "must have model_id and model_version, here or in conf.model_warehouse")
+            rule = "must have model_id and model_version, here or in conf.model_warehouse"
+            self._add_problem(at, rule)
             return
-        wanted = {
+        settings = {
             "job_type": "predict",
             "model_id": model_id,
             "model_version": version,
         }
-        if any(self._common.setdefault(key, value) != value for key, value in wanted.items()):
-            self._wrong(
-                at, "must be the model that the rest of the job uses", f"{model_id} {version}"
-            )
+        for key, value in settings.items():
+            if self._common.setdefault(key, value) != value:
+                rule = "must be the model that the rest of the job uses"
+                self._add_problem(at, rule, f"{model_id} {version}")
+                return
 
-    def _named(self, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
-        """Return the parties that are named; all of the job's where none are."""
+    def _parties_of(self, specs: wire.Parties | None, at: str) -> tuple[Party, ...]:
+        """Return the named parties; all parties of the job if ``specs`` is absent."""
         if specs is None:
             return self.parties
-        found: list[Party] = []
+        parties: list[Party] = []
         for i, spec in enumerate(specs):
             for node in spec.party_id:
-                same = [p for p in self.parties if (p.role, p.node) == (spec.role, node)]
-                if not same:
-                    self._wrong(f"{at}[{i}]", "must name a party of the job", f"{spec.role} {node}")
-                found += same
-        return tuple(dict.fromkeys(found))
+                matching = [
+                    party
+                    for party in self.parties
+                    if party.role == spec.role and party.node == node
+                ]
+                if not matching:
+                    rule = "must name a party of the job"
+                    self._add_problem(f"{at}[{i}]", rule, f"{spec.role} {node}")
+                parties += matching
+        return tuple(dict.fromkeys(parties))
 
-    def _own(self, party: Party, task: str) -> dict[str, Any]:
-        entry = self.task_params.setdefault(party.role, {}).setdefault(str(party.index), {})
-        found: dict[str, Any] = entry.setdefault(task, {})
-        return found
+    def _params_of(self, party: Party, task: str) -> dict[str, Any]:
+        """Return the parameters of a task at one party, to be filled."""
+        of_role = self.task_params.setdefault(party.role, {})
+        of_party = of_role.setdefault(str(party.index), {})
+        params: dict[str, Any] = of_party.setdefault(task, {})
+        return params
 
-    def _stage(self, at: str, given: str) -> None:
-        if given and given not in STAGES:
-            self._wrong(at, f"must be one of {', '.join(STAGES)}, or absent", given)
+    def _check_stage(self, at: str, stage: str) -> None:
+        if stage and stage not in STAGES:
+            self._add_problem(at, f"must be one of {', '.join(STAGES)}, or absent", stage)
 
-    def _unused(self, given: Mapping[str, Any], at: str) -> None:
+    def _warn_of_unused(self, settings: Mapping[str, Any], at: str) -> None:
         for key in UNUSED:
-            if given.get(key) not in (None, {}, "", "default"):
+            if settings.get(key) not in _NOT_SET:
                 text = "is not used here; amounts are set by party_tasks.….conf.resources"
                 self.warnings.append(f"{ROOT}.{at}.{key}: steers FATE's own engines and {text}")
 
-    def _wrong(
+    def _add_problem(
         self,
         at: str,
         rule: str,
-        got: Any = None,
+        value: Any = None,
     ) -> None:
-        self.problems.append(Problem(f"{ROOT}.{at}", rule, got))
+        self.problems.append(Problem(f"{ROOT}.{at}", rule, value))
 
 
-def numbered(players: Iterable[tuple[str, NodeId]]) -> Iterator[Party]:
-    """Yield the parties of roles and nodes, numbered within each role."""
+def _numbered_parties(specs: wire.Parties) -> Iterator[Party]:
+    """Yield the parties, numbered within each role."""
     numbers: Counter[str] = Counter()
-    for role, node in players:
-        yield Party(role, numbers[role], node)
-        numbers[role] += 1
+    for spec in specs:
+        for node in spec.party_id:
+            yield Party(spec.role, numbers[spec.role], node)
+            numbers[spec.role] += 1
 
 
 def _type(alias: str, group: str) -> str:

@@ -1,6 +1,6 @@
-"""The shapes of FATE's job description (schema 2.x, kinds ``fate`` and ``bfia``), as FATE's own client writes it.
+"""The shape of FATE's job description (schema 2.x, kinds ``fate`` and ``bfia``), as FATE's own client writes it.
 
-Keys that are not listed are ignored, as FATE ignores them; null and absent are the same.
+Keys that are not listed are ignored, as FATE ignores them. Null means absent.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,36 +9,39 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from adapter.body import without_nulls
 
-MOST = 1000
-"""tasks, parties, or artefacts of one task"""
-
+MOST = 1000  # tasks, parties, or artefacts of one task
 GROUPS = ("data", "model", "metric")
 
 
-def _text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _as_text(value: Any) -> Any:
+    """Return a number as text: FATE writes ids and versions either way."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value
 
 
-def listed(value: Any) -> Any:
-    """Return a single value as a list of one."""
-    return value if isinstance(value, list) else [value]
+def as_list(value: Any) -> list[Any]:
+    """Return a single value as a list with one entry."""
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 class Wire(BaseModel):
-    """A part of FATE's description; null is absent."""
+    """Base of the parts of FATE's description; null means absent."""
 
     model_config = ConfigDict(extra="ignore")
 
     _nulls = model_validator(mode="before")(without_nulls)
 
 
-Id = Annotated[str, BeforeValidator(_text)]
-Ids = Annotated[list[Id], BeforeValidator(listed), Field(max_length=MOST)]
+Id = Annotated[str, BeforeValidator(_as_text)]
+Ids = Annotated[list[Id], BeforeValidator(as_list), Field(max_length=MOST)]
 Object = dict[str, Any]
 
 
 class PartySpec(Wire):
-    """A role, and the parties that play it, in the order of their index."""
+    """A role and its parties, in the order of their index."""
 
     role: str
     party_id: Ids
@@ -48,7 +51,7 @@ Parties = Annotated[list[PartySpec], Field(max_length=MOST)]
 
 
 class Channel(Wire):
-    """Where an input comes from: another task's output, a dataset, or a model that an earlier job left."""
+    """A source of an input: another task's output, a dataset, or the model of an earlier job."""
 
     producer_task: str = ""
     output_artifact_key: str = ""
@@ -61,11 +64,11 @@ class Channel(Wire):
     parties: Parties | None = None
 
 
-Channels = Annotated[list[Channel], BeforeValidator(listed), Field(max_length=MOST)]
+Channels = Annotated[list[Channel], BeforeValidator(as_list), Field(max_length=MOST)]
 
 
 class Sources(Wire):
-    """One input: its channels, by where they come from."""
+    """One input: its channels by the kind of their source."""
 
     task_output_artifact: Channels = Field(default_factory=list)
     data_warehouse: Channels = Field(default_factory=list)
@@ -83,14 +86,14 @@ class Inputs(Wire):
 
 
 class OutputSpec(Wire):
-    """What an output is called by those who take it."""
+    """The name and type of an output in the flow."""
 
     output_artifact_key_alias: str = ""
     output_artifact_type_alias: str = ""
 
 
 Produced = Annotated[
-    dict[str, Annotated[list[OutputSpec], BeforeValidator(listed), Field(max_length=MOST)]],
+    dict[str, Annotated[list[OutputSpec], BeforeValidator(as_list), Field(max_length=MOST)]],
     Field(max_length=MOST),
 ]
 
@@ -104,7 +107,7 @@ class Outputs(Wire):
 
 
 class TaskSpec(Wire):
-    """A task: the component it runs, with what, for whom, and after which tasks."""
+    """A task: its component, parameters, inputs, outputs, parties and predecessors."""
 
     component_ref: str
     dependent_tasks: list[str] = Field(default_factory=list, max_length=MOST)
@@ -117,14 +120,14 @@ class TaskSpec(Wire):
 
 
 class PartyTask(Wire):
-    """What a task is given at some parties only."""
+    """Parameters and settings of a task at some parties only."""
 
     parameters: Object = Field(default_factory=dict)
     conf: Object = Field(default_factory=dict)
 
 
 class PartyTasks(Wire):
-    """What only some parties get: settings of the job there, and parameters of tasks."""
+    """Settings of the job and parameters of tasks for some parties only."""
 
     parties: Parties = Field(default_factory=list)
     tasks: dict[str, PartyTask] = Field(default_factory=dict)
@@ -132,7 +135,7 @@ class PartyTasks(Wire):
 
 
 class Inheritance(Wire):
-    """The earlier job whose finished tasks stand for tasks of this one."""
+    """The earlier job whose finished tasks this job takes over."""
 
     job_id: str
     task_list: list[str] = Field(default_factory=list, max_length=MOST)
@@ -146,20 +149,19 @@ class ModelWarehouse(Wire):
 
 
 class Initiator(Wire):
-    """Who began the job."""
+    """The party that started the job."""
 
     role: str
     party_id: Id
 
 
 class Extra(Wire):
-    """What the standard has beyond FATE, under ``conf.extra``."""
+    """Fields of the standard that FATE does not have, under ``conf.extra``."""
 
     flow_id: str = ""
     old_job_id: str = ""
     initiator: Initiator | None = None
-    standard: Object | None = None
-    """the whole job as the standard describes it, from a gateway like this one"""
+    standard: Object | None = None  # the job in the standard's form, from a gateway like this one
 
 
 class TaskConf(Wire):
@@ -172,7 +174,7 @@ class TaskConf(Wire):
 
 
 class JobConf(Wire):
-    """Settings of the job; what is read elsewhere or passed on by its name is not listed."""
+    """Settings of the job; further ones, which are read by name, are kept as extra fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -187,7 +189,7 @@ class JobConf(Wire):
 
 
 class DagSpec(Wire):
-    """A job: who takes part, its settings, its tasks."""
+    """A job: its parties, settings and tasks."""
 
     parties: Parties
     conf: JobConf = Field(default_factory=JobConf)

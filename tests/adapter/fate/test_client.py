@@ -87,7 +87,7 @@ class Standard:
 
 
 PLAIN: Any = SimpleNamespace(
-    written=lambda spec, to="": {
+    write=lambda spec, to="": {
         "dag": {"conf": {}},
         "schema_version": "2.2.0",
         "kind": "fate",
@@ -504,7 +504,7 @@ def test_a_container_is_asked_as_in_the_standards_protocol():
 def test_tasks_are_remembered_to_a_bound(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoints, "_MOST_TASKS", 2)
     running: dict[tuple[str, str], None] = {}
-    assert [endpoints._ran(running, task, "guest") for task in "abbca"] == [
+    assert [endpoints._record_running(running, task, "guest") for task in "abbca"] == [
         False,
         False,
         True,

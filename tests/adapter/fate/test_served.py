@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from adapter.fate import endpoints
-from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, coded
+from adapter.fate.envelope import FOR_WORKERS, Code, FateRoute, codes_extra
 from gateway.bootstrap.node import Gateway
 from gateway.domain.resources import Amounts, Pool
 from gateway.domain.run import Address
@@ -219,7 +219,9 @@ def test_an_error_has_fates_code_and_our_reason(
     app = FastAPI()
     app.router.route_class = FateRoute
 
-    @app.get("/", openapi_extra=coded({"OWN": Code.KILL_JOB_FAILED, "": Code.UPDATE_JOB_FAILED}))
+    @app.get(
+        "/", openapi_extra=codes_extra({"OWN": Code.KILL_JOB_FAILED, "": Code.UPDATE_JOB_FAILED})
+    )
     async def fail() -> Any:
         raise error
 
@@ -348,13 +350,13 @@ def test_the_paths_are_not_there_while_fates_protocol_is_off(tmp_path: Path):
 
 
 def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoints, "_known_name", lambda *_: "b")
+    monkeypatch.setattr(endpoints, "_task_name", lambda *_: "b")
     running = a_local_job(a_run(status=RunStatus.RUNNING), status=JobStatus.RUNNING)
     local = replace(running, pool=Pool(Amounts(), 1))
     at: Any = SimpleNamespace(
         local=local,
-        body=SimpleNamespace(key=SimpleNamespace(here="task-b")),
-        undecided=False,
+        body=SimpleNamespace(key=SimpleNamespace(local_id="task-b")),
+        is_undecided=False,
     )
     with pytest.raises(
         Refused, match="holds resources for 1 tasks at the same time here"
@@ -364,7 +366,7 @@ def test_a_task_beyond_what_the_job_holds_waits(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_task_that_was_inherited_has_succeeded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoints, "_known_name", lambda *_: "a")
+    monkeypatch.setattr(endpoints, "_task_name", lambda *_: "a")
     local: Any = SimpleNamespace(inherited=[a_run()], can_inherit=("a",))
     body: Any = None
     assert endpoints._not_started(local, body, NotFound("no")).status is TaskStatus.SUCCESS

@@ -38,13 +38,13 @@ def test_a_task_comes_back_from_fates_id_and_version(
     ours = numbered_id(job, name, version)
     key = key_of(ours)
     assert key == key_of(ours, job) == Key(job, f"{job}_{name}", version)
-    assert (key.here, key.name) == (ours, name)
+    assert (key.local_id, key.name) == (ours, name)
 
 
 @pytest.mark.parametrize("ours", ["task_0123456789abcdef", "task-a-b", "x"])
 def test_another_id_is_sent_as_it_is(ours: str):
     key = key_of(ours, "job-1")
-    assert (key.here, key.name) == (ours, "")
+    assert (key.local_id, key.name) == (ours, "")
     assert following("job-1", "a_b", 1, "job-1_a_b_0") == "job-1_a_b_1"
 
 
