@@ -1,8 +1,8 @@
 """The resources that a job needs at a node, and the ledger of reservations there.
 
-Two pools. The node's is for jobs: before it starts, a job reserves what its tasks here can need at the same time,
-at each engine that they run at. The job's own is for its tasks: a run uses its part while it is launched
-(`gateway.domain.run`). There are no counters: what is left is always the total less the reservations.
+Two pools. The node's is for jobs: before it starts, a job reserves the amounts that its tasks here can need at the
+same time, at each of their engines. The job's own is for its tasks: a run uses its part while it is launched
+(`gateway.domain.run`). There are no counters: the rest is always the total less the reservations.
 """
 
 import math
@@ -16,10 +16,21 @@ from typing import Any, Self
 from gateway.domain.dag import Dag, order
 from gateway.domain.spec import JobSpec, NodeId, Party, is_own, overlay
 
-CORE = 1000
-PARTNERS_BOUND = "the node's bound for partners"
-"""where the limit of cores comes from for tasks of partners' jobs that request none"""
+CORE = 1000  # thousandths of a core
 GIB = 1024**3
+MOST = 2.0**32  # cores or GiB; no machine has as many
+# Kinds of resources in a job's settings, and their units.
+UNITS = {
+    "cpu": 1,
+    "memory": GIB,
+    "disk": GIB,
+    "gpu": 1,
+}
+# The origin of the limit of cores for tasks of partners' jobs that request none.
+PARTNERS_BOUND = "the node's bound for partners"
+
+
+# ---------------------------------------------------------------- amounts
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Amounts:
         disk: float | None = None,
         gpu: float | None = None,
     ) -> Self:
-        """Count cores, bytes and devices; what has no limit counts as nothing, any share at least as one unit."""
+        """Return amounts from cores, bytes and devices, rounded up; None (no limit) counts as 0."""
         return cls(
             math.ceil((cpu or 0) * CORE),
             math.ceil(memory or 0),
@@ -59,37 +70,42 @@ class Amounts:
         return self + other * -1
 
     def __mul__(self, times: int) -> "Amounts":
-        return Amounts(self.cpu * times, self.memory * times, self.disk * times, self.gpu * times)
-
-    def __bool__(self) -> bool:
-        return bool(self.cpu or self.memory or self.disk or self.gpu)
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        yield from (
-            ("cpu", self.cpu),
-            ("memory", self.memory),
-            ("disk", self.disk),
-            ("gpu", self.gpu),
+        return Amounts(
+            self.cpu * times,
+            self.memory * times,
+            self.disk * times,
+            self.gpu * times,
         )
 
+    def __bool__(self) -> bool:
+        return any(amount for _, amount in self)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Yield each kind with its amount."""
+        yield "cpu", self.cpu
+        yield "memory", self.memory
+        yield "disk", self.disk
+        yield "gpu", self.gpu
+
     def scaled(self, share: float) -> "Amounts":
-        """Return this share of everything, rounded down, but a GPU at least where there is any."""
+        """Return a share of the amounts, rounded down, but at least one GPU if there are any."""
         gpu = max(int(self.gpu * share), min(self.gpu, 1))
         return Amounts(int(self.cpu * share), int(self.memory * share), int(self.disk * share), gpu)
 
     def fits(self, free: "Amounts") -> bool:
-        """Whether the capacity is enough; of what is not needed there may be none, or less."""
+        """Whether the capacity suffices; of kinds that are not needed it may have none, or less."""
         return not self.lacking(free)
 
     def lacking(self, free: "Amounts") -> tuple[str, ...]:
         """Return the kinds of which the capacity has too little."""
-        have = dict(free)
-        return tuple(kind for kind, amount in self if amount > max(have[kind], 0))
+        capacity = dict(free)
+        return tuple(kind for kind, amount in self if amount > max(capacity[kind], 0))
 
     def times_in(self, free: "Amounts") -> int | None:
-        """Return how often this fits into the capacity; None for nothing at all, which always fits."""
-        have = dict(free)
-        return min((max(have[kind], 0) // amount for kind, amount in self if amount), default=None)
+        """Return how often the amounts fit into the capacity; None if they are all 0."""
+        capacity = dict(free)
+        times = [max(capacity[kind], 0) // amount for kind, amount in self if amount]
+        return min(times, default=None)
 
     def as_dict(self) -> dict[str, float]:
         """Return cores, GiB and devices."""
@@ -101,14 +117,19 @@ class Amounts:
         }
 
     def text(self, kinds: Iterable[str] = ()) -> str:
-        """Return the amounts of these kinds (none named: those that are not 0) for a sentence."""
-        wanted = tuple(kinds) or tuple(kind for kind, amount in self if amount) or ("cpu",)
-        return ", ".join(_text(kind, amount) for kind, amount in self if kind in wanted)
+        """Return the amounts of these kinds for a sentence; by default of all kinds that are not 0."""
+        listed = tuple(kinds)
+        if not listed:
+            listed = tuple(kind for kind, amount in self if amount) or ("cpu",)
+        return ", ".join(_text(kind, amount) for kind, amount in self if kind in listed)
+
+
+_NOTHING = Amounts()
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
-    """Return all amounts together; nothing of nothing."""
-    return sum(amounts, Amounts())
+    """Return the sum of amounts."""
+    return sum(amounts, _NOTHING)
 
 
 def _text(kind: str, amount: int) -> str:
@@ -119,60 +140,66 @@ def _text(kind: str, amount: int) -> str:
     return f"{kind} {amount / GIB:.4g} GiB"
 
 
+def _not_negative(amounts: Amounts) -> Amounts:
+    return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})
+
+
 @dataclass(frozen=True)
 class Portions:
-    """Amounts by engine. Under the name "" is the node's main one, and what all share: the storage's disk."""
+    """Amounts by engine; the key "" is the node's main engine, with the storage's disk that all engines share."""
 
     at: Mapping[str, Amounts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, main: Amounts, further: Mapping[str, Amounts]) -> Self:
-        """Return what is of the main engine and of each further one."""
+        """Return the amounts of the main engine and of further ones."""
         return cls({"": main, **further})
 
     def __getitem__(self, engine: str) -> Amounts:
         return self.at.get(engine, _NOTHING)
 
     def __iter__(self) -> Iterator[tuple[str, Amounts]]:
-        """Yield each engine of which there is something."""
-        yield from ((engine, amounts) for engine, amounts in self.at.items() if amounts)
+        """Yield each engine that has an amount above 0."""
+        for engine, amounts in self.at.items():
+            if amounts:
+                yield engine, amounts
 
     def __bool__(self) -> bool:
         return any(self.at.values())
 
     def __add__(self, other: "Portions") -> "Portions":
-        return Portions(
-            {**self.at, **{engine: self[engine] + more for engine, more in other.at.items()}}
-        )
+        sums = dict(self.at)
+        for engine, amounts in other.at.items():
+            sums[engine] = self[engine] + amounts
+        return Portions(sums)
 
     def __sub__(self, other: "Portions") -> "Portions":
-        return Portions(
-            {**self.at, **{engine: self[engine] - less for engine, less in other.at.items()}}
-        )
+        differences = dict(self.at)
+        for engine, amounts in other.at.items():
+            differences[engine] = self[engine] - amounts
+        return Portions(differences)
 
     def fits(self, free: "Portions") -> bool:
-        """Whether there is capacity at every engine of which something is needed."""
+        """Whether the capacity suffices at every engine."""
         return all(amounts.fits(free[engine]) for engine, amounts in self)
 
     def text(self) -> str:
-        """Return the amounts for a sentence, each with its engine where it is not the main one."""
-        lines = [
-            amounts.text() + (f" at engine {engine}" if engine else "") for engine, amounts in self
-        ]
-        return "; ".join(lines) or _NOTHING.text()
-
-
-_NOTHING = Amounts()
+        """Return the amounts for a sentence, with the names of engines other than the main one."""
+        parts = []
+        for engine, amounts in self:
+            place = f" at engine {engine}" if engine else ""
+            parts.append(amounts.text() + place)
+        return "; ".join(parts) or _NOTHING.text()
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What a job has reserved at a node for its tasks."""
+    """The amounts that a job has reserved at a node for its tasks."""
 
     amounts: Amounts  # of the main engine, and the disk of all
-    tasks_at_once: int  # for how many of its tasks at the same time that is enough
+    tasks_at_once: int  # number of its tasks that can run in parallel on these amounts
+    # of each further engine of its tasks, even if it is nothing
     further: Mapping[str, Amounts] = field(default_factory=dict)
-    """of each further engine that its tasks run at; that may be nothing"""
 
     @property
     def portions(self) -> Portions:
@@ -180,53 +207,41 @@ class Pool:
         return Portions.of(self.amounts, self.further)
 
 
+# ---------------------------------------------------------------- limits of a run
+
+
 @dataclass(frozen=True)
 class Defaults:
-    """What a task gets where the job leaves it open (-1 or absent); None: no limit, and nothing counted."""
+    """Limits of a task for which the job has none (-1 or absent); None: no limit, and nothing counted."""
 
     cpu: float | None = None  # cores
     memory: int | None = None  # bytes
     pids: int | None = 512
     disk: int | None = None  # bytes
-    roles: "Mapping[str, Defaults] | None" = (
-        None  # instead of these, for parties of a role such as ``arbiter``
-    )
+    # instead of these, for parties of a role such as ``arbiter``
+    roles: "Mapping[str, Defaults] | None" = None
 
     def for_role(self, role: str) -> "tuple[Defaults, str]":
-        """Return the defaults of a role, and what they are called."""
+        """Return the defaults of a role, and their name for people."""
         if self.roles and role in self.roles:
             return self.roles[role], f"site default for {role}"
         return self, "site default"
 
 
-MOST = 2.0**32
-"""cores or GiB that no machine has"""
-UNITS = {
-    "cpu": 1,
-    "memory": GIB,
-    "disk": GIB,
-    "gpu": 1,
-}
-
-
-# ---------------------------------------------------------------- what a job asks for
-
-
 @dataclass(frozen=True)
 class Granted:
-    """What each run of a party may use; None: as much as the node allows (`gateway.jobs.resources`)."""
+    """The limits of each run of a party; None: the node's ceiling (`gateway.jobs.resources`)."""
 
     cpu: float | None = None  # cores
     memory: float | None = None  # bytes
     disk: float | None = None  # bytes
     gpu: float | None = None  # devices; None: none
-    origins: Mapping[str, str] = field(
-        default_factory=dict
-    )  # cpu, memory, disk, gpu -> where it comes from
+    # kind -> entry of the job, or default of the node, that sets the limit
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def amounts(self) -> Amounts:
-        """The same as amounts; what has no limit takes nothing."""
+        """The same as amounts; without a limit nothing is counted."""
         return Amounts.of(self.cpu, self.memory, self.disk, self.gpu)
 
 
@@ -235,37 +250,41 @@ def granted(
     party: Party,
     defaults: Defaults,
 ) -> Granted:
-    """Return what each run of a party may use: what the job requests for it, else the node's default."""
+    """Return the limits of each run of a party: the job's request for it, else the node's default."""
     default, name = defaults.for_role(party.role)
-    values: dict[str, float | None] = {
+    limits: dict[str, float | None] = {
         "cpu": default.cpu,
         "memory": default.memory,
         "disk": default.disk,
+        "gpu": None,
     }
-    origins = {
-        kind: name if value is not None else "the node's bound" for kind, value in values.items()
-    }
+    origins = {}
+    for kind in ("cpu", "memory", "disk"):
+        origins[kind] = "the node's bound" if limits[kind] is None else name
     if default.cpu is None and not is_own(spec, party.node):
         origins["cpu"] = PARTNERS_BOUND
-    for kind, asked in overlay(spec.job_params, party, "resources").items():
-        number = amount(asked.value) if kind in UNITS else None
-        if number is not None and number > 0:
-            values[kind], origins[kind] = number * UNITS[kind], asked.origin
-    return Granted(values["cpu"], values["memory"], values["disk"], values.get("gpu"), origins)
+    for kind, request in overlay(spec.job_params, party, "resources").items():
+        number = amount(request.value)
+        if kind in UNITS and number is not None and number > 0:
+            limits[kind] = number * UNITS[kind]
+            origins[kind] = request.origin
+    return Granted(**limits, origins=origins)
 
 
 def amount(value: Any) -> float | None:
-    """Read an amount; None for what is not a valid one, or more than any machine has."""
+    """Parse an amount; None if it is not a number, or more than any machine has."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if number < MOST else None
+    if number < MOST:
+        return number
+    return None
 
 
-# ---------------------------------------------------------------- who holds what
+# ---------------------------------------------------------------- the ledger
 
 
 class ClaimState(StrEnum):
@@ -287,10 +306,10 @@ class Claim:
     asked_at: datetime  # when it was last requested
     priority: int = 0  # the higher goes first
     scheduler: NodeId = ""
-    held_at: datetime | None = None  # since when it is held; None while it is not
-    reason: str = ""  # what it waits for; empty while it is held
+    held_at: datetime | None = None  # when it was granted; None unless it is held
+    reason: str = ""  # why it waits; empty while it is held
+    # of each further engine of its tasks, even if it is nothing
     further: Mapping[str, Amounts] = field(default_factory=dict)
-    """of each further engine that its tasks run at; that may be nothing"""
 
     @property
     def portions(self) -> Portions:
@@ -300,189 +319,198 @@ class Claim:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The node's pool. Every change makes a new one; what is left follows from the claims."""
+    """The node's pool. Every change makes a new one; the rest follows from the claims."""
 
-    total: Amounts  # of the main engine; likewise what is held, what remains and what is free
+    total: Amounts  # of the main engine, and the disk of all
     claims: Mapping[str, Claim] = field(default_factory=dict)
     ignored: int = 0  # releases that had nothing to release
     repaired: int = 0  # reservations of ended jobs that the reconciler released
     expired: int = 0  # reservations of jobs that their scheduling node never started
     node: NodeId = ""
+    # totals of the further engines, as far as they are known
     further: Mapping[str, Amounts] = field(default_factory=dict)
-    """the totals of the further engines, as far as they are known"""
+    # further engines that do not respond -> the error; nothing is reserved there until they do
     away: Mapping[str, str] = field(default_factory=dict)
-    """further engines that do not respond -> the message; nothing more is reserved of them until they do"""
+    # used by other programs than this node, by engine
     others: Portions = Portions()
-    """what others than this node use of its engines"""
 
     @property
     def holders(self) -> tuple[Claim, ...]:
-        """The claims that hold something."""
-        return tuple(c for c in self.claims.values() if c.state is ClaimState.HELD)
+        """The claims that hold resources."""
+        return tuple(claim for claim in self.claims.values() if claim.state is ClaimState.HELD)
 
     @property
     def held(self) -> Amounts:
-        """What they hold together at the main engine, and of the disk."""
+        """The reserved amounts of the main engine, and the reserved disk of all."""
         return self.held_at("")
 
     @property
     def remaining(self) -> Amounts:
-        """What is left at the main engine, and of the disk; below nothing where there is less than is held."""
+        """The rest of the main engine, and of the disk; negative if the node has shrunk below its reservations."""
         return self.total - self.held - self.others[""]
 
     @property
     def free(self) -> Amounts:
-        """What others may hold: where the node has become smaller than what is held, nothing of that."""
-        return _at_least_none(self.remaining)
+        """The amounts of the main engine, and of the disk, that can be reserved; never negative."""
+        return _not_negative(self.remaining)
 
     def held_at(self, engine: str) -> Amounts:
-        """Return what is held of an engine; "" is the main one."""
-        return total(c.portions[engine] for c in self.holders)
+        """Return the reserved amounts of an engine; "" is the main one."""
+        return total(claim.portions[engine] for claim in self.holders)
 
     @property
     def available(self) -> Portions:
-        """What others may hold of each engine that answers."""
-        left = {
-            engine: most - self.held_at(engine) - self.others[engine]
-            for engine, most in self.further.items()
-        }
-        there = {
-            engine: _at_least_none(amounts)
-            for engine, amounts in left.items()
-            if engine not in self.away
-        }
-        return Portions.of(self.free, there)
+        """The amounts that can be reserved, of each engine that responds."""
+        further = {}
+        for engine, capacity in self.further.items():
+            if engine not in self.away:
+                rest = capacity - self.held_at(engine) - self.others[engine]
+                further[engine] = _not_negative(rest)
+        return Portions.of(self.free, further)
 
     def with_claim(self, claim: Claim) -> "Ledger":
-        """Return a ledger with this claim in the place of the job's former one."""
+        """Return a ledger with this claim in place of the job's former one."""
         return replace(self, claims={**self.claims, claim.job_id: claim})
 
     def give_back(self, job_id: str) -> "Ledger":
-        """Release what a job has reserved. Without a reservation it is counted as ignored."""
+        """Release a job's reservation; without one, count the release as ignored."""
         claim = self.claims.get(job_id)
         if claim is None or claim.state is not ClaimState.HELD:
             return replace(self, ignored=self.ignored + 1)
-        return self.with_claim(
-            replace(
-                claim,
-                state=ClaimState.RETURNED,
-                held_at=None,
-                reason="",
-            )
-        )
+        claim = replace(claim, state=ClaimState.RETURNED, held_at=None, reason="")
+        return self.with_claim(claim)
 
     def without(self, job_id: str) -> "Ledger":
         """Remove a job that has ended, with its reservation; idempotent."""
         if job_id not in self.claims:
             return self
-        return replace(self, claims={k: c for k, c in self.claims.items() if k != job_id})
+        claims = dict(self.claims)
+        del claims[job_id]
+        return replace(self, claims=claims)
 
 
-def _at_least_none(amounts: Amounts) -> Amounts:
-    return Amounts(**{kind: max(amount, 0) for kind, amount in amounts})
-
-
-# What a job needs at a node, by the engines that its tasks run at, and how much of it the job is to hold.
+# ---------------------------------------------------------------- the demand of a job
 #
 # Each engine has cores, memory and GPUs of its own. The disk is the storage's, which all engines of a node share:
-# it is held with the main engine's part, wherever a task runs.
+# it is reserved with the main engine's part, wherever a task runs.
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a task of a job runs at the node, and whose."""
+class TaskPlacement:
+    """The engine of a task at the node."""
 
-    engine: str = ""
-    roles: Set[str] | None = None  # that the component has; None: every one
+    engine: str = ""  # the main one
+    roles: Set[str] | None = None  # roles of the component; None: all roles
+
+
+_MAIN_ENGINE = TaskPlacement()
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a job's tasks at one engine need."""
+class EngineDemand:
+    """The demand of a job's tasks at one engine."""
 
-    parties: Mapping[str, Amounts]  # party -> what one of its tasks may use
-    most: int  # no more of these tasks can ever run in parallel
+    parties: Mapping[str, Amounts]  # party -> limits of one of its tasks
+    max_parallel: int  # bound of its tasks that can ever run in parallel
     engine: str = ""
 
     @property
-    def one(self) -> Amounts:
-        """What one task needs at all parties of the node together."""
+    def per_task(self) -> Amounts:
+        """The amounts of one task, at all parties of the node together."""
         return total(self.parties.values())
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a job needs at one node."""
+    """The demand of a job at one node."""
 
-    parts: tuple[Part, ...]
-    width: int  # tasks of the job that may want to run in parallel
+    parts: tuple[EngineDemand, ...]
+    width: int  # tasks of the job that should be able to run in parallel
 
     def __bool__(self) -> bool:
-        return any(part.one for part in self.parts)
+        return any(part.per_task for part in self.parts)
 
 
 def demand(
     spec: JobSpec,
     node: NodeId,
     defaults: Defaults,
-    seats: Mapping[str, Seat] | None = None,
+    placements: Mapping[str, TaskPlacement] | None = None,
 ) -> Demand:
-    """Return what a job needs at a node, all roles there counted together. ``seats``: task -> where it runs.
+    """Return the demand of a job at a node, all roles there together; ``placements`` are by task.
 
-    Where tasks run at several engines, a party counts at those at which it has a role in any task.
-    The width is what the flow allows by its levels, or what the job bounds it to: independent tasks overlap by
-    default, and a job holds enough for that.
+    If tasks run at several engines, a party counts at each engine at which it has a role in any task.
+    The width follows from the flow's levels, unless the job bounds it: independent tasks run in parallel by
+    default, and a job reserves enough for that.
     """
-    places = seats or {}
-    parties = {p: granted(spec, p, defaults).amounts for p in spec.parties_at(node)}
-    by_engine: dict[str, list[str]] = {}
-    for name in (task.name for task in spec.dag.nodes):
-        by_engine.setdefault(places.get(name, Seat()).engine, []).append(name)
+    placed: dict[str, TaskPlacement] = {}
+    for task in spec.dag.nodes:
+        placed[task.name] = (placements or {}).get(task.name, _MAIN_ENGINE)
+    engines = dict.fromkeys(placement.engine for placement in placed.values())
+    limits = {party: granted(spec, party, defaults).amounts for party in spec.parties_at(node)}
     parts = []
-    for engine, names in by_engine.items():
-        roles = [places.get(name, Seat()).roles for name in names]
-        everybody = len(by_engine) == 1 or None in roles
-        here = {
-            p.label: a
-            for p, a in parties.items()
-            if everybody or any(p.role in r for r in roles if r)
-        }
-        most = len(names) if len(by_engine) == 1 else breadth(spec.dag, set(names))
-        parts.append(Part(here, most, engine))
-    return Demand(
-        tuple(parts),
-        min(widest_level(spec.dag), spec.settings.task_parallelism or len(spec.dag.nodes) or 1),
-    )
+    for engine in engines:
+        tasks = {name for name, placement in placed.items() if placement.engine == engine}
+        if len(engines) == 1:
+            parties = list(limits)
+            max_parallel = len(spec.dag.nodes)
+        else:
+            parties = _parties_in(limits, [placed[name] for name in tasks])
+            max_parallel = breadth(spec.dag, tasks)
+        by_label = {party.label: limits[party] for party in parties}
+        parts.append(EngineDemand(by_label, max_parallel, engine))
+    bound = spec.settings.task_parallelism or len(spec.dag.nodes) or 1
+    return Demand(tuple(parts), min(widest_level(spec.dag), bound))
+
+
+def _parties_in(parties: Iterable[Party], placements: Iterable[TaskPlacement]) -> list[Party]:
+    """Return the parties with a role in any of these tasks."""
+    roles: set[str] = set()
+    for placement in placements:
+        if placement.roles is None:
+            return list(parties)
+        roles |= placement.roles
+    return [party for party in parties if party.role in roles]
 
 
 def widest_level(dag: Dag) -> int:
-    """The largest number of tasks that are equally far from the flow's beginning and may run in parallel."""
+    """Return the largest number of tasks at the same distance from the flow's start, which may run in parallel."""
     levels: dict[str, int] = {}
-    counts: Counter[int] = Counter()
     for name in order(dag):
-        levels[name] = max((levels[up] + 1 for up in dag[name].upstream if up in levels), default=0)
-        counts[levels[name]] += 1
-    return max(counts.values(), default=1)
+        upstream = [levels[task] for task in dag[name].upstream if task in levels]
+        levels[name] = max(upstream, default=-1) + 1
+    return max(Counter(levels.values()).values(), default=1)
 
 
 def breadth(dag: Dag, names: Set[str]) -> int:
-    """Return a number of which no more of these tasks can ever run in parallel: of chains that they all belong to.
+    """Return an upper bound of how many of these tasks can run in parallel.
 
-    It may be more than the least such number, which is costly to find.
+    It is the size of a cover of the tasks by chains, found greedily: of the tasks of one chain only one can run at
+    a time. The smallest cover would give the least bound, but is costly to find.
     """
-    above: dict[str, int] = {}
-    ends, found = 0, 0
-    for i, name in enumerate(order(dag)):
-        before = 0
-        for up in dag[name].upstream & above.keys():
-            before |= above[up]
-        above[name] = before | 1 << i
-        if name in names:
-            continued = before & ends
-            ends ^= continued & -continued  # the lowest bit of them, none for none
-            ends |= 1 << i
-            found += not continued
-    return found
+    ancestors: dict[
+        str, int
+    ] = {}  # task -> bit set of it and everything upstream, by the flow's order
+    chain_ends = 0  # bit set of the last task of each chain
+    chains = 0
+    for number, name in enumerate(order(dag)):
+        upstream = 0
+        for task in dag[name].upstream & ancestors.keys():
+            upstream |= ancestors[task]
+        own_bit = 1 << number
+        ancestors[name] = upstream | own_bit
+        if name not in names:
+            continue
+        continued = upstream & chain_ends
+        if continued:
+            chain_ends ^= continued & -continued  # the lowest bit: this task continues that chain
+        else:
+            chains += 1
+        chain_ends |= own_bit
+    return chains
+
+
+# ---------------------------------------------------------------- the capacity of a node
 
 
 @dataclass(frozen=True)
@@ -491,9 +519,9 @@ class EngineCapacity:
 
     total: Amounts | None  # None: it has not responded yet, so it is not known
     cores: float = 0.0  # of its machine: no container can have more
-    away: str = ""  # why nothing can be reserved of it now, since when; empty while it responds
+    away: str = ""  # why it does not respond, and since when; empty while it responds
     cause: str = ""  # the cause of its silence, for this node only
-    others: Amounts = _NOTHING  # what others than this node use of the total
+    others: Amounts = _NOTHING  # used by other programs than this node
 
 
 @dataclass(frozen=True)
@@ -503,120 +531,175 @@ class NodeCapacity:
     node: NodeId
     total: Amounts  # of the main engine, and the disk of all
     cores: float  # of the main engine: no container can have more
-    share: float = 1.0  # of the total, what one job may hold
+    share: float = 1.0  # of the total, for one job at most
     defaults: Defaults = field(default_factory=Defaults)
-    further: Mapping[str, EngineCapacity] = field(
-        default_factory=dict
-    )  # the further engines by their names
-    engine: str = "main"  # what the main engine is called where there are several
-    others: Amounts = _NOTHING  # what others than this node use of the main engine
+    further: Mapping[str, EngineCapacity] = field(default_factory=dict)  # by the engines' names
+    engine: str = "main"  # name of the main engine if there are several
+    others: Amounts = _NOTHING  # used by other programs at the main engine
 
     def of(self, engine: str) -> EngineCapacity:
-        """Return what an engine has, with the disk that it shares with the others."""
+        """Return the capacity of an engine, with the disk that all engines share."""
         if not engine:
             return EngineCapacity(self.total, self.cores, others=self.others)
-        found = self.further.get(engine, EngineCapacity(None))
-        return replace(found, total=found.total and replace(found.total, disk=self.total.disk))
+        capacity = self.further.get(engine, EngineCapacity(None))
+        if capacity.total is None:
+            return capacity
+        return replace(capacity, total=replace(capacity.total, disk=self.total.disk))
 
     def named(self, engine: str) -> str:
-        """Return what a refusal calls an engine of this node."""
-        return f"engine {engine} of node {self.node}" if engine else f"node {self.node}"
+        """Return the name of an engine of this node for refusals."""
+        if engine:
+            return f"engine {engine} of node {self.node}"
+        return f"node {self.node}"
 
 
 class Never(Exception):
-    """What the job needs can never be reserved here; the text has the numbers."""
+    """The demand of a job can never be reserved at this node; the text has the numbers."""
 
 
-def pool(needed: Demand, means: NodeCapacity) -> Pool | None:
-    """Return what the job is to hold at the node; None where it needs nothing that is counted.
+def pool(needed: Demand, node: NodeCapacity) -> Pool | None:
+    """Return the amounts that the job has to reserve at the node; None if it needs nothing that is counted.
 
-    A further engine at which tasks run is counted, even if they need nothing of it: the job waits for its answer.
-    What is held is enough for all tasks that the flow lets run in parallel, or for fewer where an engine, or a
-    job's share of it, is too small, or others use much of it: for as many as are under way, whichever they are.
-    Raises `Never` where one is too small for one task; what an engine has that never answered is not judged.
+    A further engine is listed even if its tasks need nothing of it: the job waits until it responds.
+    The amounts suffice for all tasks that the flow lets run in parallel. They suffice for fewer, whichever these
+    are, if an engine or the job's share of it is too small, or other programs use much of it.
+    Raises `Never` if an engine is too small for one task; an engine that has never responded is not judged.
     """
     if not needed:
-        further = {part.engine: Amounts() for part in needed.parts if part.engine}
-        return (
-            Pool(Amounts(), sum(part.most for part in needed.parts), further) if further else None
-        )
-    if never := [line for part in needed.parts for line in _never(part, means)]:
-        raise Never("; ".join(never))
-    at_once = min(
-        [needed.width, *(bound for part in needed.parts for bound in _bounds(part, means))]
-    )
-    held = {part.engine: part.one * min(at_once, part.most) for part in needed.parts}
-    disk = min(total(held.values()).disk, max(part.one.disk for part in needed.parts) * at_once)
-    further = {engine: replace(amounts, disk=0) for engine, amounts in held.items() if engine}
-    return Pool(replace(held.get("", Amounts()), disk=disk), at_once, further)
+        return _empty_pool(needed)
+    obstacles: list[str] = []
+    for part in needed.parts:
+        obstacles += _obstacles(part, node)
+    if obstacles:
+        raise Never("; ".join(obstacles))
+    tasks_at_once = needed.width
+    for part in needed.parts:
+        tasks_at_once = min([tasks_at_once, *_bounds(part, node)])
+    return _pool_for(needed, tasks_at_once)
 
 
-def nothing_at(engines: Iterable[str], means: NodeCapacity) -> str:
-    """Say which of these engines, or else the main one, has no cpu or memory for any container; empty for none."""
-    for engine in [*dict.fromkeys(engines)] or [""]:
-        total = means.of(engine).total
-        if total is not None and min(total.cpu, total.memory) <= 0:
-            has = total.text(["cpu", "memory"])
-            why = "the ResourceQuota of its namespace allows no run, or no machine takes one"
-            return f"{means.named(engine)} has {has}: {why}"
-    return ""
+def _empty_pool(needed: Demand) -> Pool | None:
+    further = {part.engine: _NOTHING for part in needed.parts if part.engine}
+    if not further:
+        return None
+    return Pool(_NOTHING, sum(part.max_parallel for part in needed.parts), further)
 
 
-def outgrown(held: Pool, means: NodeCapacity) -> str:
-    """Say of which further engine a job is to hold more than it has: it had more at creation, or was not known.
-
-    One that was taken out of the settings meanwhile has nothing, and never will: no job waits for it.
-    """
-    for engine, needed in held.further.items():
-        if engine not in means.further:
-            return (
-                f"needs {needed.text()} of engine {engine}, which node {means.node} has no longer"
-            )
-        capacity = means.of(engine)
-        if (
-            capacity.total is not None
-            and not capacity.away
-            and (lacks := needed.lacking(capacity.total))
-        ):
-            return f"needs {needed.text(lacks)}, {means.named(engine)} has {capacity.total.text(lacks)}"
-    return ""
+def _pool_for(needed: Demand, tasks_at_once: int) -> Pool:
+    main = _NOTHING
+    further = {}
+    disk = 0
+    largest_disk = 0
+    for part in needed.parts:
+        amounts = part.per_task * min(tasks_at_once, part.max_parallel)
+        disk += amounts.disk
+        largest_disk = max(largest_disk, part.per_task.disk)
+        if part.engine:
+            further[part.engine] = replace(amounts, disk=0)
+        else:
+            main = amounts
+    disk = min(disk, largest_disk * tasks_at_once)
+    return Pool(replace(main, disk=disk), tasks_at_once, further)
 
 
-def _bounds(part: Part, means: NodeCapacity) -> Iterator[int]:
-    """Yield how many tasks may be under way so that those of this part always fit."""
-    capacity = means.of(part.engine)
-    most = (capacity.total or means.total).scaled(means.share)
-    disk = Amounts(disk=part.one.disk).times_in(most)
-    if disk is not None:  # which the tasks of every part need
+def _bounds(part: EngineDemand, node: NodeCapacity) -> Iterator[int]:
+    """Yield numbers of parallel tasks with which the tasks of this part always fit."""
+    capacity = node.of(part.engine)
+    for_one_job = (capacity.total or node.total).scaled(node.share)
+    disk = Amounts(disk=part.per_task.disk).times_in(for_one_job)
+    if disk is not None:  # the tasks of all parts share the disk
         yield disk
-    one = replace(part.one, disk=0)
-    times = one.times_in(most)
+    per_task = replace(part.per_task, disk=0)
+    times = per_task.times_in(for_one_job)
     if capacity.total is None or times is None:
         return
-    beside_others = one.times_in(capacity.total - capacity.others)
-    times = min(times, beside_others or 1)  # one alone waits until they use less
-    if times < part.most:
+    now = per_task.times_in(capacity.total - capacity.others)
+    times = min(times, now or 1)  # a single task waits until other programs use less
+    if times < part.max_parallel:
         yield times
 
 
-def _never(part: Part, means: NodeCapacity) -> Iterator[str]:
-    capacity = means.of(part.engine)
-    where = means.named(part.engine)
-    too_wide = {
-        label: amounts
-        for label, amounts in part.parties.items()
-        if capacity.total is not None and amounts.cpu > Amounts.of(cpu=capacity.cores).cpu
-    }
-    engine = where if part.engine else f"the engine of {where}"
-    for label, amounts in too_wide.items():
-        yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {capacity.cores:g}"
-    one = part.one if capacity.total is not None else Amounts(disk=part.one.disk)
-    has = capacity.total if capacity.total is not None else means.total
-    most = has.scaled(means.share)
-    lacks = one.lacking(most)
-    if not lacks or too_wide:
+# ---------------------------------------------------------------- refusals
+
+
+def _obstacles(part: EngineDemand, node: NodeCapacity) -> Iterator[str]:
+    """Yield why not even one task of this part fits."""
+    capacity = node.of(part.engine)
+    if capacity.total is not None:
+        too_wide = list(_too_wide(part, capacity.cores, node.named(part.engine)))
+        yield from too_wide
+        if not too_wide:
+            yield from _too_large(part, part.per_task, capacity.total, node)
         return
-    each = "; ".join(f"{label} {a.text(lacks)}" for label, a in part.parties.items() if a)
-    parties = f" ({each})" if len(part.parties) > 1 else f" ({', '.join(part.parties)})"
-    text = f"one task at a time needs {one.text(lacks)}{parties}, {where} has {has.text(lacks)}"
-    yield text if one.lacking(has) else f"{text}, of which one job may hold {most.text(lacks)}"
+    disk = Amounts(disk=part.per_task.disk)
+    yield from _too_large(part, disk, node.total, node)
+
+
+def _too_wide(
+    part: EngineDemand,
+    cores: float,
+    place: str,
+) -> Iterator[str]:
+    """Yield each party whose tasks need more cores than the engine's machine has."""
+    engine = place if part.engine else f"the engine of {place}"
+    for label, amounts in part.parties.items():
+        if amounts.cpu > Amounts.of(cpu=cores).cpu:
+            yield f"{label} asks for {amounts.text(['cpu'])}, {engine} has {cores:g}"
+
+
+def _too_large(
+    part: EngineDemand,
+    per_task: Amounts,
+    has: Amounts,
+    node: NodeCapacity,
+) -> Iterator[str]:
+    """Yield a refusal if the share of the capacity for one job is less than one task needs."""
+    for_one_job = has.scaled(node.share)
+    kinds = per_task.lacking(for_one_job)
+    if not kinds:
+        return
+    parties = f" ({', '.join(part.parties)})"
+    if len(part.parties) > 1:
+        amounts = [f"{label} {a.text(kinds)}" for label, a in part.parties.items() if a]
+        parties = f" ({'; '.join(amounts)})"
+    where = node.named(part.engine)
+    text = (
+        f"one task at a time needs {per_task.text(kinds)}{parties}, {where} has {has.text(kinds)}"
+    )
+    if per_task.lacking(has):
+        yield text
+    else:
+        yield f"{text}, of which one job may hold {for_one_job.text(kinds)}"
+
+
+def nothing_at(engines: Iterable[str], node: NodeCapacity) -> str:
+    """Return a refusal if one of these engines (by default the main one) has no cpu or memory at all.
+
+    Empty if all have some.
+    """
+    for engine in list(dict.fromkeys(engines)) or [""]:
+        capacity = node.of(engine).total
+        if capacity is not None and min(capacity.cpu, capacity.memory) <= 0:
+            has = capacity.text(["cpu", "memory"])
+            why = "the ResourceQuota of its namespace allows no run, or no machine takes one"
+            return f"{node.named(engine)} has {has}: {why}"
+    return ""
+
+
+def outgrown(pool: Pool, node: NodeCapacity) -> str:
+    """Return a refusal if a further engine is now too small for a job's pool; empty if none is.
+
+    The engine had more when the job was created, or was not known. An engine that was removed from the settings
+    has nothing and never will, so no job waits for it.
+    """
+    for engine, needed in pool.further.items():
+        if engine not in node.further:
+            return f"needs {needed.text()} of engine {engine}, which node {node.node} has no longer"
+        capacity = node.of(engine)
+        if capacity.total is None or capacity.away:
+            continue
+        kinds = needed.lacking(capacity.total)
+        if kinds:
+            has = capacity.total.text(kinds)
+            return f"needs {needed.text(kinds)}, {node.named(engine)} has {has}"
+    return ""

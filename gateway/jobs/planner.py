@@ -17,7 +17,7 @@ from gateway.data.registration import CSV
 from gateway.domain import models, rerun, resources, validation
 from gateway.domain.dag import DagNode, once_per_component
 from gateway.domain.problems import Problem
-from gateway.domain.resources import Defaults, Granted, Seat
+from gateway.domain.resources import Defaults, Granted, TaskPlacement
 from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.spec import JobSpec, effective
 from gateway.errors import Conflict, GatewayError, Invalid, Refused, StorageFailed
@@ -121,13 +121,13 @@ class TaskPlanner:
             spec, _without_repetitions(problems), _without_repetitions(warnings)
         )
 
-    def seats(self, spec: JobSpec) -> Mapping[str, Seat]:
+    def seats(self, spec: JobSpec) -> Mapping[str, TaskPlacement]:
         """Return the engine and the roles of each task here; unregistered components are left out."""
 
-        def seat(node: DagNode) -> Seat | None:
+        def seat(node: DagNode) -> TaskPlacement | None:
             with suppress(Refused):
                 provider, component = self._find(node)
-                return Seat(self._engines[provider.place], frozenset(component.roles))
+                return TaskPlacement(self._engines[provider.place], frozenset(component.roles))
             return None
 
         cached_seat = once_per_component(seat)

@@ -34,7 +34,7 @@ _RELEASE_GRACE = timedelta(seconds=30)  # for an ended job to release its reserv
 LedgerChange = Callable[[Ledger, str | None], Ledger]  # from a ledger and the status of the job
 
 
-def _no_seats(spec: JobSpec) -> Mapping[str, resources.Seat]:
+def _no_seats(spec: JobSpec) -> Mapping[str, resources.TaskPlacement]:
     """Let every task of a job run at the main engine."""
     return {}
 
@@ -70,7 +70,7 @@ class Resources:
         clock: Clock,
         freed: Callable[[list[str]], None],
         rules: resource_queue.QueueRules = resource_queue.QueueRules(),
-        seats: Callable[[JobSpec], Mapping[str, resources.Seat]] = _no_seats,
+        seats: Callable[[JobSpec], Mapping[str, resources.TaskPlacement]] = _no_seats,
     ) -> None:
         """``freed`` is called with the waiting jobs for which there is enough now.
 

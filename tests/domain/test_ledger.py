@@ -17,8 +17,8 @@ from gateway.domain.resources import (
     ClaimState,
     Demand,
     EngineCapacity,
+    EngineDemand,
     Ledger,
-    Part,
     Portions,
     total,
 )
@@ -377,7 +377,7 @@ class Node:
         self.made += 1
         choose = self.random.choice
         parts = [
-            Part(
+            EngineDemand(
                 {
                     "guest.0": Amounts.of(
                         *(choose((0.5, 1, 4, 8)), choose((0, 1, 10)) * GIB, choose((0, 9)) * GIB),
@@ -458,9 +458,9 @@ class Node:
     ) -> Run:
         part = self.random.choice(self.demands[local.id].parts)
         share = {
-            "cpu": part.one.cpu / 1000,
-            "memory": float(part.one.memory),
-            "disk": float(part.one.disk),
+            "cpu": part.per_task.cpu / 1000,
+            "memory": float(part.per_task.memory),
+            "disk": float(part.per_task.disk),
         }
         name = f"{local.id}-{task}-{attempt}"
         return a_run(

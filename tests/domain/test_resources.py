@@ -18,7 +18,7 @@ from gateway.domain.resources import (
     NodeCapacity,
     Pool,
     Portions,
-    Seat,
+    TaskPlacement,
 )
 from gateway.domain.run import Exit, LocalJob, Run
 from gateway.domain.spec import Failure, JobSpec, Party
@@ -63,7 +63,10 @@ def held(
     **engines: str,
 ) -> Pool | str | None:
     """Return what the job is to hold, or why it never can; ``engines``: task -> engine."""
-    seats = {task: Seat(engine, frozenset({"guest", "host"})) for task, engine in engines.items()}
+    seats = {
+        task: TaskPlacement(engine, frozenset({"guest", "host"}))
+        for task, engine in engines.items()
+    }
     try:
         return resources.pool(resources.demand(spec, has.node, has.defaults, seats), has)
     except Never as never:
@@ -263,7 +266,10 @@ def test_a_party_counts_at_the_engines_where_it_has_a_role_in_a_task():
     spec = asking(
         "a -> b", {"guest": ("n1",), "arbiter": ("n1",)}, guest={"cpu": 3}, arbiter={"cpu": 3}
     )
-    seats = {"a": Seat("", frozenset({"guest"})), "b": Seat(FAR, frozenset({"guest", "arbiter"}))}
+    seats = {
+        "a": TaskPlacement("", frozenset({"guest"})),
+        "b": TaskPlacement(FAR, frozenset({"guest", "arbiter"})),
+    }
     found = resources.pool(resources.demand(spec, "n1", Defaults(), seats), TWO)
     assert found == Pool(Amounts.of(3), 1, {FAR: Amounts.of(6)})
 
