@@ -1,7 +1,7 @@
-"""What nodes apply for (the standard's management layer): contracts, and the use of what another one owns.
+"""Applications of nodes (the standard's management layer): for contracts, and for use of another node's resources.
 
-Every kind goes the same way: a node applies, the owner approves or rejects, either terminates; the node that has
-applied asks for the state where the answer does not come. Times and counts end a permission by themselves.
+Every kind takes the same path: a node applies, the owner approves or rejects, either terminates. The applicant asks
+for the state if no response arrives. Times and counts end a permission by themselves.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,19 @@ from gateway.domain.approval import AuditStatus
 from gateway.domain.spec import NodeId
 from gateway.domain.states import IllegalMove
 
-APPLIED, APPROVED, REJECTED, TERMINATED = AuditStatus
-_PAUSE, _LONGEST_PAUSE = timedelta(seconds=15), timedelta(hours=1)
-"""longer than a call takes"""
+APPLIED = AuditStatus.APPLIED
+APPROVED = AuditStatus.APPROVED
+REJECTED = AuditStatus.REJECTED
+TERMINATED = AuditStatus.TERMINATED
+
+# Pauses between calls to the partner; both are longer than a call takes.
+_FIRST_PAUSE = timedelta(seconds=15)
+_LONGEST_PAUSE = timedelta(hours=1)
+_MAX_DOUBLINGS = 20
 
 
 class Kind(StrEnum):
-    """What is applied for."""
+    """The subject of an application."""
 
     CONTRACT = "contract"
     DATASET = "dataset"
@@ -30,7 +36,7 @@ class Kind(StrEnum):
 
 
 class Side(StrEnum):
-    """Who applied."""
+    """The applicant."""
 
     MINE = "mine"
     THEIRS = "theirs"
@@ -46,53 +52,42 @@ MOVES: Mapping[AuditStatus, frozenset[AuditStatus]] = {
 
 @dataclass(frozen=True)
 class Application:
-    """One application, as each of the two nodes keeps it."""
+    """One application, as each of the two nodes records it."""
 
     kind: Kind
-    id: str
-    """of a contract minted by the owner, else by who applies"""
+    id: str  # of a contract minted by the owner, else by the applicant
     partner: NodeId
     side: Side
-    subject: str
-    """id of the dataset, project, flow or model; of a contract the partner's own"""
-    request: Mapping[str, Any]
-    """as it was sent"""
+    subject: str  # id of the dataset, project, flow or model; of a contract the partner's id
+    request: Mapping[str, Any]  # as it was sent
     at: datetime
     status: AuditStatus = APPLIED
-    by: str = ""
-    """who moved it last"""
+    by: str = ""  # who changed the status last
     reason: str = ""
     changed_at: datetime | None = None
     expires_at: datetime | None = None
-    most_jobs: int | None = None
-    """jobs that may use it; None: any number"""
-    token: str = ""
-    """the permit: for as long as it is used, or at the owner until the partner has it"""
-    digest: str = ""
-    """of the permit that this node checks"""
+    most_jobs: int | None = None  # jobs that may use it; None: any number
+    token: str = (
+        ""  # the permit: for as long as it is used, or at the owner until the partner has it
+    )
+    digest: str = ""  # of the permit that this node checks
+    # received, or sent, with an approval: the permit or the owner's credentials
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """what came, or goes, with an approval: the permit or the owner's credentials"""
-    notice: str = ""
-    """what the partner has still to hear: confirm, terminate"""
-    due_at: datetime | None = None
-    """when it is notified, or queried, next"""
+    notice: str = ""  # undelivered message to the partner: confirm, terminate
+    due_at: datetime | None = None  # next notification or query
     tries: int = 0
-    trouble: str = ""
-    """why it could not be delivered"""
-    url: str = ""
-    """where the partner is reached; of contracts only, before there is a route"""
-    level: int = 1
-    """of this node's permit, as its owner has it"""
+    trouble: str = ""  # why the notice could not be delivered
+    url: str = ""  # the partner's address; of contracts only, before there is a route
+    level: int = 1  # of this node's permit, in the owner's record
+    # of the route that a contract writes: whether the partner's requests must be signed
     signing: str = "required"
-    """of the route that a contract writes: whether the partner's requests must be signed"""
+    # Public keys that prove the partner's messages about a contract. Of an application for one: the signer's key.
     keys: tuple[str, ...] = ()
-    """public keys that prove the partner's messages about a contract; of its application: who signed it"""
     number: int = 0
-    jobs: int = 0
-    """how many have used it"""
+    jobs: int = 0  # number of jobs that have used it
 
     def holds(self, now: datetime) -> bool:
-        """Tell whether it is approved and has not expired."""
+        """Whether it is approved and has not expired."""
         return self.status is APPROVED and (self.expires_at is None or now < self.expires_at)
 
 
@@ -109,35 +104,39 @@ def applied(
     url: str = "",
     signing: str = "required",
 ) -> Application:
-    """Return a new application; this node asks what became of its own."""
-    due = now + _PAUSE if side is Side.MINE else None
-    found = Application(
-        kind, id_, partner, side, subject, request, now, expires_at=expires_at, due_at=due
-    )
-    by = partner if side is Side.THEIRS else ""
-    return replace(
-        found,
+    """Return a new application; for its own, this node asks the partner about the state later."""
+    application = Application(
+        kind,
+        id_,
+        partner,
+        side,
+        subject,
+        request,
+        now,
+        expires_at=expires_at,
         most_jobs=most_jobs,
         url=url,
         signing=signing,
-        by=by,
     )
+    if side is Side.THEIRS:
+        return replace(application, by=partner)
+    return replace(application, due_at=now + _FIRST_PAUSE)
 
 
-def again(known: Application, new: Application) -> Application:
-    """Return what is kept where a partner applies under an id that is known. Raises `IllegalMove`.
+def again(existing: Application, new: Application) -> Application:
+    """Return the record after a partner applied again under an id. Raises `IllegalMove`.
 
-    The same once more changes nothing; what was rejected may be applied for again, with other content too.
+    The same application changes nothing; a rejected one may be repeated, even with other content.
     """
-    if known.status is REJECTED:
-        return replace(new, number=known.number)
-    if known.request != new.request or known.status is TERMINATED:
-        raise IllegalMove(f"{known.status} -> {APPLIED}")
-    return known
+    if existing.status is REJECTED:
+        return replace(new, number=existing.number)
+    if existing.request != new.request or existing.status is TERMINATED:
+        raise IllegalMove(f"{existing.status} -> {APPLIED}")
+    return existing
 
 
 def decided(
-    known: Application,
+    application: Application,
     approve: bool,
     by: str,
     reason: str,
@@ -145,108 +144,111 @@ def decided(
     token: str = "",
     digest: str = "",
 ) -> Application:
-    """Return a partner's application as a person here decided on it. Raises `IllegalMove`."""
-    if known.side is not Side.THEIRS:
-        raise IllegalMove(f"{known.partner} decides")
-    found = _moved(known, APPROVED if approve else REJECTED, by, reason, now)
-    found = replace(found, notice="confirm", due_at=now)
-    return replace(found, token=token, digest=digest) if approve else found
+    """Return a partner's application after the decision of a person at this node. Raises `IllegalMove`."""
+    if application.side is not Side.THEIRS:
+        raise IllegalMove(f"{application.partner} decides")
+    if approve:
+        application = _move(application, APPROVED, by, reason, now)
+        application = replace(application, token=token, digest=digest)
+    else:
+        application = _move(application, REJECTED, by, reason, now)
+    return replace(application, notice="confirm", due_at=now)
 
 
 def confirmed(
-    known: Application,
+    application: Application,
     status: AuditStatus,
     now: datetime,
     reason: str = "",
     **granted: Any,
 ) -> Application:
-    """Return an application of this node with the partner's answer; ``granted``: fields. Raises `IllegalMove`.
+    """Return this node's application after the partner's response. Raises `IllegalMove`.
 
-    An answer that comes again, as its response was lost, changes only what it grants, and of a contract nothing:
-    its route was written by the first one.
+    ``granted`` are fields of the application. A repeated response changes only these, and of a contract nothing:
+    the first response wrote its route.
     """
-    if known.side is not Side.MINE:
-        raise IllegalMove(f"{known.partner} has applied")
-    if status is known.status:
-        return known if known.kind is Kind.CONTRACT else replace(known, **granted)
-    return replace(_moved(known, status, known.partner, reason, now), due_at=None, **granted)
+    if application.side is not Side.MINE:
+        raise IllegalMove(f"{application.partner} has applied")
+    if status is not application.status:
+        application = _move(application, status, application.partner, reason, now)
+        return replace(application, due_at=None, **granted)
+    if application.kind is Kind.CONTRACT:
+        return application
+    return replace(application, **granted)
 
 
 def terminated(
-    known: Application,
+    application: Application,
     by: str,
     reason: str,
     now: datetime,
     tell: bool,
 ) -> Application:
-    """Return an application that either ends; what was rejected stays so. ``tell``: the partner has to know."""
-    if not MOVES[known.status] & {TERMINATED}:
-        return known
-    due = now if tell else None
-    found = _moved(known, TERMINATED, by, reason, now)
-    return replace(
-        found,
-        notice="terminate" if tell else "",
-        due_at=due,
-        token="",
-    )
+    """Return an application after either node has ended it; a rejected one stays so.
+
+    ``tell``: the partner has to be notified.
+    """
+    if TERMINATED not in MOVES[application.status]:
+        return application
+    application = _move(application, TERMINATED, by, reason, now)
+    application = replace(application, due_at=None, token="")
+    if not tell:
+        return application
+    return replace(application, notice="terminate", due_at=now)
 
 
-def expired(known: Application, now: datetime) -> Application:
-    """Return an application as it is now: both sides know when it ends."""
-    over = known.status is APPROVED and not known.holds(now)
-    return terminated(known, "", "expired", now, tell=False) if over else known
+def expired(application: Application, now: datetime) -> Application:
+    """Return an application in its state at a time; the partner is not notified, as it knows the end, too."""
+    if application.status is not APPROVED or application.holds(now):
+        return application
+    return terminated(application, "", "expired", now, tell=False)
 
 
-def delivered(known: Application) -> Application:
-    """Return an application whose partner has taken a notice; the owner forgets the permit."""
-    token = known.token if known.side is Side.MINE else ""
-    return replace(
-        known,
-        notice="",
-        due_at=None,
-        tries=0,
-        trouble="",
-        token=token,
-    )
+def delivered(application: Application) -> Application:
+    """Return an application whose partner has accepted a notice; the owner forgets the permit."""
+    application = replace(application, notice="", due_at=None, tries=0, trouble="")
+    if application.side is Side.MINE:
+        return application
+    return replace(application, token="")
 
 
 def later(
-    known: Application,
+    application: Application,
     now: datetime,
     trouble: str = "",
 ) -> Application:
-    """Return an application whose partner is called again after a pause that grows."""
-    pause = min(_PAUSE * 2 ** min(known.tries, 20), _LONGEST_PAUSE)
+    """Return an application whose partner is called again after a pause, which doubles with each try."""
+    pause = _FIRST_PAUSE * 2 ** min(application.tries, _MAX_DOUBLINGS)
     return replace(
-        known,
-        tries=known.tries + 1,
-        due_at=now + pause,
+        application,
+        tries=application.tries + 1,
+        due_at=now + min(pause, _LONGEST_PAUSE),
         trouble=trouble,
     )
 
 
-def next_due(known: Application) -> datetime | None:
-    """Return when something is to be done about an application."""
-    waits = known.notice or (known.side is Side.MINE and known.status is APPLIED)
-    times = (
-        known.due_at if waits else None,
-        known.expires_at if known.status is APPROVED else None,
-    )
-    return min((at for at in times if at is not None), default=None)
+def next_due(application: Application) -> datetime | None:
+    """Return the time of the next action on an application: a call to the partner, or its expiry."""
+    times = []
+    awaits_decision = application.side is Side.MINE and application.status is APPLIED
+    if application.due_at is not None and (application.notice or awaits_decision):
+        times.append(application.due_at)
+    if application.expires_at is not None and application.status is APPROVED:
+        times.append(application.expires_at)
+    return min(times, default=None)
 
 
-def _moved(
-    known: Application,
+def _move(
+    application: Application,
     status: AuditStatus,
     by: str,
     reason: str,
     now: datetime,
 ) -> Application:
-    if status not in MOVES[known.status]:
-        raise IllegalMove(f"{known.status} -> {status}")
+    if status not in MOVES[application.status]:
+        raise IllegalMove(f"{application.status} -> {status}")
     return replace(
-        known,
+        application,
         status=status,
         by=by,
         reason=reason,

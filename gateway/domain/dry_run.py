@@ -1,4 +1,4 @@
-"""The report of a dry run: what each node of a job says before anything is created. Values only."""
+"""The report of a dry run: the checks of a job at each of its nodes before anything is created. Values only."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,16 @@ from gateway.domain.spec import NodeId
 
 
 class Standing(StrEnum):
-    """What was found of one thing that a job needs."""
+    """The result of one check."""
 
     OK = "ok"
     WARNING = "warning"  # unusual, and perhaps not meant; the job runs all the same
-    WAITS = "waits"  # nothing is wrong, but it has to wait first, such as for an approval
+    WAITS = "waits"  # no problem, but the job has to wait first, such as for an approval
     PROBLEM = "problem"
     UNKNOWN = "unknown"  # the node does not report it, or cannot
 
 
+# In the order of a report; ``reported`` covers all checks of a node that reports nothing.
 CHECKS = (
     "job",
     "route",
@@ -38,27 +39,25 @@ CHECKS = (
     "routes",
     "reported",
 )
-"""What is checked, in the order of a report; ``reported`` stands for all of a node that reports nothing."""
 
-REPORTED_WARNINGS = 50
-"""of each check"""
+REPORTED_WARNINGS = 50  # of each check
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was checked."""
+    """One check of a job."""
 
     check: str  # one of `CHECKS`
     standing: Standing
     found: str = ""
     cause: str = ""  # why it is not ok
     remedy: str = ""
-    about: str = ""  # the task, party or dataset, where there are several
+    about: str = ""  # the task, party or dataset, if there are several
 
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What would happen at one node."""
+    """The checks at one node."""
 
     node: NodeId
     parties: tuple[str, ...]
@@ -67,17 +66,17 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What would happen at all nodes."""
+    """The checks at all nodes."""
 
     nodes: tuple[NodePlan, ...]
 
     @property
     def good(self) -> bool:
-        """Whether nothing is known to stand in the way."""
+        """Whether no problem is known."""
         return not self.count(Standing.PROBLEM)
 
     def count(self, standing: Standing) -> int:
-        """Return how many things stand so, at all nodes together."""
+        """Return the number of checks with this result, at all nodes together."""
         return sum(item.standing is standing for node in self.nodes for item in node.items)
 
 
@@ -86,7 +85,7 @@ def fine(
     found: str,
     about: str = "",
 ) -> Item:
-    """Return that something is as it has to be."""
+    """Return a passed check."""
     return Item(check, Standing.OK, found, about=about)
 
 
@@ -96,7 +95,7 @@ def problem(
     remedy: str,
     about: str = "",
 ) -> Item:
-    """Return that something stands in the way, why, and what to do about it."""
+    """Return a failed check with its cause and remedy."""
     return Item(
         check,
         Standing.PROBLEM,
@@ -112,12 +111,13 @@ def as_problems(
     remedy: str,
 ) -> tuple[Item, ...]:
     """Return an item for each problem, with its path in the job."""
-    return tuple(problem(check, one.text, remedy, one.path) for one in problems)
+    return tuple(problem(check, finding.text, remedy, finding.path) for finding in problems)
 
 
 def as_warnings(check: str, warnings: Sequence[Problem]) -> tuple[Item, ...]:
     """Return an item for each of the first warnings, with its path in the job."""
-    return tuple(warning(check, one.text, one.path) for one in warnings[:REPORTED_WARNINGS])
+    reported = warnings[:REPORTED_WARNINGS]
+    return tuple(warning(check, finding.text, finding.path) for finding in reported)
 
 
 def warning(
@@ -125,7 +125,7 @@ def warning(
     cause: str,
     about: str = "",
 ) -> Item:
-    """Return that something may not be meant."""
+    """Return a check with a result that may not be meant."""
     remedy = "correct it unless it is meant so; it is passed on as it is"
     return Item(
         check,
@@ -138,5 +138,9 @@ def warning(
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:
     """Return items in the order of a report; an unknown check comes last."""
-    place = {name: number for number, name in enumerate(CHECKS)}
-    return tuple(sorted(items, key=lambda item: place.get(item.check, len(CHECKS))))
+    ranks = {name: rank for rank, name in enumerate(CHECKS)}
+
+    def rank_of(item: Item) -> int:
+        return ranks.get(item.check, len(CHECKS))
+
+    return tuple(sorted(items, key=rank_of))

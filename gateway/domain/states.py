@@ -1,8 +1,7 @@
-"""Every state and every legal move; nothing else in the project decides what is allowed.
+"""Every state and every legal move of jobs, tasks and runs; no other module decides which moves are allowed.
 
-Three tables (job, task, run) and two questions: `may` a thing move, and what do several states `merge` to.
-The names of job and task states are those of the standard; how a finished job ended is our own `Outcome`,
-because the standard's FINISHED does not say.
+There is a table for each of the three, and a rule (`merge`) for a task's state at several parties. The names of job
+and task states are the standard's. The outcome of a job is our own `Outcome`, as the standard has only FINISHED.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,13 +13,13 @@ if TYPE_CHECKING:
 else:
 
     def replace(record, /, **changes):
-        """Return a record with other values of some fields, at a tenth of what `dataclasses.replace` takes.
+        """Return a record with other values of some fields, in a tenth of the time of `dataclasses.replace`.
 
-        Records of this package keep what their constructors get, and nothing else.
+        It does not call the constructor: records of this package have only the fields that it sets.
         """
-        made = object.__new__(type(record))
-        made.__dict__.update(record.__dict__, **changes)
-        return made
+        changed_record = object.__new__(type(record))
+        changed_record.__dict__.update(record.__dict__, **changes)
+        return changed_record
 
 
 class JobStatus(StrEnum):
@@ -90,6 +89,7 @@ RUN: Mapping[RunStatus, frozenset[RunStatus]] = {
     RunStatus.FAILED: frozenset(),
 }
 
+# The status of a run as reported to other nodes.
 TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
     RunStatus.WAITING: TaskStatus.READY,
     RunStatus.LAUNCHING: TaskStatus.READY,
@@ -98,10 +98,10 @@ TASK_OF_RUN: Mapping[RunStatus, TaskStatus] = {
     RunStatus.SUCCESS: TaskStatus.SUCCESS,
     RunStatus.FAILED: TaskStatus.FAILED,
 }
-"""The status of a run as reported to other nodes."""
 
 S = TypeVar("S", JobStatus, TaskStatus, RunStatus)
 
+# The first of these that a party has is the task's status.
 _PRECEDENCE = (
     TaskStatus.FAILED,
     TaskStatus.RUNNING,
@@ -112,7 +112,7 @@ _PRECEDENCE = (
 
 
 class IllegalMove(Exception):
-    """We decided on a move that the table does not have: a bug of ours, never of a peer."""
+    """A move that the table does not have: a bug of this gateway, never of a peer."""
 
 
 def may(
@@ -120,12 +120,12 @@ def may(
     old: S,
     new: S,
 ) -> bool:
-    """Say whether the table has this move."""
+    """Return whether the table has this move."""
     return new in table[old]
 
 
 def ended(table: Mapping[S, frozenset[S]], status: S) -> bool:
-    """Say whether nothing follows this status."""
+    """Return whether the table has no move from this status."""
     return not table[status]
 
 
@@ -141,9 +141,9 @@ def move(
 
 
 def merge(statuses: Iterable[TaskStatus]) -> TaskStatus:
-    """Fold the states of several parties into the task's: the first present of FAILED, RUNNING, READY, PENDING.
+    """Return a task's status from its parties': the first present of FAILED, RUNNING, READY, PENDING.
 
-    A task is SUCCESS only when every party is; the order of the parties does not matter.
+    A task is SUCCESS only if every party is.
     """
     present = list(statuses)
     for status in _PRECEDENCE:
