@@ -7,6 +7,8 @@ VENDOR := .venv-vendor
 FATE_FLOW := .venv-fate-flow
 SECRETFLOW := .venv-secretflow
 RUN := $(VENV)/bin/python
+NODE_MODULES := tools/javascript/node_modules
+PRETTIER := node $(NODE_MODULES)/prettier/bin/prettier.cjs --print-width 100 --log-level warn "gateway/console/static/*.{js,css}"
 WORKERS ?= 5
 export PYTHONDONTWRITEBYTECODE := # compile a module once, not at every start
 # for environments that have the requirements alone
@@ -48,6 +50,10 @@ $(SECRETFLOW)/.done: requirements/secretflow.txt # SecretFlow's published engine
 	$(SECRETFLOW)/bin/python $(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 
+$(NODE_MODULES)/.done: tools/javascript/package-lock.json # the formatter of the console's pages
+	npm ci --prefix tools/javascript --no-audit --no-fund --loglevel=error
+	@touch $@
+
 setup: $(VENV)/.done $(VENDOR)/.done ## make both virtual environments
 
 demo: $(VENV)/.run $(VENDOR)/.run ## two institutions train a model together (ENGINE=process|docker DATA=breast|credit ARGS=--keep)
@@ -61,17 +67,19 @@ test-fast: setup ## what takes milliseconds, and whether texts, reasons and page
 	$(RUN) -m pytest -q -m "not slow and not docker and not mariadb" tests/domain tests/registry tests/routes tests/store \
 	  tests/cli/test_languages.py tests/test_documents.py tests/test_reference.py
 
-check: setup ## format, lint, types, the rooms' import rules, words, how the code reads
+check: setup $(NODE_MODULES)/.done ## format, lint, types, the rooms' import rules, words, how the code reads
 	$(VENV)/bin/ruff format --check . || { echo "run: make fmt" >&2; exit 1; }
+	$(PRETTIER) --check || { echo "run: make fmt" >&2; exit 1; }
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python -m tools.words
 	$(VENV)/bin/python -m tools.readability
 
-fmt: setup ## put the code into form
+fmt: setup $(NODE_MODULES)/.done ## put the code into form
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	$(PRETTIER) --write
 
 docs: setup ## write the pages that follow from the code: settings, reasons, endpoints
 	$(RUN) -m tools.docs
@@ -104,4 +112,4 @@ lock: ## renew the hash-pinned requirement files
 	    --no-emit-find-links --no-header $$f.in -o $$f.txt; done
 
 clean: ## remove the environments and everything a demo left
-	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) var
+	rm -rf $(VENV) $(VENDOR) $(FATE_FLOW) $(SECRETFLOW) $(NODE_MODULES) var
