@@ -94,10 +94,12 @@ class IdCheck:
         self._buffered_bytes = 0
 
     def _bucket(self, file: BufferedRandom, number: int) -> Iterator[bytes | bytearray]:
-        """Yield the records of a bucket: of each flush in turn, then those in memory."""
+        """Yield the records of a bucket: of each flush in turn, then the ones in memory."""
         flush_start = 0
         for ends in self._bucket_ends:
-            offset = ends[number - 1] if number else flush_start
+            offset = flush_start
+            if number:
+                offset = ends[number - 1]
             while offset < ends[number]:
                 size = min(ends[number] - offset, self._read_bytes)
                 data = os.pread(file.fileno(), size, offset)
@@ -110,16 +112,16 @@ class IdCheck:
 
 
 def _all_differ(records: Iterable[bytes | bytearray]) -> bool:
-    """Return whether the hashes of all ids differ: a fast check that most buckets pass."""
-    seen: set[int] = set()
+    """Return whether the hashes of all ids differ, a fast check that most buckets pass."""
+    earlier: set[int] = set()
     for data in records:
         numbers = array("q")
         numbers.frombytes(data)
         hashes = numbers[::3]
         distinct = set(hashes)
-        if len(distinct) < len(hashes) or not seen.isdisjoint(distinct):
+        if len(distinct) < len(hashes) or not earlier.isdisjoint(distinct):
             return False
-        seen |= distinct
+        earlier |= distinct
     return True
 
 

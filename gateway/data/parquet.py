@@ -1,4 +1,4 @@
-"""Reads Parquet through pyarrow, which the extra ``parquet`` installs: columns, rows, and how many there are."""
+"""Reads Parquet through pyarrow, which the extra ``parquet`` installs: columns, types, rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,22 +10,18 @@ from gateway.domain.problems import Problem
 from gateway.domain.run import Address
 from gateway.errors import Conflict, Invalid
 
-PARQUET = "parquet"
+PARQUET = "parquet"  # the file format, as datasets name it
 INSTALL = "pip install 'bfia-gateway[parquet]'"
-_BUFFER = 64 * 1024
-"""bytes of a column that are read at a time, so that a group of many rows needs no room as a whole"""
+_BUFFER = 64 * 1024  # bytes of a column that are read at a time, however many rows a group has
 
 
 class Schema(NamedTuple):
-    """What a table is like."""
+    """The columns of a table and its size."""
 
     columns: tuple[str, ...]
-    types: tuple[str, ...]
-    """int, float, boolean or string"""
-    rows: int | None
-    """None: not counted"""
+    types: tuple[str, ...]  # int, float, boolean or string
+    rows: int | None  # None: not counted
     warnings: tuple[str, ...] = ()
-    """what looks odd in it"""
 
 
 def is_parquet(
@@ -33,17 +29,19 @@ def is_parquet(
     address: Address,
     part: Stored,
 ) -> bool:
-    """Tell whether a file begins as Parquet does. Raises `NotFound`."""
+    """Return whether a file begins like Parquet. Raises `NotFound`."""
     with storage.open_file(address, part.name) as file:
         return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
 
 def schema(file: BinaryIO, what: str) -> Schema:
-    """Read the end of a file. Raises `Conflict`, `Invalid`."""
-    with _opened(file, what) as found:
-        columns = found.schema_arrow
+    """Return the schema at the end of a file, whose name is for errors. Raises `Conflict`, `Invalid`."""
+    with _open_parquet(file, what) as table:
+        columns = table.schema_arrow
         return Schema(
-            tuple(columns.names), tuple(map(_kind, columns.types)), found.metadata.num_rows
+            columns=tuple(columns.names),
+            types=tuple(map(_type_name, columns.types)),
+            rows=table.metadata.num_rows,
         )
 
 
@@ -53,16 +51,20 @@ def rows_of(
     columns: Sequence[str] | None = None,
     batch: int = 1024,
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table as text, an empty cell for null. Raises `NotFound`, `Conflict`, `Invalid`."""
+    """Yield the rows of a table as text, with an empty cell for null.
+
+    ``columns``: None for all; ``batch``: rows in memory. Raises `NotFound`, `Conflict`, `Invalid`.
+    """
     for part in storage.partitions(address):
-        with storage.open_file(address, part.name) as file, _opened(file, part.name) as found:
-            for some in found.iter_batches(batch, columns=columns):
-                for row in zip(*(column.to_pylist() for column in some.columns), strict=True):
-                    yield ["" if cell is None else str(cell) for cell in row]
+        with storage.open_file(address, part.name) as file, _open_parquet(file, part.name) as table:
+            for record_batch in table.iter_batches(batch, columns=columns):
+                cells = [column.to_pylist() for column in record_batch.columns]
+                for row in zip(*cells, strict=True):
+                    yield list(map(_text, row))
 
 
 @contextmanager
-def _opened(file: BinaryIO, what: str) -> Iterator[Any]:
+def _open_parquet(file: BinaryIO, what: str) -> Iterator[Any]:
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra, which few nodes have
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -70,20 +72,27 @@ def _opened(file: BinaryIO, what: str) -> Iterator[Any]:
         text = f"reading Parquet needs pyarrow at this node: {INSTALL}, and start the gateway again"
         raise Conflict(text, reason="PARQUET_NOT_INSTALLED") from error
     try:
-        with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as found:
-            yield found
+        with pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False) as table:
+            yield table
     except (pa.ArrowException, ValueError, NotImplementedError) as error:
-        text = str(error).partition("\n")[0]
-        raise Invalid(
-            [Problem(what, "cannot be read as Parquet", text)], reason="DATA_BROKEN"
-        ) from error
+        first_line = str(error).partition("\n")[0]
+        problem = Problem(what, "cannot be read as Parquet", first_line)
+        raise Invalid([problem], reason="DATA_BROKEN") from error
 
 
-def _kind(column: Any) -> str:
+def _type_name(column: Any) -> str:
     import pyarrow.types as kinds  # noqa: PLC0415
 
     if kinds.is_integer(column):
         return "int"
     if kinds.is_floating(column) or kinds.is_decimal(column):
         return "float"
-    return "boolean" if kinds.is_boolean(column) else "string"
+    if kinds.is_boolean(column):
+        return "boolean"
+    return "string"
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return str(cell)

@@ -4,12 +4,12 @@ import stat
 from pathlib import Path
 
 MIB = 1024 * 1024
-# Paths of what a shell has opened for a command, such as ``<(jq …)``.
+# Paths of pipes that a shell opens for a command, as for ``<(jq …)``.
 _OPENED_BY_SHELL = ("/dev/stdin", "/dev/fd/", "/proc/")
 
 
 class NotFit(ValueError):
-    """A file or text is unusable; the message says why, and what is possible."""
+    """A file or text is unusable; the message gives the reason and the alternatives."""
 
 
 def check_readable(file: Path) -> None:

@@ -378,7 +378,7 @@ def _look_at_csv(
                     if block.rows:
                         ids.refuse_blank(block.keys, numbers, findings)
                     ids.see(block.keys, numbers)
-                    count += block.seen
+                    count += block.row_count
                     if lines.bytes > _SAMPLE and not wanted.count:
                         whole = False
                         break
@@ -388,7 +388,7 @@ def _look_at_csv(
     if findings or table is None:
         raise findings.error()
     kinds = tuple(kind or "string" for kind in table.kinds)
-    warnings = table.warnings.texts(table.kinds, has_header=True, whole=whole)
+    warnings = table.warnings.texts(table.kinds, has_header=True, is_complete=whole)
     return Schema(tuple(table.columns), kinds, count if whole else None, tuple(warnings))
 
 

@@ -1,7 +1,7 @@
-"""What runs report about themselves, as numbers and as tables for plots, and warnings about their outputs.
+"""Reports of runs as numbers and as tables for plots, and warnings about outputs.
 
-The standard names neither the form of a report nor its content. Read are JSON and CSV; whatever numbers and tables
-are in them is found by its shape, so a vendor need not know of this.
+The standard prescribes neither form nor content of a report. JSON and CSV are read, and numbers and tables
+are recognised by their shape, so that vendors need no knowledge of it.
 """
 
 import csv
@@ -17,43 +17,44 @@ from gateway.domain.run import Address, Run
 from gateway.domain.spec import JobSpec
 from gateway.errors import GatewayError, shorten
 
-MOST_POINTS_READ = 10_000
-MOST_CELLS = 500_000
-"""cells of all tables of a report together"""
+MOST_POINTS_READ = 10_000  # of one table
+MOST_CELLS = 500_000  # of all tables of a report
 MOST_VALUES = 1_000
 MOST_SERIES = 100
-DEEPEST = 20
+DEEPEST = 20  # levels of nested objects
 MOST_WARNINGS = 20
-LONGEST_WARNING = 300
+LONGEST_WARNING = 300  # characters
+_LONGEST_TEXT = 1000  # characters of a value, a column's name or a part of a path
+_LARGEST_EXACT = 2**53  # integers from here on are not exact in every reader of JSON
 
 Scalar = float | str | bool | None
 
 
 @dataclass(frozen=True)
 class Series:
-    """A table of a report: its name is the path to it, empty for the report as a whole."""
+    """A table of a report."""
 
-    name: str
+    name: str  # its path; empty for the report as a whole
     columns: tuple[str, ...]
     points: tuple[tuple[Scalar, ...], ...]
-    left_out: int = 0
-    """points beyond `MOST_POINTS` or `MOST_CELLS`"""
+    left_out: int = 0  # points beyond `MOST_POINTS_READ` or `MOST_CELLS`
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report as it can be shown; ``problem`` says why nothing of it can, empty otherwise."""
+    """The readable content of a report."""
 
-    format: str = ""
-    """json or csv"""
-    values: Mapping[str, Scalar] = field(default_factory=dict)
-    """single values by their path, such as ``local_baseline.auc``"""
+    format: str = ""  # json or csv
+    values: Mapping[str, Scalar] = field(default_factory=dict)  # by path, as in ``baseline.auc``
     series: tuple[Series, ...] = ()
-    problem: str = ""
+    problem: str = ""  # why it has no readable content
+
+
+# ---------------------------------------------------------------- reports
 
 
 def read_report(storage: Storage, address: Address) -> Report:
-    """Read a report, whatever is in it."""
+    """Read a report; its ``problem`` describes any failure."""
     try:
         size = sum(part.size for part in storage.partitions(address))
     except (GatewayError, OSError) as error:
@@ -61,85 +62,113 @@ def read_report(storage: Storage, address: Address) -> Report:
     if size > LARGEST_JSON:
         return Report(problem=f"has {size} bytes; reports are read up to {LARGEST_JSON}")
     try:
-        value = storage.read_json(address, LARGEST_JSON)
+        content = storage.read_json(address, LARGEST_JSON)
     except GatewayError:
-        return _csv(storage, address)
-    values: dict[str, Scalar] = {}
-    series: list[Series] = []
-    _gather(value, "", values, series, 0)
-    return Report("json", values, tuple(series))
+        return _read_csv(storage, address)
+    collector = _Collector()
+    collector.collect(content, "")
+    return Report("json", collector.values, tuple(collector.series))
 
 
-def _csv(storage: Storage, address: Address) -> Report:
+def _read_csv(storage: Storage, address: Address) -> Report:
+    points: list[tuple[Scalar, ...]] = []
+    left_out = 0
     try:
         columns = storage.columns(address)
-        points: list[tuple[Scalar, ...]] = []
-        left_out = 0
         for row in storage.iter_rows(address):
             if len(row) != len(columns):
                 return Report(problem="is neither JSON nor CSV with rows of one length")
             if len(points) < min(MOST_POINTS_READ, MOST_CELLS // len(columns)):
-                points.append(tuple(map(_cell, row)))
+                points.append(tuple(map(_parse_cell, row)))
             else:
                 left_out += 1
     except (GatewayError, csv.Error, OSError):
         return Report(problem="is neither JSON nor CSV")
     if len(columns) < 2:
         return Report(problem="is neither JSON nor CSV of two columns or more")
-    return Report("csv", {}, (Series("", tuple(columns), tuple(points), left_out),))
+    series = Series("", tuple(columns), tuple(points), left_out)
+    return Report("csv", series=(series,))
 
 
-def _gather(
-    value: Any,
-    name: str,
-    values: dict[str, Scalar],
-    series: list[Series],
-    depth: int,
-) -> None:
-    """Collect the single values and the tables below a value."""
-    if isinstance(value, dict) and depth < DEEPEST:
-        for key, inner in value.items():
-            path = f"{name}.{shorten(key, 1000)}" if name else shorten(key, 1000)
-            _gather(inner, path, values, series, depth + 1)
-    elif isinstance(value, list):
-        room = MOST_CELLS - sum(len(s.points) * len(s.columns) for s in series)
-        if len(series) < MOST_SERIES and (found := _table(value, name, room)):
-            series.append(found)
-        elif len(values) < MOST_VALUES:
-            nested = any(isinstance(entry, dict | list) for entry in value)
-            values[name or "value"] = _scalar(value if nested else ", ".join(map(str, value)))
-    elif len(values) < MOST_VALUES and not isinstance(value, dict):
-        values[name or "value"] = _scalar(value)
+class _Collector:
+    """Collects the single values and the tables of a JSON report."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Scalar] = {}
+        self.series: list[Series] = []
+
+    def collect(self, value: Any, path: str, depth: int = 0) -> None:
+        """Collect from a value and everything below it."""
+        if isinstance(value, dict):
+            if depth < DEEPEST:
+                self._collect_object(value, path, depth)
+        elif isinstance(value, list):
+            self._collect_list(value, path)
+        else:
+            self._add_value(path, value)
+
+    def _collect_object(self, content: dict[str, Any], path: str, depth: int) -> None:
+        for key, value in content.items():
+            inner_path = shorten(key, _LONGEST_TEXT)
+            if path:
+                inner_path = f"{path}.{inner_path}"
+            self.collect(value, inner_path, depth + 1)
+
+    def _collect_list(self, entries: list[Any], path: str) -> None:
+        """Add a list as a table, or else as a value: its entries in a line, unless they are nested."""
+        series = None
+        if len(self.series) < MOST_SERIES:
+            cells = sum(len(table.points) * len(table.columns) for table in self.series)
+            series = _read_table(entries, path, MOST_CELLS - cells)
+        if series is not None:
+            self.series.append(series)
+        elif any(isinstance(entry, dict | list) for entry in entries):
+            self._add_value(path, entries)
+        else:
+            self._add_value(path, ", ".join(map(str, entries)))
+
+    def _add_value(self, path: str, value: Any) -> None:
+        if len(self.values) < MOST_VALUES:
+            self.values[path or "value"] = _scalar(value)
 
 
-def _table(
+def _read_table(
     entries: Sequence[Any],
     name: str,
-    room: int,
+    max_cells: int,
 ) -> Series | None:
-    """Read up to ``room`` cells of a list of objects, of equally long lists, or of numbers; None for others."""
-    shown = entries[:MOST_POINTS_READ]
-    columns: tuple[str, ...]
-    rows: Iterator[Sequence[Any]]
+    """Return the first entries of a list as a table; None for a list that is none, or without numbers."""
     if not entries:
         return None
-    if all(isinstance(e, dict) for e in entries):
-        keys = tuple(dict.fromkeys(key for e in shown for key in e))
-        rows = ([e.get(key) for key in keys] for e in shown)
-        columns = tuple(shorten(key, 1000) for key in keys)
-    elif all(isinstance(e, list) and len(e) == len(entries[0]) for e in entries):
-        columns = tuple(str(n) for n in range(len(entries[0])))
-        rows = iter(shown)
-    elif all(_is_number(e) for e in entries):
-        columns = ("index", "value")
-        rows = ((i, e) for i, e in enumerate(shown))
-    else:
+    first = entries[:MOST_POINTS_READ]
+    table = _columns_and_rows(entries, first)
+    if table is None:
         return None
-    most = min(len(shown), room // max(1, len(columns)))
-    points = tuple(tuple(map(_scalar, row)) for row in islice(rows, most))
+    columns, rows = table
+    count = min(len(first), max_cells // max(1, len(columns)))
+    points = tuple(tuple(map(_scalar, row)) for row in islice(rows, count))
     if not any(_is_number(cell) for point in points for cell in point):
         return None
-    return Series(name, columns, points, len(entries) - most)
+    return Series(name, columns, points, len(entries) - count)
+
+
+def _columns_and_rows(
+    entries: Sequence[Any], first: Sequence[Any]
+) -> tuple[tuple[str, ...], Iterator[Sequence[Any]]] | None:
+    """Return the columns and the first rows of objects, of equally long lists, or of numbers."""
+    if all(isinstance(entry, dict) for entry in entries):
+        keys = tuple(dict.fromkeys(key for entry in first for key in entry))
+        columns = tuple(shorten(key, _LONGEST_TEXT) for key in keys)
+        rows = ([entry.get(key) for key in keys] for entry in first)
+        return columns, rows
+    if all(isinstance(entry, list) for entry in entries):
+        width = len(entries[0])
+        if any(len(entry) != width for entry in entries):
+            return None
+        return tuple(map(str, range(width))), iter(first)
+    if all(_is_number(entry) for entry in entries):
+        return ("index", "value"), enumerate(first)
+    return None
 
 
 def _is_number(value: Any) -> bool:
@@ -147,24 +176,31 @@ def _is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a value that every reader of JSON takes; what is nested is named, not shown."""
+    """Return a value that every reader of JSON accepts; of a nested one only its number of entries."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
+        if abs(value) < _LARGEST_EXACT:
+            return value
+        return str(value)
     if isinstance(value, str):
-        return shorten(value, 1000)
+        return shorten(value, _LONGEST_TEXT)
     return f"({len(value)} entries)"
 
 
-def _cell(text: str) -> Scalar:
+def _parse_cell(text: str) -> Scalar:
     try:
         number = float(text)
     except ValueError:
-        return shorten(text, 1000)
-    return number if math.isfinite(number) else text
+        return shorten(text, _LONGEST_TEXT)
+    if not math.isfinite(number):
+        return text
+    return number
+
+
+# ---------------------------------------------------------------- warnings
 
 
 def output_warnings(
@@ -172,48 +208,73 @@ def output_warnings(
     spec: JobSpec,
     run: Run,
 ) -> tuple[str, ...]:
-    """Return warnings about the outputs of a run that has succeeded: missing, malformed, or not declared."""
-    found: list[str] = []
+    """Return warnings about the outputs of a successful run: missing, malformed or undeclared ones."""
+    warnings: list[str] = []
     try:
-        for warning in _warnings(storage, spec, run):
-            if len(found) == MOST_WARNINGS:
-                found.append("and more")
+        for warning in _find_warnings(storage, spec, run):
+            if len(warnings) == MOST_WARNINGS:
+                warnings.append("and more")
                 break
-            found.append(shorten(warning, LONGEST_WARNING))
+            warnings.append(shorten(warning, LONGEST_WARNING))
     except (GatewayError, OSError) as error:
-        found.append(shorten(f"the outputs cannot be checked: {error}", LONGEST_WARNING))
-    return tuple(found)
+        text = f"the outputs cannot be checked: {error}"
+        warnings.append(shorten(text, LONGEST_WARNING))
+    return tuple(warnings)
 
 
-def _warnings(
+def _find_warnings(
     storage: Storage,
     spec: JobSpec,
     run: Run,
 ) -> Iterator[str]:
+    types: dict[str, str] = {}
     node = spec.dag.get(run.task_name)
-    types = {output.key: output.type for output in node.outputs} if node else {}
+    if node is not None:
+        types = {output.key: output.type for output in node.outputs}
     for key, name in run.output_keys.items():
-        address = run.outputs[name]
-        if not storage.exists(address):
-            yield f"output {key} was not written"
-        elif group(types.get(key, "")) == "metric" and (
-            problem := read_report(storage, address).problem
-        ):
+        category = group(types.get(key, ""))
+        yield from _warnings_of_output(storage, run.outputs[name], key, category)
+    yield from _undeclared_outputs(storage, run)
+
+
+def _warnings_of_output(
+    storage: Storage,
+    address: Address,
+    key: str,
+    category: str,
+) -> Iterator[str]:
+    if not storage.exists(address):
+        yield f"output {key} was not written"
+    elif category == "metric":
+        problem = read_report(storage, address).problem
+        if problem:
             yield f"report {key} {problem}"
-        if problem := _metadata_problem(storage, address):
-            yield f"metadata of output {key}: {problem}"
-        for extra in sorted(storage.files(address)):
-            if extra[0] != "." and extra != METADATA and number_of(extra) is None:
-                yield f"output {key} holds {extra!r}, which is not part of it"
+    metadata_problem = _metadata_problem(storage, address)
+    if metadata_problem:
+        yield f"metadata of output {key}: {metadata_problem}"
+    for name in sorted(storage.files(address)):
+        if not _belongs_to_output(name):
+            yield f"output {key} holds {name!r}, which is not part of it"
+
+
+def _belongs_to_output(name: str) -> bool:
+    """Return whether a file is a partition, the metadata, or hidden."""
+    return name.startswith(".") or name == METADATA or number_of(name) is not None
+
+
+def _undeclared_outputs(storage: Storage, run: Run) -> Iterator[str]:
+    """Yield a warning for each address that the run wrote besides its outputs."""
+    prefix = f"{run.task_id}-"
     declared = {address.name for address in run.outputs.values()}
-    for namespace, at in {(address.namespace, address.storage) for address in run.outputs.values()}:
-        for entry in storage.names(namespace, at):
-            if entry.startswith(f"{run.task_id}-") and entry not in declared:
-                yield f"undeclared output {entry.removeprefix(f'{run.task_id}-')!r}"
+    places = {(address.namespace, address.storage) for address in run.outputs.values()}
+    for namespace, storage_name in places:
+        for name in storage.names(namespace, storage_name):
+            if name.startswith(prefix) and name not in declared:
+                yield f"undeclared output {name.removeprefix(prefix)!r}"
 
 
 def _metadata_problem(storage: Storage, address: Address) -> str:
-    """Say why the metadata that a task wrote cannot be read; empty where it can, or where there is none."""
+    """Return why a task's metadata is unreadable; empty if it is readable or missing."""
     try:
         storage.metadata(address)
     except GatewayError as error:

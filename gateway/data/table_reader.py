@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import re2
 
 from gateway.data.table_format import OTHER_ENCODING, UTF8, UTF8_BOM, Format, encoding_name
-from gateway.data.table_warnings import TableWarnings
+from gateway.data.table_warnings import TableWarnings, replace_unprintable
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
@@ -78,20 +78,20 @@ class Findings:
         """Return an error with all problems."""
         listed: list[Problem] = []
         for kind, problems in self._problems.items():
-            more = self._uncounted.get(kind, 0)
+            unlisted = self._uncounted.get(kind, 0)
             where = ""
             further_lines = _further_lines(problems)
             if further_lines:
                 listed.append(problems[0])
-                more += len(problems) - 1
+                unlisted += len(problems) - 1
                 lines = ", ".join(further_lines[:_LINES_NAMED])
-                if more > _LINES_NAMED:
+                if unlisted > _LINES_NAMED:
                     lines += ", …"
                 where = f", in lines {lines}"
             else:
                 listed += problems
-            if more:
-                listed.append(Problem("file", f"{more} more of this kind: {kind}{where}"))
+            if unlisted:
+                listed.append(Problem("file", f"{unlisted} more of this kind: {kind}{where}"))
         return Invalid(listed, reason=reason)
 
 
@@ -106,7 +106,7 @@ def _further_lines(problems: Sequence[Problem]) -> list[str]:
 def _printable(text: str, longest: int) -> str:
     """Return the beginning of a text from an uploaded file, without control characters."""
     start = text[: longest + 1]
-    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in start)
+    printable = replace_unprintable(start)
     if len(printable) > longest:
         return printable[: longest - 1] + "…"
     return printable
@@ -127,12 +127,12 @@ class Lines:
         *,
         keep: bool = False,
     ) -> None:
-        """``keep``: keep the raw lines for `taken`."""
+        """``keep``: keep the raw lines for `take`."""
         self.name = name
         self.number = 0  # of the line read last
         self.bytes = 0  # read so far
         self.row_bytes = 0  # read since the reader of rows last reset it
-        self.held = b""  # beginning of the next line, already read from the file
+        self.pending = b""  # beginning of the next line, already read from the file
         self._file = file
         self._encoding = encoding
         self._findings = findings
@@ -141,10 +141,10 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         while True:
-            raw = self.held + self._file.readline(LARGEST_ROW + 1)
+            raw = self.pending + self._file.readline(LARGEST_ROW + 1)
             if not raw:
                 return
-            self.held = b""
+            self.pending = b""
             if self._keep:
                 self._raw.append(raw)
             self.number += 1
@@ -174,8 +174,8 @@ class Lines:
     def _add(self, kind: str, rule: str, got: Any = None) -> None:
         self._findings.add(kind, f"{self.name}:{self.number}", rule, got)
 
-    def taken(self) -> bytes:
-        """Return the raw lines read since the last call."""
+    def take(self) -> bytes:
+        """Remove and return the raw lines read since the last call."""
         raw = b"".join(self._raw)
         self._raw.clear()
         return raw
@@ -226,18 +226,12 @@ def _explained(error: csv.Error) -> str:
 class Block(NamedTuple):
     """Consecutive rows of a table."""
 
-    sent: bytes
-    """the rows as in the file"""
-    seen: int
-    """number of rows, including faulty ones"""
-    lines: Sequence[int]
-    """the first line of each row without fault"""
-    keys: list[bytes]
-    """the match id of each row; empty for a table without match ids"""
-    plain: bytes = b""
-    """the rows in stored form, on the fast path; else empty"""
-    rows: Sequence[list[str]] = ()
-    """the cells of each row, off the fast path"""
+    sent: bytes  # the rows as in the file
+    row_count: int  # including faulty rows
+    lines: Sequence[int]  # the first line of each row without fault
+    keys: list[bytes]  # the match id of each row; empty for a table without match ids
+    plain: bytes = b""  # the rows in stored form, on the fast path; else empty
+    rows: Sequence[list[str]] = ()  # the cells of each row, off the fast path
 
 
 class Table:
@@ -252,7 +246,9 @@ class Table:
     ) -> None:
         self.columns = columns
         self.kinds = [""] * len(columns)  # types so far; "" for columns with empty cells only
-        self.id_at = columns.index(match_id) if match_id in columns else None
+        self.id_at: int | None = None  # index of the match ids' column
+        if match_id in columns:
+            self.id_at = columns.index(match_id)
         self.warnings = TableWarnings(columns, self.id_at)
         self._findings = findings
         self._plain = PlainBlocks(form, self.id_at)
@@ -270,17 +266,17 @@ class Table:
         while True:
             ahead = file.peek()
             end = ahead.rfind(b"\n") + 1
-            sent = lines.held + ahead[:end]
+            sent = lines.pending + ahead[:end]
             stored = b""
             if end and any(self.kinds):
                 stored = self._plain.stored(sent, self.kinds)
             if stored:
                 block = self._plain_block(sent, stored, lines)
-                lines.held = file.read(len(ahead))[end:]
+                lines.pending = file.read(len(ahead))[end:]
             else:
                 block = self._read_block(lines.bytes + len(sent), source, lines)
             yield block
-            if not block.seen:
+            if not block.row_count:
                 return
 
     def _plain_block(self, sent: bytes, stored: bytes, lines: Lines) -> Block:
@@ -315,7 +311,7 @@ class Table:
         keys = []
         if self.id_at is not None:
             keys = [row[self.id_at].encode() for row in cells]
-        return Block(lines.taken(), count, [line for line, _ in valid], keys, rows=cells)
+        return Block(lines.take(), count, [line for line, _ in valid], keys, rows=cells)
 
     def _widen_kinds(self, cells: Sequence[list[str]]) -> None:
         for index, column in enumerate(zip(*cells, strict=True)):

@@ -142,22 +142,17 @@ class Upload:
     """A request to store a table."""
 
     address: Address
-    head: bool = True
-    """the first line names the columns; without it they are called x0, x1, …"""
+    head: bool = True  # the first line names the columns, which are else called x0, x1, …
     partitions: int = 1
     extend_sid: bool = False
-    delimiter: str = ""
-    """empty: recognised by the first line"""
-    encoding: str = ""
-    """empty: recognised by the beginning of the file"""
+    delimiter: str = ""  # empty: recognised by the first line
+    encoding: str = ""  # empty: recognised by the beginning of the file
     label_name: str = ""
     match_id_name: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """free keys of ``meta``"""
+    extra: Mapping[str, Any] = field(default_factory=dict)  # free keys of ``meta``
     description: str = ""
     overwrite: bool = False
-    storage: str = ""
-    """name of one of the node's storages; empty: the first"""
+    storage: str = ""  # name of one of the node's storages; empty: the first
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -193,14 +188,8 @@ class Edit(BaseModel):
             *_problems("meta", meta_rule(free), free),
             *self._reserved_keys(),
             *self._unknown_columns(dataset),
+            *_column_problems(dataset, label_name, match_id_name),
         ]
-        if label_name and label_name == match_id_name:
-            rule = "must not be the column of match_id_name"
-            problems.append(Problem("label_name", rule, label_name))
-        is_divided = dataset.partitions > 1 and not dataset.in_place
-        if match_id_name and match_id_name != dataset.meta.get("match_id_name") and is_divided:
-            rule = f"must stay: the {dataset.partitions} partitions are divided by it; upload the table again"
-            problems.append(Problem("match_id_name", rule, match_id_name))
         if problems:
             raise Invalid(problems)
         read_as = {key: dataset.meta[key] for key in READ_AS if key in dataset.meta}
@@ -242,10 +231,26 @@ class Edit(BaseModel):
         for key in NAMED:
             name = getattr(self, key)
             if name and name not in columns:
-                shown = shorten(", ".join(columns), 1000)
-                rule = f"must name a column of the table; they are {shown}"
+                names = shorten(", ".join(columns), 1000)
+                rule = f"must name a column of the table; they are {names}"
                 problems.append(Problem(key, rule, name))
         return problems
+
+
+def _column_problems(
+    dataset: Dataset,
+    label_name: str,
+    match_id_name: str,
+) -> Iterator[Problem]:
+    """Yield the problems of a table with these columns as its label and match id."""
+    if label_name and label_name == match_id_name:
+        rule = "must not be the column of match_id_name"
+        yield Problem("label_name", rule, label_name)
+    is_divided = dataset.partitions > 1 and not dataset.in_place
+    is_changed = match_id_name != dataset.meta.get("match_id_name")
+    if match_id_name and is_changed and is_divided:
+        rule = f"must stay: the {dataset.partitions} partitions are divided by it; upload the table again"
+        yield Problem("match_id_name", rule, match_id_name)
 
 
 def _problems(path: str, rule: str | None, got: Any) -> list[Problem]:
@@ -268,12 +273,8 @@ def write_table(
     """Write the partitions of an upload; return its description. Raises `Invalid`.
 
     The file is read once, block by block. Plain blocks, the great majority, are stored as they are.
-    Generated sids are ``<prefix>-<row number>``; the dataset's id and the first block determine the
-    prefix.
     """
-    first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
-    sid_source = f"{upload.address.dataset_id}\n{first_block}"
-    sid_prefix = hashlib.sha256(sid_source.encode()).hexdigest()[:16]
+    sid_prefix = _sid_prefix(file, upload)
     findings = Findings()
     encoding = ENCODINGS.get(upload.encoding.lower(), "")
     form = recognise_format(file, encoding, upload.delimiter)
@@ -288,25 +289,20 @@ def write_table(
     check_header(columns, upload.meta, findings, sid=upload.extend_sid)
 
     table = Table(columns, form, upload.match_id_name, findings)
-    stored_columns = [SID, *columns] if upload.extend_sid else columns
-    out = Partitions(parts, upload.partitions, stored_columns)
+    out = Partitions(parts, upload.partitions, _stored_columns(columns, upload))
     writer = _TableWriter(upload, out, IdCheck(scratch, _SEVERAL_ROWS), findings, sid_prefix)
-    writer.sums.add(lines.taken(), out.header)
+    writer.sums.add(lines.take(), out.header)
     for block in table.blocks(file, lines, source):
         writer.write(block, has_ids=table.id_at is not None)
     count = writer.finish()
 
-    types = [kind or "string" for kind in table.kinds]
-    if table.id_at is not None:
-        types[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
+    types = _column_types(table)
     warnings += table.warnings.texts(types, has_header=upload.head)
-    if upload.extend_sid:
-        types = ["string", *types]
     return Dataset(
         namespace=upload.address.namespace,
         name=upload.address.name,
-        columns=tuple(stored_columns),
-        types=tuple(types),
+        columns=tuple(_stored_columns(columns, upload)),
+        types=tuple(_stored_types(types, upload)),
         count=count,
         partitions=upload.partitions,
         meta={**upload.meta, **form._asdict()},
@@ -319,6 +315,36 @@ def write_table(
         description=upload.description,
         warnings=tuple(warnings),
     )
+
+
+def _sid_prefix(file: "BufferedReader[Any]", upload: Upload) -> str:
+    """Return the beginning of all generated sids, which continue with ``-<row number>``.
+
+    The dataset's id and the first block of the unread file determine it.
+    """
+    first_block = hashlib.sha256(file.peek()[:BLOCK]).hexdigest()
+    source = f"{upload.address.dataset_id}\n{first_block}"
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def _column_types(table: Table) -> list[str]:
+    """Return the types of a table's columns, once all rows are read."""
+    types = [kind or "string" for kind in table.kinds]
+    if table.id_at is not None:
+        types[table.id_at] = "string"  # an id is a name: as a number 007 would lose its zeros
+    return types
+
+
+def _stored_columns(columns: Sequence[str], upload: Upload) -> Sequence[str]:
+    if upload.extend_sid:
+        return [SID, *columns]
+    return columns
+
+
+def _stored_types(types: Sequence[str], upload: Upload) -> Sequence[str]:
+    if upload.extend_sid:
+        return ["string", *types]
+    return types
 
 
 def _read_header(
@@ -367,8 +393,8 @@ def check_header(
     for key in NAMED:
         column = meta.get(key)
         if column and column not in names:
-            shown = shorten(", ".join(columns), 1000)
-            rule = f"must name a column of the file; its columns are {shown}"
+            listed = shorten(", ".join(columns), 1000)
+            rule = f"must name a column of the file; its columns are {listed}"
             findings.add("meta", f"meta.{key}", rule, column)
     if "label_name" in meta and meta["label_name"] == meta.get("match_id_name"):
         rule = "must not be the column of match_id_name"
@@ -404,7 +430,7 @@ class _TableWriter:
             self._write_rows(block, has_ids=has_ids)
         else:
             self._write_whole(block, has_ids=has_ids)
-        self._count += block.seen
+        self._count += block.row_count
 
     def _write_whole(self, block: Block, *, has_ids: bool) -> None:
         if has_ids:
@@ -539,6 +565,14 @@ class Following(Protocol):
         """Release the source."""
 
 
+def _no_next_part() -> None:
+    """Return the continuation of a file that has none."""
+
+
+def _always_complete() -> bool:
+    return True
+
+
 class Source(FileIO):
     """The bytes of an upload, counted. Raises `GatewayError` if they break off, `TooLarge`."""
 
@@ -547,18 +581,18 @@ class Source(FileIO):
     def __init__(
         self,
         file: int | Path,
-        most: int | None = None,
-        more: Callable[[], Following | None] = lambda: None,
-        whole: Callable[[], bool] = lambda: True,
+        max_bytes: int | None = None,
+        next_part: Callable[[], Following | None] = _no_next_part,
+        is_complete: Callable[[], bool] = _always_complete,
     ) -> None:
-        """``more`` waits for the continuation of the file, None at its end.
+        """``next_part`` waits for the continuation of the file, None at its end.
 
-        ``whole`` then returns whether the upload is complete.
+        ``is_complete`` then returns whether the upload is complete.
         """
         super().__init__(file)
-        self._most = most
-        self._more = more
-        self._whole = whole
+        self._max_bytes = max_bytes
+        self._next_part = next_part
+        self._is_complete = is_complete
         self._read: Callable[[memoryview], int] | None = super().readinto
 
     def readinto(self, buffer: Any, /) -> int:
@@ -571,14 +605,14 @@ class Source(FileIO):
             if not count:
                 self._continue()
         self.size += filled
-        if self._most is not None and self.size > self._most:
-            raise too_large(self._most)
-        if filled < len(view) and not self._whole():
+        if self._max_bytes is not None and self.size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        if filled < len(view) and not self._is_complete():
             raise GatewayError("the upload was broken off", reason="BROKEN_OFF")
         return filled
 
     def _continue(self) -> None:
-        following = self._more()
+        following = self._next_part()
         if following is None:
             self._read = None
         else:
@@ -602,10 +636,10 @@ class Reception:
         self.staging = staging
         self._path = staging.folder / "upload"
         self._file = FileIO(self._path, "wb")
-        self._max = max_bytes
+        self._max_bytes = max_bytes
         self._size = 0
-        self._whole = False
-        self._more: SimpleQueue[Following | None] = SimpleQueue()
+        self._is_whole = False
+        self._next_parts: SimpleQueue[Following | None] = SimpleQueue()
         self._following: Following | None = None
         self._storing: threading.Thread | None = None
         self._stored: Future[Dataset] = Future()
@@ -617,7 +651,7 @@ class Reception:
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, CHUNK)
         self._file.close()
         self._file = FileIO(write_end, "wb")
-        source = Source(read_end, self._max, self._more.get, self._is_whole)
+        source = Source(read_end, self._max_bytes, self._next_parts.get, self._is_complete)
         self._storing = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._store_from, source, store),
@@ -625,8 +659,8 @@ class Reception:
         )
         self._storing.start()
 
-    def _is_whole(self) -> bool:
-        return self._whole
+    def _is_complete(self) -> bool:
+        return self._is_whole
 
     def _store_from(self, source: Source, store: Callable[[Source], Dataset]) -> None:
         try:
@@ -640,8 +674,8 @@ class Reception:
     def write(self, data: bytes) -> None:
         """Receive more bytes. Raises `TooLarge`, `GatewayError` (STORAGE_FAILED) if the disk is full."""
         self._size += len(data)
-        if self._max is not None and self._size > self._max:
-            raise too_large(self._max)
+        if self._max_bytes is not None and self._size > self._max_bytes:
+            raise too_large(self._max_bytes)
         view = memoryview(data)
         with storage_errors(), suppress(BrokenPipeError):
             while view:
@@ -651,17 +685,17 @@ class Reception:
     def follow(self, rest: Following) -> None:
         """Continue storing with the bytes that ``rest`` reads."""
         self._following = rest
-        self._more.put(rest)
+        self._next_parts.put(rest)
         self._file.close()
 
     def finish(self) -> Dataset:
         """Return the dataset stored from the whole file. Raises the errors of storing it."""
-        self._whole = True
+        self._is_whole = True
         self._end()
         return self._stored.result()
 
     def _end(self) -> None:
-        self._more.put(None)
+        self._next_parts.put(None)
         with suppress(OSError):
             self._file.close()
 
@@ -683,9 +717,10 @@ class Reception:
         self.staging.close()
 
 
-def too_large(most: int) -> TooLarge:
-    """Return the refusal of a file beyond the limit of ``most`` bytes."""
-    return TooLarge(f"the file is larger than {most} bytes, the setting data.max_upload_bytes")
+def too_large(max_bytes: int) -> TooLarge:
+    """Return the refusal of a file beyond the limit."""
+    text = f"the file is larger than {max_bytes} bytes, the setting data.max_upload_bytes"
+    return TooLarge(text)
 
 
 @contextmanager
