@@ -195,8 +195,8 @@ class SeveralEngines:
 
 def _with_gaps(isolation: Isolation, engine: str, gaps: Sequence[str]) -> Isolation:
     """Return the isolation with the gaps at a further engine."""
-    named = [f"at {engine}: {gap}" for gap in gaps]
-    return replace(isolation, gaps=(*isolation.gaps, *named))
+    gaps_there = [f"at {engine}: {gap}" for gap in gaps]
+    return replace(isolation, gaps=(*isolation.gaps, *gaps_there))
 
 
 def _always_with(engine: str, on_away: Callable[[str], None]) -> Callable[[str], None]:

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from engines.docker.network import PREFIX, Firewall
+from engines.docker.firewall import PREFIX, Firewall
 from engines.docker.sandboxes import LABEL
 from gateway.cli.serve import tune_garbage_collector
 from tests import made_once, storages

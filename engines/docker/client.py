@@ -1,22 +1,12 @@
-"""Connections to a daemon, by its socket, by TCP, or to another machine through ssh; its errors and its events.
-
-The system's ssh client only forwards the daemon's socket; keys, known hosts and ports are up to its own
-configuration. It never asks for a password.
-"""
+"""The client of a Docker daemon, its errors, its logs and its events."""
 
 import re
-import shutil
-import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 from struct import unpack
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from docker import APIClient
@@ -35,114 +25,67 @@ from engines.base import (
     NoSpace,
 )
 from engines.docker.configuration import StoredLogins, settings_without_logins
+from engines.docker.tunnel import SCHEME, Tunnel
 from engines.messages import start_error
 from engines.watch import Follower
 
-SCHEME = "ssh://"
-SOCKET = "/var/run/docker.sock"
-_OPEN_TIMEOUT = 15.0
-"""seconds for the connection to come up"""
-_ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
-"""of a network or container, of which the docker command shows the beginning; whole, a log masks it as a token"""
-_LONGEST_OUTPUT = 500
-_FIRST_WAIT = 0.2
-"""seconds before a stream of events that has ended is opened again"""
-_FRAME_HEAD = 8
+REQUEST_TIMEOUT = 60  # seconds; starting a container takes some on a busy machine
+POOL_SIZE = 64  # connections: every stop and every watch occupies one for long
 
-_NOT_READY = (502, 503, 504)
-"""statuses of a daemon that starts or stops, or of a proxy before one that is away"""
+_FIRST_WAIT = 0.2  # seconds before a stream of events that has ended is opened again
+_FRAME_HEAD = 8  # bytes before each piece of a log
+
+# Statuses of a daemon
+_NOT_FOUND = 404
+_CONFLICT = 409
+_SERVER_ERROR = 500
+_NOT_READY = (502, 503, 504)  # it starts or stops, or a proxy in front of it does not reach it
+
+# The id of a network or container: messages get its beginning, as the docker command shows it. Logs would mask the
+# whole id as a token.
+_ID = re.compile(r"(?<![:\w])([0-9a-f]{12})[0-9a-f]{52}(?!\w)")
+
+# Messages of a daemon that restarts one of its own processes.
 _PARTS_AWAY = re.compile(
     r"error while dialing|containerd\.sock|code = unavailable|client connection is closing|shutting down"
     r"|code = deadlineexceeded|does not have a leader",
     re.IGNORECASE,
 )
-"""messages of a daemon (500) one of whose own processes is away, which it restarts"""
+
+# The latter two are about a container whose sandbox is gone.
 _NO_NETWORK = re.compile(
     r"network \S+ not found|cannot join network of a non running container|no such container",
     re.IGNORECASE,
 )
-"""the latter two of a container whose sandbox is gone"""
-
-
-class Tunnel:
-    """One forwarded socket; not thread-safe."""
-
-    def __init__(self, url: str) -> None:
-        """``url``: ssh://[user@]host[:port][/path/of/the/socket]. Connects only when first used."""
-        self._url = url
-        self._folder: Path | None = None
-        self._client: subprocess.Popen[bytes] | None = None
-
-    def open(self) -> Path:
-        """Return the socket on this machine; connect if nothing is connected. Raises `EngineDown`."""
-        if self._folder is not None and self._client is not None and self._client.poll() is None:
-            return self._folder / "s"
-        self.close()
-        program = shutil.which("ssh")
-        if program is None:
-            raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
-        self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))  # sockets' paths must be short
-        with (self._folder / "output").open("wb") as output:
-            command = [program, *self._arguments(self._folder / "s")]
-            self._client = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self._wait(self._folder, self._client)
-        return self._folder / "s"
-
-    def close(self) -> None:
-        """End the client, and delete the socket's folder."""
-        if self._client is not None:
-            self._client.kill()  # it only forwards
-            self._client.wait()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._client = self._folder = None
-
-    def _arguments(self, here: Path) -> list[str]:
-        parts = urlsplit(self._url)
-        options = {
-            "BatchMode": "yes",
-            "ExitOnForwardFailure": "yes",
-            "ConnectTimeout": "10",
-            "ServerAliveInterval": "10",
-            "ServerAliveCountMax": "3",
-            "ControlMaster": "no",
-            "StreamLocalBindMask": "0177",
-        }
-        found = ["-N", "-T", *(f"-o{name}={value}" for name, value in options.items())]
-        found += ["-L", f"{here}:{parts.path if parts.path not in ('', '/') else SOCKET}"]
-        found += ["-p", str(parts.port)] if parts.port else []
-        found += ["-l", parts.username] if parts.username else []
-        return [*found, "--", parts.hostname or ""]
-
-    def _wait(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
-        end = time.monotonic() + _OPEN_TIMEOUT
-        while not (folder / "s").exists():
-            ended = client.poll() is not None
-            if ended or time.monotonic() > end:
-                output = (folder / "output").read_text(errors="replace").strip()[-_LONGEST_OUTPUT:]
-                self.close()
-                raise EngineDown(f"{self._url}: {output or 'no connection in time'}")
-            time.sleep(0.05)
 
 
 class Client(APIClient):
-    """Takes no proxy and no CA certificates from the environment, which would override ours.
+    """The library's client without its reading of the environment and of Docker's configuration.
 
-    What is wrong with Docker's configuration keeps it from nothing: logins are read when they are needed.
+    Proxies and CA certificates of the environment would override ours. Faults in Docker's configuration are ignored:
+    logins are read when they are needed.
     """
-
-    trust_env = property(lambda self: False, lambda self, value: None)
-    _auth_configs = property(lambda self: StoredLogins(), lambda self, value: None)
 
     def __init__(self, **options: Any) -> None:
         self._settings = settings_without_logins()
         super().__init__(**options)
+
+    @property
+    def trust_env(self) -> bool:
+        """Whether requests use the environment's proxies and certificates."""
+        return False
+
+    @trust_env.setter
+    def trust_env(self, value: object) -> None:
+        """Ignore the library's value."""
+
+    @property
+    def _auth_configs(self) -> StoredLogins:
+        return StoredLogins()
+
+    @_auth_configs.setter
+    def _auth_configs(self, value: object) -> None:
+        """Ignore the library's own reading."""
 
     @property
     def _general_configs(self) -> dict[str, Any]:
@@ -150,167 +93,101 @@ class Client(APIClient):
 
     @_general_configs.setter
     def _general_configs(self, settings: object) -> None:
-        """Leave aside what the library has read itself."""
-
-
-_TIMEOUT = 60
-"""seconds for one call; starting a container takes some on a busy machine"""
-_POOL = 64
-"""connections: every stop and every watch keeps one for long"""
+        """Ignore the library's own reading."""
 
 
 class Connection:
-    """Calling it returns the client."""
+    """The connection to a daemon; calling it returns the client."""
 
     def __init__(self, base_url: str, tls: Mapping[str, str]) -> None:
+        """``tls``: files ``ca`` and, for a client certificate, ``cert`` and ``key``; empty without TLS."""
         self._base_url = base_url
-        self._tunnel = Tunnel(base_url) if base_url.startswith(SCHEME) else None
         self._tls = dict(tls)
+        self._tunnel: Tunnel | None = None
+        if base_url.startswith(SCHEME):
+            self._tunnel = Tunnel(base_url)
         self._lock = threading.Lock()
         self._api: APIClient | None = None
-        self._here = False
-        self._tunnelled = ""
+        self._uses_socket = False
+        self._tunnel_url = ""
 
     def __call__(self) -> APIClient:
         """Return the client. Raises `EngineDown`."""
         with self._lock, translated(EngineDown):
             base_url = self._base_url
-            if (
-                self._tunnel is not None
-                and (base_url := f"unix://{self._tunnel.open()}") != self._tunnelled
-            ):
-                self._drop()  # it was created again, elsewhere
-                self._tunnelled = base_url
+            if self._tunnel is not None:
+                base_url = f"unix://{self._tunnel.open()}"
+                if base_url != self._tunnel_url:
+                    self._drop_client()  # the tunnel was opened again, with another socket
+                    self._tunnel_url = base_url
             if self._api is None:
-                options: dict[str, Any] = (
-                    {"base_url": base_url} if base_url else {**kwargs_from_env()}
-                )
-                if self._tls:
-                    pair = (self._tls["cert"], self._tls["key"]) if "cert" in self._tls else None
-                    options["tls"] = TLSConfig(
-                        client_cert=pair,
-                        ca_cert=self._tls["ca"],
-                        verify=True,
-                    )
-                host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
-                self._here = str(host).startswith("http+unix://")
-                self._api = Client(
-                    version="auto",
-                    timeout=_TIMEOUT,
-                    max_pool_size=_POOL,
-                    **options,
-                )
+                self._api = self._connect(base_url)
             return self._api
 
     def is_here(self) -> bool:
-        """Whether the daemon's host is the one we run on, as far as is known. Raises `EngineDown`."""
+        """Whether the daemon runs on our own host, as far as is known. Raises `EngineDown`."""
         self()
-        return self._here and self._tunnel is None
+        return self._uses_socket and self._tunnel is None
 
     def close(self) -> None:
         """Close the client and the tunnel; the next call opens new ones."""
         with self._lock:
-            self._drop()
+            self._drop_client()
             if self._tunnel is not None:
                 self._tunnel.close()
 
-    def _drop(self) -> None:
-        api, self._api = self._api, None
+    def _connect(self, base_url: str) -> APIClient:
+        options: dict[str, Any] = {"base_url": base_url}
+        if not base_url:
+            options = dict(kwargs_from_env())
+        if self._tls:
+            certificate = None
+            if "cert" in self._tls:
+                certificate = (self._tls["cert"], self._tls["key"])
+            options["tls"] = TLSConfig(
+                client_cert=certificate, ca_cert=self._tls["ca"], verify=True
+            )
+        host = parse_host(options.get("base_url"), tls=bool(options.get("tls")))
+        self._uses_socket = str(host).startswith("http+unix://")
+        return Client(
+            version="auto",
+            timeout=REQUEST_TIMEOUT,
+            max_pool_size=POOL_SIZE,
+            **options,
+        )
+
+    def _drop_client(self) -> None:
+        api = self._api
+        self._api = None
         if api is not None:
             api.close()
 
 
+# ------------------------------------------------------------ errors
+
+
 @contextmanager
 def translated(otherwise: type[EngineError] = EngineError) -> Iterator[None]:
-    """Raise what the daemon refuses as the specific error or ``otherwise``, and `EngineDown` if it is away."""
+    """Raise a refusal of the daemon as a specific error or ``otherwise``.
+
+    Raises `EngineDown` if the daemon does not respond.
+    """
     try:
         yield
     except APIError as error:
         raise _refusal(error, otherwise) from error
-    except (
-        DockerException,
-        HTTPError,
-        OSError,
-    ) as error:  # OSError: every failure of a request is one
+    except (DockerException, HTTPError, OSError) as error:  # every failed request is an OSError
         raise EngineDown(f"the container engine does not answer: {_cause(error)}") from error
 
 
 def _cause(error: BaseException) -> str:
-    """Return what the system said in the end, such as ``No such file or directory``, and no layer above it."""
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, OSError) and found.strerror:
-            return found.strerror
-        found = found.__cause__ or found.__context__
+    """Return the system's message, such as ``No such file or directory``, without the layers above it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
     return str(error)
-
-
-def check_answer(answer: requests.Response) -> None:
-    """Raise APIError unless a request that we made without the library succeeded."""
-    try:
-        answer.raise_for_status()
-    except requests.HTTPError as error:
-        create_api_error_from_http_exception(error)
-
-
-@contextmanager
-def asked(
-    api: APIClient,
-    place: str,
-    what: str,
-    **params: str,
-) -> Iterator[Any]:
-    """Give the stream in which the daemon responds. Raises APIError, OSError."""
-    url = f"{api.base_url}/v{api.api_version}/{place}/{what}"
-    with closing(
-        api.get(
-            url,
-            params=params,
-            stream=True,
-            timeout=api.timeout,
-        )
-    ) as answer:
-        check_answer(answer)
-        yield answer.raw
-
-
-def log_of(
-    api: APIClient,
-    place: str,
-    stream: str,
-) -> Iterator[bytes]:
-    """Yield what ``containers/…`` or ``tasks/…`` wrote to a stream, piece by piece. Raises APIError, OSError."""
-    with asked(api, place, "logs", tail="all", **{stream: "1"}) as raw:
-        while len(head := raw.read(_FRAME_HEAD)) == _FRAME_HEAD:
-            left = unpack(">xxxxL", head)[0]
-            while left and (piece := raw.read(left)):
-                left -= len(piece)
-                yield piece
-
-
-def remove(api: APIClient, container: str) -> None:
-    """Remove a container, which may be gone. Raises APIError."""
-    try:
-        api.remove_container(container, force=True, v=True)
-    except APIError as error:
-        if error.status_code not in (404, 409):  # its removal is in progress
-            raise
-
-
-def network_is_gone(error: APIError) -> bool:
-    """Whether the daemon lacks a network or a sandbox that was removed since it was created."""
-    return _NO_NETWORK.search(words(error)) is not None
-
-
-def is_away(error: APIError) -> bool:
-    """Whether the daemon cannot handle any request at present."""
-    status = error.status_code
-    return status in _NOT_READY or (status == 500 and _PARTS_AWAY.search(words(error)) is not None)
-
-
-def words(error: APIError) -> str:
-    """Return the daemon's message."""
-    return str(error.explanation or error)
 
 
 def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
@@ -319,51 +196,109 @@ def _refusal(error: APIError, otherwise: type[EngineError]) -> EngineError:
         return EngineDown(f"the container engine is not ready: {text}")
     if "no space left on device" in text.lower():
         return NoSpace(text)
-    if otherwise is CreateFailed:
-        if (
-            error.status_code == 404 and "no such image" in text.lower()
-        ):  # removed since it was found
-            return ImageNotFound(text, HOW_TO_HAVE_IT)
-        return start_error(text)
-    return otherwise(text)
+    if otherwise is not CreateFailed:
+        return otherwise(text)
+    if error.status_code == _NOT_FOUND and "no such image" in text.lower():
+        return ImageNotFound(text, HOW_TO_HAVE_IT)  # removed since it was found
+    return start_error(text)
+
+
+def words(error: APIError) -> str:
+    """Return the daemon's message."""
+    return str(error.explanation or error)
+
+
+def is_away(error: APIError) -> bool:
+    """Whether the daemon cannot handle any request at present."""
+    if error.status_code == _SERVER_ERROR:
+        return _PARTS_AWAY.search(words(error)) is not None
+    return error.status_code in _NOT_READY
+
+
+def network_is_gone(error: APIError) -> bool:
+    """Whether the daemon lacks a network or a sandbox that was removed since it was created."""
+    return _NO_NETWORK.search(words(error)) is not None
+
+
+def check_response(response: requests.Response) -> None:
+    """Raise APIError unless a request that bypassed the library succeeded."""
+    try:
+        response.raise_for_status()
+    except requests.HTTPError as error:
+        create_api_error_from_http_exception(error)
+
+
+# ------------------------------------------------------------ requests that the library lacks
+
+
+def url_of(api: APIClient, path: str) -> str:
+    """Return the URL of a path of the daemon's API."""
+    return f"{api.base_url}/v{api.api_version}/{path}"
+
+
+@contextmanager
+def streamed(api: APIClient, path: str, **params: str) -> Iterator[Any]:
+    """Open the raw response of a path as a stream. Raises APIError, OSError."""
+    response = api.get(url_of(api, path), params=params, stream=True, timeout=api.timeout)
+    with closing(response):
+        check_response(response)
+        yield response.raw
+
+
+def log_of(api: APIClient, place: str, stream: str) -> Iterator[bytes]:
+    """Yield the output of ``containers/…`` or ``tasks/…`` on a stream, in chunks. Raises APIError, OSError."""
+    params = {stream: "1"}
+    with streamed(api, f"{place}/logs", tail="all", **params) as raw:
+        while True:
+            head = raw.read(_FRAME_HEAD)
+            if len(head) != _FRAME_HEAD:
+                return
+            yield from _read_frame(raw, unpack(">xxxxL", head)[0])
+
+
+def _read_frame(raw: Any, size: int) -> Iterator[bytes]:
+    while size:
+        chunk = raw.read(size)
+        if not chunk:
+            return
+        size -= len(chunk)
+        yield chunk
+
+
+def remove(api: APIClient, container: str) -> None:
+    """Remove a container, which may be gone. Raises APIError."""
+    try:
+        api.remove_container(container, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in (_NOT_FOUND, _CONFLICT):  # a conflict: it is being removed
+            raise
 
 
 class EventWatch(Follower):
-    """Reports each exit, after every connection first all runs that have exited, so that none is missed."""
+    """Reports each exit. On every connection it first reports all runs that have exited, so that none is missed."""
 
     def __init__(
         self,
         client: Callable[[], APIClient],
         filters: Mapping[str, Any],
-        over: Callable[[], Iterable[str]],
+        exited_names: Callable[[], Iterable[str]],
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None = None,
     ) -> None:
+        """``exited_names`` returns the runs that have exited."""
         self._client = client
-        self._filters = {
-            **filters,
-            "type": "container",
-            "event": "die",
-        }
-        self._over = over
+        self._filters = {**filters, "type": "container", "event": "die"}
+        self._exited_names = exited_names
         self._stream: CancellableStream[Any] | None = None
         super().__init__(_FIRST_WAIT, on_exit, on_away)
 
     def _look(self) -> None:
-        """Report the runs that have exited, then those that exit, until the stream ends."""
+        """Report the runs that have exited, then each exit until the stream ends."""
         try:
-            client = self._client()
-            now = datetime.fromisoformat(
-                client.info()["SystemTime"]
-            )  # in the time zone of the daemon
-            self._stream = stream = client.events(
-                decode=True,
-                since=int(now.timestamp()),
-                filters=self._filters,
-            )
+            stream = self._open_stream()
             if self._closed.is_set():  # closed before there was a stream to close
                 return
-            for name in self._over():
+            for name in self._exited_names():
                 self.report(name)
             for event in stream:
                 if self._closed.is_set():
@@ -374,8 +309,16 @@ class EventWatch(Follower):
         if not self._closed.is_set():
             self.report_away()
 
+    def _open_stream(self) -> "CancellableStream[Any]":
+        client = self._client()
+        now = datetime.fromisoformat(client.info()["SystemTime"])  # in the daemon's time zone
+        stream = client.events(decode=True, since=int(now.timestamp()), filters=self._filters)
+        self._stream = stream
+        return stream
+
     def _interrupt(self) -> None:
-        stream, self._stream = self._stream, None
+        stream = self._stream
+        self._stream = None
         if stream is not None:
             with suppress(DockerException, OSError, AttributeError):  # it has ended already
                 stream.close()

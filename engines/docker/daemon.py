@@ -1,4 +1,4 @@
-"""What the engines of a Docker daemon share: its images, the labels of this node's runs, its logs, its watches."""
+"""The common part of the engines for Docker and Swarm: images, labels of this node's runs, logs, watches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +20,7 @@ from engines.base import (
     is_name,
 )
 from engines.docker.client import Connection, log_of, translated
+from engines.docker.container_files import ContainerFiles
 from engines.docker.images import Images
 from engines.logs import STREAMS, StreamingEngine
 from engines.registry.names import PullRules
@@ -27,31 +28,29 @@ from engines.registry.names import PullRules
 
 @dataclass(frozen=True)
 class Source:
-    """A folder of the gateway that comes from the daemon's host or from a volume."""
+    """A folder of the gateway that is a folder of the daemon's host or a volume."""
 
-    root: Path
-    """as the gateway sees it"""
-    bind: str = ""
+    root: Path  # on the gateway's side
+    bind: str = ""  # on the daemon's host
     volume: str = ""
 
 
 @dataclass(frozen=True)
 class DaemonOptions:
-    """Which daemon to use, and what it shares with the gateway."""
+    """Which daemon to use, and its folders shared with the gateway."""
 
-    base_url: str = ""
-    """the daemon, of a Swarm a manager; default as the environment says"""
-    tls: Mapping[str, str] = field(default_factory=dict)
-    """files ``ca``, ``cert`` and ``key`` for a daemon at tcp://"""
+    base_url: str = ""  # of a Swarm: a manager; empty: as the environment says
+    tls: Mapping[str, str] = field(
+        default_factory=dict
+    )  # files ``ca``, ``cert``, ``key`` for tcp://
     pull: PullRules = field(default_factory=PullRules)
+    # In a Swarm: folders that every machine has at the same path, the only ones that can be mounted
     sources: tuple[Source, ...] = ()
-    """of a Swarm folders that every machine has at the same place; there are no mounts of others"""
-    saved_log_size: int = 32 * 1024 * 1024
-    """bytes of a stream that `save_logs` keeps"""
+    saved_log_size: int = 32 * 1024 * 1024  # bytes of a stream that `save_logs` keeps
 
 
 class DaemonEngine(StreamingEngine):
-    """Runs of one installation at a daemon; see `engines.base.Engine` for what each method promises."""
+    """Runs of one installation at a daemon. `engines.base.Engine` specifies the methods."""
 
     def __init__(
         self,
@@ -65,6 +64,7 @@ class DaemonEngine(StreamingEngine):
         self._labels = {NODE: node, INSTALLATION: installation}
         self._client = Connection(options.base_url, options.tls)
         self._images = Images(self._client, options.pull)
+        self._files = ContainerFiles(self._client)
         self._saved_log_size = options.saved_log_size
         self._watches: list[Watch] = []
 
@@ -83,35 +83,40 @@ class DaemonEngine(StreamingEngine):
         self._client.close()
 
     def _ours(
-        self,
-        name: str,
-        inspect: Callable[[str], Any],
-        part: str,
+        self, name: str, inspect: Callable[[str], Any], section: str
     ) -> Mapping[str, Any] | None:
-        """Return the daemon's record of a run of ours, which has its labels in this part of it."""
+        """Return the daemon's record of one of our runs.
+
+        ``section``: the part of the record with the labels.
+        """
         if not is_name(name):
             return None
         with translated(), suppress(NotFound):
-            found: Mapping[str, Any] = inspect(name)
-            if belongs_to(found[part].get("Labels") or {}, self._node, self._installation):
-                return found
+            record: Mapping[str, Any] = inspect(name)
+            if belongs_to(record[section].get("Labels") or {}, self._node, self._installation):
+                return record
         return None
 
     def _log_place(self, name: str) -> str:
-        """Return where the daemon has the logs of a run of ours: ``containers/…``, ``tasks/…``; empty: nowhere."""
+        """Return the daemon's path to the logs of one of our runs, ``containers/…`` or ``tasks/…``.
+
+        Empty if there are none.
+        """
         raise NotImplementedError
 
     def _streams(self, name: str) -> Sequence[Iterator[bytes]]:
         place = self._log_place(name)
-        return [self._log(place, stream) for stream in STREAMS] if place else ()
+        if not place:
+            return ()
+        return [self._log(place, stream) for stream in STREAMS]
 
     def _log(self, place: str, stream: str) -> Iterator[bytes]:
-        """Yield what the run wrote to the stream; ends early where the run is removed meanwhile."""
+        """Yield a stream of a run; ends early if the run is removed."""
         with translated(), suppress(NotFound):
             yield from log_of(self._client(), place, stream)
 
     def _filters(self) -> dict[str, Any]:
-        """Return what selects the runs of this installation in the daemon's lists."""
+        """Return the filters that select the runs of this installation in the daemon's lists."""
         return {"label": [f"{name}={value}" for name, value in self._labels.items()]}
 
 
@@ -120,19 +125,22 @@ def as_the_daemon_sees(
     sources: tuple[Source, ...],
     mountpoint: Callable[[str], str],
 ) -> DockerMount:
-    """Return the mount in the daemon's view; ``mountpoint`` returns a volume's path. Raises `CreateFailed`."""
+    """Return a mount with its source on the daemon's side; ``mountpoint`` returns a volume's path there.
+
+    Raises `CreateFailed`.
+    """
     if ".." in mount.source.parts or ".." in PurePosixPath(mount.target).parts:
         raise CreateFailed(f"a mount of {mount.source} at {mount.target} leads out of its folder")
     path = mount.source.absolute()
-    seen = str(path)
+    daemon_path = str(path)
     for source in sources:
         if path.is_relative_to(source.root):
             root = source.bind or mountpoint(source.volume)
-            seen = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
+            daemon_path = str(PurePosixPath(root) / path.relative_to(source.root).as_posix())
             break
     return DockerMount(
         target=mount.target,
-        source=seen,
+        source=daemon_path,
         type="bind",
         read_only=mount.read_only,
     )

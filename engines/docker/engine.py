@@ -48,11 +48,18 @@ from engines.base import (
     safe_name,
     signal_of,
 )
-from engines.docker.client import Connection, EventWatch, asked, network_is_gone, remove, translated
+from engines.docker.client import (
+    Connection,
+    EventWatch,
+    network_is_gone,
+    remove,
+    streamed,
+    translated,
+)
 from engines.docker.daemon import DaemonEngine, DaemonOptions, as_the_daemon_sees
 from engines.docker.images import NO_CHECK
 from engines.docker.network import NodeNetwork
-from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, joined, sandbox_of
+from engines.docker.sandboxes import LABEL, MEMORY, Sandboxes, network_mode_of, sandbox_of
 from engines.docker.service_networks import ServiceNetworks, Services, addresses
 from engines.image import Image
 
@@ -84,22 +91,14 @@ _CHUNK = 65536  # bytes
 class DockerOptions(DaemonOptions):
     """Which daemon to use, and how to run containers there."""
 
-    network: str | None = None
-    """the bridge network, created on demand; by default one of the node's own"""
-    network_mode: str = "bridge"
-    """``host`` gives up isolation"""
-    outside: bool = False
-    """containers reach other machines"""
-    instance: str = ""
-    """distinguishes several gateways of one installation"""
-    user: str = NOBODY
-    """user of containers whose image would run as root"""
-    read_only_root: bool = False
-    """a container can write only its outputs, its log and a temporary ``/tmp``"""
-    sandboxes: int = 0
-    """the most that are prepared for future containers"""
-    log_size: int = 10 * 1024 * 1024
-    """bytes of one log file; a container has at most `LOG_FILES`"""
+    network: str | None = None  # the bridge network, created on demand; None: one of the node's own
+    network_mode: str = "bridge"  # "host" gives up isolation
+    outside: bool = False  # containers reach other machines
+    instance: str = ""  # distinguishes several gateways of one installation
+    user: str = NOBODY  # of containers whose image would run as root
+    read_only_root: bool = False  # containers write only to outputs, log and a temporary ``/tmp``
+    sandboxes: int = 0  # the most that are prepared for future containers
+    log_size: int = 10 * 1024 * 1024  # bytes of one log file; a container has at most `LOG_FILES`
 
     @property
     def dns(self) -> list[str] | None:
@@ -144,7 +143,9 @@ class ContainerdEngine(DaemonEngine):
                 self._client, name, self._labels, outside=options.outside, owner=owner
             )
             self._services = ServiceNetworks(self._client, name, self._labels, owner)
-        sandbox_count = options.sandboxes if self._network else 0
+        sandbox_count = 0
+        if self._network is not None:
+            sandbox_count = options.sandboxes
         self._reserved_memory = sandbox_count * MEMORY  # bytes; not available to runs
         sandbox_labels = {
             INSTALLATION: installation,
@@ -200,8 +201,8 @@ class ContainerdEngine(DaemonEngine):
             sandbox_network = "" if network_was_gone or spec.reach else network
             try:
                 with self.sandboxes.start(sandbox_network) as sandbox:
-                    joined_network = joined(sandbox) if sandbox else network
-                    if self._create_and_start(spec, image, mounts, joined_network, hosts):
+                    network_mode = network_mode_of(sandbox) if sandbox else network
+                    if self._create_and_start(spec, image, mounts, network_mode, hosts):
                         return
             except APIError as error:
                 if self._network is None or network_was_gone or not network_is_gone(error):
@@ -235,7 +236,7 @@ class ContainerdEngine(DaemonEngine):
                 return str(network["IPAddress"])
         return ""
 
-    def disk_use(self, name: str, most: int) -> DiskUse:
+    def disk_use(self, name: str, max_files: int) -> DiskUse:
         if self._inspect(name) is None:
             return DiskUse()
         filters = {"name": f"^/{name}$"}
@@ -243,7 +244,7 @@ class ContainerdEngine(DaemonEngine):
             api = self._client()
             containers = api.containers(all=True, size=True, filters=filters)
             size = sum(int(container.get("SizeRw") or 0) for container in containers)
-            return DiskUse(size, changes_of(api, name, most))
+            return DiskUse(size, changes_of(api, name, max_files))
         return DiskUse()
 
     def stop(self, name: str, grace: float) -> None:
@@ -409,10 +410,10 @@ class ContainerdEngine(DaemonEngine):
                 remove(api, container)
                 return False
             targets = [mount.target for mount in spec.mounts]
-            self._images.check_executable(container, image, spec.command, spec.environment, targets)
-            self._images.check_user(container, image)
+            self._files.check_executable(container, image, spec.command, spec.environment, targets)
+            self._files.check_user(container, image)
             if not self._options.read_only_root:
-                self._images.open_directories(container, image, targets)
+                self._files.open_directories(container, image, targets)
             api.start(container)
         except (APIError, EngineError):
             remove(api, container)
@@ -494,7 +495,7 @@ class ContainerdEngine(DaemonEngine):
 
     def _memory_folders(self, limits: Limits) -> dict[str, str]:
         """Return a container's folders in memory with their mount options."""
-        home = "exec,mode=1777"  # libraries load what they compiled into their cache
+        home = "exec,mode=1777"  # libraries load the code that they compile into their cache
         if self._options.read_only_root:
             return {TEMPORARY: _SMALL_FOLDER, HOME: f"{home},{_SMALL_FOLDER}"}
         if limits.memory is not None:
@@ -548,7 +549,7 @@ def _name_of(container: Mapping[str, Any]) -> str:
 
 
 def labels_of(container: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return a container's labels; the daemon says null where there are none."""
+    """Return a container's labels; the daemon says null for none."""
     return container["Config"].get("Labels") or {}
 
 
@@ -578,16 +579,16 @@ def _read_time(text: str | None) -> datetime | None:
 def changes_of(
     api: APIClient,
     container: str,
-    most: int,
+    limit: int,
 ) -> int:
-    """Count the created, changed and deleted files in a container's own layer; stop soon after ``most``.
+    """Count the created, changed and deleted files in a container's own layer; stop soon after ``limit``.
 
     The list may be of any length, so it is read in chunks. Raises APIError, OSError.
     """
     count = 0
     rest = b""
-    with asked(api, f"containers/{container}", "changes") as response:
-        while count <= most:
+    with streamed(api, f"containers/{container}/changes") as response:
+        while count <= limit:
             chunk = response.read(_CHUNK)
             if not chunk:
                 break

@@ -1,17 +1,12 @@
-"""The bridge network of a node's containers, and what it isolates.
+"""The bridge network of a node's containers, and its isolation.
 
 An internal bridge isolates containers from other machines, but not from services of the host that listen on all
-addresses. Only the host's packet filter can close these: if the gateway may use it, it has a chain per bridge, to
-which INPUT passes everything that comes from the bridge. Rules carry the mark of the gateway that made them, so
-that several gateways of one node do not remove each other's.
+addresses. Only the host's packet filter can close these (`engines.docker.firewall`), if the gateway may use it.
 """
 
 import hashlib
 import ipaddress
 import logging
-import shlex
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,31 +16,28 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 
-from engines.base import MADE_AT_START, EngineError, Isolation
+from engines.base import EngineError, Isolation
 from engines.docker.client import Connection, is_away, translated
+from engines.docker.firewall import Firewall
 
 log = logging.getLogger(__name__)
 
-_TAKEN = (403, 409)
-"""statuses for a bridge or a name that exists already"""
-_NAME = "com.docker.network.bridge.name"
-_BETWEEN = "com.docker.network.bridge.enable_icc"
-_CREATE_TIMEOUT, _PAUSE = 10.0, 0.05
-_CHECK_EVERY = 1.0
-"""seconds between checks of the rules"""
-
-PREFIX = "BFIA-"
-_FORWARDED = "DOCKER-USER"
-"""Docker's chain for rules that go before its own"""
-_MANGLE = ("-t", "mangle")
-_TIMEOUT = 20
+_IN_USE = (
+    403,
+    409,
+)  # statuses for a bridge or a name that exists, and for a network with containers
+_BRIDGE_NAME = "com.docker.network.bridge.name"
+_BETWEEN_CONTAINERS = "com.docker.network.bridge.enable_icc"
+_CREATE_TIMEOUT = 10.0  # seconds for another gateway to complete its creation of the network
+_PAUSE = 0.05  # seconds between two looks for it
+_CHECK_EVERY = 1.0  # seconds between checks of the packet filter
 
 
 class NodeNetwork:
     """One network, created when it is first needed.
 
-    The daemon lets two gateways that start at the same time create two networks of one name, and then starts no
-    container in either. It does not let two have one bridge: hence the bridge gets a name, too.
+    The daemon lets two gateways that start at the same time create two networks of the same name, and then starts no
+    container in either. It does not let two have the same bridge, so the bridge gets a name, too.
     """
 
     def __init__(
@@ -57,49 +49,58 @@ class NodeNetwork:
         outside: bool = False,
         owner: str = "",
     ) -> None:
-        """``owner``: the gateway, of several that may share the network."""
+        """``outside``: containers reach other machines. ``owner``: the gateway, if several share the network."""
         self.name = name
         self.bridge = "bfia" + hashlib.sha256(name.encode()).hexdigest()[:11]
         self._client = client
         self._outside = outside
         self._labels = dict(labels)
+
         self._firewall = Firewall(self.bridge, owner, internal=not outside)
-        self._refused = ""
-        self._doors: tuple[int, ...] | None = None
-        """ports of this host that stay open, once it was to be closed"""
-        self._checked = 0.0
-        self._rules = threading.Lock()
+        self._firewall_lock = threading.Lock()
+        self._firewall_error = ""
+        self._firewall_checked = 0.0
+        self._open_ports: tuple[int, ...] | None = (
+            None  # of this host; None: it was not to be closed
+        )
+
         self._lock = threading.Lock()
         self._id: str | None = None
-        self._made = ""
-        self._seen: Mapping[str, Any] = {"Options": None, "IPAM": {"Config": None}}
-        """what the daemon last said of it"""
+        self._created_id = ""  # of the network that this object created
+        # The daemon's last record of the network
+        self._record: Mapping[str, Any] = {"Options": None, "IPAM": {"Config": None}}
 
     @property
     def host(self) -> str:
-        """This host's IPv4 address in it, as last seen; empty if there is none."""
-        return next((str(pool["Gateway"]) for pool in self._pools()), "")
+        """This host's IPv4 address in the network, as last seen; empty if there is none."""
+        pool = self._address_pool()
+        if pool is None:
+            return ""
+        return str(pool["Gateway"])
 
     @property
     def ours(self) -> bool:
-        """Whether this node made it."""
-        return _option(self._seen, _NAME) == self.bridge
+        """Whether this node created the network."""
+        return _option(self._record, _BRIDGE_NAME) == self.bridge
 
     def ensure(self) -> str:
         """Return the network's id; create the network unless it is known to exist.
 
-        One that is gone is created with its former addresses, unless these are taken. Raises APIError.
+        A network that is gone is created with its former addresses, unless these are in use. Raises APIError.
         """
         with self._lock:
-            return self._known()
+            if self._id is None:
+                self._record = self._find_usable() or self._create_or_wait()
+                self._id = str(self._record["Id"])
+            return self._id
 
     def forget(self) -> None:
-        """Check whether it exists before the next use."""
+        """Check whether the network exists before the next use."""
         with self._lock:
             self._id = None
 
     def look(self) -> None:
-        """Find or create the network, also if it was pruned meanwhile. Raises `EngineError`."""
+        """Find or create the network, also if it was pruned since the last use. Raises `EngineError`."""
         self.forget()
         with translated():
             self.ensure()
@@ -116,67 +117,51 @@ class NodeNetwork:
         try:
             self.look()
             if self.ours and self._client.is_here():
-                with self._rules:
-                    self._doors = tuple(ports)  # also where it fails: `stay_closed` tries again
+                with self._firewall_lock:
+                    self._open_ports = tuple(ports)  # also after a failure: `stay_closed` retries
                     self._firewall.close_except(ports)
-            self._refused = ""
+            self._firewall_error = ""
         except EngineError as error:
-            self._refused = str(error)
+            self._firewall_error = str(error)
 
-    def stay_closed(self, *, at_once: bool = False) -> None:
-        """Close this host again where its rules are gone, as after a reload of its packet filter.
+    def stay_closed(self, *, immediately: bool = False) -> None:
+        """Close this host again if its rules are gone, as after a reload of its packet filter.
 
-        A check is one run of iptables, some 5 ms; a burst of starts has one a second.
+        A check is one run of iptables, about 5 ms, so it happens once a second unless ``immediately``.
         """
-        if self._doors is None:
+        if self._open_ports is None:
             return
-        with self._rules:
-            if not at_once and time.monotonic() - self._checked < _CHECK_EVERY:
+        with self._firewall_lock:
+            since_last_check = time.monotonic() - self._firewall_checked
+            if not immediately and since_last_check < _CHECK_EVERY:
                 return
-            if gap := self._firewall.gap(self._doors):
-                before = self._refused
-                try:
-                    self._firewall.close_except(self._doors)
-                    self._refused, done = "", "made anew"
-                except EngineError as error:
-                    self._refused = done = str(error)
-                if done != before:
-                    text = "containers could reach this host: rules of the network %s: %s: %s"
-                    log.warning(text, self.name, gap, done)
-            self._checked = time.monotonic()
+            gap = self._firewall.gap(self._open_ports)
+            if gap:
+                self._close_again(gap, self._open_ports)
+            self._firewall_checked = time.monotonic()
 
     def isolation(self) -> Isolation:
-        """Check what holds. Raises `EngineError`."""
+        """Check the isolation of the network. Raises `EngineError`."""
         self.look()
-        ours, apart, inside = (
-            self.ours,
-            _option(self._seen, _BETWEEN) == "false",
-            bool(self._seen["Internal"]),
-        )
-        why = (
-            "it was made with other settings and is in use; it is made anew once no container is in it"
-            if ours
-            else "it is not the gateway's own; leave engine.docker.network empty outside of containers"
-        )
+        is_apart = _option(self._record, _BETWEEN_CONTAINERS) == "false"
+        is_internal = bool(self._record["Internal"])
+        why = "it is not the gateway's own; leave engine.docker.network empty outside of containers"
+        if self.ours:
+            why = "it was made with other settings and is in use; it is made anew once no container is in it"
         gaps = []
-        if not apart:
+        if not is_apart:
             gaps.append(f"containers in the network {self.name} reach each other: {why}")
-        if not inside:
+        if not is_internal:
             gaps.append(f"containers in the network {self.name} reach other machines: {why}")
-        if not self._client.is_here():
-            opening = "the daemon is on another machine, whose packet filter the gateway cannot use"
-        elif not ours:
-            opening = "the network is not the gateway's own, and so are its rules"
-        else:
-            opening = self._refused or self._firewall.gap() or ""
+        opening = self._opening()
         if opening:
             gaps.append(
                 f"what listens on all addresses of the engine's host can be reached: {opening}"
             )
         return Isolation(
-            tasks=apart,
+            tasks=is_apart,
             host=not opening,
-            outside=inside,
+            outside=is_internal,
             gaps=tuple(gaps),
         )
 
@@ -184,219 +169,146 @@ class NodeNetwork:
         """Remove the network, if there is one, and its rules. Raises `EngineError` while it is in use."""
         self.forget()
         with translated():
-            for network in self._all():
+            for network in self._networks():
                 self._remove(network["Id"])
         self._firewall.remove()
 
     def undo(self) -> None:
-        """Remove the network if it was created here and nothing uses it. Raises `EngineError`."""
+        """Remove the network if this object created it and nothing uses it. Raises `EngineError`."""
         with self._lock, translated():
-            made, self._made, self._id = self._made, "", None
-            if made:
-                self._unless_used(made)
+            created_id = self._created_id
+            self._created_id = ""
+            self._id = None
+            if created_id:
+                self._remove_unless_used(created_id)
 
-    def _known(self) -> str:
-        """Return the id of the network, found or created; call it with the lock held. Raises APIError."""
-        if self._id is None:
-            if (found := self._find()) is not None:
-                self._seen = found
-                right = (
-                    _option(found, _BETWEEN) == "false" and found["Internal"] is not self._outside
-                )
-                if (
-                    not right and self.ours and self._unless_used(found["Id"])
-                ):  # else `isolation` reports it
-                    found = None
-            self._seen = found or self._make()
-            self._id = str(self._seen["Id"])
-        return self._id
+    # ------------------------------------------------------------ the packet filter
 
-    def _make(self) -> Mapping[str, Any]:
-        self.stay_closed(at_once=True)
-        pools = self._pools()
+    def _close_again(self, gap: str, ports: Sequence[int]) -> None:
+        """Close this host, and log it once."""
+        error_before = self._firewall_error
         try:
-            try:
-                self._made = self._create(pools)
-            except APIError as error:
-                if not pools or is_away(error):
-                    raise
-                self._made = self._create([])  # its former addresses are taken
-        except APIError as error:
-            if error.status_code not in _TAKEN:
-                raise
-            return self._made_by_another(error)
-        return dict(self._client().inspect_network(self._made))
+            self._firewall.close_except(ports)
+            self._firewall_error = ""
+            outcome = "made anew"
+        except EngineError as error:
+            self._firewall_error = str(error)
+            outcome = self._firewall_error
+        if outcome != error_before:
+            log.warning(
+                "containers could reach this host: rules of the network %s: %s: %s",
+                self.name,
+                gap,
+                outcome,
+            )
 
-    def _create(self, pools: list[IPAMPool]) -> str:
-        made = self._client().create_network(
+    def _opening(self) -> str:
+        """Return why containers can reach this host; empty if they cannot."""
+        if not self._client.is_here():
+            return "the daemon is on another machine, whose packet filter the gateway cannot use"
+        if not self.ours:
+            return "the network is not the gateway's own, and so are its rules"
+        return self._firewall_error or self._firewall.gap() or ""
+
+    # ------------------------------------------------------------ creation; callers hold the lock
+
+    def _find_usable(self) -> Mapping[str, Any] | None:
+        """Return the existing network; remove one of ours with other settings, unless it is in use."""
+        network = self._find()
+        if network is None:
+            return None
+        self._record = network
+        is_apart = _option(network, _BETWEEN_CONTAINERS) == "false"
+        is_as_configured = is_apart and network["Internal"] is not self._outside
+        if not is_as_configured and self.ours and self._remove_unless_used(network["Id"]):
+            return None
+        return network  # `isolation` reports other settings
+
+    def _create_or_wait(self) -> Mapping[str, Any]:
+        """Create the network, or wait for another gateway that is creating it. Raises APIError."""
+        self.stay_closed(immediately=True)
+        try:
+            self._created_id = self._create_with_former_addresses()
+        except APIError as error:
+            if error.status_code not in _IN_USE:
+                raise
+            return self._wait_for_creation(error)
+        return dict(self._client().inspect_network(self._created_id))
+
+    def _create_with_former_addresses(self) -> str:
+        pool = self._address_pool()
+        try:
+            return self._create(pool)
+        except APIError as error:
+            if pool is None or is_away(error):
+                raise
+            return self._create(None)  # the former addresses are in use
+
+    def _create(self, pool: Mapping[str, str] | None) -> str:
+        """Create the network; return its id."""
+        ipam = None
+        if pool is not None:
+            ipam_pool = IPAMPool(subnet=pool["Subnet"], gateway=pool["Gateway"])
+            ipam = IPAMConfig(pool_configs=[ipam_pool])
+        network = self._client().create_network(
             self.name,
             driver="bridge",
-            options={_NAME: self.bridge, _BETWEEN: "false"},
+            options={_BRIDGE_NAME: self.bridge, _BETWEEN_CONTAINERS: "false"},
             check_duplicate=True,
             internal=not self._outside,
             labels=self._labels,
-            ipam=IPAMConfig(pool_configs=pools) if pools else None,
+            ipam=ipam,
         )
-        return str(made["Id"])
+        return str(network["Id"])
 
-    def _pools(self) -> list[IPAMPool]:
-        """Return its IPv4 addresses as last seen, with this host's."""
-        for pool in self._seen["IPAM"]["Config"] or ():
-            network = ipaddress.ip_network(pool["Subnet"])
-            if network.version == 4:
-                host = str(pool.get("Gateway") or next(network.hosts()))
-                return [IPAMPool(subnet=pool["Subnet"], gateway=host)]
-        return []
+    def _address_pool(self) -> Mapping[str, str] | None:
+        """Return the IPv4 ``Subnet`` of the last record, with this host's address as ``Gateway``."""
+        for pool in self._record["IPAM"]["Config"] or ():
+            subnet = ipaddress.ip_network(pool["Subnet"])
+            if subnet.version == 4:
+                host = str(pool.get("Gateway") or next(subnet.hosts()))
+                return {"Subnet": pool["Subnet"], "Gateway": host}
+        return None
 
-    def _unless_used(self, network: str) -> bool:
-        """Remove a network; return False if containers are in it."""
-        try:
-            self._remove(network)
-            return True
-        except APIError as error:
-            if error.status_code not in _TAKEN:
-                raise
-            return False
-
-    def _made_by_another(self, refusal: APIError) -> Mapping[str, Any]:
-        """Return the network that another gateway is just creating; it is visible only afterwards."""
-        until = time.monotonic() + _CREATE_TIMEOUT
-        while (found := self._find()) is None:
-            if time.monotonic() > until:
+    def _wait_for_creation(self, refusal: APIError) -> Mapping[str, Any]:
+        """Return the network that another gateway is creating; it becomes visible only afterwards."""
+        deadline = time.monotonic() + _CREATE_TIMEOUT
+        while True:
+            network = self._find()
+            if network is not None:
+                return network
+            if time.monotonic() > deadline:
                 raise refusal
             time.sleep(_PAUSE)
-        return found
+
+    # ------------------------------------------------------------ the daemon's networks
 
     def _find(self) -> Mapping[str, Any] | None:
-        return next(iter(self._all()), None)
+        networks = self._networks()
+        if not networks:
+            return None
+        return networks[0]
 
-    def _all(self) -> list[dict[str, Any]]:
-        found = self._client().networks(
-            names=[self.name]
-        )  # the daemon also finds names that contain this one
-        return [network for network in found if network["Name"] == self.name]
+    def _networks(self) -> list[Mapping[str, Any]]:
+        """Return the networks of this name; the daemon also finds names that contain it."""
+        networks = self._client().networks(names=[self.name])
+        return [network for network in networks if network["Name"] == self.name]
 
-    def _remove(self, network: str) -> None:
+    def _remove_unless_used(self, network_id: str) -> bool:
+        """Remove a network; return False if containers are in it."""
+        try:
+            self._remove(network_id)
+        except APIError as error:
+            if error.status_code in _IN_USE:
+                return False
+            raise
+        return True
+
+    def _remove(self, network_id: str) -> None:
         with suppress(NotFound):
-            self._client().remove_network(network)
+            self._client().remove_network(network_id)
 
 
 def _option(network: Mapping[str, Any], name: str) -> str | None:
-    """Return an option of a network; the daemon says null where there are none."""
+    """Return an option of a network; the daemon says null for none."""
     return (network["Options"] or {}).get(name)
-
-
-class Firewall:
-    """The rules for one bridge."""
-
-    def __init__(
-        self,
-        bridge: str,
-        owner: str,
-        *,
-        forwarded: bool = False,
-        internal: bool = False,
-    ) -> None:
-        """``forwarded``: they also hold for what goes to other machines and bridges; ``internal``: nothing goes.
-
-        They then stand in the table mangle, too: Docker takes its own jumps away while it makes a network.
-        """
-        self.chain = PREFIX + hashlib.sha256(bridge.encode()).hexdigest()[:16]
-        self._mark = "bfia " + hashlib.sha256(owner.encode()).hexdigest()[:12]
-        self._jumps: list[tuple[str, ...]] = [("INPUT", "-i", bridge, "-j", self.chain)]
-        if forwarded:
-            answers = ("-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT")
-            self._jumps += [
-                (_FORWARDED, "-i", bridge, "-j", self.chain),
-                (_FORWARDED, "-o", bridge, *answers),
-            ]
-        self._tables: tuple[tuple[str, ...], ...] = ((),)
-        if forwarded or internal:
-            self._jumps.append(("FORWARD", "-i", bridge, "-j", self.chain, *_MANGLE))
-            self._tables = ((), _MANGLE)
-        self._drops = [(self.chain, "-j", "DROP", *table) for table in self._tables]
-
-    @staticmethod
-    def check() -> None:
-        """Raise `EngineError` unless rules for what is forwarded can be made."""
-        _iptables("-n", "-L", _FORWARDED, must=True)
-
-    def close_except(self, ports: Sequence[int]) -> None:
-        """Let containers reach only these ports of this host. Raises `EngineError`."""
-        for table, drop in zip(self._tables, self._drops, strict=True):
-            made = _iptables("-N", self.chain, *table)
-            if (
-                made.returncode and _iptables("-n", "-L", self.chain, *table).returncode
-            ):  # nor did it exist before
-                raise EngineError(made.stderr.strip() or "refused")
-            if _iptables("-C", *drop).returncode:
-                _iptables("-A", *drop, must=True)
-        for line in _iptables("-S", self.chain, must=True).stdout.splitlines():
-            if f'"{self._mark}"' in line:  # of an earlier start of this gateway
-                _iptables("-D", *shlex.split(line)[1:], must=True)
-        for door in map(self._door, ports):
-            _iptables("-I", self.chain, "1", *door, must=True)
-        for jump in self._jumps:
-            if _iptables("-C", *jump).returncode:
-                _iptables("-I", jump[0], "1", *jump[1:], must=True)
-
-    def open_to(self, address: str, port: int) -> None:
-        """Let containers reach a port, also one that a container elsewhere publishes. Raises `EngineError`."""
-        asked = ("-m", "conntrack", "--ctorigdst", address, "--ctorigdstport", str(port))
-        for table in self._tables:
-            rule = ("-p", "tcp", *asked, "-j", "ACCEPT", *table)
-            if _iptables("-C", self.chain, *rule).returncode:
-                _iptables("-I", self.chain, "1", *rule, must=True)
-
-    def gap(self, ports: Sequence[int] = ()) -> str | None:
-        """Return why the host is open to containers, or closed at these ports of the gateway; None if neither."""
-        found: set[str] = set()
-        for table in self._tables:
-            try:
-                answer = _iptables("-S", *table)
-            except EngineError as error:
-                return str(error)
-            if answer.returncode != 0:
-                text = (answer.stderr.strip() or "refused").splitlines()[0]
-                return f"iptables cannot be used (root or CAP_NET_ADMIN may): {text}"
-            found.update(" ".join((line, *table)) for line in answer.stdout.splitlines())
-        doors = " ".join(line for line in found if self.chain in line and f'"{self._mark}"' in line)
-        wanted = {" ".join(("-A", *rule)) for rule in (*self._jumps, *self._drops)}
-        if wanted <= found and all(f"--dport {port} " in doors for port in ports):
-            return None
-        return f"iptables has no rules for them; {MADE_AT_START}"
-
-    def _door(self, port: int) -> tuple[str, ...]:
-        match = ("-p", "tcp", "--dport", str(port), "-m", "addrtype", "--dst-type", "LOCAL")
-        return (*match, "-m", "comment", "--comment", self._mark, "-j", "RETURN")
-
-    def remove(self) -> None:
-        """Remove the chain, if there is one."""
-        with suppress(EngineError):
-            for jump in self._jumps:
-                while not _iptables("-D", *jump).returncode:  # two gateways may have made it
-                    continue
-            for table in self._tables:
-                _iptables("-F", self.chain, *table)
-                _iptables("-X", self.chain, *table)
-
-
-def _iptables(*arguments: str, must: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run iptables. Raises `EngineError` if it cannot be run, or with ``must`` where it refuses."""
-    path = shutil.which("iptables", path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/sbin")
-    if path is None:
-        raise EngineError("there is no iptables here")
-    command = [path, "-w", "10", *arguments]
-    try:
-        answer = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"iptables cannot be used: {error}") from error
-    if must and answer.returncode != 0:
-        raise EngineError(answer.stderr.strip() or f"iptables {arguments[0]} failed")
-    return answer

@@ -1,7 +1,7 @@
-"""Networks of containers that have to reach services elsewhere, such as a storage: one for each set of services.
+"""Networks of containers that reach services on other machines, such as a storage: one for each set of services.
 
 Such a bridge has a way out, which the host's packet filter closes except to the services. So its rules are made
-before the bridge, and are looked at before each start: without them nothing starts there.
+before the bridge and checked before each start: without them, no container starts there.
 """
 
 import hashlib
@@ -9,18 +9,29 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from engines.base import CreateFailed, EngineError
 from engines.docker.client import Connection
-from engines.docker.network import Firewall, NodeNetwork
+from engines.docker.firewall import Firewall
+from engines.docker.network import NodeNetwork
 
+# ``host:port``, or ``10.0.8.0/24:port`` for every machine of a range
 Services = tuple[str, ...]
-"""``host:port``, or ``10.0.8.0/24:port`` for every machine there"""
-_OTHERWISE = "else name a network of yours in engine.docker.network, or let containers out (engine.docker.outside)"
+
+_ALTERNATIVES = "else name a network of yours in engine.docker.network, or let containers out (engine.docker.outside)"
+
+
+@dataclass(frozen=True)
+class _ServiceNetwork:
+    """The network of one set of services, with its rules."""
+
+    network: NodeNetwork
+    firewall: Firewall
 
 
 class ServiceNetworks:
-    """Makes each network when it is first needed."""
+    """Creates each network when it is first needed."""
 
     def __init__(
         self,
@@ -29,86 +40,105 @@ class ServiceNetworks:
         labels: Mapping[str, str],
         owner: str,
     ) -> None:
-        """``name`` is the node's own network's; ``owner``: the gateway, of several that may share these."""
+        """``name``: of the node's own network. ``owner``: the gateway, if several share the networks."""
         self._client = client
         self._name = name
         self._labels = dict(labels)
         self._owner = owner
         self._lock = threading.Lock()
-        self._known: dict[Services, tuple[NodeNetwork, Firewall]] = {}
+        self._by_services: dict[Services, _ServiceNetwork] = {}
 
-    def ensure(self, services: Services, doors: Sequence[int]) -> tuple[str, dict[str, str]]:
+    def ensure(self, services: Services, open_ports: Sequence[int]) -> tuple[str, dict[str, str]]:
         """Return the id of the network of containers that reach these services and these ports of this host.
 
-        Beside it, the addresses of the hosts that have names: nobody answers a container that asks for them.
+        The second value has the addresses of hosts given by name, which containers cannot resolve.
         Raises `EngineError`, APIError.
         """
-        where = addresses(services)
+        address_of = addresses(services)
         with self._lock:
-            known = self._known.get(services)
-            network, firewall = known or self._parts(services)
-            if known is None or firewall.gap():
-                if why := self.lacks():
-                    raise CreateFailed(f"containers cannot reach {', '.join(services)}: {why}")
-                firewall.close_except(doors)
+            service_network = self._by_services.get(services)
+            is_new = service_network is None
+            if service_network is None:
+                service_network = self._prepare(services)
+            firewall = service_network.firewall
+            if is_new or firewall.gap():
+                obstacle = self.lacks()
+                if obstacle:
+                    raise CreateFailed(f"containers cannot reach {', '.join(services)}: {obstacle}")
+                firewall.close_except(open_ports)
             for service in services:
                 host, _, port = service.rpartition(":")
-                firewall.open_to(where[host], int(port))
-            self._known[services] = network, firewall
-            return network.ensure(), {host: at for host, at in where.items() if host != at}
+                firewall.open_to(address_of[host], int(port))
+            self._by_services[services] = service_network
+            network_id = service_network.network.ensure()
+        named_hosts = {host: address for host, address in address_of.items() if host != address}
+        return network_id, named_hosts
 
     def lacks(self) -> str:
-        """Return why containers can be given no way to services; empty if they can. Raises `EngineError`."""
+        """Return why containers cannot be connected to services; empty if they can. Raises `EngineError`."""
         if not self._client.is_here():
-            return (
-                f"the daemon's host has a packet filter that the gateway cannot use; {_OTHERWISE}"
-            )
+            return f"the daemon's host has a packet filter that the gateway cannot use; {_ALTERNATIVES}"
         try:
             Firewall.check()
         except EngineError as error:
-            return f"iptables cannot be used (root or CAP_NET_ADMIN may): {error}; {_OTHERWISE}"
+            return f"iptables cannot be used (root or CAP_NET_ADMIN may): {error}; {_ALTERNATIVES}"
         return ""
 
     def gaps(self) -> list[str]:
-        """Return what of the rules does not hold at present."""
+        """Return the present gaps in the rules."""
+        gaps = []
         with self._lock:
-            found = [(network.name, firewall.gap()) for network, firewall in self._known.values()]
-        return [
-            f"containers in the network {name} reach other machines: {gap}"
-            for name, gap in found
-            if gap
-        ]
+            for service_network in self._by_services.values():
+                gap = service_network.firewall.gap()
+                if gap:
+                    name = service_network.network.name
+                    gaps.append(f"containers in the network {name} reach other machines: {gap}")
+        return gaps
 
     def forget(self) -> None:
-        """Check whether they exist before the next use."""
+        """Check whether the networks exist before the next use."""
         with self._lock:
-            for network, _ in self._known.values():
-                network.forget()
+            for service_network in self._by_services.values():
+                service_network.network.forget()
 
     def remove(self) -> None:
-        """Remove those that were made here, and their rules. Raises `EngineError` while one is in use."""
-        with self._lock:
-            while self._known:
-                _, (network, firewall) = self._known.popitem()
-                network.remove()
-                firewall.remove()
+        """Remove the networks that this object created, and their rules.
 
-    def _parts(self, services: Services) -> tuple[NodeNetwork, Firewall]:
-        name = f"{self._name}-{hashlib.sha256(' '.join(services).encode()).hexdigest()[:8]}"
+        Raises `EngineError` while one is in use.
+        """
+        with self._lock:
+            while self._by_services:
+                _, service_network = self._by_services.popitem()
+                service_network.network.remove()
+                service_network.firewall.remove()
+
+    def _prepare(self, services: Services) -> _ServiceNetwork:
+        digest = hashlib.sha256(" ".join(services).encode()).hexdigest()
+        name = f"{self._name}-{digest[:8]}"
         network = NodeNetwork(self._client, name, self._labels, outside=True, owner=self._owner)
-        return network, Firewall(network.bridge, self._owner, forwarded=True)
+        return _ServiceNetwork(network, Firewall(network.bridge, self._owner, forwarded=True))
 
 
 def addresses(services: Services) -> dict[str, str]:
-    """Return the IPv4 address of each host, and each range of addresses as it is. Raises `CreateFailed`."""
-    found = {}
-    for host in dict.fromkeys(service.rpartition(":")[0] for service in services):
+    """Return the IPv4 address of each host; ranges stay as they are. Raises `CreateFailed`."""
+    address_of = {}
+    for service in services:
+        host = service.rpartition(":")[0]
+        if host not in address_of:
+            address_of[host] = _resolve(host)
+    return address_of
+
+
+def _resolve(host: str) -> str:
+    """Return the IPv4 address of a host, or a range of addresses as it is. Raises `CreateFailed`."""
+    address = host
+    if "/" not in host:
         try:
-            found[host] = host if "/" in host else str(socket.gethostbyname(host))
+            address = socket.gethostbyname(host)
         except OSError as error:
             raise CreateFailed(f"{host} cannot be resolved: {error.strerror}") from error
-        if ipaddress.ip_network(found[host], strict=False).is_loopback:
-            raise CreateFailed(
-                f"{host} is a loopback address, which is each container's own; name another one"
-            )
-    return found
+    if ipaddress.ip_network(address, strict=False).is_loopback:
+        raise CreateFailed(
+            f"{host} is a loopback address, which is each container's own; name another one"
+        )
+    return address

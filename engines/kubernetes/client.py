@@ -73,7 +73,7 @@ class Cluster:
     """One namespace of a cluster. Connects only when first used."""
 
     def __init__(self, kubeconfig: str, namespace: str) -> None:
-        """Empty values: as the environment says, in a pod those of its service account."""
+        """Empty values: as the environment says, in a pod its service account."""
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class Cluster:
             response.close()
 
     def _api(self) -> Any:
-        """Return the library's client, half of which has no types."""
+        """Return the library's client, which is only half typed."""
         with self._lock:
             if self._client is None:
                 self._client = self._connect()

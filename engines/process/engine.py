@@ -1,4 +1,4 @@
-"""Runs images as local processes, where there is no container daemon.
+"""Runs images as local processes, for machines without a container daemon.
 
 An image is a command line from the configuration. Runs have the gateway's own rights: nothing is isolated.
 Each run has a supervisor of its own (`engines.process.supervisor`) that outlives the gateway.
@@ -50,27 +50,36 @@ from engines.process.run_directory import Exits, RunDirectory, exits_within, sen
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
-_GONE, _NONE = ".gone-", ".none"
-_EXIT_TIMEOUT = 5.0
-"""seconds until a supervisor that started nothing is gone"""
-_REPORT_TIMEOUT = 30.0
-"""seconds until a supervisor has reported whether its run started"""
+_REMOVED_PREFIX = ".gone-"  # of the directories of removed runs
+_NO_RUN = ".none"  # name of a directory that never exists
+_EXIT_TIMEOUT = 5.0  # seconds for the exit of a supervisor that started nothing
+_REPORT_TIMEOUT = 30.0  # seconds for a supervisor's report on its run's start
+_LOCKS = 64  # shared by all runs
+_LONGEST_OUTPUT = 2000  # bytes of a supervisor's output in a message
+
+# Errors of a failed start by the system's error number
+_START_ERRORS: Mapping[int | None, type[EngineError]] = {
+    **engines_logs.SHORTAGES,
+    errno.ENOENT: CommandNotFound,
+    errno.ENOTDIR: CommandNotFound,
+    errno.ELOOP: CommandNotFound,
+}
 
 
 def this_machine() -> Capacity:
-    """Return the cores that this process may use, and the memory of the machine or of its control group."""
+    """Return the cores available to this process, and the memory of the machine or of its control group."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        bound = _CONTROL_GROUP.read_text(encoding="ascii").strip()
+        limit = _CONTROL_GROUP.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
-        bound = ""
-    if bound.isdecimal():
-        memory = min(memory, int(bound))
+        limit = ""
+    if limit.isdecimal():
+        memory = min(memory, int(limit))
     return Capacity(float(len(os.sched_getaffinity(0))), memory)
 
 
 class ProcessEngine(Engine):
-    """Local processes; see `engines.base.Engine` for what each method promises."""
+    """Local processes. `engines.base.Engine` specifies the methods."""
 
     kind = "process"
     capabilities: frozenset[str] = frozenset()
@@ -84,7 +93,7 @@ class ProcessEngine(Engine):
         run_root: Path,
         saved_log_size: int = 32 * 1024 * 1024,
     ) -> None:
-        """Run the images' commands; keep the runs below ``run_root``, which no other use has.
+        """``images``: the command of each image. ``run_root``: the directory of the runs, for this engine alone.
 
         ``saved_log_size``: bytes of a stream that `save_logs` keeps.
         """
@@ -95,8 +104,8 @@ class ProcessEngine(Engine):
         self._root = run_root.absolute()
         self._home = Path.cwd()
         self._spawner = Spawner()
-        self._locks = tuple(threading.Lock() for _ in range(64))
-        self._turn = itertools.count()
+        self._locks = tuple(threading.Lock() for _ in range(_LOCKS))
+        self._core_numbers = itertools.count()
         self._watches: list[Exits] = []
 
     def check(self) -> None:
@@ -116,74 +125,62 @@ class ProcessEngine(Engine):
         return this_machine()
 
     def image_digest(self, image: str) -> str:
-        """Return the digest of the image's command. Raises `CommandNotFound` where its program is not here."""
+        """Return the digest of the image's command. Raises `CommandNotFound` if its program does not exist."""
         self._program(image, self._command_of(image), SEARCH_PATH)
         return self._digest(image)
 
     def image_facts(self, image: str) -> ImageMetadata:
-        """Return no digest: an image is the admin's own command, and any file may be behind it."""
+        """Return no digest: an image is the admin's own command, whose files may change."""
         self._command_of(image)
         return ImageMetadata()
 
     def isolation(self) -> Isolation:
-        text = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
-        return Isolation(
-            tasks=False,
-            host=False,
-            outside=False,
-            gaps=(text,),
-        )
+        gap = "the process engine keeps nothing apart: runs have the gateway's own rights; use engine.kind docker"
+        return Isolation(tasks=False, host=False, outside=False, gaps=(gap,))
 
     def launch(self, spec: LaunchSpec) -> None:
-        """Start the run. A mount or a part of a core is refused; ``pids`` is not applied."""
+        """Start the run. Mounts and fractions of a core are refused; ``pids`` is not applied."""
         check_launch(spec)
-        if spec.mounts:
-            raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
-        if spec.capabilities:
-            raise NotSupported(
-                "this engine cannot grant capabilities: its runs have the gateway's own"
-            )
-        if spec.limits.gpu:
-            raise NotSupported(
-                "this engine cannot set GPUs aside: its runs see all that the machine has"
-            )
+        _check_supported(spec)
         check_digest(spec, self._digest(spec.image))
-        cores = self._cores(spec.limits.cpu)
+        cores = self._choose_cores(spec.limits.cpu)
         run = RunDirectory(self._root / spec.name)
-        home = home_variables(str(run.work), str(run.work))
         environment = {
             "PATH": SEARCH_PATH,
             "LANG": "C.UTF-8",
-            **home,
+            **home_variables(str(run.work), str(run.work)),
             **spec.environment,
         }
-        command = self._resolved(spec, environment)
+        command = {
+            "command": self._command_line(spec, environment),
+            "environment": environment,
+            "memory": spec.limits.memory,
+            "cores": cores,
+        }
         with self._lock(spec.name), engines_logs.translated(CreateFailed):
-            if run.claimed:
-                if not belongs_to(run.labels() or {}, self._node, self._installation):
-                    raise CreateFailed(f"the name {spec.name} is taken by another installation")
-                return
-            given = {
-                "command": command,
-                "environment": environment,
-                "memory": spec.limits.memory,
-                "cores": cores,
-            }
-            try:
-                run.create(spec.labels)
-                self._start(spec.name, run, given)
-            except BaseException as error:
-                if (
-                    isinstance(error, EngineError) or not run.claimed
-                ):  # our own supervisor could not start it
-                    run.delete()
-                raise
+            if not run.claimed:
+                self._create_and_start(spec, run, command)
+            elif not belongs_to(run.labels() or {}, self._node, self._installation):
+                raise CreateFailed(f"the name {spec.name} is taken by another installation")
+
+    def _create_and_start(
+        self, spec: LaunchSpec, run: RunDirectory, command: Mapping[str, object]
+    ) -> None:
+        """Create the run's directory and start the run; delete the directory after a failure."""
+        try:
+            run.create(spec.labels)
+            self._start(spec.name, run, command)
+        except BaseException as error:
+            # An EngineError means that our own supervisor claimed the run and could not start it.
+            if isinstance(error, EngineError) or not run.claimed:
+                run.delete()
+            raise
 
     def probe(self, name: str) -> Probe:
         return self._run(name).probe()
 
-    def disk_use(self, name: str, most: int) -> DiskUse:
-        return self._run(name).disk_use(most)
+    def disk_use(self, name: str, max_files: int) -> DiskUse:
+        return self._run(name).disk_use(max_files)
 
     def stop(self, name: str, grace: float) -> None:
         self._run(name).stop(grace)
@@ -196,30 +193,33 @@ class ProcessEngine(Engine):
 
     def save_logs(self, name: str, directory: Path) -> None:
         run = self._run(name)
+        if not run.path.exists():
+            return
         with engines_logs.translated():
-            for stream in engines_logs.STREAMS if run.path.exists() else ():
+            for stream in engines_logs.STREAMS:
                 engines_logs.save_file(directory, stream, run.log(stream), self._saved_log_size)
 
     def remove(self, name: str) -> None:
-        gone = self._root / f"{_GONE}{name}-{os.urandom(4).hex()}"
+        removed = self._root / f"{_REMOVED_PREFIX}{name}-{os.urandom(4).hex()}"
         with self._lock(name), suppress(FileNotFoundError):
-            self._run(name).path.rename(
-                gone
-            )  # a supervisor that is still to claim the run finds nothing
-            _bury(gone)
+            # Renamed first, so that a supervisor that has not claimed the run yet cannot.
+            self._run(name).path.rename(removed)
+            _kill_and_delete(removed)
 
     def list(self) -> Sequence[ListedRun]:
-        return [ListedRun(name, labels, run.probe()) for name, run, labels in self._owned()]
+        return [ListedRun(name, labels, run.probe()) for name, run, labels in self._owned_runs()]
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        """Watch runs started by this object, and those that an earlier one left. This engine is never away."""
-        for left in self._root.glob(f"{_GONE}*"):  # a removal that was cut short
-            _bury(left)
-        self._watches.append(watch := Exits(on_exit))
-        for name, run, _ in self._owned():
-            if (descriptor := run.open_supervisor()) is not None:
+        """Watch the runs of this object and of an earlier one. ``on_away`` is never called."""
+        for removed in self._root.glob(f"{_REMOVED_PREFIX}*"):  # from an interrupted removal
+            _kill_and_delete(removed)
+        watch = Exits(on_exit)
+        self._watches.append(watch)
+        for name, run, _ in self._owned_runs():
+            descriptor = run.open_supervisor()
+            if descriptor is not None:
                 watch.add(name, descriptor)
             elif isinstance(run.probe(), Exited):
                 watch.report(name)
@@ -236,55 +236,63 @@ class ProcessEngine(Engine):
             raise ImageNotFound(f"no command is configured for the image {image}", remedy)
         return self._images[image]
 
-    def _resolved(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the command line with the path of its executable; a relative path starts where we did."""
-        command = self._command_of(spec.image) if spec.command is None else spec.command
+    def _command_line(self, spec: LaunchSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the run's command line with the path of its executable.
+
+        A relative path starts at the gateway's working directory. Raises `CommandNotFound`.
+        """
+        command = spec.command
+        if command is None:
+            command = self._command_of(spec.image)
         return (self._program(spec.image, command, environment["PATH"]), *command[1:])
 
     def _digest(self, image: str) -> str:
-        return "sha256:" + hashlib.sha256(json.dumps(self._command_of(image)).encode()).hexdigest()
+        command = json.dumps(self._command_of(image))
+        return f"sha256:{hashlib.sha256(command.encode()).hexdigest()}"
 
-    def _program(
-        self,
-        image: str,
-        command: Sequence[str],
-        path: str,
-    ) -> str:
-        """Return the path of a command's executable; what ``env NAME=value …`` runs has to be there, too."""
-        first = os.path.join(self._home, command[0]) if "/" in command[0] else command[0]
-        if (found := shutil.which(first, path=path)) is None:
-            text = f"the image {image} is to run {command[0]}, which is not an executable here"
-            raise CommandNotFound(text)
-        if os.path.basename(first) == "env":
-            rest = list(itertools.dropwhile(lambda word: "=" in word, command[1:]))
-            paths = [
-                word[5:]
-                for word in command[1 : len(command) - len(rest)]
-                if word.startswith("PATH=")
-            ]
-            if rest and not rest[0].startswith("-"):  # options of env may change what it runs
-                self._program(image, rest, paths[-1] if paths else path)
-        return found
+    def _program(self, image: str, command: Sequence[str], search_path: str) -> str:
+        """Return the path of a command's executable; also check the program that ``env NAME=value …`` runs.
 
-    def _cores(self, cpu: float | None) -> tuple[int, ...] | None:
-        """Choose cores in turn, so that runs share the machine evenly. Raises `NotSupported` for parts of one."""
+        Raises `CommandNotFound`.
+        """
+        name = command[0]
+        if "/" in name:
+            name = os.path.join(self._home, name)
+        path = shutil.which(name, path=search_path)
+        if path is None:
+            raise CommandNotFound(
+                f"the image {image} is to run {command[0]}, which is not an executable here"
+            )
+        if os.path.basename(name) == "env":
+            self._check_program_of_env(image, command[1:], search_path)
+        return path
+
+    def _check_program_of_env(self, image: str, arguments: Sequence[str], search_path: str) -> None:
+        """Check the program that env runs. Raises `CommandNotFound`."""
+        inner_command = list(itertools.dropwhile(_is_assignment, arguments))
+        for assignment in arguments[: len(arguments) - len(inner_command)]:
+            if assignment.startswith("PATH="):
+                search_path = assignment.removeprefix("PATH=")
+        # Options of env may change which program it runs, so they are not interpreted.
+        if inner_command and not inner_command[0].startswith("-"):
+            self._program(image, inner_command, search_path)
+
+    def _choose_cores(self, cpu: float | None) -> tuple[int, ...] | None:
+        """Choose cores in turn, so that runs share the machine evenly. Raises `NotSupported` for a fraction."""
         if cpu is None:
             return None
         if cpu != int(cpu):
             raise NotSupported(f"cpu {cpu}: this engine gives whole cores only")
-        present = sorted(os.sched_getaffinity(0))
-        return tuple(present[next(self._turn) % len(present)] for _ in range(int(cpu)))
+        available = sorted(os.sched_getaffinity(0))
+        cores = []
+        for _ in range(int(cpu)):
+            cores.append(available[next(self._core_numbers) % len(available)])
+        return tuple(cores)
 
-    def _start(
-        self,
-        name: str,
-        run: RunDirectory,
-        command: Mapping[str, object],
-    ) -> None:
-        """Start the supervisor and wait for its report. Raises the reason why the run could not start."""
+    def _start(self, name: str, run: RunDirectory, command: Mapping[str, object]) -> None:
+        """Start the supervisor and wait for its report. Raises OSError, `EngineError` if the run could not start."""
         descriptor, report = self._spawner.start(run.path, command)
         word, _, details = report.partition(" ")
-        number, _, text = details.partition(" ")
         if word == supervisor.STARTED:
             for watch in self._watches:
                 watch.add(name, os.dup(descriptor))
@@ -294,29 +302,33 @@ class ProcessEngine(Engine):
             send(descriptor, signal.SIGKILL)
         exits_within(descriptor, _EXIT_TIMEOUT)
         os.close(descriptor)
+        number, _, text = details.partition(" ")
         match word:
             case supervisor.TAKEN:
                 return
             case supervisor.REFUSED:
                 raise OSError(int(number), text)
             case supervisor.FAILED:
-                raise _REASONS.get(int(number), CreateFailed)(text)
+                error_type = _START_ERRORS.get(int(number), CreateFailed)
+                raise error_type(text)
             case _:
-                output = engines_logs.read_tail(run.path / supervisor.OWN_LOG, 2000).decode(
-                    errors="replace"
-                )
-                raise CreateFailed(
-                    f"the run's supervisor did not start it: {output or 'no output'}"
-                )
+                log = engines_logs.read_tail(run.path / supervisor.OWN_LOG, _LONGEST_OUTPUT)
+                output = log.decode(errors="replace") or "no output"
+                raise CreateFailed(f"the run's supervisor did not start it: {output}")
 
     def _run(self, name: str) -> RunDirectory:
-        """Return the run if it is one of ours, else one that was never started."""
-        run = RunDirectory(self._root / (name if is_name(name) else _NONE))
-        ours = belongs_to(run.labels() or {}, self._node, self._installation)
-        return run if ours else RunDirectory(self._root / _NONE)
+        """Return the directory of one of our runs; for any other name a directory that does not exist."""
+        if is_name(name):
+            run = RunDirectory(self._root / name)
+            if belongs_to(run.labels() or {}, self._node, self._installation):
+                return run
+        return RunDirectory(self._root / _NO_RUN)
 
-    def _owned(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:
-        for name in sorted(os.listdir(self._root)) if self._root.exists() else ():
+    def _owned_runs(self) -> Iterator[tuple[str, RunDirectory, Mapping[str, str]]]:
+        """Yield name, directory and labels of each of our runs."""
+        if not self._root.exists():
+            return
+        for name in sorted(os.listdir(self._root)):
             run = self._run(name)
             labels = run.labels()
             if labels is not None:
@@ -326,15 +338,25 @@ class ProcessEngine(Engine):
         return self._locks[hash(name) % len(self._locks)]
 
 
-_REASONS: Mapping[int | None, type[EngineError]] = {
-    **engines_logs.SHORTAGES,
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP), CommandNotFound),
-}
+def _check_supported(spec: LaunchSpec) -> None:
+    """Raise `NotSupported` for a run that needs a container."""
+    if spec.mounts:
+        raise NotSupported("this engine cannot mount: its runs see the gateway's own files")
+    if spec.capabilities:
+        raise NotSupported("this engine cannot grant capabilities: its runs have the gateway's own")
+    if spec.limits.gpu:
+        raise NotSupported(
+            "this engine cannot set GPUs aside: its runs see all that the machine has"
+        )
 
 
-def _bury(gone: Path) -> None:
-    """Kill the run in a directory that was renamed away, then delete it."""
-    run = RunDirectory(gone)
+def _is_assignment(argument: str) -> bool:
+    return "=" in argument
+
+
+def _kill_and_delete(directory: Path) -> None:
+    """Kill the run in a directory that was renamed by a removal, then delete the directory."""
+    run = RunDirectory(directory)
     run.kill()
     run.delete()
 
@@ -342,7 +364,7 @@ def _bury(gone: Path) -> None:
 class Spawner:
     """Forks supervisors: a fork of one small process costs a fraction of the start of an interpreter.
 
-    Its process ends with the gateway, the supervisors live on; one that died is replaced.
+    The forking process ends with the gateway, the supervisors do not. It is replaced if it dies.
     """
 
     def __init__(self) -> None:
@@ -353,7 +375,7 @@ class Spawner:
     def start(self, directory: Path, command: Mapping[str, object]) -> tuple[int, str]:
         """Start the supervisor of a run; return a descriptor of its process, and its report.
 
-        The report is empty if there is none in time. Raises OSError if there is no supervisor.
+        The report is empty if it does not come in time. Raises OSError if the supervisor could not be forked.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -365,31 +387,35 @@ class Spawner:
             _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
             if not descriptors:
                 raise BlockingIOError(errno.EAGAIN, "the supervisor could not be forked")
+            report = b""
             with suppress(TimeoutError), ours.makefile("rb") as lines:
-                return descriptors[0], lines.readline().decode(errors="replace").strip()
-            return descriptors[0], ""
+                report = lines.readline()
+            return descriptors[0], report.decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End the process that forks; supervisors live on."""
+        """End the process that forks; supervisors continue."""
         with self._lock:
             self._end()
 
     def _request(self, directory: Path, connection: socket.socket) -> None:
-        message = os.fsencode(directory)
+        """Send a request for a supervisor; replace a dead forking process once. Raises OSError."""
         with self._lock:
             try:
-                socket.send_fds(self._begun(), [message], [connection.fileno()])
+                self._send(directory, connection)
             except OSError:
                 self._end()
-                socket.send_fds(self._begun(), [message], [connection.fileno()])
+                self._send(directory, connection)
 
-    def _begun(self) -> socket.socket:
+    def _send(self, directory: Path, connection: socket.socket) -> None:
+        socket.send_fds(self._ensure_server(), [os.fsencode(directory)], [connection.fileno()])
+
+    def _ensure_server(self) -> socket.socket:
+        """Return the connection to the forking process, which is started on demand."""
         if self._control is None:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                command = [sys.executable, "-I", "-S", supervisor.__file__]
                 self._server = subprocess.Popen(
-                    command,
+                    [sys.executable, "-I", "-S", supervisor.__file__],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     env={},
@@ -402,4 +428,5 @@ class Spawner:
             self._control.close()
             self._server.kill()
             self._server.wait()
-        self._control = self._server = None
+        self._control = None
+        self._server = None

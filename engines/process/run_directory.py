@@ -1,4 +1,4 @@
-"""The state of local runs, read from their directories and the process table alone; and who waits for their exits.
+"""The state of local runs, read only from their directories and the process table; and the wait for their exits.
 
 Processes are identified by number and start time, so that a later one with the same number is never touched.
 """
@@ -23,14 +23,14 @@ from engines.process import supervisor
 from engines.process.supervisor import boot_id, processes, start_time, stat
 from engines.watch import Follower
 
-_KILL_TIMEOUT = 5.0
-"""seconds that a supervisor may take to kill its run"""
-_BETWEEN = 0.001
-"""seconds between two looks for exits, which wait for the next one"""
+_KILL_TIMEOUT = 5.0  # seconds that a supervisor may take to kill its run
+_SESSION_KILL_TIMEOUT = 2.0  # seconds for one process to end
+_PAUSE = 0.001  # seconds between two looks for exits; each look waits for the next exit
+_BLOCK = 512  # bytes; unit of st_blocks
 
 
 class RunDirectory:
-    """One run's directory; `engines.process.supervisor` says what is in it."""
+    """One run's directory; `engines.process.supervisor` describes its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,12 +53,12 @@ class RunDirectory:
         """Return the file of a stream, ``stdout`` or ``stderr``."""
         return self.path / f"{stream}.log"
 
-    def disk_use(self, most: int) -> DiskUse:
-        """Measure the working folder and the streams; ``most`` + 1 files are counted."""
-        size, files = size_below(self.work, most)
+    def disk_use(self, max_files: int) -> DiskUse:
+        """Measure the working folder and the streams; at most ``max_files`` + 1 files are counted."""
+        size, files = size_below(self.work, max_files)
         for stream in STREAMS:
             with suppress(FileNotFoundError):
-                size += self.log(stream).stat().st_blocks * 512
+                size += self.log(stream).stat().st_blocks * _BLOCK
         return DiskUse(size, files)
 
     @property
@@ -67,20 +67,23 @@ class RunDirectory:
         return os.path.exists(self._file(supervisor.SUPERVISOR))
 
     def labels(self) -> dict[str, str] | None:
-        """Return the labels, None if there is no such run."""
+        """Return the labels; None if the run does not exist."""
         spec = self._read(supervisor.SPEC)
-        return None if spec is None else dict(spec["labels"])
+        if spec is None:
+            return None
+        return dict(spec["labels"])
 
     def probe(self) -> Probe:
         """Return the state of the run; record its exit if its supervisor could not."""
         recorded = self._exit()
         if recorded is not None:
             return recorded
-        if (identity := self._read(supervisor.SUPERVISOR)) is None:
+        identity = self._read(supervisor.SUPERVISOR)
+        if identity is None:
             return Missing()
         with opened(identity) as descriptor:
             if descriptor is not None:
-                return Running(_moment(self._started()))
+                return Running(_to_datetime(self._started()))
         return self._record_exit()
 
     def stop(self, grace: float) -> None:
@@ -119,34 +122,38 @@ class RunDirectory:
             kill_session(self._read(supervisor.CHILD))
 
     def _record_exit(self) -> Probe:
-        """Record the exit of a run whose supervisor is gone, unless it has just recorded that itself."""
+        """Record the exit of a run whose supervisor is gone, unless the supervisor has just recorded it itself."""
         kill_session(self._read(supervisor.CHILD))
-        end = {
+        record = {
             "code": FIRST_SIGNAL_CODE + KILLED,
             "signal": KILLED,
             "started": self._started(),
+            "finished": time.time(),
         }
-        with suppress(OSError):  # the run is removed, or the disk is full
-            text = json.dumps({**end, "finished": time.time()})
-            supervisor.write(self._file(supervisor.EXIT), text, exclusive=True)
+        with suppress(OSError):  # the run was removed, or the disk is full
+            supervisor.write(self._file(supervisor.EXIT), json.dumps(record), exclusive=True)
         return self._exit() or Missing()
 
     def _exit(self) -> Exited | None:
-        if (end := self._read(supervisor.EXIT)) is None:
+        record = self._read(supervisor.EXIT)
+        if record is None:
             return None
         return Exited(
-            code=end["code"],
-            signal=end["signal"],
-            started_at=_moment(end["started"]),
-            finished_at=_moment(end["finished"]),
+            code=record["code"],
+            signal=record["signal"],
+            started_at=_to_datetime(record["started"]),
+            finished_at=_to_datetime(record["finished"]),
         )
 
     def _started(self) -> float | None:
+        """Return when the run started, in seconds since the epoch; None if it has not."""
         child = self._read(supervisor.CHILD)
-        return None if child is None else float(child["started"])
+        if child is None:
+            return None
+        return float(child["started"])
 
     def _read(self, name: str) -> Any:
-        """Return the object in the file, None if there is no such file or it is damaged."""
+        """Return the object in a file; None if the file is missing or damaged."""
         try:
             with open(self._file(name), encoding="utf-8") as file:
                 return json.load(file)
@@ -157,8 +164,11 @@ class RunDirectory:
         return os.path.join(self.path, name)
 
 
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+def _to_datetime(seconds: float | None) -> datetime | None:
+    """Return a time given in seconds since the epoch."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 @contextmanager
@@ -174,22 +184,27 @@ def opened(identity: dict[str, Any] | None) -> Iterator[int | None]:
 
 def open_process(identity: dict[str, Any] | None) -> int | None:
     """Return a descriptor of exactly this process, which the caller closes; None if it has exited."""
-    if identity is None or identity["boot"] != boot_id() or identity["start"] is None:
+    if identity is None or not _is_of_this_boot(identity):
         return None
+    pid = identity["pid"]
     try:
-        descriptor = os.pidfd_open(identity["pid"])
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if (
-        start_time(identity["pid"]) == identity["start"]
-    ):  # the number cannot be reused once the descriptor is open
+    # The number cannot be reused once the descriptor is open.
+    if start_time(pid) == identity["start"]:
         return descriptor
     os.close(descriptor)
     return None
 
 
+def _is_of_this_boot(identity: Mapping[str, Any]) -> bool:
+    """Whether a record of `supervisor.identity` is complete and from this boot of the machine."""
+    return identity["boot"] == boot_id() and identity["start"] is not None
+
+
 def send(descriptor: int, number: signal.Signals) -> None:
-    """Signal a process; one that has exited is left alone."""
+    """Signal a process, which may have exited."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(descriptor, number)
 
@@ -202,30 +217,32 @@ def exits_within(descriptor: int, seconds: float) -> bool:
 
 
 def kill_session(leader: dict[str, Any] | None) -> None:
-    """Kill what is left of the session that the process led, the process included."""
-    if leader is None or leader["boot"] != boot_id() or leader["start"] is None:
+    """Kill the remaining processes of the session that a process led, itself included."""
+    if leader is None or not _is_of_this_boot(leader):
         return
-    pid, start = leader["pid"], leader["start"]
-    if start_time(pid) not in (None, start):
+    session = leader["pid"]
+    leader_start = leader["start"]
+    if start_time(session) not in (None, leader_start):
         return  # the number belongs to another process now, so the session was empty
-    for member in processes():
-        since = start_time(member)
-        if _session_of(member) == pid and since is not None and since >= start:
-            with opened(
-                {
-                    **leader,
-                    "pid": member,
-                    "start": since,
-                }
-            ) as descriptor:
-                if descriptor is not None and _session_of(member) == pid:
-                    send(descriptor, signal.SIGKILL)
-                    exits_within(descriptor, 2.0)
+    for pid in processes():
+        start = start_time(pid)
+        if _session_of(pid) == session and start is not None and start >= leader_start:
+            _kill_member(session, {**leader, "pid": pid, "start": start})
+
+
+def _kill_member(session: int, identity: dict[str, Any]) -> None:
+    """Kill a process if it is still in the session."""
+    with opened(identity) as descriptor:
+        if descriptor is not None and _session_of(identity["pid"]) == session:
+            send(descriptor, signal.SIGKILL)
+            exits_within(descriptor, _SESSION_KILL_TIMEOUT)
 
 
 def _session_of(pid: int) -> int | None:
     fields = stat(pid)
-    return None if fields is None else int(fields[3])
+    if fields is None:
+        return None
+    return int(fields[3])
 
 
 class Exits(Follower):
@@ -236,10 +253,10 @@ class Exits(Follower):
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0)
         self._selector.register(self._wake, selectors.EVENT_READ, None)
-        super().__init__(_BETWEEN, on_exit, None)
+        super().__init__(_PAUSE, on_exit, None)
 
     def add(self, name: str, descriptor: int) -> None:
-        """Wait for the process behind the descriptor, which belongs to this object from now on."""
+        """Wait for the process behind a descriptor, which this object owns from now on."""
         with self._adding:
             if self._closed.is_set():
                 os.close(descriptor)
@@ -247,7 +264,7 @@ class Exits(Follower):
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def close(self) -> None:
-        """End it; waits a moment for a call in progress."""
+        """End the watch; wait a moment for a call in progress."""
         if self._closed.is_set():
             return
         super().close()

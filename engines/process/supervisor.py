@@ -1,17 +1,19 @@
-"""Supervises one local run: starts it, forwards signals, kills what it leaves behind, records how it exited.
+"""Supervises one local run: starts it, forwards signals, kills its remaining processes, records its exit.
 
-Forked for each run by one process of the engine (`engines.process.engine`), and told on a socket what to run. It
-outlives the gateway. The run directory holds
+One process of the engine forks a supervisor for each run (`engines.process.engine`), which receives its command on a
+socket and outlives the gateway. The run directory holds
 
     spec.json        labels of the run; written by the engine
     supervisor.json  the supervising process; created exclusively, so that a run is not started twice
     child.json       the started process
     stdout.log, stderr.log, work/ (the run's working and home directory)
     supervisor.log   the supervisor's own output: empty unless it is broken
-    exit.json        how it exited
+    exit.json        the exit
 
-SIGTERM is forwarded to every process of the run, SIGUSR1 kills them all. What the run starts stays below this
-process (it is their "subreaper"), even if it leaves the session.
+SIGTERM is forwarded to every process of the run, SIGUSR1 kills them all. All processes that the run starts stay below
+this process (it is their "subreaper"), even if they leave the session.
+
+This module runs as a program without the rest of the package, so it only imports the standard library.
 """
 
 import contextlib
@@ -23,57 +25,79 @@ import signal
 import socket
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
-SPEC, SUPERVISOR, CHILD, EXIT = "spec.json", "supervisor.json", "child.json", "exit.json"
-STDOUT, STDERR, WORK, OWN_LOG = "stdout.log", "stderr.log", "work", "supervisor.log"
+# Files of the run directory
+SPEC = "spec.json"
+SUPERVISOR = "supervisor.json"
+CHILD = "child.json"
+EXIT = "exit.json"
+STDOUT = "stdout.log"
+STDERR = "stderr.log"
+WORK = "work"
+OWN_LOG = "supervisor.log"
 
-STARTED, TAKEN, REFUSED, FAILED = "started", "taken", "refused", "failed"
-"""First word of the one line that the engine reads: the run is up; it was started before; this supervisor could
-not claim it; it could not be started. An error number and a text follow the last two."""
+# First word of the one line that the engine reads. An error number and a text follow the last two.
+STARTED = "started"
+TAKEN = "taken"  # the run was started before
+REFUSED = "refused"  # this supervisor could not claim the run
+FAILED = "failed"  # the run could not be started
 
 KILL_ALL = signal.SIGUSR1
+
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIGNALS = {signal.SIGCHLD, KILL_ALL, *_FORWARDED}
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_NOT_STARTED = 127
-_MOST_OPEN = 65_536
-"""descriptors of each process of a run: the gateway may have more"""
-_RETRY_AFTER = 1.0
-"""seconds before the exit of a run is written again after the disk was full"""
-_CHECK_EVERY = 10.0
-"""seconds between two checks that the run's directory is still there"""
+_NOT_STARTED = 127  # exit code
+_FIRST_SIGNAL_CODE = 128
+_MAX_OPEN_FILES = 65_536  # of each process of a run; the gateway may have more
+_MAX_REQUEST = 65536  # bytes
+_RETRY_AFTER = 1.0  # seconds before the exit of a run is written again after the disk was full
+_CHECK_EVERY = 10.0  # seconds between two checks that the run's directory exists
 
 _LIBC = ctypes.CDLL(None)
 
 
+@dataclass(frozen=True)
+class Command:
+    """The program of a run, as the engine sends it."""
+
+    command: list[str]
+    environment: dict[str, str]
+    memory: int | None  # bytes
+    cores: list[int] | None
+
+
 def serve() -> None:
     """Fork a supervisor for every directory and connection from standard input, until the gateway is gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     control = socket.socket(fileno=os.dup(0))
     while True:
-        directory, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
+        directory, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST, 1)
         if not directory or not descriptors:
             return
-        os.set_inheritable(descriptors[0], False)
+        connection = descriptors[0]
+        os.set_inheritable(connection, False)
         if os.fork() == 0:
             control.close()
-            _begin(os.fsdecode(directory), socket.socket(fileno=descriptors[0]))
-        os.close(descriptors[0])
+            _run_supervisor(os.fsdecode(directory), socket.socket(fileno=connection))
+        os.close(connection)
 
 
-def _begin(directory: str, connection: socket.socket) -> None:
-    """Supervise, and end this process. Never returns."""
+def _run_supervisor(directory: str, connection: socket.socket) -> None:
+    """Supervise a run, and end this process. Never returns."""
     code = 1
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        own = os.pidfd_open(os.getpid())
-        socket.send_fds(connection, [b"."], [own])
-        os.close(own)
+        own_descriptor = os.pidfd_open(os.getpid())
+        socket.send_fds(connection, [b"."], [own_descriptor])
+        os.close(own_descriptor)
         supervise(directory, connection)
         code = 0
     except BaseException:
@@ -87,19 +111,9 @@ def supervise(directory: str, connection: socket.socket) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with connection, connection.makefile("rb") as request:
-        command = json.load(request)
+        command = Command(**json.load(request))
         try:
-            os.dup2(
-                os.open(
-                    os.path.join(directory, OWN_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-                ),
-                2,
-            )
-            if not write(
-                os.path.join(directory, SUPERVISOR),
-                json.dumps(identity(os.getpid())),
-                exclusive=True,
-            ):
+            if not _claim(directory):
                 _report(connection, TAKEN)
                 return
         except OSError as error:
@@ -107,10 +121,9 @@ def supervise(directory: str, connection: socket.socket) -> None:
             return
         started = time.time()
         try:
-            child = _start(directory, **command)
-            write(
-                os.path.join(directory, CHILD), json.dumps({**identity(child), "started": started})
-            )
+            child = _start(directory, command)
+            record = {**identity(child), "started": started}
+            write(os.path.join(directory, CHILD), json.dumps(record))
         except OSError as error:
             _kill_all()
             _report(connection, FAILED, error)
@@ -118,20 +131,22 @@ def supervise(directory: str, connection: socket.socket) -> None:
         _report(connection, STARTED)
     status = _wait(directory, child)
     _kill_all()
-    code = os.waitstatus_to_exitcode(status)
-    _finish(directory, 128 - code if code < 0 else code, -code if code < 0 else None, started)
+    _record_exit(directory, os.waitstatus_to_exitcode(status), started)
 
 
-def _start(
-    directory: str,
-    command: list[str],
-    environment: dict[str, str],
-    memory: int | None,
-    cores: list[int] | None,
-) -> int:
-    """Start the command; return its process id. Raises the OSError that kept it from starting."""
+def _claim(directory: str) -> bool:
+    """Redirect our errors to the run's directory and claim the run; return False if it was started before."""
+    path = os.path.join(directory, OWN_LOG)
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    record = json.dumps(identity(os.getpid()))
+    return write(os.path.join(directory, SUPERVISOR), record, exclusive=True)
+
+
+def _start(directory: str, command: Command) -> int:
+    """Start the command; return its process id. Raises the OSError of a failed start."""
     supervisor = os.getpid()
-    failure, failed = os.pipe()  # closed by a start that works
+    # A successful start closes the pipe, a failed one writes its error number.
+    error_reader, error_writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -139,66 +154,66 @@ def _start(
             _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(_NOT_STARTED)
-            _become(directory, command, environment, memory, cores)
+            _become(directory, command)
         except OSError as error:
-            os.write(failed, f"{error.errno}".encode())
+            os.write(error_writer, f"{error.errno}".encode())
         finally:
             os._exit(_NOT_STARTED)
-    os.close(failed)
-    reported = os.read(failure, 16)
-    os.close(failure)
-    if reported:
+    os.close(error_writer)
+    error_number = os.read(error_reader, 16)
+    os.close(error_reader)
+    if error_number:
         os.waitpid(child, 0)
-        raise OSError(int(reported), os.strerror(int(reported)), command[0])
+        number = int(error_number)
+        raise OSError(number, os.strerror(number), command.command[0])
     return child
 
 
-def _become(
-    directory: str,
-    command: list[str],
-    environment: dict[str, str],
-    memory: int | None,
-    cores: list[int] | None,
-) -> None:
-    for number, name in ((1, STDOUT), (2, STDERR)):
-        log = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, number)
-    if memory is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+def _become(directory: str, command: Command) -> None:
+    """Replace this process by the program of the run. Raises OSError."""
+    for descriptor, name in ((1, STDOUT), (2, STDERR)):
+        path = os.path.join(directory, name)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log, descriptor)
+    _apply_limits(command)
+    os.chdir(os.path.join(directory, WORK))
+    for number in _IGNORED_BY_PYTHON:  # the new program would inherit that
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    os.execve(command.command[0], command.command, command.environment)
+
+
+def _apply_limits(command: Command) -> None:
+    if command.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (command.memory, command.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, _MOST_OPEN), min(hard, _MOST_OPEN)))
-    if cores is not None:
-        os.sched_setaffinity(0, cores)
-    os.chdir(os.path.join(directory, WORK))
-    for ignored in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # Python ignores them, and a new program would inherit that
-        signal.signal(ignored, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    os.execve(command[0], command, environment)
+    open_files = (min(soft, _MAX_OPEN_FILES), min(hard, _MAX_OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+    if command.cores is not None:
+        os.sched_setaffinity(0, command.cores)
 
 
 def _wait(directory: str, child: int) -> int:
-    """Forward signals until the child exits; return its wait status. A run without a directory is killed."""
+    """Forward signals until the child exits; return its wait status. Kill a run without a directory."""
     while True:
-        got = signal.sigtimedwait(_SIGNALS, _CHECK_EVERY)
-        number = None if got is None else got.si_signo
+        received = signal.sigtimedwait(_SIGNALS, _CHECK_EVERY)
+        number = None if received is None else received.si_signo
         if number == KILL_ALL or not os.path.exists(os.path.join(directory, SUPERVISOR)):
             _signal_all(signal.SIGKILL)
         elif number in _FORWARDED:
             _signal_all(signal.SIGTERM)
-        ended = -1
-        while ended:  # several exits may come as one signal
+        while True:  # several exits may come as one signal
             ended, status = os.waitpid(-1, os.WNOHANG)
             if ended == child:
                 return status
+            if not ended:
+                break
 
 
 def _kill_all() -> None:
-    """Kill and reap whatever is left of the run."""
-    with contextlib.suppress(ChildProcessError):  # nothing is left
+    """Kill and reap all remaining processes of the run."""
+    with contextlib.suppress(ChildProcessError):  # none remains
         while True:
             os.waitpid(-1, os.WNOHANG)
             _signal_all(signal.SIGKILL)
@@ -211,22 +226,25 @@ def _signal_all(number: int) -> None:
             os.kill(pid, number)
 
 
-def _finish(
-    directory: str,
-    code: int,
-    number: int | None,
-    started: float,
-) -> None:
-    """Record the exit, unless the run was removed meanwhile; once the disk has space, which it may have filled."""
-    end = {
+def _record_exit(directory: str, exit_code: int, started: float) -> None:
+    """Record the exit of the run, unless the run was removed. Wait for space on a full disk.
+
+    ``exit_code``: negative for a signal; ``started``: seconds since the epoch.
+    """
+    code = exit_code
+    signal_number = None
+    if exit_code < 0:
+        signal_number = -exit_code
+        code = _FIRST_SIGNAL_CODE + signal_number
+    record = {
         "code": code,
-        "signal": number,
+        "signal": signal_number,
         "started": started,
         "finished": time.time(),
     }
     while True:
         try:
-            write(os.path.join(directory, EXIT), json.dumps(end), exclusive=True)
+            write(os.path.join(directory, EXIT), json.dumps(record), exclusive=True)
             return
         except FileNotFoundError:
             return
@@ -234,36 +252,36 @@ def _finish(
             time.sleep(_RETRY_AFTER)
 
 
-def _report(
-    connection: socket.socket,
-    word: str,
-    error: OSError | None = None,
-) -> None:
-    line = word if error is None else f"{word} {error.errno} {error}"
-    with contextlib.suppress(OSError):  # the gateway is gone: the run goes on
+def _report(connection: socket.socket, word: str, error: OSError | None = None) -> None:
+    line = word
+    if error is not None:
+        line = f"{word} {error.errno} {error}"
+    with contextlib.suppress(OSError):  # the gateway is gone; the run continues
         connection.sendall(line.encode("utf-8", "replace") + b"\n")
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes below the process.
+    """Return all processes below a process.
 
     Zombies are included: the first thread of a process may be dead while others run.
     """
-    parents: dict[int, list[int]] = {}
-    for number in processes():
-        if fields := stat(number):
-            parents.setdefault(int(fields[1]), []).append(number)
-    found = [pid]
-    for one in found:  # grows meanwhile
-        found += parents.get(one, [])
-    return found[1:]
+    children: dict[int, list[int]] = {}
+    for process in processes():
+        fields = stat(process)
+        if fields:
+            parent = int(fields[1])
+            children.setdefault(parent, []).append(process)
+    descendants = list(children.get(pid, ()))
+    for descendant in descendants:  # the list grows during the loop
+        descendants += children.get(descendant, ())
+    return descendants
 
 
-# The rest is shared with the engine.
+# ------------------------------------------------------------ shared with the engine
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Return what distinguishes a process from a later one with the same number."""
+    """Return a record that distinguishes a process from a later one with the same number."""
     return {
         "pid": pid,
         "start": start_time(pid),
@@ -280,7 +298,9 @@ def boot_id() -> str:
 def start_time(pid: int) -> int | None:
     """Return when the process started, in clock ticks since boot; None if it has exited."""
     fields = stat(pid)
-    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+    if fields is None or fields[0] in "ZX":
+        return None
+    return int(fields[19])
 
 
 def processes() -> list[int]:
@@ -297,29 +317,26 @@ def stat(pid: int) -> list[str] | None:
         return None
 
 
-def write(
-    path: str,
-    text: str,
-    *,
-    exclusive: bool = False,
-) -> bool:
-    """Write the file whole or not at all. Exclusive: only if there is none yet; return whether it was written."""
-    new = f"{path}.{os.urandom(6).hex()}"
+def write(path: str, text: str, *, exclusive: bool = False) -> bool:
+    """Write a file completely or not at all; return whether it was written.
+
+    ``exclusive``: write it only if it does not exist.
+    """
+    temporary = f"{path}.{os.urandom(6).hex()}"
     try:
-        with open(
-            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         if exclusive:
-            os.link(new, path)
+            os.link(temporary, path)
         else:
-            os.replace(new, path)
+            os.replace(temporary, path)
         return True
     except FileExistsError:
         return False
     finally:
-        if os.path.exists(new):
-            os.unlink(new)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ class PullRules:
         if name is None:
             raise invalid_name(image)
         if name.registry not in self.registries:
-            known = ", ".join(sorted(self.registries)) or "none"
+            allowed = ", ".join(sorted(self.registries)) or "none"
             raise PullDenied(
-                f"the registry {name.registry} of the image {image} is not among engine.docker.registries ({known})"
+                f"the registry {name.registry} of the image {image} is not among engine.docker.registries ({allowed})"
             )
         return name
 

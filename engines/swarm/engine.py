@@ -1,10 +1,9 @@
 """Runs algorithm images as tasks of a Docker Swarm, through one of its managers.
 
 The managers hold all state: a run is a service of one task, with an overlay network of its own, so that no run
-reaches another. Exits are found by asking, as managers report none.
+reaches another. Exits are found by polling, as managers do not report them.
 """
 
-import logging
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import EndpointSpec, ServiceMode
+from docker.types import Mount as DockerMount
 
 from engines.base import (
     Capacity,
@@ -38,12 +38,19 @@ from engines.docker.client import network_is_gone, remove, translated, words
 from engines.docker.daemon import DaemonEngine, as_the_daemon_sees
 from engines.image import Image
 from engines.messages import start_error
-from engines.registry.names import ImageName, parse_image_name
-from engines.swarm.tasks import ENDING, OVER, SwarmOptions, Task, devices, ends, newest, template
+from engines.registry.names import parse_image_name
+from engines.swarm.tasks import (
+    ENDING,
+    NANO,
+    OVER,
+    SwarmOptions,
+    Task,
+    devices,
+    first_tasks,
+    is_ending,
+    template,
+)
 from engines.watch import Follower, wait_for_end, wait_for_start
-
-log = logging.getLogger(__name__)
-
 
 _ISOLATION = Isolation(
     tasks=True,
@@ -55,16 +62,16 @@ _ISOLATION = Isolation(
     ),
 )
 _CONFLICT = 409
-_PAUSE, _EVERY = 0.1, 1.0
-"""seconds between two looks at a run that begins or ends, and at all runs"""
-_NETWORK_SECONDS = 10.0
-"""for a manager to see that a network is not in use any more"""
+_PAUSE = 0.1  # seconds between two attempts to create or remove
+_POLL_INTERVAL = 1.0  # seconds between two looks for exits
+_NETWORK_SECONDS = 10.0  # for a manager to notice that a network is no longer in use
 
 
 class SwarmEngine(DaemonEngine):
-    """Tasks of one Swarm; see `engines.base.Engine` for what each method promises.
+    """Tasks of one Swarm. `engines.base.Engine` specifies the methods.
 
-    Requests come from a machine's address, which others there share, and only its daemon knows what runs write.
+    Runs have no address of their own, as requests come from a machine's address, which other tasks share. Disk use is
+    unknown, as only the machine's daemon knows it.
     """
 
     kind = "swarm"
@@ -91,9 +98,11 @@ class SwarmEngine(DaemonEngine):
             )
 
     def capacity(self) -> Capacity:
-        if not (machines := self._machines()):
+        machines = self._machines()
+        if not machines:
             raise EngineDown("none of the Swarm's machines takes runs: all are away or drained")
-        return replace(_sum(machines.values()), others=_sum(self._others(machines)))
+        used_by_others = _sum_of(self._reserved_by_others(machines))
+        return replace(_sum_of(machines.values()), others=used_by_others)
 
     def isolation(self) -> Isolation:
         self.check()
@@ -112,29 +121,38 @@ class SwarmEngine(DaemonEngine):
             if self._service(spec.name) is None:
                 self._check_executable(spec, image)
                 self._create(spec, image)
-            begun, options = partial(self._begun, spec.name), self._options
-            wait_for_start(self, spec.name, begun, options.place_seconds, options.pull.deadline)
+            wait_for_start(
+                self,
+                spec.name,
+                partial(self._has_started, spec.name),
+                self._options.place_seconds,
+                self._options.pull.deadline,
+            )
 
     def probe(self, name: str) -> Probe:
         service = self._service(name)
         task = self._task_of(service)
-        if service is None or task is None or not task.begun:
+        if service is None or task is None or not task.has_started:
             return Missing()
-        drained = task.state == "shutdown" and not ends(
-            service
-        )  # Swarm ended it, which was not asked to
-        if drained or (task.perhaps_lost and self._is_gone(task.machine)):
+        # Swarm ended the task without our request, as it drains the machine.
+        is_drained = task.state == "shutdown" and not is_ending(service)
+        if is_drained or self._is_lost(task):
             return Missing()
         return task.probe()
 
     def stop(self, name: str, grace: float) -> None:
-        """Have Swarm send SIGTERM, and SIGKILL after the grace that the run was started with."""
+        """Have Swarm send SIGTERM, then SIGKILL after the grace period of the run's launch."""
+
+        def request_end() -> bool:
+            return self._end(self._service(name))
+
         with translated():
-            wait_for_end(self, name, lambda: self._end(self._service(name)), self._options.grace)
+            wait_for_end(self, name, request_end, self._options.grace)
 
     def remove(self, name: str) -> None:
         with translated():
-            if (service := self._service(name)) is not None:
+            service = self._service(name)
+            if service is not None:
                 with suppress(NotFound):
                     self._api().remove_service(service["ID"])
             elif not is_name(name) or not self._api().networks([name], filters=self._filters()):
@@ -143,250 +161,241 @@ class SwarmEngine(DaemonEngine):
 
     def list(self) -> Sequence[ListedRun]:
         with translated():
-            seen = [service["Spec"] for service in self._api().services(filters=self._filters())]
-        return [
-            ListedRun(one["Name"], run_labels(one["Labels"]), self.probe(one["Name"]))
-            for one in seen
-        ]
+            services = self._api().services(filters=self._filters())
+        runs = []
+        for service in services:
+            name = service["Spec"]["Name"]
+            labels = run_labels(service["Spec"]["Labels"])
+            runs.append(ListedRun(name, labels, self.probe(name)))
+        return runs
 
     def watch(
         self, on_exit: Callable[[str], None], on_away: Callable[[str], None] | None = None
     ) -> Watch:
-        self._sweep()
-        watch = _Polling(self._over, on_exit, on_away)
+        self._remove_unused_networks()
+        watch = _Polling(self._names_of_ended_runs, on_exit, on_away)
         self._watches.append(watch)
         return watch
 
-    # ------------------------------------------------------------ beginning and ending
+    # ------------------------------------------------------------ starting and ending
 
     def _create(self, spec: LaunchSpec, image: Image) -> None:
-        """Create the service unless it is there. Raises `CreateFailed` for another's, APIError."""
-        api, inside = self._api(), replace(spec, labels={**image.emptied_labels, **spec.labels})
+        """Create the service of a run unless it exists.
+
+        Raises `CreateFailed` if another installation has one of this name, APIError.
+        """
         mounts = [
             as_the_daemon_sees(mount, self._options.sources, _no_volume) for mount in spec.mounts
         ]
-        cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
-        # by its id an image is never pulled; one of a registry, by a digest, which stands for the same content:
-        # its own repository's, as another's may stand for other content on machines of another kind
-        name = parse_image_name(spec.image)
-        known = sorted(image.repo_digests, key=lambda one: not _same_source(one, name))
-        what = next(iter(known), image.digest)
-        mode = ServiceMode("replicated", replicas=1)
-        endpoint = EndpointSpec(mode="dnsrr")  # an address of its own would need IPVS
-        until = time.monotonic() + _NETWORK_SECONDS
+        deadline = time.monotonic() + _NETWORK_SECONDS
         while True:
             network = self._network(spec.name)
-            task = template(inside, what, image, mounts, network, cores, self._options)
-            labels = {**spec.labels, "bfia.image": spec.image}
             try:
-                api.create_service(
-                    task,
-                    name=spec.name,
-                    labels=labels,
-                    mode=mode,
-                    endpoint_spec=endpoint,
-                )
+                self._create_service(spec, image, mounts, network)
                 return
             except APIError as error:
-                if _exists(error):
+                if _exists_already(error):
                     if self._service(spec.name) is None:
                         raise CreateFailed(
                             f"the name {spec.name} is taken by another installation"
                         ) from error
                     return
-                if not network_is_gone(error) or time.monotonic() > until:
+                # The network of an earlier run of this name may just have been removed.
+                if not network_is_gone(error) or time.monotonic() > deadline:
                     raise
-            time.sleep(_PAUSE)  # the network of a run of this name was just being removed
+            time.sleep(_PAUSE)
 
-    def _begun(
+    def _create_service(
         self,
-        name: str,
-        unplaced: bool,
-        late: bool,
-    ) -> bool:
-        """Tell whether a run has begun. Raises what `wait_for_start` says, with the words of the Swarm."""
-        if (service := self._service(name)) is None:
+        spec: LaunchSpec,
+        image: Image,
+        mounts: Sequence[DockerMount],
+        network: str,
+    ) -> None:
+        cores = min((machine.cpu for machine in self._machines().values()), default=1.0)
+        task = template(
+            replace(spec, labels={**image.emptied_labels, **spec.labels}),
+            _reference_of(image, spec.image),
+            image,
+            mounts,
+            network,
+            cores,
+            self._options,
+        )
+        self._api().create_service(
+            task,
+            name=spec.name,
+            labels={**spec.labels, "bfia.image": spec.image},
+            mode=ServiceMode("replicated", replicas=1),
+            endpoint_spec=EndpointSpec(mode="dnsrr"),  # a virtual address would need IPVS
+        )
+
+    def _has_started(self, name: str, unplaced: bool, late: bool) -> bool:
+        """Return whether a run has started; flags and errors as for `wait_for_start`."""
+        service = self._service(name)
+        if service is None:
             raise CreateFailed("it was removed before it had begun")
         task = self._task_of(service)
         if task is not None:
-            if task.begun:
+            if task.has_started:
                 return True
-            if task.over:
-                raise _failure(task.error)
-            if task.perhaps_lost and self._is_gone(task.machine):
-                raise start_error("the machine on which it was placed is gone")
-            if late:
-                text = f"it did not begin in time on its machine ({task.state}): {task.error}"
-                raise _failure(text)
+            self._check_may_start(task, late)
         if unplaced and (task is None or not task.machine):
-            why = task.error if task is not None else "nothing was scheduled"
-            raise _failure(f"no machine of the Swarm takes it: {why}")
+            why = "nothing was scheduled" if task is None else task.error
+            raise _task_error(f"no machine of the Swarm takes it: {why}")
         return False
 
+    def _check_may_start(self, task: Task, late: bool) -> None:
+        """Raise a subclass of `EngineError` if a task will not start."""
+        if task.is_over:
+            raise _task_error(task.error)
+        if self._is_lost(task):
+            raise start_error("the machine on which it was placed is gone")
+        if late:
+            raise _task_error(
+                f"it did not begin in time on its machine ({task.state}): {task.error}"
+            )
+
     def _check_executable(self, spec: LaunchSpec, image: Image) -> None:
-        """Check at the manager what the image has to start, and as whom. Raises `EngineError`, APIError."""
+        """Check executable and user of an image at the manager. Raises `EngineError`, APIError."""
         api = self._api()
-        made = api.create_container(
-            image.digest, command=None if spec.command is None else [*spec.command]
-        )["Id"]
+        command = None if spec.command is None else list(spec.command)
+        container = api.create_container(image.digest, command=command)["Id"]
         try:
             targets = [mount.target for mount in spec.mounts]
-            self._images.check_executable(made, image, spec.command, spec.environment, targets)
-            self._images.check_user(made, image)
+            self._files.check_executable(container, image, spec.command, spec.environment, targets)
+            self._files.check_user(container, image)
         finally:
-            remove(api, made)
+            remove(api, container)
 
     def _end(self, service: Mapping[str, Any] | None) -> bool:
-        """Have the task of a service end; return False if another has just changed it. Raises APIError."""
+        """End the task of a service; return False if another client has just changed it. Raises APIError."""
+        if service is None:
+            return True
+        version = service["Version"]["Index"]
         try:
-            if service is not None:
-                version = service["Version"]["Index"]
-                self._api().update_service(
-                    service["ID"], version, task_template=ENDING, fetch_current_spec=True
-                )
+            self._api().update_service(
+                service["ID"], version, task_template=ENDING, fetch_current_spec=True
+            )
+        except NotFound:
+            return True
         except APIError as error:
             if "out of sequence" in words(error):
                 return False
-            if not isinstance(error, NotFound):
-                raise
+            raise
         return True
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ looking up
 
     def _api(self) -> Any:
-        """Return the client, most of whose calls for a Swarm have no types."""
+        """Return the client; most of its calls for a Swarm have no types."""
         return self._client()
 
     def _service(self, name: str) -> Mapping[str, Any] | None:
-        """Return the service of a run of ours."""
+        """Return the service of one of our runs."""
         return self._ours(name, self._api().inspect_service, "Spec")
 
     def _task_of(self, service: Mapping[str, Any] | None) -> Task | None:
-        """Return the task of a run, None before there is one."""
+        """Return the task of a run; None before it exists."""
         if service is None:
             return None
         with translated():
-            return next(iter(newest(self._api().tasks(filters={"service": service["ID"]}))), None)
+            tasks = first_tasks(self._api().tasks(filters={"service": service["ID"]}))
+        if not tasks:
+            return None
+        return tasks[0]
 
-    def _over(self) -> Iterator[str]:
-        """Yield the runs that have exited or are lost."""
+    def _names_of_ended_runs(self) -> set[str]:
+        """Return the runs that have exited or are lost."""
         with translated():
-            tasks = newest(self._api().tasks(filters=self._filters()))
+            tasks = first_tasks(self._api().tasks(filters=self._filters()))
         is_gone = cache(self._is_gone)
+        names = set()
         for task in tasks:
-            if task.over or (task.perhaps_lost and is_gone(task.machine)):
-                yield task.name
+            if task.is_over or (task.may_be_lost and is_gone(task.machine)):
+                names.add(task.name)
+        return names
+
+    def _is_lost(self, task: Task) -> bool:
+        return task.may_be_lost and self._is_gone(task.machine)
 
     def _is_gone(self, machine: str) -> bool:
-        """Whether a machine of the Swarm does not answer, or is none any more."""
+        """Whether a machine does not respond, or has left the Swarm."""
         with translated(), suppress(NotFound):
             return bool(self._api().inspect_node(machine)["Status"]["State"] == "down")
         return True
 
     def _machines(self) -> Mapping[str, Capacity]:
-        """Return what each machine has that takes runs. Raises `EngineDown`."""
+        """Return the capacity of each machine that takes runs, by its id. Raises `EngineDown`."""
         with translated(EngineDown):
             nodes = self._api().nodes()
-            return {
-                node["ID"]: self._amounts(node["Description"]["Resources"])
-                for node in nodes
-                if node["Status"]["State"] == "ready" and node["Spec"]["Availability"] == "active"
-            }
+        machines = {}
+        for node in nodes:
+            is_ready = node["Status"]["State"] == "ready"
+            if is_ready and node["Spec"]["Availability"] == "active":
+                machines[node["ID"]] = self._capacity_of(node["Description"]["Resources"])
+        return machines
 
-    def _others(self, machines: Container[str]) -> Iterator[Capacity]:
-        """Yield what is kept on these machines for tasks that are not ours. Raises `EngineDown`."""
+    def _reserved_by_others(self, machines: Container[str]) -> Iterator[Capacity]:
+        """Yield the reservations on these machines of tasks that are not ours. Raises `EngineDown`."""
         with translated(EngineDown):
             tasks = self._api().tasks(filters={"desired-state": "running"})
         for task in tasks:
             spec = task["Spec"]
-            ours = belongs_to(
-                (spec.get("ContainerSpec") or {}).get("Labels") or {},
-                self._node,
-                self._installation,
-            )
-            if task.get("NodeID") in machines and not ours and task["Status"]["State"] not in OVER:
-                yield self._amounts((spec.get("Resources") or {}).get("Reservations") or {})
+            labels = (spec.get("ContainerSpec") or {}).get("Labels") or {}
+            is_ours = belongs_to(labels, self._node, self._installation)
+            is_over = task["Status"]["State"] in OVER
+            if task.get("NodeID") in machines and not is_ours and not is_over:
+                reservations = (spec.get("Resources") or {}).get("Reservations") or {}
+                yield self._capacity_of(reservations)
 
-    def _amounts(self, seen: Mapping[str, Any]) -> Capacity:
-        gpu = devices(seen, self._options.gpu)
-        return Capacity(seen.get("NanoCPUs", 0) / 1e9, int(seen.get("MemoryBytes", 0)), gpu)
+    def _capacity_of(self, resources: Mapping[str, Any]) -> Capacity:
+        """Return resources in Swarm's form as a capacity."""
+        return Capacity(
+            cpu=resources.get("NanoCPUs", 0) / NANO,
+            memory=int(resources.get("MemoryBytes", 0)),
+            gpu=devices(resources, self._options.gpu),
+        )
 
     def _log_place(self, name: str) -> str:
         task = self._task_of(self._service(name))
-        if task is None or not task.begun or self._is_gone(task.machine):
+        if task is None or not task.has_started or self._is_gone(task.machine):
             return ""
         return f"tasks/{task.id}"
 
     # ------------------------------------------------------------ networks
 
     def _network(self, name: str) -> str:
-        """Return the network of a run, made here or by another thread."""
+        """Return the network of a run, created now or before. Raises APIError."""
         try:
-            self._api().create_network(
-                name,
-                driver="overlay",
-                scope="swarm",
-                labels=self._labels,
-            )
+            self._api().create_network(name, driver="overlay", scope="swarm", labels=self._labels)
         except APIError as error:
-            if not _exists(error):
+            if not _exists_already(error):
                 raise
         return name
 
-    def _remove_network(self, name: str, until: float) -> None:
+    def _remove_network(self, name: str, deadline: float) -> None:
+        """Remove a network once it is not in use; after the deadline, leave it to the gateway's next start."""
         while True:
             try:
                 self._api().remove_network(name)
                 return
-            except APIError as error:
-                if (
-                    isinstance(error, NotFound) or time.monotonic() > until
-                ):  # the next start removes it
+            except NotFound:
+                return
+            except APIError:
+                if time.monotonic() > deadline:
                     return
             time.sleep(_PAUSE)
 
-    def _sweep(self) -> None:
+    def _remove_unused_networks(self) -> None:
         """Remove the networks of runs that are gone, as far as possible."""
         with suppress(EngineError), translated():
             api = self._api()
-            there = {service["Spec"]["Name"] for service in api.services(filters=self._filters())}
+            services = api.services(filters=self._filters())
+            runs = {service["Spec"]["Name"] for service in services}
             for network in api.networks(filters=self._filters()):
-                if network["Name"] not in there:
-                    self._remove_network(network["Name"], 0.0)
-
-
-def _sum(amounts: Iterable[Capacity]) -> Capacity:
-    seen = [*amounts]
-    return Capacity(
-        sum(one.cpu for one in seen), sum(one.memory for one in seen), sum(one.gpu for one in seen)
-    )
-
-
-def _same_source(image: str, name: ImageName | None) -> bool:
-    """Whether an image is of the same repository."""
-    other = parse_image_name(image)
-    if other is None or name is None:
-        return other is name
-    return other.source == name.source
-
-
-def _exists(error: APIError) -> bool:
-    """Whether something has the name already; the managers say so with several statuses."""
-    return error.status_code == _CONFLICT or "conflicts with an existing object" in words(error)
-
-
-def _failure(text: str) -> EngineError:
-    """Return the error that the words of a Swarm about a task stand for."""
-    if "no such image" in text.lower():
-        remedy = "push it to a registry that every machine reaches, and register it from there, or load it at each"
-        return ImageNotFound(f"a machine of the Swarm lacks the image ({text})", remedy)
-    return start_error(text)
-
-
-def _no_volume(volume: str) -> str:
-    raise CreateFailed(
-        f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has"
-    )
+                if network["Name"] not in runs:
+                    self._remove_network(network["Name"], deadline=0.0)
 
 
 class _Polling(Follower):
@@ -394,16 +403,63 @@ class _Polling(Follower):
 
     def __init__(
         self,
-        over: Callable[[], Iterator[str]],
+        find_ended: Callable[[], set[str]],
         on_exit: Callable[[str], None],
         on_away: Callable[[str], None] | None,
     ) -> None:
-        self._over = over
+        self._find_ended = find_ended
         self._reported: set[str] = set()
-        super().__init__(_EVERY, on_exit, on_away)
+        super().__init__(_POLL_INTERVAL, on_exit, on_away)
 
     def _look(self) -> None:
-        over = set(self._over())
-        for name in over - self._reported:
+        ended = self._find_ended()
+        for name in ended - self._reported:
             self.report(name)
-        self._reported = over
+        self._reported = ended
+
+
+def _sum_of(capacities: Iterable[Capacity]) -> Capacity:
+    cpu = 0.0
+    memory = 0
+    gpu = 0
+    for capacity in capacities:
+        cpu += capacity.cpu
+        memory += capacity.memory
+        gpu += capacity.gpu
+    return Capacity(cpu, memory, gpu)
+
+
+def _reference_of(image: Image, name: str) -> str:
+    """Return how machines name an image: by a digest of its registry, else by its id, which is never pulled.
+
+    The digest in the image's own repository comes first: a digest in another repository may name other content for
+    machines of another architecture.
+    """
+    if not image.repo_digests:
+        return image.digest
+    parsed = parse_image_name(name)
+    for repo_digest in image.repo_digests:
+        candidate = parse_image_name(repo_digest)
+        if parsed is not None and candidate is not None and candidate.source == parsed.source:
+            return repo_digest
+    return image.repo_digests[0]
+
+
+def _exists_already(error: APIError) -> bool:
+    """Whether the name is in use; the managers say so with several statuses."""
+    return error.status_code == _CONFLICT or "conflicts with an existing object" in words(error)
+
+
+def _task_error(text: str) -> EngineError:
+    """Return the error behind Swarm's words about a task."""
+    if "no such image" in text.lower():
+        remedy = "push it to a registry that every machine reaches, and register it from there, or load it at each"
+        return ImageNotFound(f"a machine of the Swarm lacks the image ({text})", remedy)
+    return start_error(text)
+
+
+def _no_volume(volume: str) -> str:
+    """Refuse a volume. Raises `CreateFailed`."""
+    raise CreateFailed(
+        f"volume {volume}: a Swarm shares no volumes; name a folder (bind) that every machine has"
+    )

@@ -1,7 +1,7 @@
-"""What a run is in a Swarm: a service of one task that is never started again, and what its tasks say of it.
+"""A run in a Swarm: a service of one task that never restarts, and the managers' view of the task.
 
-A task that is to end is replaced by one that fits on no machine: Swarm then ends the first and keeps its exit code
-and its logs, which it does not if the service is removed.
+To end a task, its service is changed to a task that fits on no machine. Swarm then ends the running task and keeps
+its exit code and its logs, which it does not if the service is removed.
 """
 
 import re
@@ -36,93 +36,100 @@ from engines.docker.daemon import DaemonOptions
 from engines.docker.images import NO_CHECK
 from engines.image import Image
 
-RUN = "bfia.run"
-"""Label of a task with the run's name."""
-NOWHERE = "node.id==none"
-"""Placement that no machine fits."""
-ENDING = {"Placement": {"Constraints": [NOWHERE]}}
-"""The change of a service in whose favour Swarm ends the task that runs."""
+RUN = "bfia.run"  # label of a task with the run's name
+NOWHERE = "node.id==none"  # a placement that fits no machine
+ENDING = {"Placement": {"Constraints": [NOWHERE]}}  # change of a service that ends its task
 
-_NANO = 10**9
-OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})
-_OWN_EXIT = "task: non-zero exit"
-"""how the error of a task begins whose program has ended; others never began"""
+NANO = 10**9
+OVER = frozenset({"complete", "failed", "rejected", "shutdown", "orphaned"})  # states of a task
+
+# Beginning of a failed task's error if its program had started.
+_PROGRAM_FAILED = "task: non-zero exit"
 
 
 @dataclass(frozen=True)
 class SwarmOptions(ClusterOptions, DaemonOptions):
-    """Which Swarm to use, and how to run there."""
+    """Which Swarm to use, and how to run containers there."""
 
     gpu: str = "NVIDIA-GPU"
-    constraints: tuple[str, ...] = ()
-    """where runs may be placed, as of `docker service create --constraint`"""
-    log_size: int = 10 * 1024 * 1024
-    """bytes of one log file, of which a container has three at most"""
+    constraints: tuple[str, ...] = ()  # on machines, as of `docker service create --constraint`
+    log_size: int = 10 * 1024 * 1024  # bytes of one log file; a container has at most three
 
 
 class Task:
-    """One task as the manager describes it."""
+    """A task as the manager describes it."""
 
-    def __init__(self, seen: Mapping[str, Any]) -> None:
-        self.id = str(seen["ID"])
-        self.machine = str(seen.get("NodeID") or "")
-        self.state = str(seen["Status"]["State"])
-        self.wanted = str(seen["DesiredState"])
-        self.error = str(seen["Status"].get("Err") or seen["Status"].get("Message") or "")
-        self.created = datetime.fromisoformat(seen["CreatedAt"])
-        self._at = datetime.fromisoformat(seen["Status"]["Timestamp"])
-        container = seen["Status"].get("ContainerStatus") or {}
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        status = record["Status"]
+        spec = record["Spec"]
+        container = status.get("ContainerStatus") or {}
+        labels = spec["ContainerSpec"].get("Labels") or {}
+        self.id = str(record["ID"])
+        self.name = str(labels.get(RUN, ""))
+        self.machine = str(record.get("NodeID") or "")
+        self.state = str(status["State"])
+        self.desired_state = str(record["DesiredState"])
+        self.error = str(status.get("Err") or status.get("Message") or "")
+        self.created = datetime.fromisoformat(record["CreatedAt"])
+        self.only_ends_run = _fits_nowhere(spec)  # see `ENDING`
+        self._updated = datetime.fromisoformat(status["Timestamp"])
         self._has_container = bool(container.get("ContainerID"))
-        self._code = int(container.get("ExitCode") or 0)
-        spec = seen["Spec"]
-        self.name = str((spec["ContainerSpec"].get("Labels") or {}).get(RUN, ""))
-        self.replaces = _fits_nowhere(spec)
-        """whether it only ends the run"""
+        self._exit_code = int(container.get("ExitCode") or 0)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it does not run and never will."""
         return self.state in OVER
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether its program was started."""
         if self.state == "failed":
-            return self.error.startswith(_OWN_EXIT)
-        if self.state == "shutdown":  # in which a task of any state ends once Swarm wants it to
+            return self.error.startswith(_PROGRAM_FAILED)
+        if self.state == "shutdown":  # a task of any state ends in this one when Swarm ends it
             return self._has_container
         return self.state in ("running", "complete")
 
     @property
-    def perhaps_lost(self) -> bool:
-        """Whether it may be on a machine that is gone: Swarm wants it to end, and it has not."""
-        return not self.over and self.wanted in ("shutdown", "remove") and bool(self.machine)
+    def may_be_lost(self) -> bool:
+        """Whether its machine may be gone: Swarm wants the task to end, and it has not ended."""
+        is_to_end = self.desired_state in ("shutdown", "remove")
+        return is_to_end and not self.is_over and bool(self.machine)
 
     def probe(self) -> Probe:
-        """Return the state of a task whose program was started."""
-        if not self.over:
+        """Return the state of the run of a task whose program was started."""
+        if not self.is_over:
             return Running(self.created)
         return Exited(
-            self._code, signal_of(self._code), False, self.created, max(self._at, self.created)
+            code=self._exit_code,
+            signal=signal_of(self._exit_code),
+            started_at=self.created,
+            finished_at=max(self._updated, self.created),
         )
 
 
-def ends(service: Mapping[str, Any]) -> bool:
-    """Whether a service was changed so that its run ends."""
+def is_ending(service: Mapping[str, Any]) -> bool:
+    """Whether a service was changed to end its run."""
     return _fits_nowhere(service["Spec"]["TaskTemplate"])
 
 
-def _fits_nowhere(template: Mapping[str, Any]) -> bool:
-    return NOWHERE in ((template.get("Placement") or {}).get("Constraints") or ())
+def _fits_nowhere(task_template: Mapping[str, Any]) -> bool:
+    placement = task_template.get("Placement") or {}
+    return NOWHERE in (placement.get("Constraints") or ())
 
 
-def newest(seen: Iterable[Mapping[str, Any]]) -> list[Task]:
-    """Return each run's own task. Swarm started none a second time; what replaced it to end it is left out."""
-    found: dict[str, Task] = {}
-    for task in sorted(map(Task, seen), key=lambda task: task.created):
-        if task.name and not task.replaces:
-            found.setdefault(task.name, task)
-    return list(found.values())
+def first_tasks(records: Iterable[Mapping[str, Any]]) -> list[Task]:
+    """Return the task of each run: its oldest, as Swarm never starts a run again."""
+    tasks = [Task(record) for record in records]
+    by_run: dict[str, Task] = {}
+    for task in sorted(tasks, key=_age):
+        if task.name and not task.only_ends_run:
+            by_run.setdefault(task.name, task)
+    return list(by_run.values())
+
+
+def _age(task: Task) -> datetime:
+    return task.created
 
 
 def template(
@@ -134,85 +141,111 @@ def template(
     cores: float,
     options: SwarmOptions,
 ) -> TaskTemplate:
-    """Return the task of a run by the reference of its image; ``cores`` are those of the smallest machine."""
-    small, large = options.room, spec.limits.memory or options.room
-    folders = dict.fromkeys(spec.private_folders, small)
-    folders[HOME], folders[SHARED_MEMORY] = large, large
-    if options.read_only_root:
-        folders[TEMPORARY], folders[HOME] = small, small
-    own = [
-        DockerMount(
-            path,
-            "",
-            type="tmpfs",
-            tmpfs_mode=0o1777,
-            tmpfs_size=size,
-        )
-        for path, size in folders.items()
-    ]
-    binds = [
-        DockerMount(
-            _plain(one["Target"]), _plain(one["Source"]), type="bind", read_only=one["ReadOnly"]
-        )
-        for one in mounts
-    ]
-    variables = image.variables_for(spec, TEMPORARY)
-    container = ContainerSpec(
+    """Return the task of a run; ``reference`` names the image, ``cores``: of the smallest machine."""
+    log_config = {"max-size": str(options.log_size), "max-file": "3"}
+    task = TaskTemplate(
+        _container(spec, reference, image, mounts, options),
+        resources=Resources(),
+        restart_policy=RestartPolicy(condition="none"),
+        log_driver=DriverConfig(LogConfig.types.JSON, log_config),
+        networks=[NetworkAttachmentConfig(network)],
+    )
+    task["Resources"] = _resources(spec, cores, options.gpu)
+    task["Placement"] = {"Constraints": list(options.constraints)}
+    return task
+
+
+def _container(
+    spec: LaunchSpec,
+    reference: str,
+    image: Image,
+    mounts: Sequence[DockerMount],
+    options: SwarmOptions,
+) -> ContainerSpec:
+    variables = []
+    for name, value in image.variables_for(spec, TEMPORARY).items():
+        variables.append(_escaped(f"{name}={value}"))
+    return ContainerSpec(
         reference,
-        args=None if spec.command is None else [*spec.command],
-        env=[_plain(f"{name}={value}") for name, value in variables.items()],
+        args=None if spec.command is None else list(spec.command),
+        env=variables,
         workdir=image.working_directory(TEMPORARY),
         labels={**spec.labels, RUN: spec.name},
         user=options.user if image.runs_as_root else None,
-        mounts=[*binds, *own],
-        stop_grace_period=round(options.grace * _NANO),
+        mounts=[*map(_without_templates, mounts), *_private_folders(spec, options)],
+        stop_grace_period=round(options.grace * NANO),
         init=True,
         healthcheck=NO_CHECK,
         cap_drop=["ALL"],
         cap_add=list(spec.capabilities) or None,
         read_only=options.read_only_root or None,
     )
-    made = TaskTemplate(
-        container,
-        resources=Resources(),
-        restart_policy=RestartPolicy(condition="none"),
-        log_driver=DriverConfig(
-            LogConfig.types.JSON, {"max-size": str(options.log_size), "max-file": "3"}
-        ),
-        networks=[NetworkAttachmentConfig(network)],
+
+
+def _without_templates(mount: DockerMount) -> DockerMount:
+    return DockerMount(
+        _escaped(mount["Target"]),
+        _escaped(mount["Source"]),
+        type="bind",
+        read_only=mount["ReadOnly"],
     )
-    made["Resources"] = _resources(spec, cores, options.gpu)
-    made["Placement"] = {"Constraints": [*options.constraints]}
-    return made
 
 
-def _resources(
-    spec: LaunchSpec,
-    cores: float,
-    gpu: str,
-) -> dict[str, Any]:
-    limits, kept = spec.limits, spec.reserved
-    cpu = limits.cpu if limits.cpu is None or kept.cpu is not None else min(limits.cpu, cores)
-    gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}] if limits.gpu else None
+def _private_folders(spec: LaunchSpec, options: SwarmOptions) -> list[DockerMount]:
+    """Return a run's folders in memory; home and shared memory may be as large as the run."""
+    small = options.room
+    large = spec.limits.memory or small
+    sizes = dict.fromkeys(spec.private_folders, small)
+    sizes[HOME] = large
+    sizes[SHARED_MEMORY] = large
+    if options.read_only_root:
+        sizes[TEMPORARY] = small
+        sizes[HOME] = small
+    mounts = []
+    for path, size in sizes.items():
+        mounts.append(DockerMount(path, "", type="tmpfs", tmpfs_mode=0o1777, tmpfs_size=size))
+    return mounts
 
-    def amounts(cpu: float | None, **more: Any) -> dict[str, Any]:
-        all_of_them = {"NanoCPUs": None if cpu is None else round(cpu * _NANO), **more}
-        return {name: value for name, value in all_of_them.items() if value is not None}
 
+def _resources(spec: LaunchSpec, cores: float, gpu: str) -> dict[str, Any]:
+    """Return the limits and reservations of a run.
+
+    Without a reservation Swarm may place the run on its smallest machine, which refuses a limit above its cores.
+    """
+    limits = spec.limits
+    reserved = spec.reserved
+    cpu = limits.cpu
+    if cpu is not None and reserved.cpu is None:
+        cpu = min(cpu, cores)
+    gpus = None
+    if limits.gpu:
+        gpus = [{"DiscreteResourceSpec": {"Kind": gpu, "Value": limits.gpu}}]
     return {
-        "Limits": amounts(cpu, MemoryBytes=limits.memory, Pids=limits.pids),
-        "Reservations": amounts(kept.cpu, MemoryBytes=kept.memory, GenericResources=gpus),
+        "Limits": _amounts(cpu, MemoryBytes=limits.memory, Pids=limits.pids),
+        "Reservations": _amounts(reserved.cpu, MemoryBytes=reserved.memory, GenericResources=gpus),
     }
 
 
-def devices(has: Mapping[str, Any], kind: str) -> int:
-    """Return how many of a generic resource a machine has: each by its name, or a number of them."""
-    generic = has.get("GenericResources") or ()
-    names = [one for one in generic if (one.get("NamedResourceSpec") or {}).get("Kind") == kind]
-    counts = [one.get("DiscreteResourceSpec") or {} for one in generic]
-    return len(names) + sum(int(one["Value"]) for one in counts if one.get("Kind") == kind)
+def _amounts(cpu: float | None, **amounts: Any) -> dict[str, Any]:
+    """Return the amounts in Swarm's form, without missing ones."""
+    nano_cpus = None if cpu is None else round(cpu * NANO)
+    all_amounts = {"NanoCPUs": nano_cpus, **amounts}
+    return {name: value for name, value in all_amounts.items() if value is not None}
 
 
-def _plain(text: str) -> str:
-    """Return what Swarm, which fills in templates in variables and mounts, hands on as this text."""
+def devices(resources: Mapping[str, Any], kind: str) -> int:
+    """Return how many devices of a kind a machine has; Swarm lists them by name or as a number."""
+    count = 0
+    for resource in resources.get("GenericResources") or ():
+        by_name = resource.get("NamedResourceSpec") or {}
+        discrete = resource.get("DiscreteResourceSpec") or {}
+        if by_name.get("Kind") == kind:
+            count += 1
+        if discrete.get("Kind") == kind:
+            count += int(discrete["Value"])
+    return count
+
+
+def _escaped(text: str) -> str:
+    """Return a text so that Swarm does not fill in templates in it, as it does in variables and mounts."""
     return re.sub(r"\{\{", '{{"{{"}}', text)

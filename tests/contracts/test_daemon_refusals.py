@@ -27,13 +27,17 @@ from engines.base import (
     PortInUse,
 )
 from engines.base import ImageNotFound as NoImage
-from engines.docker import ContainerdEngine, DockerOptions, network, service_networks
+from engines.docker import ContainerdEngine, DockerOptions, firewall, network, service_networks
 from engines.docker import engine as containers
 from engines.docker.client import Connection, remove, translated
+from engines.docker.container_files import ContainerFiles
 from engines.docker.daemon import Source, as_the_daemon_sees
+from engines.docker.firewall import Firewall
 from engines.docker.images import Images
-from engines.docker.network import Firewall, NodeNetwork
-from engines.docker.sandboxes import Sandboxes, archive
+from engines.docker.network import NodeNetwork
+from engines.docker.pulls import follow
+from engines.docker.sandbox_image import archive
+from engines.docker.sandboxes import Sandbox, Sandboxes
 from engines.docker.service_networks import ServiceNetworks
 from engines.image import Image
 from engines.registry.names import PullRules
@@ -168,16 +172,17 @@ def test_an_image_that_cannot_be_looked_at(
 
 
 def test_a_daemon_that_goes_away_while_it_fetches_or_asks_a_registry():
-    images = Images(Daemon(get=[OSError("reset")]), PullRules(frozenset({"shop:5000"})))
+    rules = PullRules(frozenset({"shop:5000"}))
+    images = Images(Daemon(get=[OSError("reset")]), rules)
     with pytest.raises(EngineDown, match="during the request for shop:5000/a:1: reset"):
         images.registry_digest("shop:5000/a:1", 1.0)
     events: Any = queue.SimpleQueue()
     events.put(OSError("reset"))
     with pytest.raises(EngineDown, match="while it pulled shop:5000/a:1: reset"):
-        images._follow("shop:5000/a:1", events, time.monotonic() + 60, quiet)
+        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, quiet)
     events.put({"error": "manifest unknown"})
     with pytest.raises(EngineError, match="shop:5000/a:1 cannot be pulled: manifest unknown"):
-        images._follow("shop:5000/a:1", events, time.monotonic() + 60, quiet)
+        follow("shop:5000/a:1", events, time.monotonic() + 60, rules, quiet)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +223,7 @@ def test_a_container_that_is_gone_meanwhile_has_written_nothing(monkeypatch: pyt
 def test_an_image_without_a_command():
     for command in (None, [""]):
         with pytest.raises(CommandNotFound, match="has no command"):
-            Images(Daemon(), PullRules()).check_executable("c", Image("i"), command, {}, [])
+            ContainerFiles(Daemon()).check_executable("c", Image("i"), command, {}, [])
 
 
 # ------------------------------------------------------------ networks and the packet filter
@@ -305,8 +310,8 @@ def test_a_packet_filter_that_cannot_be_used_is_a_gap_and_gives_no_way_out(
     ran: Ran,
     why: str,
 ):
-    monkeypatch.setattr(network.shutil, "which", lambda *_, **__: path)
-    monkeypatch.setattr(network.subprocess, "run", ran)
+    monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: path)
+    monkeypatch.setattr(firewall.subprocess, "run", ran)
     assert why in str(Firewall("b", "o").gap())
     with pytest.raises(EngineError):
         Firewall("b", "o").close_except([1])
@@ -348,7 +353,9 @@ def test_services_that_cannot_be_reached_from_containers(monkeypatch: pytest.Mon
     services = ServiceNetworks(far, "net", {}, "o")
     one, _ = a_network()
     one.ensure()
-    services._known[("lake:9000",)] = one, Firewall("b", "o")
+    services._by_services[("lake:9000",)] = service_networks._ServiceNetwork(
+        one, Firewall("b", "o")
+    )
     services.forget()
     assert one._id is None
     monkeypatch.setattr(service_networks.socket, "gethostbyname", unknown)
@@ -422,7 +429,7 @@ def test_a_sandbox_that_does_not_start_is_removed_and_one_of_another_network_is_
         assert found == ""
     pool._end()  # the daemon refuses
     assert daemon.asked.count("remove_container") == 1
-    pool._ready.append(("net", "s"))  # and no start was lately
+    pool._ready.append(Sandbox("net", "s"))  # and no start was lately
     pool._swept = True
     due = pool._next()
     assert due is not None and not pool._ready
@@ -535,7 +542,7 @@ def test_machines_fetch_an_image_from_its_own_repository(monkeypatch: pytest.Mon
 def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
     engine, _ = a_swarm(inspect_service=[says(404, "no", NotFound)])
     with pytest.raises(CreateFailed, match="was removed before it had begun"):
-        engine._begun("bfia-run", unplaced=False, late=False)
+        engine._has_started("bfia-run", unplaced=False, late=False)
     then = "2026-11-26T04:00:00Z"
     task: dict[str, Any] = {
         "ID": "t",
@@ -554,7 +561,7 @@ def test_a_run_that_is_removed_or_late_while_it_begins_is_named():
     with pytest.raises(
         CreateFailed, match=r"did not begin in time on its machine \(preparing\): pulls"
     ):
-        engine._begun("bfia-run", unplaced=True, late=True)
+        engine._has_started("bfia-run", unplaced=True, late=True)
 
 
 def test_a_swarm_shares_no_volumes():

@@ -26,7 +26,8 @@ from engines.base import (
     Mount,
 )
 from engines.docker import ContainerdEngine, network
-from engines.docker.network import Firewall, NodeNetwork
+from engines.docker.firewall import Firewall
+from engines.docker.network import NodeNetwork
 from tests.contracts.engine_acts import WAITS, Act, a_spec, ended, launched, output_of, python, said
 from tests.contracts.harnesses import DockerHarness, InSandboxes
 from tests.services import do, linked

@@ -204,7 +204,7 @@ def test_a_task_has_begun_once_there_was_a_container(
         "DesiredState": "shutdown",
         "CreatedAt": then,
     }
-    assert Task({**seen, "Spec": {"ContainerSpec": {}}}).begun is begun
+    assert Task({**seen, "Spec": {"ContainerSpec": {}}}).has_started is begun
 
 
 def test_the_network_of_a_run_that_is_gone_is_removed_at_the_next_start(

@@ -1,0 +1,179 @@
+"""Pulls an image through a Docker daemon, with a deadline and reports of progress."""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from typing import Any
+
+from docker import APIClient, auth
+from docker.errors import APIError, DockerException
+from docker.utils import parse_repository_tag
+from requests import Response
+
+from engines.base import EngineDown, PullTimeout
+from engines.docker.client import check_response, url_of, words
+from engines.messages import pull_error
+from engines.registry.logins import Login, login_for
+from engines.registry.names import PullRules
+
+PROGRESS_INTERVAL = 1.0  # seconds between two reports of progress
+
+# Seconds after the deadline when the request itself times out. Its reader gives up before, and says why.
+_REQUEST_GRACE = 30.0
+
+# Events of the daemon, then the error that ended them or None.
+PullEvents = queue.SimpleQueue[Mapping[str, Any] | BaseException | None]
+
+
+class _Stale(Exception):
+    """The daemon has reported no progress for too long."""
+
+
+def pull(
+    client: Callable[[], APIClient],
+    image: str,
+    rules: PullRules,
+    on_progress: Callable[[str], None],
+) -> None:
+    """Pull an image, and start again once if there is no progress.
+
+    Raises `EngineError` and all exceptions of ``on_progress``.
+    """
+    registry = rules.allowed_name(image).registry
+    deadline = time.monotonic() + rules.deadline
+    for is_last in (False, True):
+        try:
+            with closing(_Fetch(client(), image, registry, rules.deadline)) as fetch:
+                explanation = fetch.login.explanation
+                follow(image, fetch.events, deadline, rules, on_progress, explanation)
+                return
+        except _Stale as error:
+            if is_last:
+                raise PullTimeout(f"{image} was given up twice: {error}") from error
+            on_progress(f"{error}; starting again")
+
+
+def follow(
+    image: str,
+    events: PullEvents,
+    deadline: float,
+    rules: PullRules,
+    on_progress: Callable[[str], None],
+    explanation: str = "",
+) -> None:
+    """Report the progress of a pull until it is complete.
+
+    ``deadline``: on the monotonic clock; ``explanation`` is appended to a refusal. Raises as `pull` does.
+    """
+    layers: dict[str, Mapping[str, Any]] = {}
+    next_report = 0.0
+    last_event = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if now - last_event >= rules.stale:
+            raise _Stale(f"no progress for {rules.stale:g} s, {_progress(layers)}")
+        if now >= deadline:
+            raise PullTimeout(
+                f"{image} did not arrive within {rules.deadline:g} s (engine.docker.pull_seconds); "
+                f"{_progress(layers)}"
+            )
+        if now >= next_report:
+            on_progress(_progress(layers))
+            next_report = now + PROGRESS_INTERVAL
+        try:
+            event = events.get(timeout=min(PROGRESS_INTERVAL, deadline - now))
+        except queue.Empty:
+            continue
+        last_event = time.monotonic()
+        if event is None:
+            on_progress(_progress(layers))
+            return
+        report = _checked(event, image, explanation)
+        if "id" in report and "progressDetail" in report:
+            layers[report["id"]] = report
+
+
+def _checked(
+    event: Mapping[str, Any] | BaseException, image: str, explanation: str
+) -> Mapping[str, Any]:
+    """Return an event of the daemon. Raises the `EngineError` that it reports."""
+    if isinstance(event, APIError):
+        raise pull_error(image, words(event), explanation) from event
+    if isinstance(event, BaseException):
+        raise EngineDown(
+            f"the container engine went away while it pulled {image}: {event}"
+        ) from event
+    if "error" in event:
+        raise pull_error(image, str(event["error"]), explanation)
+    return event
+
+
+def _progress(layers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the progress of a pull in words."""
+    if not layers:
+        return "no progress yet"
+    complete = 0
+    size = 0
+    for layer in layers.values():
+        if "complete" in str(layer.get("status", "")).lower():
+            complete += 1
+        size += (layer.get("progressDetail") or {}).get("current") or 0
+    return f"{complete} of {len(layers)} layers, {size / 1e6:.1f} MB in progress"
+
+
+def login_headers(login: Login) -> dict[str, str | bytes]:
+    """Return the headers that pass a login to the daemon."""
+    if not login.values:
+        return {}
+    return {"X-Registry-Auth": auth.encode_header(dict(login.values))}
+
+
+class _Fetch:
+    """One request for a pull, read in a thread of its own, because neither side has a deadline."""
+
+    def __init__(self, api: APIClient, image: str, registry: str, deadline: float) -> None:
+        self._api = api
+        self._image = image
+        self._deadline = deadline
+        self.login = login_for(registry)
+        self.events: PullEvents = queue.SimpleQueue()
+        self._response: Response | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="engine-pull", daemon=True).start()
+
+    def close(self) -> None:
+        """Give up: the daemon stops the pull when the connection ends."""
+        self._closed = True
+        if self._response is not None:
+            # The reader closes the response; closing it here would wait for the reader.
+            with suppress(ValueError, RuntimeError, OSError):  # it is over already
+                self._response.raw.shutdown()
+
+    def _run(self) -> None:
+        try:
+            self._read_events()
+            self.events.put(None)
+        except (DockerException, OSError, ValueError, AttributeError) as error:
+            # An AttributeError comes from a response that is closed during the read.
+            self.events.put(error)
+
+    def _read_events(self) -> None:
+        name, tag = parse_repository_tag(self._image)
+        response = self._api.post(
+            url_of(self._api, "images/create"),
+            params={"fromImage": name, "tag": tag or "latest"},
+            headers=login_headers(self.login),
+            stream=True,
+            timeout=self._deadline + _REQUEST_GRACE,
+        )
+        self._response = response
+        with closing(response):
+            if self._closed:
+                return
+            check_response(response)
+            for line in response.iter_lines():
+                if line:
+                    self.events.put(json.loads(line))

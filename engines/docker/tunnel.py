@@ -1,0 +1,97 @@
+"""Forwards the socket of a daemon on another machine through ssh.
+
+The system's ssh client only forwards the socket; keys, known hosts and ports come from its own configuration. It never
+asks for a password.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engines.base import EngineDown
+
+SCHEME = "ssh://"
+DEFAULT_SOCKET = "/var/run/docker.sock"
+OPEN_TIMEOUT = 15.0  # seconds for the connection
+
+_LONGEST_OUTPUT = 500  # characters of the client's output in a message
+_PAUSE = 0.05  # seconds between two looks for the socket
+_SOCKET = "s"  # paths of sockets must be short
+_OUTPUT = "output"
+_OPTIONS = {
+    "BatchMode": "yes",
+    "ExitOnForwardFailure": "yes",
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "10",
+    "ServerAliveCountMax": "3",
+    "ControlMaster": "no",
+    "StreamLocalBindMask": "0177",
+}
+
+
+class Tunnel:
+    """One forwarded socket; not thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """``url``: ssh://[user@]host[:port][/path/of/the/socket]. Connects only when first used."""
+        self._url = url
+        self._folder: Path | None = None
+        self._client: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> Path:
+        """Return the socket on this machine; connect unless connected. Raises `EngineDown`."""
+        is_running = self._client is not None and self._client.poll() is None
+        if self._folder is not None and is_running:
+            return self._folder / _SOCKET
+        self.close()
+        program = shutil.which("ssh")
+        if program is None:
+            raise EngineDown(f"{self._url}: the program ssh is missing; install an OpenSSH client")
+        self._folder = Path(tempfile.mkdtemp(prefix="bfia-ssh-"))
+        with (self._folder / _OUTPUT).open("wb") as output:
+            self._client = subprocess.Popen(
+                [program, *self._arguments(self._folder / _SOCKET)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._wait_for_socket(self._folder, self._client)
+        return self._folder / _SOCKET
+
+    def close(self) -> None:
+        """End the ssh client, and delete the socket's folder."""
+        if self._client is not None:
+            self._client.kill()  # it only forwards
+            self._client.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._client = None
+        self._folder = None
+
+    def _arguments(self, local_socket: Path) -> list[str]:
+        url = urlsplit(self._url)
+        remote_socket = DEFAULT_SOCKET if url.path in ("", "/") else url.path
+        arguments = ["-N", "-T"]
+        for name, value in _OPTIONS.items():
+            arguments.append(f"-o{name}={value}")
+        arguments += ["-L", f"{local_socket}:{remote_socket}"]
+        if url.port:
+            arguments += ["-p", str(url.port)]
+        if url.username:
+            arguments += ["-l", url.username]
+        return [*arguments, "--", url.hostname or ""]
+
+    def _wait_for_socket(self, folder: Path, client: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + OPEN_TIMEOUT
+        while not (folder / _SOCKET).exists():
+            has_ended = client.poll() is not None
+            if has_ended or time.monotonic() > deadline:
+                output = (folder / _OUTPUT).read_text(errors="replace").strip()
+                self.close()
+                reason = output[-_LONGEST_OUTPUT:] or "no connection in time"
+                raise EngineDown(f"{self._url}: {reason}")
+            time.sleep(_PAUSE)
