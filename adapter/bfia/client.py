@@ -178,16 +178,16 @@ class SchedulerClient(_Client):
         body: dict[str, Any] = {"job_id": job_id, "status": str(status)}
         self._peer.post("/job/audit_confirm", body | translate.failure_fields(failure))
 
-    def rerun_job(self, wanted: Order, sender: NodeId) -> RerunResult:
+    def rerun_job(self, order: Order, sender: NodeId) -> RerunResult:
         """Send an extension. Raises `NotServed` if the peer lacks it."""
         body = {
-            "job_id": wanted.job_id,
-            "new_job_id": wanted.new_job_id,
-            "from": wanted.start,
-            "parameters": wanted.parameters,
+            "job_id": order.job_id,
+            "new_job_id": order.new_job_id,
+            "from": order.start,
+            "parameters": order.parameters,
         }
         data = self._peer.ask("/job/rerun", body, timeout_factor=_ALL_NODES_FACTOR)
-        return translate.read_rerun_result(wanted, data)
+        return translate.read_rerun_result(order, data)
 
     def stop_job(
         self,

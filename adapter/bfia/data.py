@@ -300,9 +300,11 @@ class FilePart:
 
     def _read_after_file(self) -> bytes:
         after = b""
-        while data := self._rest.read(_BATCH):
+        while True:
+            data = self._rest.read(_BATCH)
+            if not data:
+                return after
             after = (after + data)[: 2 * _LARGEST_FIELDS]  # more is refused
-        return after
 
     def stop(self) -> None:
         """End the wait."""
@@ -329,7 +331,7 @@ def _read_meta(value: Any) -> Any:
 
 
 class Meta(BaseModel):
-    """What the columns mean. Further keys are kept beside the data."""
+    """The meaning of the columns. Further keys are stored with the dataset."""
 
     model_config = ConfigDict(extra="allow")
 

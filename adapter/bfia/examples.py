@@ -1,6 +1,6 @@
-"""Examples for the interface description: small bodies that a fresh node accepts, one after the other.
+"""Examples for the interface description: small bodies that a fresh node accepts, in their order.
 
-`JOB` and `TASK` are ids that senders choose; where this node makes an id itself, one of ours stands for it.
+`JOB` and `TASK` are ids that senders choose. For ids that this node makes itself, the examples have constant ones.
 """
 
 from typing import Any
@@ -12,16 +12,12 @@ from adapter.bfia import wire
 from provider_registry.schema import COMPONENT_REGISTRATION, REGISTRATION, Schema
 
 JOB = "job-example"
-JOB_HERE = "job-scheduled-here"
-"""a job that this node schedules for another"""
-JOB_ASKED = "job-asked-about"
-"""a job that another node asks about before it creates it here"""
+JOB_HERE = "job-scheduled-here"  # a job that this node schedules for another
+JOB_ASKED = "job-asked-about"  # a job that another node submits for audit before it creates it here
 AUDIT = "audit_example"
-AUDIT_HERE = f"audit_{JOB_HERE}"
-"""this node's own question about the job that it schedules"""
+AUDIT_HERE = f"audit_{JOB_HERE}"  # this node's audit request about the job that it schedules
 TASK = "task_example"
-TASK_HERE = "task_scheduled_here"
-"""a task of such a job; its id is made by this node"""
+TASK_HERE = "task_scheduled_here"  # a task of that job
 _NAME = "echo_1"
 
 _DESCRIPTION: dict[str, Any] = {

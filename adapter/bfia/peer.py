@@ -26,7 +26,7 @@ from adapter.bfia.connections import (
     Response,
     context,
 )
-from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_given_away, profile_named
+from adapter.bfia.profiles import SUCCESS_CODES, Profile, profile_named, reveal_profile
 from adapter.page import Page, page_of
 from gateway.domain.problems import Problem
 from gateway.domain.spec import NodeId
@@ -135,7 +135,7 @@ def _no_key() -> KeyPair | None:
 
 @dataclass(frozen=True)
 class _Call:
-    """One control request, with what its response is judged by."""
+    """One control request, and the values that its response is checked against."""
 
     route: Route
     request: Request
@@ -211,20 +211,20 @@ class Peer:
 
     def post(self, path: str, body: Mapping[str, Any], **options: Any) -> Mapping[str, Any]:
         """Post and return ``data``; ``options`` are the keyword arguments of `raw`."""
-        status, answer = self.raw("POST", path, body, **options)
-        return self._data(path, status, answer)
+        status, response = self.raw("POST", path, body, **options)
+        return self._data(path, status, response)
 
     def job_status(self, method: str, job_id: str) -> Mapping[str, Any]:
-        """Request ``job/status_all`` and return ``data``, with what stands beside it; a success needs an object.
+        """Request ``job/status_all`` and return ``data`` with its sibling fields; a success needs an object.
 
         Raises `PeerUnreachable`, and for every response but success `Refused`, `NotFound`, `NotAllowed` or
         `Invalid`.
         """
         query = {"job_id": job_id}
         path = "/job/status_all"
-        status, answer = self.raw(method, path, query, query=query)
-        data = self._data(path, status, answer)
-        if not data and not isinstance(answer.get("data"), Mapping):
+        status, response = self.raw(method, path, query, query=query)
+        data = self._data(path, status, response)
+        if not data and not isinstance(response.get("data"), Mapping):
             raise Refused(
                 f"{self.node} answers a success without a state of the job", reason="NO_ENVELOPE"
             )
@@ -237,14 +237,14 @@ class Peer:
 
         Raises `NotServed` if the peer lacks the path.
         """
-        status, answer = self.raw(method, path, body, **options)
-        if self._lacks_path(status, answer):
+        status, response = self.raw(method, path, body, **options)
+        if self._lacks_path(status, response):
             consequence = OPTIONAL.get(path)
             cause = ": it does not have the management layer"
             if consequence:
                 cause = f", an extension: {consequence}"
             raise NotServed(f"{self.node} does not serve {path}{cause}")
-        return self._data(path, status, answer)
+        return self._data(path, status, response)
 
     @_name_node
     def raw(
@@ -347,10 +347,10 @@ class Peer:
         Raises `PeerUnreachable` for responses of relays and overloaded peers, and for unproven ones.
         """
         status = response.status
-        answer = _json(response.body)
-        envelope = as_mapping(answer)
+        content = _json(response.body)
+        envelope = as_mapping(content)
         page = None
-        if not isinstance(answer, Mapping):
+        if not isinstance(content, Mapping):
             page = page_of(status, response.headers, response.body, len(call.request.body))
         message = envelope.get("msg") or envelope.get("message") or ""
         self._record(call, status, _code(envelope.get("code")), str(message))
@@ -367,7 +367,7 @@ class Peer:
         self._check_signature(call, response, envelope)
         if page is not None:
             return status, page
-        return status, answer
+        return status, content
 
     def _check_signature(
         self, call: _Call, response: Response, envelope: Mapping[str, Any]
@@ -415,13 +415,13 @@ class Peer:
             raise PeerUnreachable(f"no answer from {route.url}: {error}") from error
         return response.status, response.body
 
-    def other_profile(self, status: int, answer: Any) -> str:
+    def other_profile(self, status: int, response: Any) -> str:
         """Return the profile that a peer of the standard's own dialect reveals; empty for none."""
-        body = as_mapping(answer)
+        body = as_mapping(response)
         if self.profile.name != "spec" or status != 200:
             return ""
         words = str(body.get("message") or body.get("msg") or "")
-        return profile_given_away(_number(body.get("code")), words)
+        return reveal_profile(_number(body.get("code")), words)
 
     @_name_node
     def check_profile(self) -> None:
@@ -437,7 +437,7 @@ class Peer:
         exchanges: list[Exchange] = []
         try:
             with listening() as exchanges:  # kept out of the job's timeline
-                status, answer = self.raw("POST", "/task/poll", PROFILE_QUESTION)
+                status, response = self.raw("POST", "/task/poll", PROFILE_QUESTION)
         except PeerUnreachable as error:
             if not error.delivered:  # the next request will report it
                 return
@@ -446,20 +446,20 @@ class Peer:
             failed = PeerUnreachable(error.message, delivered=False, reason=error.reason)
             failed.skew = error.skew
             raise failed from error
-        profile = self.other_profile(status, answer)
+        profile = self.other_profile(status, response)
         if profile:
-            message = str(as_mapping(answer).get("message") or "")
+            message = str(as_mapping(response).get("message") or "")
             raise _profile_mismatch(self.node, profile, message)
-        if isinstance(answer, Mapping):
+        if isinstance(response, Mapping):
             self._connections.profile_checked.add(address)
 
-    def _lacks_path(self, status: int, answer: Any) -> bool:
+    def _lacks_path(self, status: int, response: Any) -> bool:
         """True if nothing is served at a path, rather than that a path refused the request.
 
         Web frameworks respond with 404, or with 405 if a pattern of other paths fits. A refusal by a
         path of the protocol has a reason of its own, or HTTP 200.
         """
-        body = as_mapping(answer)
+        body = as_mapping(response)
         reason = as_mapping(body.get("data")).get("reason")
         if reason:
             return reason in ("PATH_UNKNOWN", "METHOD_NOT_ALLOWED")
@@ -566,16 +566,16 @@ class Relayed:
     delivered: bool
 
 
-def relayed(answer: Mapping[str, Any]) -> Relayed | None:
+def relayed(response: Mapping[str, Any]) -> Relayed | None:
     """Return a relay's own response to a control request; None if the response is the node's."""
-    data = as_mapping(answer.get("data"))
+    data = as_mapping(response.get("data"))
     reason = data.get("reason")
     relay = data.get("relay")
     if not isinstance(reason, str) or reason not in RELAY_CODES:
         return None
     if not isinstance(relay, str) or not _RELAY_NODE.fullmatch(relay):
         return None
-    message = str(answer.get("msg") or answer.get("message") or "")
+    message = str(response.get("msg") or response.get("message") or "")
     return Relayed(relay, reason, message, data.get("delivered") is not False)
 
 

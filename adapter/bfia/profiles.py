@@ -1,4 +1,4 @@
-"""What differs between peers, as data. A profile belongs to a route; no code asks who the peer is."""
+"""Differences between peers, as data. A profile belongs to a route; no code depends on the identity of a peer."""
 
 import re
 from collections.abc import Mapping
@@ -14,100 +14,98 @@ class Profile:
     answer_code: int = 0
     # Whether it serves ``task/callback``.
     accepts_callback: bool = True
-    # Whether an absent ``flow_id`` may be left out; else it is sent as an empty text.
+    # Whether an absent ``flow_id`` may be omitted; otherwise it is sent as an empty text.
     says_null: bool = True
-    # Whether a job has to bear ``job_params.common``, if only with how its states are asked for.
+    # Whether every job must have ``job_params.common``, at least with the ``sync_type``.
     needs_common: bool = False
     # Whether its ``status_all`` is served for GET.
     status_by_get: bool = False
     # Whether READY is one of its task states.
     knows_ready: bool = True
-    # Whether a job's state, or anything else, may stand beside the map of task states in ``status_all``.
+    # Whether ``status_all`` may have other fields than the map of task states, such as the job's state.
     reads_job_status: bool = True
-    # Whether any refusal of a poll says that the task is not known there.
+    # Whether any refusal of a poll means that the task is unknown there.
     poll_error_means_unknown: bool = False
-    # Words of its refusal of a job that it already has; empty: it takes the repetition as such.
+    # Words of its refusal of a job that it already has; empty: it accepts repetitions.
     says_exists: str = ""
-    # Whether a party takes part only where it has an entry in ``task_params``.
+    # Whether a party takes part in a task only with an entry in ``task_params``.
     reads_task_entries: bool = False
-    # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address and no parameters.
+    # Whether ``namespace`` and ``name`` in a party's entry are its dataset's address rather than parameters.
     addresses_data: bool = False
     # Whether a single task is stopped by ``task/stop``; its ``job/stop`` would end the whole job.
     stops_task_by_id: bool = False
-    # Whether PENDING in its answer to ``job/create`` says that somebody there has still to agree.
+    # Whether PENDING in its response to ``job/create`` means that a person there must still approve.
     waits_by_status: bool = True
-    # Whether it waits for ``job/audit_confirm`` where a node answered PENDING.
+    # Whether it waits for ``job/audit_confirm`` after a node's PENDING.
     takes_confirm: bool = True
-    # Whether its containers meet in a session of their task, ``session_<task id>``, and not of the job.
+    # Whether its containers share a session per task, ``session_<task id>``, rather than per job.
     session_per_task: bool = False
     # Whether its transport takes a message as the bare payload, with its topic in a header.
     bare_payloads: bool = False
     # Whether its transport takes a message only inside an Inbound.
     encapsulates: bool = False
-    # Whether it wants to be asked by ``/v1/interconn/job/audit/apply`` before a job is created there.
+    # Whether it requires ``/v1/interconn/job/audit/apply`` before a job is created there.
     audits_first: bool = False
-    # The code with which it answers, under HTTP 200, a path that it does not have.
+    # The code of its response, with HTTP 200, for a path that it does not have.
     unknown_path_code: int | None = None
-    # What to try where it serves none of the standard's paths.
+    # What to try if it serves none of the standard's paths.
     without_paths: str = ""
-    # Whether even unknown paths, wrong methods and too large bodies are answered to it with HTTP 200.
+    # Whether it needs HTTP 200 even for unknown paths, wrong methods and too large bodies.
     errors_as_200: bool = False
     # Whether it finds a task in ``status_all`` by the task's name instead of its id.
     status_by_name: bool = False
     # Whether its ``stop_all`` may also mean that a container of its own has died.
     stops_for_failures: bool = False
-    # Whether a job with ``sync_type: callback`` that it schedules stays RUNNING for ever.
+    # Whether a job with ``sync_type: callback`` that it schedules stays RUNNING forever.
     ends_no_callback_job: bool = False
-    # Whether ``job/stop`` ends a job with a task that had not begun only when it is sent once more.
+    # Whether a job with a task that has not begun ends only at the second ``job/stop``.
     stops_at_second_request: bool = False
-    # Characters; what is longer it may not be able to store.
+    # Characters; it may be unable to store a longer id.
     longest_job_id: int = 100
 
 
-PROFILES: Mapping[str, Profile] = {
-    p.name: p
-    for p in (
-        Profile("spec"),
-        Profile(
-            "fate",
-            says_null=False,
-            needs_common=True,
-            status_by_get=True,
-            poll_error_means_unknown=True,
-            unknown_path_code=6000,
-            without_paths="FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own",
-            errors_as_200=True,
-            status_by_name=True,
-            stops_for_failures=True,
-            ends_no_callback_job=True,
-            stops_at_second_request=True,
-            longest_job_id=25,
-            takes_confirm=False,
-            encapsulates=True,
-        ),
-        Profile(
-            "kuscia",
-            answer_code=200,
-            accepts_callback=False,
-            status_by_get=True,
-            knows_ready=False,
-            reads_job_status=False,
-            poll_error_means_unknown=True,
-            says_exists="already exists",
-            reads_task_entries=True,
-            addresses_data=True,
-            stops_task_by_id=True,
-            waits_by_status=False,
-            takes_confirm=False,
-            session_per_task=True,
-            bare_payloads=True,
-        ),
-        Profile("audited", audits_first=True),
-    )
-}
+_PROFILES = (
+    Profile("spec"),
+    Profile(
+        "fate",
+        says_null=False,
+        needs_common=True,
+        status_by_get=True,
+        poll_error_means_unknown=True,
+        unknown_path_code=6000,
+        without_paths="FATE-Flow 2.2 as published lacks its BFIA adapter; profile fate-partner speaks its own",
+        errors_as_200=True,
+        status_by_name=True,
+        stops_for_failures=True,
+        ends_no_callback_job=True,
+        stops_at_second_request=True,
+        longest_job_id=25,
+        takes_confirm=False,
+        encapsulates=True,
+    ),
+    Profile(
+        "kuscia",
+        answer_code=200,
+        accepts_callback=False,
+        status_by_get=True,
+        knows_ready=False,
+        reads_job_status=False,
+        poll_error_means_unknown=True,
+        says_exists="already exists",
+        reads_task_entries=True,
+        addresses_data=True,
+        stops_task_by_id=True,
+        waits_by_status=False,
+        takes_confirm=False,
+        session_per_task=True,
+        bare_payloads=True,
+    ),
+    Profile("audited", audits_first=True),
+)
+PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in _PROFILES}
 
-OTHER_PROTOCOL = "fate-partner"
-"""name of the profile of routes whose peer speaks FATE's own protocol"""
+OTHER_PROTOCOL = "fate-partner"  # profile of routes to peers that speak FATE's own protocol
+# The behaviour of such a peer at the standard's own paths.
 _OTHER_PROTOCOL = Profile(
     "other protocol",
     unknown_path_code=6000,
@@ -115,7 +113,12 @@ _OTHER_PROTOCOL = Profile(
     longest_job_id=25,
     encapsulates=True,
 )
-"""a peer whose route says that it speaks another protocol: what holds for the standard's own paths there"""
+
+# Codes of a success: 0 in v1.2.0, 200 in v1.0 and at one peer.
+SUCCESS_CODES = frozenset({0, 200})
+
+# The beginning of an exception as Python prints it, such as ``<NotFound '404: Not Found'>``.
+_PYTHON_ERROR = re.compile(r"<?[A-Z]\w* ?['(]")
 
 
 def profile_named(name: str) -> Profile:
@@ -123,18 +126,17 @@ def profile_named(name: str) -> Profile:
     return PROFILES.get(name, _OTHER_PROTOCOL)
 
 
-SUCCESS_CODES = frozenset({0, 200})
-"""What a peer's success may look like (0 in v1.2.0, 200 in v1.0 and at one peer)."""
+def reveal_profile(code: int | None, message: str) -> str:
+    """Return the profile of nodes that give this response, with HTTP 200, at a path of the standard.
 
-_PYTHON_ERROR = re.compile(r"<?[A-Z]\w* ?['(]")
-"""beginning of an exception as Python shows it, such as ``<NotFound '404: Not Found'>``"""
-
-
-def profile_given_away(code: int | None, message: str) -> str:
-    """Return the profile whose nodes answer a path of the standard so, under HTTP 200; empty for none."""
+    Empty if the response reveals none.
+    """
     if code is None or not _PYTHON_ERROR.match(message):
         return ""
     for profile in PROFILES.values():
-        if profile.unknown_path_code == code:
-            return OTHER_PROTOCOL if "404" in message and profile.without_paths else profile.name
+        if profile.unknown_path_code != code:
+            continue
+        if "404" in message and profile.without_paths:
+            return OTHER_PROTOCOL
+        return profile.name
     return ""

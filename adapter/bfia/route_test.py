@@ -407,10 +407,10 @@ class _RouteTest:
     def _answering_relay(self) -> str:
         """Return the relay that responds instead of the node; empty if none does."""
         _, body = self._peer.raw("POST", HELLO, {})
-        answer = relayed(as_mapping(body))
-        if answer is None:
+        of_relay = relayed(as_mapping(body))
+        if of_relay is None:
             return ""
-        return answer.relay
+        return of_relay.relay
 
     def _identity(self) -> Step:
         node = self._route.node
@@ -551,16 +551,16 @@ class _RouteTest:
         if content.startswith(b"{"):
             content_type = ""
         try:
-            answer = decode_answer(content, content_type)
+            response = decode_answer(content, content_type)
         except Invalid:
             text = f"HTTP {status} without a transport's answer"
             words = first_words(content)
             if words:
                 text = f"{text}; it says: {words}"
             return text
-        if status == 200 and answer.code in _UNDERSTOOD:
+        if status == 200 and response.code in _UNDERSTOOD:
             return ""
-        return f"{answer.code} {answer.message}".strip()
+        return f"{response.code} {response.message}".strip()
 
     def _latency(self) -> Step:
         seconds = []

@@ -421,7 +421,7 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
         "job_id": view.job_id,
         "job_status": str(view.status),
         "status": states,
-        "outcome": str(view.outcome) if view.outcome else None,
+        "outcome": _outcome_body(view.outcome),
         "progress": view.progress,
         "failed_by": _failure_body(view.failure),
         "scheduler": view.scheduler,
@@ -437,6 +437,12 @@ def status_body(view: JobView, profile: Profile = PROFILES["spec"]) -> dict[str,
     if view.tolerated:
         body["tolerated"] = list(view.tolerated)
     return body
+
+
+def _outcome_body(outcome: Outcome | None) -> str | None:
+    if outcome is None:
+        return None
+    return str(outcome)
 
 
 def _failure_body(failure: Failure | None) -> dict[str, Any] | None:
@@ -548,13 +554,12 @@ def _task_view(task_id: str, status: TaskStatus, fields: Mapping[str, Any]) -> T
         task_id,
         str(fields.get("task_name") or task_id),
         status,
-        failure_of(fields.get("failed_by")),
-        parties,
-        None,
-        len(attempts),
-        tuple(attempts),
-        _waiting(fields.get("waiting")),
-        _lineage(as_mapping(fields.get("inherited"))),
+        failure=failure_of(fields.get("failed_by")),
+        nodes=parties,
+        attempt=len(attempts),
+        attempts=tuple(attempts),
+        waiting=_waiting(fields.get("waiting")),
+        inherited=_lineage(as_mapping(fields.get("inherited"))),
     )
 
 
@@ -643,7 +648,9 @@ def _plan_item(fields: Mapping[str, Any]) -> Item:
     texts = {}
     for key in ("check", "standing", "found", "cause", "remedy", "about"):
         value = fields.get(key)
-        texts[key] = value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+        if not isinstance(value, str):
+            value = ""
+        texts[key] = value[:_LONGEST_TEXT]
     standing = Standing.UNKNOWN
     if texts["standing"] in set(Standing):
         standing = Standing(texts["standing"])

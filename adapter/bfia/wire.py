@@ -54,8 +54,7 @@ Object = Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(with
 
 MOST_PARTIES = 1000
 _MOST_ROLES = 50
-_MOST_ENDS = 100
-"""inputs, or outputs, of one component"""
+_MOST_ENDS = 100  # inputs, or outputs, of one component
 
 
 def _few_parties(roles: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -74,7 +73,7 @@ class DagIo(Body):
 
 
 class DagComponent(Body):
-    """A task of the flow (control layer, DAG): its name, what it runs, and where its data comes from and goes."""
+    """A task of the flow (control layer, DAG): its name, component, inputs and outputs."""
 
     name: str
     component_name: str = Field(validation_alias=AliasChoices("componentName", "module_name"))
@@ -181,8 +180,8 @@ class StartTask(JobId):
     amendments: list[Id] = Field(default_factory=list, max_length=1000)
 
 
+# The cause of a job's or task's failure: an extension field, equal at every party; None if it gives no reason.
 FailedBy = Annotated[Failure | None, BeforeValidator(failure_of)]
-"""Why a job or task failed: an extension field, equal at every party; None where it names no reason."""
 
 
 class ConfirmJob(JobId):
@@ -193,7 +192,7 @@ class ConfirmJob(JobId):
 
 
 class ApplyAudit(CreateJob):
-    """``job/audit/apply`` of the management layer (8); what it prints as ``conf`` may be called ``config``."""
+    """``job/audit/apply`` of the management layer (8); ``config`` is accepted for its ``conf``."""
 
     audit_id: Id
     name: Text = Field(default="", max_length=200)
@@ -288,17 +287,23 @@ class ReportTask(Body):
     failed_by: FailedBy = None
 
 
-Short = Annotated[Text, AfterValidator(lambda text: text[:100])]
-Message = Annotated[Text, AfterValidator(lambda text: text[:1000])]
-"""Of what a container says, the beginning is kept: it stays in the records of its job."""
+def _cut_at(limit: int) -> AfterValidator:
+    """Return a validator that keeps the beginning of a container's text: it stays in its job's records."""
+
+    def cut(text: str) -> str:
+        return text[:limit]
+
+    return AfterValidator(cut)
+
+
+Short = Annotated[Text, _cut_at(100)]
+Message = Annotated[Text, _cut_at(1000)]
 
 
 class ContainerCallback(Body):
     """``task/callback`` of a container (4.1)."""
 
-    task_id: Annotated[Text, AfterValidator(lambda text: text[:128])] = (
-        ""  # the longest that there is
-    )
+    task_id: Annotated[Text, _cut_at(128)] = ""  # no task's id is longer
     status: str
     role: Short = ""
     result_code: Short = Field(
@@ -421,7 +426,7 @@ State = Annotated[str, Field(examples=["RUNNING"])]
 
 
 class StateData(Response):
-    """The state of what was asked about: a task, a question, an application."""
+    """The state of a task, an audit or an application."""
 
     status: State
 
@@ -471,13 +476,13 @@ class LogData(LogLines):
 
 
 class AmendData(JobData):
-    """``job/parameters``: which version of the parameters holds."""
+    """``job/parameters``: the current version of the parameters."""
 
     version: int
 
 
 class RerunData(JobData):
-    """``job/rerun``: the new job, from which task on it runs, what it runs, and whose outputs it takes over."""
+    """``job/rerun``: the new job, its first task, the tasks that it runs, and those whose outputs it takes over."""
 
     start: str = Field(serialization_alias="from")
     runs: list[str]

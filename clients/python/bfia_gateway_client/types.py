@@ -242,7 +242,7 @@ class TaskAttempt(Response):
 
 
 class Waiting(Response):
-    """What is waited for; ``next_check`` None: only an event can change it."""
+    """The reason for waiting; without ``next_check`` only an event can end it."""
 
     reason: str = ""
     message: str = ""
