@@ -515,11 +515,11 @@ class Outputs(Response):
 
 
 Standing = str
-"""What was found of one thing that a job needs. One of ok, warning, waits, problem, unknown."""
+"""The result of one check. One of ok, warning, waits, problem, unknown."""
 
 
 class Check(Response):
-    """One thing that was checked."""
+    """One check of a job."""
 
     check: str = ""
     standing: Standing
@@ -619,7 +619,7 @@ class RegisteredDataset(Response):
 
 
 class Series(Response):
-    """A table of a report: its name is the path to it, empty for the report as a whole."""
+    """A table of a report."""
 
     name: str = ""
     columns: list[str] = Field(default_factory=list)
