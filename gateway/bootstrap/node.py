@@ -51,7 +51,7 @@ from gateway.http.peers import QuotaReached
 from gateway.http.server import Arrivals, bound, claimed, host_of, port_of
 from gateway.identity.audit_head import HeadFile
 from gateway.identity.keys import Keyring
-from gateway.jobs import admission_rules, launcher
+from gateway.jobs import admission_rules
 from gateway.jobs.admission import Admission
 from gateway.jobs.applications import Applications, Effect
 from gateway.jobs.bundles import Bundles
@@ -65,7 +65,7 @@ from gateway.jobs.executor import Executor, Hooks
 from gateway.jobs.grants import DatasetGrants, ModelGrants
 from gateway.jobs.inheritance import Inheritance
 from gateway.jobs.intake import Intake
-from gateway.jobs.launcher import Launching, Place
+from gateway.jobs.launcher import ContainerSite, Launching, LaunchRules
 from gateway.jobs.new_jobs import roles_of
 from gateway.jobs.offers import Offers
 from gateway.jobs.participant import Participant
@@ -403,7 +403,7 @@ class Gateway:
             written=self.engine.disk_use,
         )
         allow = settings.engine.docker.allow
-        rules = launcher.Rules(allow, self.signatures, self.registry.pin, self.capacities.ceilings)
+        rules = LaunchRules(allow, self.signatures, self.registry.pin, self.capacities.ceilings)
         self.launching = Launching(
             self.context, self.engine, self.peers, self.workspace, disk, self._place, rules
         )
@@ -723,10 +723,10 @@ class Gateway:
         try_to_write(self.settings.state_dir / "channel")
         self.door.address()
 
-    def _place(self) -> Place:
+    def _place(self) -> ContainerSite:
         """Return where containers find this gateway. Raises `EngineFailed` where they cannot."""
         base = self.door.address()
-        return Place(
+        return ContainerSite(
             base,
             base.partition("://")[2],
             self.peer_table.institution,

@@ -1,7 +1,6 @@
-"""Writes all that this node knows of a job as one zip file, piece by piece, however large it is.
+"""Writes a job's records and files as a zip file, piece by piece, so that its size does not matter.
 
-What opens something is masked: the secrets of runs wherever they stand, and values whose
-name says that they are secret.
+Secrets are masked: those of runs wherever they occur, and values whose name marks them as secret.
 """
 
 import hashlib
@@ -9,11 +8,11 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,71 +20,98 @@ from engines import files
 from gateway.data.model_archive import Sink
 from gateway.errors import GatewayError
 
-SUMS = "SHA256SUMS"
+SUMS = "SHA256SUMS"  # name of the last file: the digests of all others
+INCOMPLETE = "INCOMPLETE"  # name of the file with the errors of files that could not be read
 MASK = "***"
-_CHUNK = 1024 * 1024
-_MOST = 10_000
-"""files and folders of a folder that are looked at"""
-_SECRET = re.compile(
+_CHUNK = 1024 * 1024  # bytes
+_MAX_ENTRIES = 10_000  # files and folders visited in a folder
+_SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(access|private|api)_?key$|authori[sz]ation",
     re.I,
 )
-
-_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""in the name of a file: line breaks and the like, and what is not UTF-8"""
+_SECRET_IN_QUERY = re.compile(r"([?&](?:password|token)=)[^&\s]+")
+_PASSWORD_IN_URL = re.compile(r"(://[^/@\s:]*):[^/@\s]*@")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # line breaks and invalid UTF-8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of an archive."""
+    """A file of an archive."""
 
     name: str
+    # Opened when its turn comes. An `OSError` or `GatewayError` is noted in the archive.
     content: Callable[[], Iterable[bytes]]
-    """opened when its turn comes; may raise `OSError` or `GatewayError`, then the archive says so instead"""
+
+
+class _Archive:
+    """A zip file under construction, with the digests of its files and the errors."""
+
+    def __init__(self, sink: Sink, made_at: datetime) -> None:
+        self._file = zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED)  # type: ignore[call-overload]
+        self._time = made_at.astimezone(UTC).timetuple()[:6]
+        self._names: set[str] = set()
+        self._sums: list[str] = []
+        self._errors: list[str] = []
+
+    def add(self, entry: Entry) -> Iterator[None]:
+        """Write a file; yields after every piece, so that the bytes so far can be sent."""
+        name = _printable_name(entry.name, self._names)
+        self._names.add(name)
+        digest = hashlib.sha256()
+        with self._member(name) as member:
+            try:
+                for piece in entry.content():
+                    digest.update(piece)
+                    member.write(piece)
+                    yield
+            except (OSError, GatewayError) as error:
+                self._errors.append(f"{name}: {_error_text(error)}\n")
+        yield
+        self._sums.append(f"{digest.hexdigest()}  {name}\n")
+
+    def close(self) -> None:
+        """Write the errors and the digests, and finish the file."""
+        if self._errors:
+            errors = "".join(self._errors).encode()
+            self._write(INCOMPLETE, errors)
+            self._sums.append(f"{hashlib.sha256(errors).hexdigest()}  {INCOMPLETE}\n")
+        if self._sums:
+            self._write(SUMS, "".join(self._sums).encode())
+        self._file.close()
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._member(name) as member:
+            member.write(content)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[Any]:
+        info = zipfile.ZipInfo(name, self._time)
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.external_attr = 0o644 << 16
+        with self._file.open(info, "w", force_zip64=True) as member:
+            yield member
 
 
 def write(entries: Iterable[Entry], made_at: datetime) -> Iterator[bytes]:
-    """Yield the zip file of the entries, and at last the sums of all of them."""
+    """Yield the bytes of a zip file with the entries, and with the digests of all of them at the end."""
     sink = Sink()
-    when = made_at.astimezone(UTC).timetuple()[:6]
-    sums: list[str] = []
-    missing: list[str] = []
-    names: set[str] = set()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
-        for entry in entries:
-            digest, name = hashlib.sha256(), _sayable(entry.name, names)
-            with _member(archive, name, when) as member:
-                try:
-                    for piece in entry.content():
-                        digest.update(piece)
-                        member.write(piece)
-                        yield sink.take()
-                except (OSError, GatewayError) as error:
-                    missing.append(f"{name}: {_words(error)}\n")
+    archive = _Archive(sink, made_at)
+    for entry in entries:
+        for _ in archive.add(entry):
             yield sink.take()
-            sums.append(f"{digest.hexdigest()}  {name}\n")
-        if missing:
-            text = "".join(missing).encode()
-            sums.append(f"{hashlib.sha256(text).hexdigest()}  INCOMPLETE\n")
-        for name, lines in (("INCOMPLETE", missing), (SUMS, sums)):
-            if lines:
-                with _member(archive, name, when) as member:
-                    member.write("".join(lines).encode())
-        yield sink.take()
+    archive.close()
     yield sink.take()
 
 
 def as_json(value: Any) -> bytes:
-    """Return a value as indented JSON; what JSON has no form for, as its text."""
-    return (
-        json.dumps(
-            value,
-            ensure_ascii=False,
-            indent=1,
-            default=str,
-        ).encode("utf-8", "replace")
-        + b"\n"
+    """Return a value as indented JSON; types unknown to JSON as text."""
+    text = json.dumps(
+        value,
+        ensure_ascii=False,
+        indent=1,
+        default=str,
     )
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def without_secrets(
@@ -93,32 +119,39 @@ def without_secrets(
     secrets: Sequence[str] = (),
     hidden: bool = False,
 ) -> Any:
-    """Return plain data with masks for what its name calls secret, and for the given texts wherever they are.
+    """Return plain data with masks for values with a secret name, and for the secrets anywhere.
 
-    ``hidden``: the name of the value says so, or one above it.
+    ``hidden``: the name of the value, or of one that contains it, marks it as secret.
     """
     if isinstance(value, Mapping):
-        return {
-            str(k): without_secrets(
-                v, secrets, (hidden and k != "origin") or bool(_SECRET.search(str(k)))
-            )
-            for k, v in value.items()
-        }
+        plain = {}
+        for key, member in value.items():
+            name = str(key)
+            is_secret = bool(_SECRET_NAME.search(name))
+            inherits = hidden and name != "origin"
+            plain[name] = without_secrets(member, secrets, is_secret or inherits)
+        return plain
     if isinstance(value, (list, tuple)):
-        return [without_secrets(v, secrets, hidden) for v in value]
-    if (
-        hidden
-        and isinstance(value, (str, int, float))
-        and not isinstance(value, bool)
-        and value != ""
-    ):
+        return [without_secrets(member, secrets, hidden) for member in value]
+    if hidden and _can_be_secret(value):
         return MASK
     if isinstance(value, str):
-        for secret in filter(None, secrets):
-            value = value.replace(secret, MASK)
-        value = re.sub(r"([?&](?:password|token)=)[^&\s]+", rf"\1{MASK}", value)
-        return re.sub(r"(://[^/@\s:]*):[^/@\s]*@", rf"\1:{MASK}@", value)
+        return _masked_text(value, secrets)
     return value
+
+
+def _can_be_secret(value: Any) -> bool:
+    if isinstance(value, bool) or value == "":
+        return False
+    return isinstance(value, (str, int, float))
+
+
+def _masked_text(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, MASK)
+    text = _SECRET_IN_QUERY.sub(rf"\1{MASK}", text)
+    return _PASSWORD_IN_URL.sub(rf"\1:{MASK}@", text)
 
 
 def of_files(
@@ -126,64 +159,59 @@ def of_files(
     prefix: str,
     secrets: Iterable[str],
 ) -> Iterator[Entry]:
-    """Yield the regular files of a folder and below it; links are not followed."""
-    known = [secret.encode() for secret in secrets if secret]
-    found = (
-        Path(entry.path)
-        for entry in files.walk(folder, _MOST)
-        if entry.is_file(follow_symlinks=False)
-    )
-    for path in sorted(found):
-        inside = "/".join((prefix, *path.relative_to(folder).parts))
-        yield Entry(inside, lambda path=path: masked(_pieces(path), known))  # type: ignore[misc]
+    """Yield the regular files in a folder and its subfolders; links are not followed."""
+    encoded = [secret.encode() for secret in secrets if secret]
+    paths = []
+    for entry in files.walk(folder, _MAX_ENTRIES):
+        if entry.is_file(follow_symlinks=False):
+            paths.append(Path(entry.path))
+    for path in sorted(paths):
+        name = "/".join((prefix, *path.relative_to(folder).parts))
+        yield Entry(name, partial(_masked_file, path, encoded))
+
+
+def _masked_file(path: Path, secrets: Iterable[bytes]) -> Iterator[bytes]:
+    return masked(_pieces(path), secrets)
 
 
 def masked(pieces: Iterable[bytes], secrets: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield bytes with every secret masked, also one that lies across two pieces."""
-    known = [secret for secret in secrets if secret]
-    keep = max(map(len, known), default=1) - 1
-    held = b""
+    """Yield bytes with every secret masked, even if it is split between two pieces."""
+    patterns = [secret for secret in secrets if secret]
+    overlap = max(map(len, patterns), default=1) - 1  # bytes that may begin a secret
+    pending = b""
     for piece in pieces:
-        held += piece
-        for secret in known:
-            held = held.replace(secret, b"*" * len(secret))
-        if len(held) > keep:
-            yield held[: len(held) - keep]
-            held = held[len(held) - keep :]
-    if held:
-        yield held
+        pending += piece
+        for secret in patterns:
+            pending = pending.replace(secret, b"*" * len(secret))
+        complete = len(pending) - overlap
+        if complete > 0:
+            yield pending[:complete]
+            pending = pending[complete:]
+    if pending:
+        yield pending
 
 
-def _sayable(name: str, taken: set[str]) -> str:
-    """Return a name that a zip and a line of the sums can hold, another one than those before it."""
-    plain = _UNSAYABLE.sub("?", name)
-    numbered = (f"{plain} ({number})" for number in count(2))
-    shown = next(one for one in chain((plain,), numbered) if one not in taken)
-    taken.add(shown)
-    return shown
-
-
-@contextmanager
-def _member(
-    archive: zipfile.ZipFile,
-    name: str,
-    when: Any,
-) -> Iterator[Any]:
-    info = zipfile.ZipInfo(name, when)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    with archive.open(info, "w", force_zip64=True) as member:
-        yield member
+def _printable_name(name: str, used: Collection[str]) -> str:
+    """Return a name that fits into a zip file and into a line of the digests, and that is not used yet."""
+    plain = _UNPRINTABLE.sub("?", name)
+    unique = plain
+    number = 2
+    while unique in used:
+        unique = f"{plain} ({number})"
+        number += 1
+    return unique
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
-        while piece := file.read(_CHUNK):
+        piece = file.read(_CHUNK)
+        while piece:
             yield piece
+            piece = file.read(_CHUNK)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, GatewayError):
         return f"{error.reason} {error.message}"
     return getattr(error, "strerror", None) or type(error).__name__

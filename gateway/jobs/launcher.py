@@ -40,32 +40,40 @@ from gateway.runtime.loop import while_away
 
 log = structlog.get_logger(__name__)
 
-_EVERY = 2.0
-"""seconds between two lines of progress in the job's record"""
+_PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress in the job's record
+
+Record = Callable[[str, Event], object]  # applies an event to the job of an id
+Progress = Callable[[str], None]  # called with the progress of a pull, in words
 
 
 @dataclass(frozen=True)
-class Place:
-    """What all containers of this node share; known once the listeners are up."""
+class ContainerSite:
+    """The properties that all containers of this node share; known once the listeners are up."""
 
     callback_base: str
     transport: str
     institution_of: Callable[[NodeId], str]
     installation: str
-    secret_of: Callable[[str], str]
-    """makes the token that stands for an id"""
+    secret_of: Callable[[str], str]  # returns the token that authenticates an id
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What runs may have, and which images they may start from."""
+class LaunchRules:
+    """The privileges of runs, and the images that they may start from."""
 
-    allow: Mapping[str, Allowance]
-    """by the provider's name"""
+    allow: Mapping[str, Allowance]  # by the provider's name
     signatures: Signatures
+    # Approves the digest of an image without an approved one; returns the digest approved by then.
     pinned: Callable[[str, str, str, str], str]
-    """approves the digest of an image that none was approved of; returns the one that is approved then"""
     limits: Callable[[Run], Mapping[str, float | None]]
+
+
+class ImageIsFetched(Exception):
+    """The image is missing and has to be pulled first."""
+
+
+class _Stopped(Exception):
+    """The run, or the job, was stopped before the launch."""
 
 
 class Launching:
@@ -78,25 +86,27 @@ class Launching:
         peers: Peers,
         workspace: Workspace,
         disk: DiskWatch,
-        place: Callable[[], Place],
-        rules: Rules,
+        site: Callable[[], ContainerSite],
+        rules: LaunchRules,
     ) -> None:
-        """``place`` raises `EngineFailed` where containers cannot reach this gateway."""
+        """``site`` raises `EngineFailed` if containers cannot reach this gateway."""
         self.engine = engine
+        self.workspace = workspace
+        self.disk = disk
         self._store = context.store
         self._clock = context.clock
         self._peers = peers
-        self.workspace = workspace
-        self.disk = disk
-        self._place = place
+        self._site = site
         self._rules = rules
 
     def engine_at(self, name: str) -> Engine:
         """Return one of several engines by its name; without a name the main one."""
-        return self.engine.at(name) if isinstance(self.engine, SeveralEngines) else self.engine
+        if isinstance(self.engine, SeveralEngines):
+            return self.engine.at(name)
+        return self.engine
 
     def address_of(self, run: Run) -> str:
-        """Return the address from which a run's requests come; empty where the engine does not know."""
+        """Return the address that a run's requests come from; empty if the engine does not know it."""
         try:
             return self.engine.address(run.name)
         except EngineError:
@@ -106,15 +116,17 @@ class Launching:
         """Return the digest of a run's image at its engine. Raises `EngineError`."""
         return self.engine_at(run.engine).image_digest(run.image)
 
+    # -------------------------------------------------- launching a run
+
     def launch(
         self,
         local: LocalJob,
         run: Run,
         fetching: bool,
     ) -> Event:
-        """Start the container of a run; return what came of it.
+        """Start the container of a run; return the resulting event.
 
-        Raises `ImageIsFetched` where the image is not here, unless ``fetching``: then it is fetched first.
+        A missing image is pulled first if ``fetching``, else `ImageIsFetched` is raised.
         """
         try:
             self.disk.check_room(run)
@@ -122,18 +134,19 @@ class Launching:
             signed = self._rules.signatures.check(
                 run.component.provider, run.image, self.engine_at(run.engine)
             )
+            # Another process may have given the run up while this one was suspended.
             current = while_away(lambda: self._store.local_jobs.get(local.id))
-            if any(r.run_id == run.run_id and r.over for r in current.runs):
-                raise _NotWanted  # a process that was frozen may since have been given up by another
+            if _is_over(current, run):
+                raise _Stopped
             expected = run.expected_digest or self._pinned(run, signed)
             self.engine.launch(self._spec(local, run, expected))
-        except _NotWanted:
+        except _Stopped:
             return LaunchFailed(run.run_id, Failure("STOPPED", "stopped on request"), self._clock())
         except (EngineError, EngineFailed, StorageFailed) as error:
             return self._not_launched(run, error.reason, str(error))
         except (OSError, GatewayError) as error:
             return self._not_launched(run, "CREATE_FAILED", str(error))
-        return Launched(run.run_id, self._clock(), digest, _described(self._allowed(run)))
+        return Launched(run.run_id, self._clock(), digest, _privileges(self._allowed(run)))
 
     def _not_launched(
         self,
@@ -141,11 +154,10 @@ class Launching:
         reason: str,
         text: str,
     ) -> LaunchFailed:
-        """Return the failure in words for every party; the whole of them stays in the timeline here."""
+        """Return a failure in words for every party; the full text stays in the timeline here."""
         words = for_others(text)
-        return LaunchFailed(
-            run.run_id, Failure(reason, words), self._clock(), text if text != words else ""
-        )
+        full_text = text if text != words else ""
+        return LaunchFailed(run.run_id, Failure(reason, words), self._clock(), full_text)
 
     def _image(
         self,
@@ -153,6 +165,7 @@ class Launching:
         run: Run,
         fetching: bool,
     ) -> str:
+        """Return the digest of a run's image; pull it if it is missing and ``fetching``."""
         try:
             return self.digest_now(run)
         except ImageNotFound:
@@ -167,58 +180,15 @@ class Launching:
                 task=run.task_name,
                 progress=progress,
             )
-            current = self._store.local_jobs.get(local.id)
-            if any(r.run_id == run.run_id and r.stop_at is not None for r in current.runs):
-                raise _NotWanted
+            if _is_being_stopped(self._store.local_jobs.get(local.id), run):
+                raise _Stopped
 
         return self.engine_at(run.engine).ensure_image(run.image, report)
 
-    def prepare(
-        self,
-        local: LocalJob,
-        action: Prepare,
-        record: Callable[[str, Event], object],
-    ) -> Event:
-        """Have every image of a job here, one after the other; an engine that is away is asked again later."""
-        images = dict(local.preparation.images) if local.preparation else {}
-        for number, (image, engine) in enumerate(images.items(), 1):
-            report = self._reporting(local.id, f"{number} of {len(images)}, {image}: ", record)
-            try:
-                self.engine_at(engine).ensure_image(image, report)
-            except _NotWanted:
-                return Done(action, self._clock(), final=False, message="not wanted any more")
-            except EngineDown as error:
-                return Done(action, self._clock(), final=False, message=str(error))
-            except EngineError as error:
-                return Prepared(Failure(error.reason, for_others(str(error))), self._clock())
-        return Prepared(None, self._clock())
-
-    def _reporting(
-        self,
-        job_id: str,
-        prefix: str,
-        record: Callable[[str, Event], object],
-    ) -> Callable[[str], None]:
-        """Return what writes down how far an image has come, now and then; it ends what nobody wants any more."""
-        reported_at, last = 0.0, ""
-
-        def report(progress: str) -> None:
-            nonlocal reported_at, last
-            if (now := time.monotonic()) - reported_at < _EVERY:
-                return
-            if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
-                raise _NotWanted
-            if progress != last:
-                log.info("an image is fetched", job=job_id, progress=prefix + progress)
-                record(job_id, Fetching(prefix + progress, self._clock()))
-            reported_at, last = now, progress
-
-        return report
-
     def _pinned(self, run: Run, signed: str) -> str:
-        """Return the approved digest of an image that was not here when its provider was registered.
+        """Return the approved digest of an image that was missing when its provider was registered.
 
-        The first start approves it. Empty for an engine that tells none. Raises `EngineError`.
+        The first start approves it. Empty for an engine without digests. Raises `EngineError`.
         """
         digest = signed or self.engine_at(run.engine).image_facts(run.image).digest
         ref = run.component
@@ -226,34 +196,94 @@ class Launching:
             return ""
         return while_away(lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest))
 
-    def _allowed(self, run: Run) -> Allowance:
-        return self._rules.allow.get(run.component.provider, Allowance())
+    # -------------------------------------------------- pulling a job's images beforehand
+
+    def prepare(
+        self,
+        local: LocalJob,
+        action: Prepare,
+        record: Record,
+    ) -> Event:
+        """Pull every missing image of a job, one after the other; return the resulting event.
+
+        An engine that does not respond is asked again later.
+        """
+        images = dict(local.preparation.images) if local.preparation else {}
+        for number, (image, engine) in enumerate(images.items(), 1):
+            prefix = f"{number} of {len(images)}, {image}: "
+            report = self._progress_reporter(local.id, prefix, record)
+            try:
+                self.engine_at(engine).ensure_image(image, report)
+            except _Stopped:
+                return Done(action, self._clock(), final=False, message="not wanted any more")
+            except EngineDown as error:
+                return Done(action, self._clock(), final=False, message=str(error))
+            except EngineError as error:
+                return Prepared(Failure(error.reason, for_others(str(error))), self._clock())
+        return Prepared(None, self._clock())
+
+    def _progress_reporter(
+        self,
+        job_id: str,
+        prefix: str,
+        record: Record,
+    ) -> Progress:
+        """Return a function that records the progress of a pull from time to time.
+
+        It raises `_Stopped` once the job does not wait for its images any more.
+        """
+        reported_at = 0.0
+        last_progress = ""
+
+        def report(progress: str) -> None:
+            nonlocal reported_at, last_progress
+            now = time.monotonic()
+            if now - reported_at < _PROGRESS_INTERVAL:
+                return
+            if approval.pending_preparation(self._store.local_jobs.get(job_id)) is None:
+                raise _Stopped
+            if progress != last_progress:
+                log.info("an image is fetched", job=job_id, progress=prefix + progress)
+                record(job_id, Fetching(prefix + progress, self._clock()))
+            reported_at = now
+            last_progress = progress
+
+        return report
+
+    # -------------------------------------------------- the container
 
     def environment(self, local: LocalJob, run: Run) -> dict[str, str]:
         """Return the variables of a run's container, secrets included. Raises `EngineFailed`."""
-        return self._environment(local, run, self.workspace.placement(run), self._place())
+        return self._environment(local, run, self.workspace.placement(run), self._site())
+
+    def _allowed(self, run: Run) -> Allowance:
+        return self._rules.allow.get(run.component.provider, Allowance())
 
     def _environment(
         self,
         local: LocalJob,
         run: Run,
         placement: Placement,
-        place: Place,
+        site: ContainerSite,
     ) -> dict[str, str]:
-        secret = place.secret_of(run.run_id)
-        site = Site(
+        secret = site.secret_of(run.run_id)
+        allowance = self._allowed(run)
+        container_site = Site(
             storage_url=placement.storage_url,
-            callback_url=f"{place.callback_base}/v1/platform/schedule/task/callback?run={secret}",
-            transport=place.transport,
+            callback_url=f"{site.callback_base}/v1/platform/schedule/task/callback?run={secret}",
+            transport=site.transport,
             log_path=placement.log_path,
             checkpoint=placement.checkpoint,
             checkpoint_at=placement.checkpoint_at,
-            institution_of={n: place.institution_of(n) for n in local.spec.nodes},
-            compute=(allowed := self._allowed(run)).compute or "",
-            tuning={"n_threads": allowed.n_threads or 0, "chunk_size": allowed.chunk_size or 0},
+            institution_of={node: site.institution_of(node) for node in local.spec.nodes},
+            compute=allowance.compute or "",
+            tuning={
+                "n_threads": allowance.n_threads or 0,
+                "chunk_size": allowance.chunk_size or 0,
+            },
         )
-        run = replace(run, token=place.secret_of(run.token))
-        return self._peers.adapter(local.spec.protocol).environment(local, run, site)
+        run = replace(run, token=site.secret_of(run.token))
+        return self._peers.adapter(local.spec.protocol).environment(local, run, container_site)
 
     def _spec(
         self,
@@ -261,16 +291,21 @@ class Launching:
         run: Run,
         expected: str,
     ) -> LaunchSpec:
-        placement, place = self.workspace.prepare(run), self._place()
-        party, allowed = run.party, self._allowed(run)
-        more = (Mount(mount.source, mount.target, mount.read_only) for mount in allowed.mounts)
+        """Return the description of a run's container. ``expected``: the digest of its image."""
+        placement = self.workspace.prepare(run)
+        site = self._site()
+        party = run.party
+        allowance = self._allowed(run)
+        allowed_mounts = [
+            Mount(mount.source, mount.target, mount.read_only) for mount in allowance.mounts
+        ]
         return LaunchSpec(
             name=run.name,
             image=run.image,
-            environment=self._environment(local, run, placement, place),
+            environment=self._environment(local, run, placement, site),
             labels=labels(
                 local.node,
-                place.installation,
+                site.installation,
                 local.id,
                 run.task_id,
                 party.role,
@@ -279,30 +314,34 @@ class Launching:
             ),
             limits=_limits(self._rules.limits(run)),
             reserved=_limits(run.limits),
-            mounts=(*placement.mounts, *more),
-            digest=expected,  # else another image could come in between
-            capabilities=tuple(allowed.capabilities),
+            mounts=(*placement.mounts, *allowed_mounts),
+            digest=expected,  # the name may refer to another image by now
+            capabilities=tuple(allowance.capabilities),
             engine=run.engine,
             private_folders=placement.own,
             reach=placement.reach,
         )
 
 
-class ImageIsFetched(Exception):
-    """The image is not here and has to be fetched first."""
+def _is_over(local: LocalJob, run: Run) -> bool:
+    """Whether a run has ended according to the current record of its job."""
+    return any(other.run_id == run.run_id and other.over for other in local.runs)
 
 
-class _NotWanted(Exception):
-    """The run, or the job, was stopped while its image was fetched, or before it was started."""
+def _is_being_stopped(local: LocalJob, run: Run) -> bool:
+    """Whether a stop of the run was requested according to the current record of its job."""
+    return any(other.run_id == run.run_id and other.stop_at is not None for other in local.runs)
 
 
-def _described(allowed: Allowance) -> tuple[str, ...]:
-    """Return in words what a run has beyond the ordinary, for those who look at it."""
-    mounts = (
-        f"{m.source} at {m.target}, {'read-only' if m.read_only else 'writable'}"
-        for m in allowed.mounts
-    )
-    return (*mounts, *(f"capability {name}" for name in allowed.capabilities))
+def _privileges(allowance: Allowance) -> tuple[str, ...]:
+    """Return the privileges of a container beyond the usual ones, in words."""
+    privileges = []
+    for mount in allowance.mounts:
+        mode = "read-only" if mount.read_only else "writable"
+        privileges.append(f"{mount.source} at {mount.target}, {mode}")
+    for name in allowance.capabilities:
+        privileges.append(f"capability {name}")
+    return tuple(privileges)
 
 
 def _limits(limits: Mapping[str, float | None]) -> Limits:
