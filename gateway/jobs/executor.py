@@ -3,36 +3,31 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 
 import structlog
 
-from engines.base import EngineDown, EngineError, Exited, Missing, Watch
+from engines.base import EngineError, Watch
 from gateway.data.combined_storage import Storages
-from gateway.data.reports import output_warnings
 from gateway.domain.execution import contact, endings, machine, messages
-from gateway.domain.execution.runs import result_of
-from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.run import LocalJob, Run
 from gateway.domain.spec import Failure, NodeId
-from gateway.domain.states import JOB, Outcome, RunStatus, TaskStatus, ended
+from gateway.domain.states import JOB, Outcome, RunStatus, ended
 from gateway.domain.timeouts import RunTiming
 from gateway.errors import (
-    Conflict,
-    GatewayError,
-    StorageAway,
-    StorageFailed,
-    TooLarge,
     Unreadable,
 )
+from gateway.jobs.container_probes import ContainerProbes
 from gateway.jobs.launcher import ImageIsFetched, Launching
+from gateway.jobs.run_endings import RunEndings
 from gateway.jobs.scheduler_calls import SchedulerCall, SchedulerCalls, missed_stop
 from gateway.ports import JobView
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.lanes import Lanes
-from gateway.runtime.loop import Loop, Shell, while_away, with_calls
+from gateway.runtime.loop import Loop, Shell, with_calls
 from gateway.store.database import outside_transaction
 
 log = structlog.get_logger(__name__)
@@ -46,28 +41,21 @@ _LANES = {
 }
 
 _MAX_UNRECORDED = 1000  # successes without consequence that may wait for the next news
-_MAX_END_TRIES = 10  # attempts to end a run's credentials at a storage that is away
-_LAST_OUTPUT = 16 * 1024  # bytes at the end of standard output, searched for a result code
 
 
 @dataclass(frozen=True)
 class Hooks:
     """Functions that the executor calls as jobs go on."""
 
-    close_session: Callable[[str], None]
-    """takes the id of a job that is over"""
-    release: Callable[[str], None]
-    """takes the id of a job that no longer needs its resources"""
+    close_session: Callable[[str], None]  # takes the id of a job that is over
+    release: Callable[[str], None]  # takes the id of a job that no longer needs its resources
+    # Takes the duration in seconds of an action on the engine.
     observe: Callable[[str, float], None] = lambda action, seconds: None
-    """takes the duration of an action on the engine"""
-    silent: Callable[[NodeId], None] = lambda node: None
-    """takes a node that a call did not reach"""
-    stuck: Callable[[str], None] = lambda side: None
-    """called when a job could not be advanced"""
+    silent: Callable[[NodeId], None] = lambda node: None  # takes a node that a call did not reach
+    stuck: Callable[[str], None] = lambda side: None  # called when a job could not be advanced
+    # Takes a run whose container is gone; raises `StorageFailed`.
     end_credentials: Callable[[Run], None] = lambda run: None
-    """takes a run whose container is gone; raises `StorageFailed`"""
-    on_channel: Callable[[Run], str] = lambda run: ""
-    """returns what a run waits for on the channel"""
+    on_channel: Callable[[Run], str] = lambda run: ""  # returns what a run waits for on the channel
 
 
 class Executor(Shell[LocalJob, list[messages.Action]]):
@@ -88,13 +76,21 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         self._engine = launching.engine
         self._launching = launching
         self._lanes = lanes
-        self._workspace = launching.workspace
-        self._storage = storage
         self._hooks = hooks
         self._timing = timing
         self._watch: Watch | None = None
         self._scheduler_calls = SchedulerCalls(peers, self._clock, self.note_contact, hooks.silent)
-        self._probes = Loop(
+        self.probes = ContainerProbes(launching, storage, peers, self._clock)
+        self.endings = RunEndings(
+            context,
+            launching,
+            storage,
+            self.probes,
+            timing.stop_grace,
+            hooks.end_credentials,
+            hooks.on_channel,
+        )
+        self._probe_loop = Loop(
             "probes",
             lambda _: self._probe_all(),
             lambda _: ["all"],
@@ -111,13 +107,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 self._abandon(job_id, error)
         self._watch = self._engine.watch(self._on_exit, self._on_away)
         self.loop.start()
-        self._probes.start()
+        self._probe_loop.start()
 
     def stop(self) -> None:
         """End the watch and the loops; containers go on."""
         if self._watch is not None:
             self._watch.close()
-        self._probes.stop()
+        self._probe_loop.stop()
         self.loop.stop()
 
     # ---------------------------------------------------------------- news of a job
@@ -136,7 +132,9 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def learn_ending(self, local: LocalJob, view: JobView) -> LocalJob:
         """Record the end of a job that its scheduling node has just reported, if it is news."""
         for event in missed_stop(local, view, self._clock()):
-            outcome = event.ending.outcome if event.ending else Outcome.STOPPED
+            outcome = Outcome.STOPPED
+            if event.ending:
+                outcome = event.ending.outcome
             explains = endings.may_explain(local, outcome, is_inferred=event.is_inferred)
             if explains or not ended(JOB, local.status):
                 return self.record(local.id, event)
@@ -160,15 +158,6 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             return frozenset()
         return frozenset(launching[-queued:])
 
-    def storage_failure(self, run: Run, words: str) -> Failure | None:
-        """Return the trouble of an external storage that may have made a run fail with these words."""
-        if run.over or run.stop_at is not None:
-            return None
-        error = self._storage.trouble(run, words)
-        if error is None:
-            return None
-        return Failure(error.reason, error.message)
-
     # ---------------------------------------------------------------- news of the engine
 
     def _on_exit(self, name: str) -> None:
@@ -181,14 +170,14 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _record_exit(self, job_id: str, run_id: str) -> None:
         run = _run(self._store.local_jobs.get(job_id), run_id)
         if run.exit is None:
-            self.record(job_id, self._probe(run))
+            self.record(job_id, self.probes.probe(run))
 
     def _on_away(self, engine: str) -> None:
         """Record an engine's silence; what its return does to containers does not count as failure."""
         now = self._clock()
         for job_id in self._store.local_jobs.unfinished():
             local = self._store.local_jobs.find(job_id)
-            if local is None:  # deleted meanwhile, or not readable
+            if local is None:  # deleted in the meantime, or not readable
                 continue
             events = [
                 messages.EngineSilent(run.run_id, now)
@@ -202,7 +191,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         return run.status is RunStatus.RUNNING and run.owner in ("", self._owner)
 
     def _probe_all(self) -> None:
-        """Probe the runs here that are not due for a probe soon; write only what is new."""
+        """Probe the runs here that are not due for a probe soon; write only news."""
         soon = self._clock() + timedelta(seconds=self._timing.probe_every)
         silent_engines: set[str] = set()  # their watchers record it
         for launched in self._store.launched(self._owner):
@@ -212,13 +201,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             run = next((run for run in local.runs if run.name == launched.name), None)
             if run is None or not _is_probed_late(run, soon) or run.engine in silent_engines:
                 continue
-            event = self._probe(run)
+            event = self.probes.probe(run)
             if isinstance(event, messages.EngineSilent):
                 silent_engines.add(run.engine)
                 continue
             events = [event]
             if type(event) is messages.Inspected:
-                events = self._ask_container(local, run)
+                events = self.probes.ask_container(local, run)
             if events:
                 self.record(local.id, *events)
 
@@ -271,11 +260,11 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     ) -> None:
         """Carry out an action and record its events. ``fetching``: this lane may fetch an image."""
         with traced(local.spec.trace_id), listening() as calls:
-            began = time.monotonic()
+            start = time.monotonic()
             try:
                 events = self._do(local, action, fetching)
                 if not isinstance(action, (messages.Tell, messages.Close)):
-                    self._hooks.observe(type(action).__name__.lower(), time.monotonic() - began)
+                    self._hooks.observe(type(action).__name__.lower(), time.monotonic() - start)
             except ImageIsFetched:  # which may take long, so it gets a lane of its own
                 fetch = partial(self._perform, local, action, fetching=True)
                 self._lanes.submit("engine-pull", fetch, local.id)
@@ -295,13 +284,13 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         calls: list[Exchange],
     ) -> None:
         """Record what an action brought; a success without consequence may wait for other news."""
-        answered = any(isinstance(event, messages.Done) and event.final for event in events)
+        is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
-            self._applied(*events), calls, self._clock(), _tries(local, action), answered=answered
+            self._applied(*events), calls, self._clock(), _tries(local, action), answered=is_final
         )
         max_unrecorded = 0
         current = self._records.known(local.id)
-        if answered and current and _has_no_consequence(action, current):
+        if is_final and current and _has_no_consequence(action, current):
             max_unrecorded = _MAX_UNRECORDED
         self.record_answer(local.id, changes, max_unrecorded)
 
@@ -344,178 +333,22 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 return [self._launching.launch(local, _run(local, action.run), fetching)]
             case messages.Probe():
                 run = _run(local, action.run)
-                event = self._probe(run)
+                event = self.probes.probe(run)
                 if type(event) is messages.Inspected:
-                    return [event, *self._ask_container(local, run)]
+                    return [event, *self.probes.ask_container(local, run)]
                 return [event]
             case messages.StopRun():
-                return self._stop(_run(local, action.run), action)
+                return self.endings.stop(_run(local, action.run), action)
             case messages.Seal():
-                return [self._seal(local, _run(local, action.run))]
+                return [self.endings.seal(local, _run(local, action.run))]
             case messages.Collect():
-                return [self._collect(local, _run(local, action.run), action)]
+                return [self.endings.collect(local, _run(local, action.run), action)]
 
     def _close(self, local: LocalJob, action: messages.Close) -> messages.Event:
         self._hooks.close_session(local.id)
         if local.pool is not None:
             self._hooks.release(local.id)
         return messages.Done(action, self._clock())
-
-    # ---------------------------------------------------------------- probes
-
-    def _probe(self, run: Run) -> messages.Event:
-        """Ask the engine for a run's container."""
-        try:
-            probe = self._engine.probe(run.name)
-        except EngineDown:
-            return messages.EngineSilent(run.run_id, self._clock())
-        except EngineError:
-            return messages.Inspected(run.run_id, self._clock())
-        if isinstance(probe, Missing):
-            return messages.Gone(run.run_id, self._clock())
-        if isinstance(probe, Exited):
-            return self._exit_event(run, probe)
-        if probe.cut_off and run.reported is None:  # a run that has reported needs no network
-            return messages.Broken(run.run_id, _network_lost(run), self._clock())
-        disk_failure = self._launching.disk.over(run)
-        if disk_failure:
-            return messages.Broken(run.run_id, disk_failure, self._clock())
-        return messages.Inspected(run.run_id, self._clock())
-
-    def _exit_event(self, run: Run, probe: Exited) -> messages.Event:
-        """Return what the exit of a container means."""
-        is_undecided = run.reported is None and run.stop_at is None
-        missing: tuple[str, ...] = ()
-        if probe.code == 0 and is_undecided:  # otherwise the outputs decide nothing
-            try:
-                missing = self._missing_outputs(run)
-            except StorageAway as error:  # the outputs may exist: the run is probed again
-                log.warning(
-                    "a run has ended and its outputs cannot be seen",
-                    run=run.name,
-                    cause=error.message,
-                )
-                return messages.Inspected(run.run_id, self._clock())
-            except StorageFailed as error:
-                failure = Failure(error.reason, error.message)
-                return messages.Broken(run.run_id, failure, self._clock())
-        exit_ = Exit(
-            probe.code, probe.signal, probe.oom_killed, probe.started_at, probe.finished_at, missing
-        )
-        code = message = ""
-        if not run.result_code:
-            code, message = self._last_words(run)
-        cause = self.storage_failure(run, message) if probe.code else None
-        if cause is None and probe.cut_off and not probe.oom_killed and is_undecided:
-            cause = _network_lost(run)
-        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
-
-    def _missing_outputs(self, run: Run) -> tuple[str, ...]:
-        return tuple(
-            name for name, address in run.outputs.items() if not self._storage.exists(address)
-        )
-
-    def _ask_container(self, local: LocalJob, run: Run) -> list[messages.Event]:
-        """Return what a silent container says at its control port, if it has one."""
-        has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
-        if not run.declared.get("control_port") or has_reported:
-            return []
-        address = self.address_of(run)
-        if not address:
-            return []
-        adapter = self._scheduler_calls.peers.adapter(local.spec.protocol)
-        status = adapter.container_status(run, address)
-        if status is None:
-            return []
-        cause = self.storage_failure(run, "") if status is TaskStatus.FAILED else None
-        return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
-
-    def _last_words(self, run: Run) -> tuple[str, str]:
-        """Return result code and message if the last line of standard output is JSON with them."""
-        try:
-            logs = self._engine.logs(run.name, tail=_LAST_OUTPUT)
-        except EngineError:
-            return "", ""
-        return result_of(logs.stdout.splitlines())
-
-    # ---------------------------------------------------------------- end of a run
-
-    def _stop(self, run: Run, action: messages.StopRun) -> list[messages.Event]:
-        channel_wait = self._hooks.on_channel(run)
-        try:
-            self._engine.stop(run.name, action.grace)
-        except EngineError as error:
-            return [messages.Done(action, self._clock(), final=False, message=str(error))]
-        warnings = (f"when it was stopped, {channel_wait}",) if channel_wait else ()
-        return [self._probe(run), messages.Done(action, self._clock(), warnings=warnings)]
-
-    def _collect(
-        self,
-        local: LocalJob,
-        run: Run,
-        action: messages.Collect,
-    ) -> messages.Event:
-        """Save a run's logs and remove its container, credentials and working folder."""
-        try:
-            self._engine.stop(run.name, self._timing.stop_grace)
-            self._engine.save_logs(run.name, self._workspace.logs(run))
-            self._engine.remove(run.name)
-            self._end_credentials(run)
-            warnings = self._collect_warnings(local, run)
-            self._workspace.clear(run)
-        except (EngineError, OSError, StorageAway) as error:
-            return messages.Done(action, self._clock(), final=False, message=str(error))
-        return messages.Done(action, self._clock(), warnings=warnings)
-
-    def _collect_warnings(self, local: LocalJob, run: Run) -> tuple[str, ...]:
-        if run.status is RunStatus.SUCCESS:
-            return output_warnings(self._storage, local.spec, run)
-        if run.failure is None or run.failure.reason.startswith("STORAGE_"):
-            return ()
-        trouble = self._storage.trouble(run)
-        if trouble is None:
-            return ()
-        return (f"{trouble.reason}: {trouble.message}",)
-
-    def _end_credentials(self, run: Run) -> None:
-        """End a run's credentials; after `_MAX_END_TRIES` the job goes on without it."""
-        try:
-            self._hooks.end_credentials(run)
-        except GatewayError as error:
-            if isinstance(error, StorageAway) and run.collect.tries < _MAX_END_TRIES:
-                raise
-            log.warning("the credentials of a run outlast it", run=run.name, cause=error.message)
-
-    def _seal(self, local: LocalJob, run: Run) -> messages.Event:
-        """Fingerprint the files of a run's model; an output that was never written is left out."""
-        bytes_left = self._launching.disk.bounds(run).get("disk")
-
-        def watch(size: int) -> None:
-            """Take the size of a file before it is read, and 0 at intervals while it is read.
-
-            Raises `Conflict` if the job has been stopped, `TooLarge` above the run's disk limit.
-            """
-            nonlocal bytes_left
-            if size == 0:
-                current = while_away(partial(self._store.local_jobs.get, local.id))
-                if not _run(current, run.run_id).unsealed:
-                    raise Conflict("stopped")
-            elif bytes_left is not None:
-                bytes_left -= size
-                if bytes_left < 0:
-                    raise TooLarge("they have more bytes than the disk that it may take")
-
-        sealed = []
-        try:
-            written = [name for name in run.to_seal if self._storage.exists(run.outputs[name])]
-            for name in written:
-                for file in self._storage.sums(run.outputs[name], watch):
-                    sealed.append(replace(file, output=name))
-        except (GatewayError, OSError) as error:
-            return messages.Sealed(
-                run.run_id, None, self._clock(), str(error), isinstance(error, TooLarge)
-            )
-        return messages.Sealed(run.run_id, tuple(sealed), self._clock())
 
 
 def _is_probed_late(run: Run, soon: datetime) -> bool:
@@ -536,13 +369,10 @@ def _tries(local: LocalJob, action: messages.Action) -> int:
     """Return how often a call was made, as its record says; 1 for actions on the engine."""
     if not isinstance(action, SchedulerCall):
         return 1
-    record = _run(local, action.run) if isinstance(action, messages.Tell) else local
+    record: LocalJob | Run = local
+    if isinstance(action, messages.Tell):
+        record = _run(local, action.run)
     return int(attrgetter(action.call)(record).tries)
-
-
-def _network_lost(run: Run) -> Failure:
-    who = f"the container of {run.party.label} in task {run.task_name}"
-    return Failure("NETWORK_LOST", f"{who} was taken off its network and reaches no other party")
 
 
 def _run(local: LocalJob, run_id: str) -> Run:

@@ -325,12 +325,12 @@ class Launching:
 
 def _is_over(local: LocalJob, run: Run) -> bool:
     """Whether a run has ended according to the current record of its job."""
-    return any(other.run_id == run.run_id and other.over for other in local.runs)
+    return any(entry.run_id == run.run_id and entry.over for entry in local.runs)
 
 
 def _is_being_stopped(local: LocalJob, run: Run) -> bool:
     """Whether a stop of the run was requested according to the current record of its job."""
-    return any(other.run_id == run.run_id and other.stop_at is not None for other in local.runs)
+    return any(entry.run_id == run.run_id and entry.stop_at is not None for entry in local.runs)
 
 
 def _privileges(allowance: Allowance) -> tuple[str, ...]:

@@ -480,7 +480,7 @@ class Participant:
             run = _run_with_id(self._store.local_jobs.get(job_id), run_id)
             message = message or run.results.get(report.result_code, "")
             if has_failed:
-                cause = self._executor.storage_failure(run, message)
+                cause = self._executor.probes.storage_failure(run, message)
         event = Reported(run_id, report.status, self._clock(), report.result_code, message, cause)
         self._executor.record(job_id, event)
 

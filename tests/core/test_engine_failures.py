@@ -216,9 +216,9 @@ def test_a_container_removed_from_its_network_is_ended_with_the_cause(node: Gate
     for found in engine.list():
         engine.cut_off(found.name)
     run = next(run for run in node.store.local_jobs.get(job_id).runs if run.name == found.name)
-    assert isinstance(node.executor._probe(run), Broken)
+    assert isinstance(node.executor.probes.probe(run), Broken)
     told_all = replace(run, reported=TaskStatus.SUCCESS)
-    assert isinstance(node.executor._probe(told_all), Inspected), "it has nothing more to say"
+    assert isinstance(node.executor.probes.probe(told_all), Inspected), "it has nothing more to say"
     failure = ended(node, job_id).ending.failure
     assert failure.reason == "NETWORK_LOST" and "taken off its network" in failure.message
     wait_for(lambda: list(engine.list()) == [], 30, about="the container is taken away")
@@ -248,8 +248,8 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
         monkeypatch.setattr(
             engine, "probe", raising(found) if isinstance(found, Exception) else lambda _: found
         )
-        monkeypatch.setattr(executor, "_storage", SimpleNamespace(exists=raising(error)))
-        return executor._probe(run)
+        monkeypatch.setattr(executor.probes, "_storage", SimpleNamespace(exists=raising(error)))
+        return executor.probes.probe(run)
 
     assert isinstance(seen(DOWN, AWAY), EngineSilent) and isinstance(seen(BROKEN, AWAY), Inspected)
     assert isinstance(seen(Exited(0), AWAY), Inspected)
@@ -257,12 +257,14 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     assert seen(Exited(137, oom_killed=True, cut_off=True), AWAY).cause is None
     with monkeypatch.context() as patched:
         patched.setattr(
-            executor, "storage_failure", lambda *_: Failure("STORAGE_DENIED", "the cause")
+            executor.probes, "storage_failure", lambda *_: Failure("STORAGE_DENIED", "the cause")
         )
         assert seen(Exited(1, cut_off=True), AWAY).cause.reason == "STORAGE_DENIED"
     broken = seen(Exited(0), DENIED)
     assert isinstance(broken, Broken) and broken.failure.reason == "STORAGE_DENIED"
-    sealed = executor._seal(local, replace(run, to_seal=("out",)))
+    with monkeypatch.context() as patched:
+        patched.setattr(executor.endings, "_storage", SimpleNamespace(exists=raising(DENIED)))
+        sealed = executor.endings.seal(local, replace(run, to_seal=("out",)))
     assert (
         isinstance(sealed, Sealed)
         and sealed.files is None
@@ -270,8 +272,8 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     )
     for name in ("logs", "stop", "address"):
         monkeypatch.setattr(engine, name, raising(DOWN))
-    assert executor._last_words(run) == ("", "") and launching.address_of(run) == ""
-    (again,) = executor._stop(run, StopRun(run.run_id, 1))
+    assert executor.probes.last_words(run) == ("", "") and launching.address_of(run) == ""
+    (again,) = executor.endings.stop(run, StopRun(run.run_id, 1))
     assert isinstance(again, Done) and not again.final and again.message == "no daemon answers"
     for action, event in ((Probe(run.run_id), Inspected), (Seal(run.run_id), Sealed)):
         assert isinstance(executor._unexpected_error(action), event)
@@ -282,11 +284,12 @@ def test_what_an_engine_or_a_storage_that_fails_means_for_a_run(
     prepared = replace(local, preparation=Preparation({IMAGE: ""}, T0, T0))
     later = launching.prepare(prepared, Prepare(), lambda *_: None)
     assert isinstance(later, Done) and not later.final
-    ends = replace(executor._hooks, end_credentials=raising(AWAY))
-    monkeypatch.setattr(executor, "_hooks", ends)
+    monkeypatch.setattr(executor.endings, "_end_credentials", raising(AWAY))
     with pytest.raises(StorageAway):
-        executor._end_credentials(replace(run, collect=Call()))
-    executor._end_credentials(replace(run, collect=Call(tries=1000)))  # the job goes on without
+        executor.endings.revoke_credentials(replace(run, collect=Call()))
+    executor.endings.revoke_credentials(
+        replace(run, collect=Call(tries=1000))
+    )  # the job goes on without
 
 
 SCRIPT = """
@@ -356,7 +359,7 @@ def test_a_model_of_holes_is_not_read_through(
         return read[-1]
 
     monkeypatch.setattr(node.storage, "open_file", spied)
-    seal = partial(node.executor._seal, local)
+    seal = partial(node.executor.endings.seal, local)
     whole, over = seal(run), seal(replace(run, limits={"disk": size - 1}))
     assert whole.files[0].size == size
     assert over.files is None and "more bytes than the disk" in over.message and len(read) == 1, (

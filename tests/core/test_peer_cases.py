@@ -254,11 +254,11 @@ def test_an_engine_that_is_silent_keeps_no_run_of_another_from_being_probed(
         far = replace(run, probe_at=run.created_at.replace(year=2999), engine=place)
         executor.change(spec.job_id, lambda local, far=far: replace(local, runs=(far,)))
     probe, silent = (
-        executor._probe,
+        executor.probes.probe,
         lambda run: messages.EngineSilent(run.run_id, site.node.clock()),
     )
     monkeypatch.setattr(
-        executor, "_probe", lambda run: silent(run) if run.engine == "away" else probe(run)
+        executor.probes, "probe", lambda run: silent(run) if run.engine == "away" else probe(run)
     )
     del engine.world.runs[run.name]
     executor._probe_all()

@@ -1,0 +1,132 @@
+"""What the containers of runs report of themselves: through their engine, and at their control ports."""
+
+import structlog
+
+from engines.base import EngineDown, EngineError, Exited, Missing
+from gateway.data.combined_storage import Storages
+from gateway.domain.execution import messages
+from gateway.domain.execution.runs import result_of
+from gateway.domain.run import Exit, LocalJob, Run
+from gateway.domain.spec import Failure
+from gateway.domain.states import TaskStatus
+from gateway.errors import StorageAway, StorageFailed
+from gateway.jobs.launcher import Launching
+from gateway.ports import Clock
+from gateway.runtime.context import Peers
+
+log = structlog.get_logger(__name__)
+
+_LAST_OUTPUT = 16 * 1024  # bytes at the end of standard output, searched for a result code
+
+
+class ContainerProbes:
+    """Turns the state of a container into an event of its run."""
+
+    def __init__(
+        self,
+        launching: Launching,
+        storage: Storages,
+        peers: Peers,
+        clock: Clock,
+    ) -> None:
+        self._engine = launching.engine
+        self._launching = launching
+        self._storage = storage
+        self._peers = peers
+        self._clock = clock
+
+    def probe(self, run: Run) -> messages.Event:
+        """Ask the engine for a run's container."""
+        try:
+            state = self._engine.probe(run.name)
+        except EngineDown:
+            return messages.EngineSilent(run.run_id, self._clock())
+        except EngineError:
+            return messages.Inspected(run.run_id, self._clock())
+        if isinstance(state, Missing):
+            return messages.Gone(run.run_id, self._clock())
+        if isinstance(state, Exited):
+            return self._exit_event(run, state)
+        # A run that has reported needs no network any more.
+        if state.cut_off and run.reported is None:
+            return messages.Broken(run.run_id, _network_lost(run), self._clock())
+        disk_failure = self._launching.disk.over(run)
+        if disk_failure:
+            return messages.Broken(run.run_id, disk_failure, self._clock())
+        return messages.Inspected(run.run_id, self._clock())
+
+    def ask_container(self, local: LocalJob, run: Run) -> list[messages.Event]:
+        """Ask a silent container at its control port, if it has one, for its status."""
+        has_reported = run.reported in (TaskStatus.SUCCESS, TaskStatus.FAILED)
+        if not run.declared.get("control_port") or has_reported:
+            return []
+        address = self._launching.address_of(run)
+        if not address:
+            return []
+        adapter = self._peers.adapter(local.spec.protocol)
+        status = adapter.container_status(run, address)
+        if status is None:
+            return []
+        cause = None
+        if status is TaskStatus.FAILED:
+            cause = self.storage_failure(run, "")
+        return [messages.Reported(run.run_id, status, self._clock(), cause=cause)]
+
+    def storage_failure(self, run: Run, words: str) -> Failure | None:
+        """Return the trouble of an external storage that may have made a run fail with these words."""
+        if run.over or run.stop_at is not None:
+            return None
+        error = self._storage.trouble(run, words)
+        if error is None:
+            return None
+        return Failure(error.reason, error.message)
+
+    def last_words(self, run: Run) -> tuple[str, str]:
+        """Return result code and message if the last line of standard output is JSON with them."""
+        try:
+            logs = self._engine.logs(run.name, tail=_LAST_OUTPUT)
+        except EngineError:
+            return "", ""
+        return result_of(logs.stdout.splitlines())
+
+    def _exit_event(self, run: Run, state: Exited) -> messages.Event:
+        """Return the event for the exit of a container."""
+        is_undecided = run.reported is None and run.stop_at is None
+        missing: tuple[str, ...] = ()
+        # In all other cases the outputs decide nothing.
+        if state.code == 0 and is_undecided:
+            try:
+                missing = self._missing_outputs(run)
+            except StorageAway as error:
+                # The outputs may exist: the run is probed again.
+                log.warning(
+                    "a run has ended and its outputs cannot be seen",
+                    run=run.name,
+                    cause=error.message,
+                )
+                return messages.Inspected(run.run_id, self._clock())
+            except StorageFailed as error:
+                failure = Failure(error.reason, error.message)
+                return messages.Broken(run.run_id, failure, self._clock())
+        exit_ = Exit(
+            state.code, state.signal, state.oom_killed, state.started_at, state.finished_at, missing
+        )
+        code = message = ""
+        if not run.result_code:
+            code, message = self.last_words(run)
+        cause = None
+        if state.code:
+            cause = self.storage_failure(run, message)
+        if cause is None and state.cut_off and not state.oom_killed and is_undecided:
+            cause = _network_lost(run)
+        return messages.Exited(run.run_id, exit_, self._clock(), code, message, cause)
+
+    def _missing_outputs(self, run: Run) -> tuple[str, ...]:
+        return tuple(
+            name for name, address in run.outputs.items() if not self._storage.exists(address)
+        )
+
+
+def _network_lost(run: Run) -> Failure:
+    who = f"the container of {run.party.label} in task {run.task_name}"
+    return Failure("NETWORK_LOST", f"{who} was taken off its network and reaches no other party")
