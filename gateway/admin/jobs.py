@@ -304,10 +304,12 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         """``sides``: what this node is to the job. ``since``, ``until``: when it was created."""
-        wanted = Wanted(status, outcome, flow_id, partner, since, until)
-        found = page(store, wanted, limit, _place(after))
-        following = f"{found.next.created_at!r}~{found.next.job_id}" if found.next else None
-        return Reply({"jobs": found.entries, "next": following})
+        conditions = Wanted(status, outcome, flow_id, partner, since, until)
+        jobs = page(store, conditions, limit, _place(after))
+        following = None
+        if jobs.next:
+            following = f"{jobs.next.created_at!r}~{jobs.next.job_id}"
+        return Reply({"jobs": jobs.entries, "next": following})
 
     @paths("GET", "/jobs/{job_id}", "A job in full: parties, parameters, runs here", _JOB)
     def one(request: Request, job_id: str) -> Response:
@@ -318,12 +320,12 @@ def router(
     @paths("GET", "/jobs/{job_id}/timeline", "All that happened to a job", _TIMELINE)
     def timeline(job_id: str) -> Response:
         """Also of a job that was deleted here, of which only that is left."""
-        found = store.timeline(job_id)
-        if not found and not is_known(store, job_id):
+        entries = store.timeline(job_id)
+        if not entries and not is_known(store, job_id):
             raise NotFound(
                 f"no job {job_id} was submitted, is scheduled or runs here", reason="JOB_UNKNOWN"
             )
-        return Reply({"timeline": list(map(_line, found))})
+        return Reply({"timeline": list(map(_line, entries))})
 
     @paths(
         "POST",
@@ -337,18 +339,15 @@ def router(
         body: Annotated[RerunOrder | None, Body(examples=[_AGAIN])] = None,
     ) -> Response:
         order = body or RerunOrder()
-        made = parts.coordinator.rerun(job_id, order.start, order.parameters)
-        request.state.answered = {"job_id": made.job_id}
-        shown = {
-            "job_id": made.job_id,
-            "old_job_id": job_id,
-            "from": made.start,
-        }
+        result = parts.coordinator.rerun(job_id, order.start, order.parameters)
+        request.state.answered = {"job_id": result.job_id}
         return Reply(
             {
-                **shown,
-                "runs": made.runs,
-                "inherits": made.inherits,
+                "job_id": result.job_id,
+                "old_job_id": job_id,
+                "from": result.start,
+                "runs": result.runs,
+                "inherits": result.inherits,
             }
         )
 
@@ -391,7 +390,7 @@ def router(
             text = f"{person} submitted job {job_id}: another person has to approve it"
             raise NotAllowed(text, reason="SAME_PERSON")
         by = named(request, decision.by) or "an operator"
-        local, taken = parts.participant.decide(job_id, approve, by, decision.reason)
+        local, is_new = parts.participant.decide(job_id, approve, by, decision.reason)
         after = {"local_status": str(local.status)}
         noted(request, {"local_status": before and str(before.status)}, after, decision.reason)
         return Reply(
@@ -399,7 +398,7 @@ def router(
                 "job_id": job_id,
                 **after,
                 "approval": approval_of(local),
-                "repeated": not taken,
+                "repeated": not is_new,
             }
         )
 
@@ -425,7 +424,9 @@ def router(
         on: bool,
     ) -> Response:
         job = store.jobs.find(job_id)
-        before = job.suspended is not None if job else None  # None: another node schedules it
+        before = None  # another node schedules the job
+        if job is not None:
+            before = job.suspended is not None
         parts.coordinator.suspend(job_id, on)
         noted(request, {"suspended": before}, {"suspended": on})
         return Reply({"job_id": job_id, "suspended": on})
@@ -557,6 +558,10 @@ def _created(local: LocalJob) -> tuple[str, str]:
     return local.created_at.astimezone(UTC).isoformat(timespec="microseconds"), local.id
 
 
+def _template_key(row: Mapping[str, Any]) -> tuple[str]:
+    return (row["name"],)
+
+
 def dry_run_router(
     plan: Callable[[Mapping[str, Any]], JobPlan],
     example: Mapping[str, Any],
@@ -568,23 +573,18 @@ def dry_run_router(
 
     @paths("POST", "/jobs/plan", "What would happen to a job at every node; creates nothing", _PLAN)
     async def planned(body: Annotated[dict[str, Any], Body(examples=[dict(example)])]) -> Response:
-        found = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
-        counts = {f"{standing}_count": found.count(standing) for standing in Standing}
-        nodes = [
-            {
-                "node": n.node,
-                "parties": n.parties,
-                "checks": n.items,
-            }
-            for n in found.nodes
-        ]
-        return Reply(
-            {
-                "good": found.good,
-                **counts,
-                "nodes": nodes,
-            }
-        )
+        job_plan = await anyio.to_thread.run_sync(plan, body, limiter=limiters.peers)
+        counts = {f"{standing}_count": job_plan.count(standing) for standing in Standing}
+        nodes = []
+        for node_plan in job_plan.nodes:
+            nodes.append(
+                {
+                    "node": node_plan.node,
+                    "parties": node_plan.parties,
+                    "checks": node_plan.items,
+                }
+            )
+        return Reply({"good": job_plan.good, **counts, "nodes": nodes})
 
     return paths.router
 
@@ -603,8 +603,8 @@ _TEMPLATE = shape(
     job=Object,
 )
 _NAME = shape("TemplateName", name=str)
+# No space at the end: MariaDB ignores it in comparisons.
 _Name = Annotated[str, Path(max_length=128, pattern=r"^[^/\x00-\x1f]*[^/\x00-\x20]$")]
-"""no blank ends it: MariaDB compares without those"""
 
 
 class Kept(Input):
@@ -628,8 +628,8 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         "GET", "/templates", "Jobs kept as templates, by name", paged("templates", _LISTED_TEMPLATE)
     )
     def every(after: AfterText = "", limit: Limit = 100) -> Response:
-        shown = [row._asdict() for row in templates.list()]
-        return Reply(page_of("templates", shown, lambda one: (one["name"],), after, limit))
+        rows = [row._asdict() for row in templates.list()]
+        return Reply(page_of("templates", rows, _template_key, after, limit))
 
     @paths("GET", "/templates/{name}", "A template with its job", _TEMPLATE)
     def one(name: _Name) -> Response:
@@ -646,8 +646,9 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         name: _Name,
         body: Annotated[Kept, Body(openapi_examples=_KEPT)],
     ) -> Response:
-        if (wrong := unfit(body.job)) is not None:
-            raise Invalid([Problem("job", wrong.rule, wrong.got)])
+        problem = unfit(body.job)
+        if problem is not None:
+            raise Invalid([Problem("job", problem.rule, problem.got)])
         before = templates.get(name)
         templates.put(name, named(request, OPERATOR), clock(), body.job)
         noted(request, before and before.job, body.job)
@@ -660,9 +661,10 @@ def templates_router(templates: SqlTemplates, clock: Clock) -> APIRouter:
         return Reply({"name": name})
 
     def found(name: str) -> dict[str, Any]:
-        if (kept := templates.get(name)) is None:
+        template = templates.get(name)
+        if template is None:
             raise NotFound(f"no template is called {name}", reason="TEMPLATE_UNKNOWN")
-        return dict(kept._asdict())
+        return dict(template._asdict())
 
     def exactly(name: str) -> Response:  # `Reply` would translate texts of the job
         return Response(dumps(found(name)), media_type="application/json")

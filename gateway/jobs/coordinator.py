@@ -305,7 +305,7 @@ class Coordinator:
         if isinstance(record, Job):
             return view(record, self._store.timing)
         scheduler = self._scheduler_api(job_id, record)
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             with traced(record.spec.trace_id if record else current_trace()):
                 reported = scheduler.job_status(job_id, self._peers.node)
@@ -317,7 +317,7 @@ class Coordinator:
             return reported
         local = self._executor.learn_ending(record, reported)
         self._keep_progress(local, reported)
-        return with_local(reported, local, asked_before=time.monotonic() - began)
+        return with_local(reported, local, asked_before=time.monotonic() - start)
 
     def _keep_progress(self, local: LocalJob, reported: JobView) -> None:
         """Store the progress of a job under way, for when its scheduling node does not answer."""
@@ -459,7 +459,7 @@ class Coordinator:
         )
 
     def cancel_waiting(self, by: str, dry_run: bool) -> list[str]:
-        """Stop all jobs scheduled here of which nothing runs yet; return their ids.
+        """Stop all jobs scheduled here without a started run; return their ids.
 
         ``dry_run``: return the ids and stop nothing.
         """
@@ -469,7 +469,7 @@ class Coordinator:
         return [job_id for job_id in waiting_jobs if self._cancel(job_id, by)]
 
     def _cancel(self, job_id: str, by: str) -> bool:
-        """Stop a job of which nothing runs yet; False if it runs, is over or deleted by now."""
+        """Stop a job without a started run; False if it runs, is over or deleted by now."""
         text = f"cancelled by {by} while it waited"
         request = messages.StopRequested(by, self._clock(), text, if_waiting=True)
         try:
@@ -549,12 +549,12 @@ class Coordinator:
         return job.amendments.index(amendment) + 1
 
     def _offer_amendment(self, job: Job, amendment: Amendment, spec_after: JobSpec) -> None:
-        """Offer new parameters to the job's nodes, each with those of its own parties alone."""
+        """Offer new parameters to the job's nodes; each gets only the parameters of its own parties."""
         in_force = [earlier.id for earlier in job.amendments]
-        whole = replace(job.spec, task_params=amendment.parameters)
+        offered_spec = replace(job.spec, task_params=amendment.parameters)
         for node_job in job.active:
             node = node_job.node
-            offered = replace(amendment, parameters=whole.for_node(node).task_params)
+            offered = replace(amendment, parameters=offered_spec.for_node(node).task_params)
             peer = self._peers.participant(node, job.spec.protocol)
             peer.offer_parameters(job.id, offered, in_force, self._peers.node, spec_after)
 

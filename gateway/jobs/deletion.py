@@ -58,10 +58,9 @@ class Deleted:
 
     job_id: str
     dry_run: bool
-    items: Sequence[Item] = ()
-    """what was here"""
+    items: Sequence[Item] = ()  # of this node
+    # The other nodes of the job; None if they were not asked.
     nodes: Mapping[NodeId, AtNode] | None = None
-    """the other nodes of the job; None if they were not asked"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON, with the ``bytes`` of all items."""
@@ -82,14 +81,14 @@ class SomeUnreached(PeerUnreachable):
 class Deleting:
     """Deletes jobs, and outputs of their tasks.
 
-    The record of what a partner's job used here outlasts every deletion: a partner deletes outputs
+    The record of a partner's uses of this node outlasts every deletion: a partner deletes outputs
     only, and the line that this node's own people leave names tasks, components and tables.
     """
 
     def __init__(
         self,
         context: NodeContext,
-        left: Leftovers,
+        leftovers: Leftovers,
         peers: Peers,
         end_session: Callable[[str], None],
         audit: Callable[[str, str, Mapping[str, Any]], None],
@@ -99,8 +98,8 @@ class Deleting:
         self._node = context.node
         self._store = context.store
         self._clock = context.clock
-        self._leftovers = left
-        self._storage = left.storage
+        self._leftovers = leftovers
+        self._storage = leftovers.storage
         self._peers = peers
         self._end_session = end_session
 
@@ -299,7 +298,7 @@ class Deleting:
     # ---------------------------------------------------------------- checks
 
     def _check(self, job_id: str) -> None:
-        """Raise `Conflict` for a job that has not ended, or whose outputs somebody needs."""
+        """Raise `Conflict` for a job that has not ended, or whose outputs are needed."""
         if self._store.record(job_id) is None:
             return
         self._check_ended(job_id)

@@ -12,12 +12,9 @@ from gateway.errors import NotAllowed, Refused
 class Intake:
     """The conditions for new jobs: the node is not drained, the sender has a route and quota left."""
 
-    draining: threading.Event
-    """set while this node takes no new jobs"""
-    quota: Callable[[NodeId], None]
-    """raises `Busy` for a node at its limit of unfinished jobs here"""
-    may_begin: Callable[[NodeId], bool]
-    """whether a node has an enabled route of its own"""
+    draining: threading.Event  # set while this node takes no new jobs
+    quota: Callable[[NodeId], None]  # raises `Busy` for a node at its limit of unfinished jobs here
+    may_begin: Callable[[NodeId], bool]  # whether a node has an enabled route of its own
 
     def check(self, sender: NodeId = "") -> None:
         """Raise unless new jobs are accepted, from the sender if one is named.

@@ -24,11 +24,9 @@ class _CheckedJob:
     """A job that can be scheduled here, with the versions of its components filled in."""
 
     spec: JobSpec
-    digest: str
-    """of the job as submitted"""
+    digest: str  # of the job as submitted
     warnings: list[str]
-    chosen_versions: list[str]
-    """one sentence per task whose version was open"""
+    chosen_versions: list[str]  # one sentence per task whose version was open
 
 
 class NewJobs:

@@ -167,8 +167,8 @@ class Participant:
     ) -> tuple[LocalJob, bool]:
         """Record a person's decision on a job that waits for one. Raises `NotFound`, `Conflict`.
 
-        Returns the job and whether this decision counts: False if somebody had decided the same
-        before (the first one's words stay).
+        Returns the job and whether this decision counts: False if it repeats an
+        earlier one, whose words stay.
         """
         local = self._store.local_jobs.find(job_id)
         if local is None and not is_known(self._store, job_id):
@@ -435,7 +435,7 @@ class Participant:
         task_name: str,
         sender: NodeId,
     ) -> None:
-        """End a task's runs and those of its downstream tasks.
+        """End the runs of a task and of its downstream tasks.
 
         After a success, the downstream tasks stay: some peers tidy up by such a stop. Nor does
         anything happen if the task never started here: its downstream tasks can run here only if
@@ -547,7 +547,7 @@ def _has_decision(local: LocalJob, approve: bool) -> bool:
 
 
 def _decision_word(local: LocalJob) -> str:
-    """Return the word for what was decided on a job, or ``ended`` if it ended undecided."""
+    """Return the word for the decision on a job, or ``ended`` if it ended undecided."""
     if approval.pending_preparation(local):
         return JobStatus.READY
     if local.approval is None or local.approval.decision is JobStatus.PENDING:
@@ -617,10 +617,8 @@ def _is_final(local: LocalJob, task: DagNode, roles: Sequence[str]) -> bool:
 class _ChangedTasks:
     """The tasks whose parameters a task start changes, compared with the starts before it."""
 
-    added: set[str]
-    """tasks of offers that the start is the first to name"""
-    dropped: set[str]
-    """tasks of offers in force that the start does not name"""
+    added: set[str]  # tasks of offers that the start is the first to name
+    dropped: set[str]  # tasks of offers in force that the start does not name
 
 
 def _changed_tasks(local: LocalJob, holding: Sequence[str]) -> _ChangedTasks:

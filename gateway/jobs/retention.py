@@ -1,6 +1,6 @@
-"""Retention: what jobs leave behind on this node's disks, and its removal at its time.
+"""Retention: the traces of jobs on this node's disks, and their removal after the set time.
 
-What others still refer to (a `Keeper` says so) stays.
+Data that something else refers to (according to a `Keeper`) stays.
 """
 
 import os
@@ -43,17 +43,14 @@ _STOP_WITHIN = 10.0  # seconds that a removal under way gets when the cleaner st
 class Item:
     """One thing to remove."""
 
-    kind: str
-    """container, session, upload, logs, outputs, job"""
+    kind: str  # container, session, upload, logs, outputs, job
     name: str
-    job: str
-    """the job it belongs to; empty if unknown"""
+    job: str  # the job it belongs to; empty if unknown
     bytes: int
     """0 if they are not counted"""
     why: str
     removed: bool = False
-    cause: str = ""
-    """why it could not be removed"""
+    cause: str = ""  # why it could not be removed
 
 
 class Leftovers:
@@ -156,10 +153,9 @@ class _Sweep:
     """How leftovers of one kind are found and removed."""
 
     kind: str
+    # Items at a time; with True also items without a record in the database.
     find: Callable[[datetime, bool], Iterable[Item]]
-    """items at a time; with True also those that the database does not know"""
-    remove: Callable[[Item], object]
-    """raises nothing for an item that is gone already"""
+    remove: Callable[[Item], object]  # raises nothing for an item that is gone already
 
 
 class Cleaner:
@@ -167,7 +163,7 @@ class Cleaner:
 
     def __init__(
         self,
-        left: Leftovers,
+        leftovers: Leftovers,
         engine: Engine,
         broker: Broker,
         channel: Path,
@@ -180,10 +176,10 @@ class Cleaner:
 
         ``every``: seconds between two cleanings.
         """
-        self._leftovers = left
-        self._keep = left.keep
-        self._store = left.store
-        self._storage = left.storage
+        self._leftovers = leftovers
+        self._keep = leftovers.keep
+        self._store = leftovers.store
+        self._storage = leftovers.storage
         self._engine = engine
         self._broker = broker
         self._channel = channel
@@ -263,7 +259,7 @@ class Cleaner:
     # ---------------------------------------------------------------- containers
 
     def _containers(self, now: datetime, orphans: bool) -> Iterator[Item]:
-        """Yield containers of collected runs; with ``orphans`` also those of unknown runs."""
+        """Yield containers of collected runs; with ``orphans`` containers of unknown runs as well."""
         containers = {container.name: container for container in self._engine.list()}
         runs = queries.runs_named(self._store, containers)
         for name, container in sorted(containers.items()):
@@ -409,7 +405,7 @@ class Cleaner:
         return False
 
     def _remove_job(self, item: Item) -> None:
-        """Delete both records and the timeline, of which one line about the removal stays."""
+        """Delete both records and the timeline, except for one line about the removal."""
         queries.drop_job(self._store, item.job, self._clock(), "gc", {"why": item.why})
 
     def _limits(self, seconds: float | None) -> list[float]:

@@ -61,7 +61,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         """nodes whose last task here ended with a report that they sent by themselves"""
 
     def begin(self, job: Job) -> bool:
-        """Store a new job and do what is due. Returns False, and does nothing, when its id is taken."""
+        """Store a new job and begin its due steps. Returns False, and does nothing, when its id is taken."""
         nodes = {
             name: replace(node_job, pushes=name in self._pushing)
             for name, node_job in job.nodes.items()
@@ -137,7 +137,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         requests: list[messages.Request],
         claimed: datetime,
     ) -> None:
-        """Queue requests; those of a new job come first, as a client waits for the answer."""
+        """Queue requests; new jobs come first, as a client waits for the answer."""
         priority = FIRST if job.status is JobStatus.PENDING else 0
         for request in requests:
             work = partial(self._perform, job, request, claimed)
@@ -170,15 +170,15 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         request: messages.Request,
         claimed: datetime,
     ) -> None:
-        """Send a request and record what came of it."""
+        """Send a request and record its outcome."""
         with traced(job.spec.trace_id), listening() as calls:
-            answered = False
+            has_response = False
             try:
                 is_timeless = isinstance(request, _TIMELESS)
                 if not is_timeless and not self._renew_claim(job, request, claimed):
                     return
                 changes = self._call(job, request)
-                answered = True
+                has_response = True
             except (PeerUnreachable, Busy) as error:
                 changes = self._lost(request, error)
             except GatewayError as error:
@@ -187,7 +187,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 log.exception("unexpected error of a call", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
                 changes = self._applied(messages.Refused(request, failure, self._clock()))
-            self._record_outcome(job, request, changes, calls, answered=answered)
+            self._record_outcome(job, request, changes, calls, has_response=has_response)
 
     def _record_outcome(
         self,
@@ -196,17 +196,17 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         changes: Change[Job],
         calls: list[Exchange],
         *,
-        answered: bool,
+        has_response: bool,
     ) -> None:
         """Record changes with their calls; polls without news leave no note of their own."""
         if isinstance(request, messages.PollTaskAt):
             quiet = partial(quiet_polls, request=request)
-            changes = with_calls(changes, calls, self._clock(), 1, quiet, answered=answered)
+            changes = with_calls(changes, calls, self._clock(), 1, quiet, answered=has_response)
             self.record_answer(job.id, changes, 0)
             return
         tries = call_of(job, request).tries
-        changes = with_calls(changes, calls, self._clock(), tries, answered=answered)
-        current = self._records.known(job.id) if answered else None
+        changes = with_calls(changes, calls, self._clock(), tries, answered=has_response)
+        current = self._records.known(job.id) if has_response else None
         max_unrecorded = 0
         if current is not None:
             max_unrecorded = may_wait(current, request)

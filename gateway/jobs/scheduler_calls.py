@@ -34,10 +34,8 @@ class SchedulerCalls:
 
     peers: Peers
     clock: Clock
-    reported: Callable[[LocalJob], None]
-    """called with a job whose scheduling node has answered"""
-    silent: Callable[[NodeId], None]
-    """called with a scheduling node that a report did not reach"""
+    reported: Callable[[LocalJob], None]  # called with a job whose scheduling node has answered
+    silent: Callable[[NodeId], None]  # called with a scheduling node that a report did not reach
 
     def tell(
         self,
