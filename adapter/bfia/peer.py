@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from adapter.bfia.channel.calls import GrpcMissing, by_grpc, call_once
+from adapter.bfia.channel.calls import GrpcMissing, call_once, is_grpc
 from adapter.bfia.connections import (
     Client,
     Connections,
@@ -402,7 +402,7 @@ class Peer:
         """Post to the peer's transport layer; return HTTP status and body. Raises `PeerUnreachable`."""
         route = self._route.channel
         timeout = min(route.deadline, LONGEST_CALL)
-        if by_grpc(route.url):
+        if is_grpc(route.url):
             tls = context(route.identity)
             try:
                 return call_once(route.url, route.identity, tls, path, body, headers, timeout)

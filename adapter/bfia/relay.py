@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapter.bfia import peer
 from adapter.bfia.channel.bodies import Bodies, announced
-from adapter.bfia.channel.calls import by_grpc
+from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import CHANNEL, GRPC, INVOKE, PART, read_ends
 from adapter.bfia.channel.courier import Courier
 from adapter.bfia.channel.responses import form_for, reply
@@ -233,11 +233,11 @@ class Relay:
         route = judge(self._table(), self._node, transit.source, transit.target, transit.passed)
         if transit.by_channel:
             route = route.channel
-        if by_grpc(route.url):
+        if is_grpc(route.url):
             text = f"{self._node} passes on by HTTP only, and the route says gRPC"
             raise RelayRefused("RELAY_NO_ROUTE", text)
-        of_source = self._bodies.places("relayed of one node", transit.source)
-        of_all = self._bodies.places("relayed")
+        of_source = self._bodies.slots("relayed of one node", transit.source)
+        of_all = self._bodies.slots("relayed")
         async with of_source, of_all:
             return await self._send(transit, route, (of_source, of_all))
 
@@ -252,7 +252,7 @@ class Relay:
         if (announced(transit.request) or 0) > limit:
             raise _TooLarge
         if transit.has_body:
-            body = _bounded(self._bodies.paced(transit.request, *places), limit)
+            body = _bounded(self._bodies.stream(transit.request, *places), limit)
         seconds = transit.timeout(route)
         target = f"node {_name_with_hop(route)}"
         total = None if transit.by_channel else seconds  # a large message may take longer in all
@@ -276,7 +276,7 @@ class Relay:
         body: AsyncIterator[bytes] | None,
         seconds: float,
     ) -> Response:
-        client = self._courier.to(route.identity)
+        client = self._courier.client(route.identity)
         connect = min(_CONNECT_SECONDS, seconds)
         request = client.stream(
             transit.request.method,

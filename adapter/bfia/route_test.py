@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from adapter.bfia.channel.calls import by_grpc
+from adapter.bfia.channel.calls import is_grpc
 from adapter.bfia.channel.codec import (
     INVOKE,
     SUCCESS,
@@ -507,7 +507,7 @@ class _RouteTest:
         forms = {form.name.lower(): form for form in (Form.JSON, Form.PROTOBUF)}
         if profile.bare_payloads:
             forms = {Form.RAW.name.lower(): Form.RAW}
-        if by_grpc(self._route.channel.url):
+        if is_grpc(self._route.channel.url):
             forms = {"grpc": Form.PROTOBUF}
         faults = {}
         for name, form in forms.items():

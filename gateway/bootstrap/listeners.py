@@ -15,6 +15,8 @@ from adapter.bfia import data, envelope, interconn, platform, relay, requests
 from adapter.bfia import wire as bfia
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import read_ends
+from adapter.bfia.channel.dependencies import ChannelParts
+from adapter.bfia.channel.peers import HANDED_ON
 from adapter.bfia.channel.rpc import Grpc
 from adapter.bfia.examples import A_JOB
 from adapter.bfia.management import client
@@ -169,7 +171,7 @@ def _with_envelope(
     return decoding_bodies(served, refused)
 
 
-def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]]:
+def _layers(node: "Gateway", chan: ChannelParts) -> dict[str, list[Layer]]:
     """Return the middleware of each listener, the innermost first; a request meets the last one first."""
     refusals = Refusals(node.audit.add, node.clock)
     audit_threads = CapacityLimiter(2)
@@ -210,7 +212,7 @@ def _layers(node: "Gateway", chan: router.ChannelParts) -> dict[str, list[Layer]
 
 def _inner_peer_layers(
     node: "Gateway",
-    chan: router.ChannelParts,
+    chan: ChannelParts,
     refusals: Refusals,
     note_refusals: Callable[..., ASGIApp],
 ) -> list[Layer]:
@@ -299,9 +301,9 @@ def _guard(node: "Gateway") -> Layer:
     )
 
 
-def _channel(node: "Gateway") -> router.ChannelParts:
+def _channel(node: "Gateway") -> ChannelParts:
     settings = node.settings
-    return router.ChannelParts(
+    return ChannelParts(
         node=settings.node.id,
         institution=_institution(node),
         broker=node.broker,
@@ -516,7 +518,7 @@ def _identity(node: "Gateway") -> PeerIdentity:
 
 
 def _is_handed_on(scope: Scope) -> bool:
-    return any(name == router.HANDED_ON.encode() for name, _ in scope["headers"])
+    return any(name == HANDED_ON.encode() for name, _ in scope["headers"])
 
 
 def _claimed(scope: Scope) -> str:

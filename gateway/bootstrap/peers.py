@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from adapter.bfia import requests
-from adapter.bfia.channel.router import Member
+from adapter.bfia.channel.dependencies import Member
 from adapter.bfia.channel.sessions import Claim
 from adapter.bfia.client import BfiaProtocol
 from adapter.bfia.environment import session_id, session_of

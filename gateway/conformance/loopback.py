@@ -18,8 +18,8 @@ from adapter.bfia import envelope, platform
 from adapter.bfia.channel import router
 from adapter.bfia.channel.codec import decode_answer, decode_ask, read_push, read_topic
 from adapter.bfia.channel.courier import Courier
+from adapter.bfia.channel.dependencies import ChannelParts, Member
 from adapter.bfia.channel.forms import form_of
-from adapter.bfia.channel.router import Member
 from adapter.bfia.channel.rpc import Grpc
 from gateway.broker import Broker
 from gateway.conformance.evidence import ChannelCall, Requests, StateReport
@@ -283,7 +283,7 @@ class Loopback:
         courier: Courier,
     ) -> ASGIApp:
         station = self._stations[node]
-        parts = router.ChannelParts(
+        parts = ChannelParts(
             node=node,
             institution=node,
             broker=broker,

@@ -1,9 +1,9 @@
-"""Reads requests' bodies: how much of them is in memory together, and how slowly one may come."""
+"""Reads requests' bodies: bounds how many large ones are in memory, and how slowly each may arrive."""
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import anyio
@@ -11,27 +11,30 @@ from anyio import Semaphore
 from starlette.requests import Request
 
 from adapter.bfia.channel.codec import GRPC
-from adapter.bfia.channel.pieces import Filling
+from adapter.bfia.channel.pieces import PartBuffer
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, TooLarge
 
-X = TypeVar("X")
+T = TypeVar("T")
 
-_SMALL = 1 << 14
-LARGE = 1 << 20
-PART = 1 << 21
-"""bytes of a part of a long message"""
+_SMALL = 1 << 14  # bytes of a body that is read with one call
+LARGE = 1 << 20  # bytes above which a body needs a slot
+PART = 1 << 21  # bytes of a part of a long message
+_DIGITS = 18  # of an announced length; longer numbers count as infinite
+
+# Large bodies in memory, by kind. A gateway that hands a message on keeps its slot until the other one has it,
+# so these messages have their own slots: two gateways must not wait for each other.
 AT_ONCE = {
     "large": 16,
-    "to one node": 8,  # one that is away must not keep all the places while it is tried
+    "to one node": 8,  # an unreachable node must not keep all slots while it is retried
     "handed on": 4,  # by another gateway of this node
-    # Whole messages of who shows no certificate: whatever they say of their sender, anybody can say it.
+    # Whole messages of senders without a certificate, whatever node they name.
     "of anybody": 2,
     "handed on by anybody": 2,
-    "relayed": 128,  # these two are of requests, large or not, which one node must not take all
+    # Relayed requests, large or not; one node must not take all slots.
+    "relayed": 128,
     "relayed of one node": 32,
 }
-"""Large bodies in memory. Who hands one on keeps its place: two gateways that do must not wait for each other."""
 
 
 class Bodies:
@@ -47,113 +50,174 @@ class Bodies:
         self._max_body = max_body
         self._stall_for = stall_for
         self._least_rate = least_rate
-        self._large: dict[tuple[str, object], Semaphore] = {}
-        self._too_large = (
-            f"a body may have at most {max_body} bytes (limits.message_bytes): send it in parts"
-        )
+        self._slots: dict[tuple[str, object], Semaphore] = {}
 
-    def places(self, kind: str, of: object = None) -> Semaphore:
-        """Return the places for large bodies of a kind."""
-        if (kind, of) not in self._large:
-            self._large[kind, of] = Semaphore(AT_ONCE[kind])
-        return self._large[kind, of]
+    def slots(self, kind: str, owner: object = None) -> Semaphore:
+        """Return the slots for large bodies of a kind (of `AT_ONCE`), and of one owner if there is one."""
+        key = (kind, owner)
+        if key not in self._slots:
+            self._slots[key] = Semaphore(AT_ONCE[kind])
+        return self._slots[key]
 
     @asynccontextmanager
-    async def pieces(self, request: Request, *places: Semaphore) -> AsyncIterator[list[bytes]]:
-        """Read the body, and hold one of each of the few places while a large one is in memory.
+    async def pieces(self, request: Request, *slots: Semaphore) -> AsyncIterator[list[bytes]]:
+        """Read a body in the pieces in which it arrives.
 
-        Only what has come counts, whatever its announced size. Raises TooLarge.
+        Holds one of each of the slots while a large body is in memory; its real size counts, not the announced
+        one. Raises TooLarge, and Invalid for a body that arrives too slowly.
         """
         length = announced(request)
-        if length is not None and length > self._max_body:
-            raise TooLarge(self._too_large)
-        if length is not None and length <= _SMALL:
-            yield [await self._soon(request.body()) if length else b""]
+        if length is not None:
+            self._refuse_too_large(length)
+        if length == 0:
+            yield [b""]
             return
-        places = places or (self.places("large"),)
+        if length is not None and length <= _SMALL:
+            yield [await _within_stall_limit(request.body(), self._stall_for)]
+            return
+        async with AsyncExitStack() as held_slots:
+            yield await self._read(request, slots or (self.slots("large"),), held_slots)
+
+    async def _read(
+        self,
+        request: Request,
+        slots: Sequence[Semaphore],
+        held_slots: AsyncExitStack,
+    ) -> list[bytes]:
         chunks: list[bytes] = []
-        size, since = 0, anyio.current_time()
-        timed = request.scope["http_version"] != GRPC  # which comes as a whole, and is timed before
-        async with AsyncExitStack() as held, aclosing(request.stream()) as stream:
-            while (
-                chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))
-            ) is not None:
+        size = 0
+        pace = _Pace(self._stall_for, self._least_rate, request, slots)
+        async with aclosing(request.stream()) as stream:
+            while True:
+                chunk = await pace.next_chunk(stream)
+                if chunk is None:
+                    return chunks
                 if size <= LARGE < size + len(chunk):
-                    asked = anyio.current_time()
-                    for place in places:
-                        await held.enter_async_context(place)
-                    since += anyio.current_time() - asked
+                    with pace.paused():
+                        for slot in slots:
+                            await held_slots.enter_async_context(slot)
                 size += len(chunk)
-                if size > self._max_body:
-                    raise TooLarge(self._too_large)
+                self._refuse_too_large(size)
                 chunks.append(chunk)
-                if (
-                    timed
-                    and size > LARGE
-                    and any(place.statistics().tasks_waiting for place in places)
-                ):
-                    self._refuse_slow(size, anyio.current_time() - since)
-            yield chunks
-
-    def _refuse_slow(self, size: int, seconds: float) -> None:
-        """Raise Invalid for a body so slow that others should not wait for its place."""
-        if seconds > self._stall_for + size / self._least_rate:
-            least = f"{self._least_rate / 1024:g} KiB/s"
-            raise Invalid([Problem("body", f"upload too slow (minimum {least})")])
-
-    async def _soon(self, more: Awaitable[X]) -> X:
-        """Wait for more of a body, but not for long: stalled senders would keep all places of large bodies."""
-        try:
-            async with asyncio.timeout(self._stall_for):
-                return await more
-        except TimeoutError:
-            rule = f"must arrive without pauses of more than {self._stall_for:g} s"
-            raise Invalid([Problem("body", rule)]) from None
+                if size > LARGE:
+                    pace.refuse_slow(size)
 
     async def parts(self, request: Request) -> AsyncGenerator[list[bytes]]:
-        """Give the body in parts of one size, but for the last; each in the pieces in which it came."""
-        filling = Filling(PART)
-        async with aclosing(self.paced(request, self.places("large"))) as chunks:
+        """Yield a body in parts of `PART` bytes, each in pieces; the last part may be shorter.
+
+        Raises Invalid for a body that arrives too slowly.
+        """
+        buffer = PartBuffer(PART)
+        async with aclosing(self.stream(request, self.slots("large"))) as chunks:
             async for chunk in chunks:
-                for part in filling.add(chunk):
+                for part in buffer.add(chunk):
                     yield part
-        if filling.part:
-            yield filling.part
+        if buffer.part:
+            yield buffer.part
 
-    async def paced(self, request: Request, *places: Semaphore) -> AsyncGenerator[bytes]:
-        """Give the body as it comes. Raises Invalid if it stands still, or is slow while others wait."""
-        came, since = 0, anyio.current_time()
-        timed = request.scope["http_version"] != GRPC
-        async with aclosing(request.stream()) as stream:
-            while (
-                chunk := await (self._soon(anext(stream, None)) if timed else anext(stream, None))
-            ) is not None:
-                came += len(chunk)
-                if timed and any(place.statistics().tasks_waiting for place in places):
-                    self._refuse_slow(came, anyio.current_time() - since)
-                asked = anyio.current_time()
-                yield chunk
-                since += anyio.current_time() - asked
+    async def stream(self, request: Request, *slots: Semaphore) -> AsyncGenerator[bytes]:
+        """Yield a body as it arrives.
+
+        Raises Invalid if it stalls, or if it is slow while others wait for one of the slots.
+        """
+        size = 0
+        pace = _Pace(self._stall_for, self._least_rate, request, slots)
+        async with aclosing(request.stream()) as chunks:
+            while True:
+                chunk = await pace.next_chunk(chunks)
+                if chunk is None:
+                    return
+                size += len(chunk)
+                pace.refuse_slow(size)
+                with pace.paused():
+                    yield chunk
+
+    def _refuse_too_large(self, size: int) -> None:
+        if size > self._max_body:
+            raise TooLarge(
+                f"a body may have at most {self._max_body} bytes (limits.message_bytes): send it in parts"
+            )
 
 
-async def ahead(items: AsyncGenerator[X]) -> AsyncGenerator[X]:
-    """Give what comes; from the second one on, the next one comes while the caller is busy with this one."""
-    item, coming = await anext(items, None), None
+class _Pace:
+    """Checks how fast a body arrives; the time in which its reader is busy does not count.
+
+    A message by gRPC is not checked: it arrives as a whole, and `rpc` has checked it.
+    """
+
+    def __init__(
+        self,
+        stall_for: float,
+        least_rate: float,
+        request: Request,
+        slots: Sequence[Semaphore],
+    ) -> None:
+        self._stall_for = stall_for
+        self._least_rate = least_rate
+        self._slots = slots
+        self._is_checked = request.scope["http_version"] != GRPC
+        self._began = anyio.current_time()
+
+    async def next_chunk(self, stream: AsyncGenerator[bytes]) -> bytes | None:
+        """Return the next chunk, None at the end. Raises Invalid if the body stalls."""
+        chunk = anext(stream, None)
+        if self._is_checked:
+            return await _within_stall_limit(chunk, self._stall_for)
+        return await chunk
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the time of the block."""
+        paused_at = anyio.current_time()
+        yield
+        self._began += anyio.current_time() - paused_at
+
+    def refuse_slow(self, size: int) -> None:
+        """Raise Invalid if the ``size`` bytes so far came so slowly that others should not wait for them."""
+        if not self._is_checked:
+            return
+        if not any(slot.statistics().tasks_waiting for slot in self._slots):
+            return
+        seconds = anyio.current_time() - self._began
+        if seconds > self._stall_for + size / self._least_rate:
+            minimum = f"{self._least_rate / 1024:g} KiB/s"
+            raise Invalid([Problem("body", f"upload too slow (minimum {minimum})")])
+
+
+async def _within_stall_limit(data: Awaitable[T], stall_for: float) -> T:
+    """Wait for more of a body. Raises Invalid after a while: stalled senders would keep all slots."""
+    try:
+        async with asyncio.timeout(stall_for):
+            return await data
+    except TimeoutError:
+        rule = f"must arrive without pauses of more than {stall_for:g} s"
+        raise Invalid([Problem("body", rule)]) from None
+
+
+async def prefetch(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    """Yield items; from the second one on, the next one is fetched while the caller uses this one."""
+    fetching: asyncio.Future[T | None] | None = None
+    item = await anext(items, None)
     try:
         while item is not None:
             yield item
-            item = await (coming or anext(items, None))
-            coming = asyncio.ensure_future(anext(items, None))
+            if fetching is None:
+                item = await anext(items, None)
+            else:
+                item = await fetching
+            fetching = asyncio.ensure_future(anext(items, None))
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
         await items.aclose()
 
 
 def announced(request: Request) -> int | None:
-    """Return the length that a request says its body has; None where it says none."""
+    """Return the announced length of a request's body in bytes; None if there is none."""
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         return None
-    return int(length) if len(length) <= 18 else sys.maxsize
+    if len(length) > _DIGITS:
+        return sys.maxsize
+    return int(length)

@@ -1,27 +1,27 @@
-"""Calls of peers' transports by gRPC, where the route's ``transport`` says so: ``grpc://`` or, by TLS, ``grpcs://``."""
+"""Calls of peers' transports by gRPC: routes whose ``transport`` is ``grpc://`` or, with TLS, ``grpcs://``."""
 
 import asyncio
 import re
 import ssl
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from adapter.bfia.channel.codec import encode_answer
 from adapter.bfia.channel.forms import Form
-from adapter.bfia.channel.wire import Answered
+from adapter.bfia.channel.wire import PeerResponse
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 from route_table.model import Identity
 
 SERVICE = "org.ppc.ptp.PrivateTransferProtocol"
-_BYTES_PER_SECOND = 1 << 20
-"""how slow a link may be: gRPC has one deadline for all of a message"""
-_LARGE = 1 << 18
-_MOST_LARGE = 2
-"""long messages under way together: gRPC copies each"""
+
+_BYTES_PER_SECOND = 1 << 20  # of a slow link: gRPC has one deadline for a whole message
+_LARGE = 1 << 18  # bytes
+_MOST_LARGE = 2  # large messages sent at the same time: gRPC copies each
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -30,6 +30,12 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 _VISIBLE = re.compile(r"[\x20-\x7e]*")
+_HTTP_STATUS = {
+    "UNIMPLEMENTED": 404,
+    "PERMISSION_DENIED": 403,
+    "UNAUTHENTICATED": 401,
+    "RESOURCE_EXHAUSTED": 413,
+}
 
 
 class GrpcMissing(GatewayError):
@@ -44,8 +50,8 @@ class GrpcMissing(GatewayError):
         )
 
 
-def by_grpc(url: str) -> bool:
-    """Tell whether a transport's address is one of gRPC."""
+def is_grpc(url: str) -> bool:
+    """True if a transport's address is one of gRPC."""
     return url.startswith(("grpc://", "grpcs://"))
 
 
@@ -60,13 +66,9 @@ class Calls:
     ) -> None:
         """Raises `GrpcMissing`; OSError for files that cannot be read."""
         grpc = library()
-        target, credentials, options = _towards(url, identity, verify)
+        target = _target(url, identity, verify)
         self._large = asyncio.Semaphore(_MOST_LARGE)
-        self._channel: Any = (
-            grpc.aio.insecure_channel(target, options)
-            if credentials is None
-            else grpc.aio.secure_channel(target, credentials, options)
-        )
+        self._channel: Any = target.open(grpc.aio)
 
     async def post(
         self,
@@ -74,29 +76,34 @@ class Calls:
         body: bytes,
         headers: list[tuple[bytes, bytes]],
         seconds: float,
-    ) -> Answered:
-        """Call the method that a path of HTTP names. ``seconds``: how long the peer may take beside the transfer.
+    ) -> PeerResponse:
+        """Call the method of an HTTP path. ``seconds`` is the peer's time to respond, without the transfer.
 
-        Raises Invalid for a header that gRPC cannot bear, and OSError where there was no response.
+        Raises Invalid for a header that gRPC cannot carry, and OSError without a response.
         """
         grpc = library()
         call = self._channel.unary_unary(_method(path))
-        seconds += len(body) / _BYTES_PER_SECOND
-        sent = metadata(headers)
+        timeout = seconds + len(body) / _BYTES_PER_SECOND
+        call_metadata = metadata(headers)
         try:
-            async with self._large if len(body) > _LARGE else nullcontext():
-                content = await call(body, metadata=sent, timeout=seconds)
+            async with self._slot(body):
+                content = await call(body, metadata=call_metadata, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            return _failed(error.code(), error.details())
+            return _http_response(error.code(), error.details())
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             raise ConnectionAbortedError("the connection was closed") from None
-        return Answered(200, Form.PROTOBUF.value, content)
+        return PeerResponse(200, Form.PROTOBUF.value, content)
+
+    def _slot(self, body: bytes) -> AbstractAsyncContextManager[None]:
+        if len(body) > _LARGE:
+            return self._large
+        return nullcontext()
 
     async def close(self) -> None:
-        """End it, and what is under way."""
+        """Close the connection; calls in progress fail."""
         await self._channel.close()
 
 
@@ -109,45 +116,47 @@ def call_once(
     headers: Mapping[str, str],
     seconds: float,
 ) -> tuple[int, bytes]:
-    """Call by a connection of its own; return status and body as HTTP would. Raises as `Calls` does."""
+    """Call over a new connection; return status and body as HTTP would. Raises as `Calls` does."""
     grpc = library()
-    target, credentials, options = _towards(url, identity, verify)
-    made = (
-        grpc.insecure_channel(target, options)
-        if credentials is None
-        else grpc.secure_channel(target, credentials, options)
-    )
-    sent = metadata([(name.encode(), value.encode()) for name, value in headers.items()])
-    with made as channel:
+    target = _target(url, identity, verify)
+    call_metadata = metadata([(name.encode(), value.encode()) for name, value in headers.items()])
+    with target.open(grpc) as channel:
+        call = channel.unary_unary(_method(path))
         try:
-            return 200, channel.unary_unary(_method(path))(body, metadata=sent, timeout=seconds)
+            return 200, call(body, metadata=call_metadata, timeout=seconds)
         except grpc.RpcError as error:
-            return _failed(error.code(), error.details()).status, b""
+            return _http_response(error.code(), error.details()).status, b""
 
 
 def metadata(headers: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    """Return headers as gRPC takes them; a topic that it cannot bear stands in the message too. Raises Invalid."""
-    texts = [
-        (name.decode(), value.decode("latin-1"))
-        for name, value in headers
-        if name.startswith(b"x-")
-    ]
-    problems = [
-        Problem(name, "must be printable ASCII where the peer's transport takes gRPC")
-        for name, text in texts
-        if name != "x-ptp-topic" and not _VISIBLE.fullmatch(text)
-    ]
+    """Return headers as gRPC metadata. Raises Invalid for values that are not printable ASCII.
+
+    A topic that is not is left out: the message has it, too.
+    """
+    pairs = []
+    problems = []
+    for raw_name, raw_value in headers:
+        if not raw_name.startswith(b"x-"):
+            continue
+        name = raw_name.decode()
+        value = raw_value.decode("latin-1")
+        if _VISIBLE.fullmatch(value):
+            pairs.append((name, value))
+        elif name != "x-ptp-topic":
+            rule = "must be printable ASCII where the peer's transport takes gRPC"
+            problems.append(Problem(name, rule))
     if problems:
         raise Invalid(problems)
-    return [(name, text) for name, text in texts if _VISIBLE.fullmatch(text)]
+    return pairs
 
 
 def _method(path: str) -> str:
-    return f"/{SERVICE}/{path.rpartition('/')[2]}"
+    _, _, name = path.rpartition("/")
+    return f"/{SERVICE}/{name}"
 
 
 def library() -> Any:
-    """Return the package that speaks gRPC. Raises `GrpcMissing`."""
+    """Return the package of gRPC. Raises `GrpcMissing`."""
     try:
         import grpc
         import grpc.aio
@@ -156,40 +165,57 @@ def library() -> Any:
     return grpc
 
 
-def _towards(
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The other end of a connection, and how to connect to it."""
+
+    address: str
+    credentials: Any  # None without TLS
+    options: list[tuple[str, Any]]
+
+    def open(self, api: Any) -> Any:
+        """Return a channel of ``grpc`` or ``grpc.aio``."""
+        if self.credentials is None:
+            return api.insecure_channel(self.address, self.options)
+        return api.secure_channel(self.address, self.credentials, self.options)
+
+
+def _target(
     url: str,
     identity: Identity,
     verify: ssl.SSLContext,
-) -> tuple[str, Any, list[tuple[str, Any]]]:
-    """Return target, credentials (None without TLS) and options of a channel."""
+) -> _Target:
     split = urlsplit(url)
+    options: list[tuple[str, Any]] = list(_OPTIONS)
     if split.scheme == "grpc":
-        return split.netloc, None, list(_OPTIONS)
-    if identity.ca is not None:
-        authorities = Path(identity.ca).read_bytes()
-    else:
-        authorities = "".join(
-            map(ssl.DER_cert_to_PEM_cert, verify.get_ca_certs(binary_form=True))
-        ).encode()
-    key = Path(identity.key).read_bytes() if identity.key else None
-    chain = Path(identity.certificate).read_bytes() if identity.certificate else None
-    name = [("grpc.ssl_target_name_override", identity.server_name)] if identity.server_name else []
-    return (
-        split.netloc,
-        library().ssl_channel_credentials(authorities, key, chain),
-        [*_OPTIONS, *name],
+        return _Target(split.netloc, None, options)
+    if identity.server_name:
+        options.append(("grpc.ssl_target_name_override", identity.server_name))
+    credentials = library().ssl_channel_credentials(
+        _authorities(identity, verify),
+        _read_optional(identity.key),
+        _read_optional(identity.certificate),
     )
+    return _Target(split.netloc, credentials, options)
 
 
-def _failed(status: Any, details: str | None) -> Answered:
-    """Return the response that HTTP would have for a status of gRPC. Raises OSError where there was none."""
-    http = {
-        "UNIMPLEMENTED": 404,
-        "PERMISSION_DENIED": 403,
-        "UNAUTHENTICATED": 401,
-        "RESOURCE_EXHAUSTED": 413,
-    }
-    if status.name in http:
-        words = encode_answer(status.name, details or "")
-        return Answered(http[status.name], Form.JSON.value, words)
-    raise ConnectionError(f"gRPC {status.name}: {(details or '')[:500]}")
+def _authorities(identity: Identity, verify: ssl.SSLContext) -> bytes:
+    if identity.ca is not None:
+        return Path(identity.ca).read_bytes()
+    certificates = verify.get_ca_certs(binary_form=True)
+    return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode()
+
+
+def _read_optional(path: str | None) -> bytes | None:
+    if not path:
+        return None
+    return Path(path).read_bytes()
+
+
+def _http_response(status: Any, details: str | None) -> PeerResponse:
+    """Return the HTTP response for a gRPC status. Raises OSError for one that means no response."""
+    text = details or ""
+    http_status = _HTTP_STATUS.get(status.name)
+    if http_status is None:
+        raise ConnectionError(f"gRPC {status.name}: {text[:500]}")
+    return PeerResponse(http_status, Form.JSON.value, encode_answer(status.name, text))

@@ -1,17 +1,18 @@
 """Bodies and x-ptp-* headers of the transport channel, both ways; in JSON (v1.2.0) bytes are Base64.
 
-Headers are read in every spelling and written in full. Ours are ``x-ptp-message-id``, which names one logical
-push and stays the same on its retries, and ``x-ptp-pop-id``: the repeat of such a pop gets the same message.
+Headers are read in every spelling and written in full. Two are our own: ``x-ptp-message-id`` names one logical push
+and stays the same on its retries; ``x-ptp-pop-id`` names one logical pop, whose repeat gets the same message.
 
-We send ``content`` and ``payload`` with the same bytes, as deployed readers know one or the other.
+Responses have the same bytes as ``content`` and ``payload``, as deployed readers know one or the other.
 
-A long payload stays where it came: what is around it is parsed with a marker in its place.
+A long payload is not copied: the rest of its message is parsed with a marker in its place.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -29,60 +30,85 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from adapter.bfia.channel import forms
-from adapter.bfia.channel.forms import Form
-from adapter.bfia.channel.pieces import Payload, Pieces, decode_base64, encoded, measured
+from adapter.bfia.channel.forms import CutMessage, Form
+from adapter.bfia.channel.pieces import (
+    Payload,
+    Pieces,
+    decode_base64,
+    encode_pieces,
+    measure,
+    total_length,
+)
 from adapter.bfia.channel.ptp_pb2 import Inbound, PopInbound, PushInbound  # type: ignore[attr-defined]
 from adapter.bfia.profiles import Profile
 from adapter.body import read_json, without_nulls
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, problems_of, shorten
 
+CHANNEL = "/v1/interconn/chan/"
+PUSH = f"{CHANNEL}push"
+INVOKE = f"{CHANNEL}invoke"
+# Our own path: how a peer treats chan/transport over HTTP is not known before it has stored the message.
+PART = f"{CHANNEL}part"
 SUCCESS = "E0000000000"
+PASS_THROUGH = "1"  # value of x-ptp-version: the body is the container's push as it is
+GRPC = "2"  # the HTTP version of requests that came by gRPC
 
-_LONG = 1 << 18
+_LONG = 1 << 18  # bytes of a body whose payload is not copied
 _LONGEST_TOPIC = 4096
-_MOST_NUMBERS = 4_000_000
-"""how much the parser is given; its time and memory go with the number of values"""
+_MILLISECONDS_FROM = 1000  # a smaller timeout is in seconds
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound="Envelope")
 
+# ---------------------------------------------------------------- bodies
 
-def _bytes(value: Any) -> bytes:
+
+def _read_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
         if isinstance(value, str):
             return decode_base64(value)
-        if isinstance(value, list) and all(
-            type(item) is int and -128 <= item <= 255 for item in value
-        ):
-            return bytes(item & 0xFF for item in value)
+        if isinstance(value, list):
+            return _join_numbers(value)
     except ValueError:
         pass
     raise PydanticCustomError("rule", "must be Base64, or a list of integers from -128 to 255")
 
 
-def _text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+def _join_numbers(numbers: list[Any]) -> bytes:
+    """Return bytes from their numbers, signed or not. Raises ValueError."""
+    for number in numbers:
+        if type(number) is not int or not -128 <= number <= 255:
+            raise ValueError(number)
+    return bytes(number & 0xFF for number in numbers)
+
+
+def _read_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    return value
 
 
 def parse_timeout(value: Any) -> float | None:
     """Read a timeout's number, also from text; None and empty text are None. Raises ValueError."""
     if value is None or value == "":
         return None
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (OverflowError, TypeError, ValueError):
-        number = math.nan
-    if not number >= 0:
-        raise PydanticCustomError("rule", "must be a number that is not negative")
-    return number
+    number = math.nan
+    if not isinstance(value, bool):
+        with suppress(OverflowError, TypeError, ValueError):
+            number = float(value)
+    if number >= 0:  # False for NaN
+        return number
+    raise PydanticCustomError("rule", "must be a number that is not negative")
 
 
 Bytes = Annotated[
     bytes,
-    BeforeValidator(_bytes),
+    BeforeValidator(_read_bytes),
     WithJsonSchema(
         {
             "type": "string",
@@ -93,7 +119,7 @@ Bytes = Annotated[
 ]
 Topic = Annotated[str, Field(max_length=_LONGEST_TOPIC)]
 Metadata = Annotated[
-    dict[str, Annotated[str, BeforeValidator(_text)]], BeforeValidator(without_nulls)
+    dict[str, Annotated[str, BeforeValidator(_read_text)]], BeforeValidator(without_nulls)
 ]
 Timeout = Annotated[
     float | None,
@@ -120,17 +146,15 @@ class Envelope(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _either(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _rename_content(cls, body: dict[str, Any]) -> dict[str, Any]:
         body = without_nulls(body)
-        return (
-            body
-            if "payload" in body or "content" not in body
-            else body | {"payload": body["content"]}
-        )
+        if "content" in body and "payload" not in body:
+            return body | {"payload": body["content"]}
+        return body
 
 
 class Push(Envelope):
-    """A container's message: where it belongs within the session, its bytes, and what the sender says of it."""
+    """A container's message: its topic within the session, its bytes, and the sender's metadata."""
 
     topic: Topic = ""
 
@@ -142,20 +166,22 @@ class Ask(BaseModel):
     timeout: Timeout = None
 
 
-class Answer(BaseModel):
-    """What a transport responds, whichever spelling it uses."""
+class TransportReply(BaseModel):
+    """The response of a transport, in whichever spelling."""
 
-    code: Annotated[str, BeforeValidator(_text)]
+    code: Annotated[str, BeforeValidator(_read_text)]
     message: str = ""
     content: Bytes = b""
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled(cls, body: dict[str, Any]) -> dict[str, Any]:
+    def _normalise(cls, body: dict[str, Any]) -> dict[str, Any]:
         message = body.get("message", body.get("msg"))
+        if not isinstance(message, str):
+            message = ""
         return {
             "code": body.get("code"),
-            "message": message if isinstance(message, str) else "",
+            "message": message,
             "content": body.get("payload") or body.get("content") or "",
         }
 
@@ -169,90 +195,99 @@ def read_push(pieces: list[bytes], form: Form) -> tuple[Push, Payload]:
     """Read a push; a bare payload has no topic. Raises Invalid with every field that is wrong."""
     if form is Form.RAW:
         return Push(payload=b""), Payload(Pieces(pieces))
-    return _apart(Push, PushInbound, pieces, form)
+    return _read_apart(Push, PushInbound, pieces, form)
 
 
 def read_envelope(pieces: list[bytes], form: Form) -> tuple[Envelope, Payload]:
     """Read the outer message of the encapsulated mode. Raises Invalid."""
-    return _apart(Envelope, Inbound, pieces, form)
+    return _read_apart(Envelope, Inbound, pieces, form)
 
 
 def decode_ask(body: bytes, form: Form = Form.JSON) -> Ask:
     """Read the body of pop, peek or release; an empty body asks for the empty topic. Raises Invalid."""
     if form is Form.RAW or not body.strip():
         return Ask()
-    return _read(Ask, body) if form is Form.JSON else _checked(Ask, forms.read(PopInbound, body))
+    if form is Form.JSON:
+        return _validate(Ask, _read_object(body))
+    return _validate(Ask, forms.read(PopInbound, body))
 
 
-def decode_answer(body: bytes, content_type: str = "") -> Answer:
+def decode_answer(body: bytes, content_type: str = "") -> TransportReply:
     """Read another transport's response in any of its spellings. Raises Invalid if it has no code."""
-    return (
-        _checked(Answer, forms.read_answer(body))
-        if "proto" in content_type.lower()
-        else _read(Answer, body)
-    )
+    if "proto" in content_type.lower():
+        return _validate(TransportReply, forms.read_answer(body))
+    return _validate(TransportReply, _read_object(body))
 
 
-def _apart(
+def _read_apart(
     model: type[E],
-    kind: Any,
+    message_type: Any,
     pieces: list[bytes],
     form: Form,
 ) -> tuple[E, Payload]:
-    """Read a message without its payload, which is not copied where it is long. Raises Invalid."""
-    body, json_ = Pieces(pieces), form is Form.JSON
+    """Read a message and its payload, which is not copied if it is long. Raises Invalid."""
+    body = Pieces(pieces)
+    is_json = form is Form.JSON
     if len(body) > _LONG:
         try:
-            if (cut := _cut_json(body) if json_ else forms.cut(body, kind)) is not None:
-                fields, begin, end = cut
-                return _checked(model, fields | {"payload": b""}), Payload(
-                    body, begin, end, base64=json_
-                )
+            if is_json:
+                cut = _cut_json(body)
+            else:
+                cut = forms.cut(body, message_type)
+            if cut is not None:
+                message = _validate(model, cut.fields | {"payload": b""})
+                return message, Payload(body, cut.begin, cut.end, base64=is_json)
         except (ValueError, Invalid):
-            pass  # what is wrong, if anything is, is said of the whole
-    whole = b"".join(pieces)
-    found = _read(model, whole) if json_ else _checked(model, forms.read(kind, whole))
-    return found, Payload(Pieces([found.payload]))
+            pass  # an error is reported for the message as it was sent, below
+    complete = b"".join(pieces)
+    if is_json:
+        message = _validate(model, _read_object(complete))
+    else:
+        message = _validate(model, forms.read(message_type, complete))
+    return message, Payload(Pieces([message.payload]))
 
 
-def _cut_json(body: Pieces) -> tuple[dict[str, Any], int, int] | None:
-    """Return the object but for its payload, and where that lies, if it is the longest text in there."""
+def _cut_json(body: Pieces) -> CutMessage | None:
+    """Cut the payload out of an object; return None if its longest text is not the payload."""
     begin, end = _longest_text(body)
-    marker = uuid4().hex  # so that no body can have it
-    value = _object(body.read(0, begin) + marker.encode() + body.read(end, len(body)))
-    found = value.get("content") if value.get("payload") is None else value["payload"]
-    if found != marker or any(b"\\" in piece for piece in body.between(begin, end)):
+    marker = uuid4().hex  # random, so that no body contains it
+    fields = _read_object(body.read(0, begin) + marker.encode() + body.read(end, len(body)))
+    payload = fields.get("payload")
+    if payload is None:
+        payload = fields.get("content")
+    has_escapes = any(b"\\" in piece for piece in body.between(begin, end))
+    if payload != marker or has_escapes:
         return None
-    return value, begin, end
+    return CutMessage(fields, begin, end)
 
 
 def _longest_text(body: Pieces) -> tuple[int, int]:
-    """Return where the longest stretch without a quotation mark lies; short ones count little."""
-    longest, begin, at = (0, 0), 0, 0
+    """Return the range of the longest stretch without a quotation mark.
+
+    Stretches within one slice of the body are left out: they are short.
+    """
+    longest = (0, 0)
+    begin = 0
+    offset = 0
     for piece in body.between(0, len(body)):
-        if (first := piece.find(b'"')) >= 0:
-            longest = max(longest, (begin, at + first), key=lambda ends: ends[1] - ends[0])
-            begin = at + piece.rfind(b'"') + 1
-        at += len(piece)
+        first_quote = piece.find(b'"')
+        if first_quote >= 0:
+            end = offset + first_quote
+            if end - begin > longest[1] - longest[0]:
+                longest = (begin, end)
+            begin = offset + piece.rfind(b'"') + 1
+        offset += len(piece)
     return longest
 
 
-def _read(model: type[M], body: bytes) -> M:
-    return _checked(model, _object(body))
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    fields = body.count(b":") + body.count(b"[") + body.count(b"{")
-    if fields > forms.MOST_FIELDS or body.count(b",") > _MOST_NUMBERS:
-        rule = f"must not hold more than {forms.MOST_FIELDS} fields and lists, and {_MOST_NUMBERS} numbers in a list"
-        raise Invalid([Problem("body", rule)])
+def _read_object(body: bytes) -> dict[str, Any]:
     value = read_json(body)
     if not isinstance(value, dict):
         raise Invalid([Problem("body", "must be a JSON object", shorten(body[:80], 80))])
     return value
 
 
-def _checked(model: type[M], value: dict[str, Any]) -> M:
+def _validate(model: type[M], value: dict[str, Any]) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -265,7 +300,8 @@ def encode_answer(
     form: Form = Form.JSON,
 ) -> bytes:
     """Return a response without content."""
-    return b"".join(filter(None, frame(code, message, 0, {}, form)))
+    pieces = frame(code, message, 0, {}, form)
+    return b"".join(piece for piece in pieces if piece is not None)
 
 
 def frame(
@@ -275,33 +311,122 @@ def frame(
     metadata: Mapping[str, str],
     form: Form,
 ) -> list[bytes | None]:
-    """Return the pieces of a response in order; None stands for the content, which JSON has in Base64."""
+    """Return the pieces of a response in order; None is the place of the content, in JSON as Base64."""
     if form is not Form.JSON:
         return [forms.write_answer(form, code, message, size, metadata), None]
-    pieces: list[bytes | None] = [
-        json.dumps(
-            {
-                "code": code,
-                "message": message,
-                "metadata": dict(metadata),
-            }
-        ).encode("ascii")[:-1]
-    ]
-    return [*pieces, b', "content": "', None, b'", "payload": "', None, b'"}']
+    head = json.dumps(
+        {
+            "code": code,
+            "message": message,
+            "metadata": dict(metadata),
+        }
+    ).encode("ascii")
+    return [head[:-1], b', "content": "', None, b'", "payload": "', None, b'"}']
 
 
-CHANNEL = "/v1/interconn/chan/"
-PUSH, INVOKE, PART = CHANNEL + "push", CHANNEL + "invoke", CHANNEL + "part"
-"""part is our own: what a peer makes of transport over HTTP is not known before it has stored it"""
-PASS_THROUGH = "1"
-GRPC = "2"
-"""the version of HTTP of requests that came by gRPC"""
+def rewrite(
+    pieces: list[bytes],
+    ptp: "Ptp",
+    form: Form,
+    profile: Profile,
+    grpc: bool,
+) -> tuple[list[bytes], "Ptp", Form]:
+    """Return a push as a peer's transport takes it (gRPC: in protobuf), its headers and its form.
+
+    Raises Invalid.
+    """
+    if grpc:
+        if form is not Form.PROTOBUF:
+            pieces = _in_protobuf(pieces, ptp, form)
+        return pieces, ptp, Form.PROTOBUF
+    if profile.bare_payloads and form is not Form.RAW:
+        push, payload = read_push(pieces, form)
+        if ptp.topic is None:
+            ptp = replace(ptp, topic=push.topic)
+        return list(payload.consume()), ptp, Form.RAW
+    if profile.encapsulates and form is Form.RAW:
+        return _in_json({"topic": ptp.topic}, pieces), ptp, Form.JSON
+    return pieces, ptp, form
+
+
+def encode_envelope(
+    pieces: list[bytes],
+    metadata: Mapping[str, str],
+    form: Form,
+) -> list[bytes]:
+    """Return the outer message of the encapsulated mode."""
+    if form is Form.JSON:
+        return _in_json({"metadata": dict(metadata)}, pieces)
+    head = forms.begin(Inbound(metadata=dict(metadata)), total_length(pieces))
+    return [head, *pieces]
+
+
+def _in_protobuf(pieces: list[bytes], ptp: "Ptp", form: Form) -> list[bytes]:
+    push, payload = read_push(pieces, form)
+    topic = push.topic
+    if ptp.topic is not None:
+        topic = ptp.topic
+    head = forms.begin(PushInbound(topic=topic, metadata=push.metadata), payload.size)
+    return [head, *payload.consume()]
+
+
+def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
+    head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
+    body = Pieces(payload)
+    return [head, *encode_pieces(body.between(0, len(body), consume=True)), b'"}']
+
+
+def wait_seconds(
+    header: str,
+    body: float | None,
+    query: str | None,
+    default: float,
+) -> float:
+    """Return how long a pop waits, in seconds: the first timeout that is present and not 0. Raises Invalid.
+
+    Header and body are in milliseconds (below 1000: in seconds); the query is in seconds.
+    """
+    for name, value, read in (
+        ("x-ptp-timeout", header, _seconds_of),
+        ("timeout", body, _seconds_of),
+        ("query.timeout", query, parse_timeout),
+    ):
+        seconds = _read_timeout(name, value, read)
+        if seconds:
+            return seconds
+    return default
+
+
+def _read_timeout(
+    name: str,
+    value: Any,
+    read: Callable[[Any], float | None],
+) -> float | None:
+    try:
+        return read(value)
+    except ValueError:
+        problem = Problem(name, "must be a number that is not negative", str(value)[:80])
+        raise Invalid([problem]) from None
+
+
+def _seconds_of(value: Any) -> float | None:
+    number = parse_timeout(value)
+    if number is None or number < _MILLISECONDS_FROM:
+        return number
+    return number / 1000
+
+
+# ---------------------------------------------------------------- headers
 
 _PREFIX = "x-ptp-"
 _BEGINS = (b"x-", b"x_")
 _GRPC_PUSH = "/org.ppc.ptp.PrivateTransferTransport/push"
-_LONGEST = 512
+_LONGEST = 512  # characters of a value
+_LONGEST_OF = {"topic": 8 * _LONGEST, "token": 8 * _LONGEST}
+_PART = "x-ptp-part"
 _PART_VALUE = re.compile(r"([0-9]{1,15})/([0-9]{1,15})/([0-9a-f]{8})", re.ASCII)
+
+# Field of `Ptp` to header, without its prefix.
 _NAMES = {
     "session": "session-id",
     "token": "token",
@@ -316,7 +441,6 @@ _NAMES = {
     "message_id": "message-id",
     "pop_id": "pop-id",
 }
-"""field of `Ptp` -> header, without its prefix"""
 _FORMER_NAMES = {
     "from-node-id": "source-node-id",
     "from-inst-id": "source-inst-id",
@@ -326,7 +450,7 @@ _FORMER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ptp:
-    """The headers of one request; empty text where they are absent."""
+    """The headers of one request; empty text for absent ones."""
 
     session: str = ""
     token: str = ""
@@ -343,7 +467,7 @@ class Ptp:
 
     @property
     def is_push(self) -> bool:
-        """Whether the request means a push on the receiving node, as it also does when it says nothing."""
+        """Whether the request means a push on the receiving node, as it also does without a URI."""
         try:
             path = urlsplit(self.uri).path
         except ValueError:
@@ -354,55 +478,60 @@ class Ptp:
 def read_ptp(
     headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, str] | None = None
 ) -> Ptp:
-    """Read raw headers, and ``metadata`` for those that are absent.
+    """Read raw headers, and ``metadata`` for absent headers.
 
     Raises Invalid for a missing session id, values that are too long, and headers with several values.
     """
-    inside = (
-        _named((name, value.strip()) for name, value in metadata.items())[0] if metadata else {}
-    )
-    outside, ambiguous = _values(headers)
-    found = {**inside, **outside}
+    read = _read_values(headers)
+    values = read.values
+    if metadata:
+        stripped = [(name, value.strip()) for name, value in metadata.items()]
+        values = _values_of_spelling(stripped).values | values
     problems = [
-        *(Problem(name, "stands several times, with different values", None) for name in ambiguous),
-        *(
-            Problem(f"{_PREFIX}{name}", f"must have at most {_LONGEST} characters", len(value))
-            for name, value in found.items()
-            if len(value) > (8 * _LONGEST if name in ("topic", "token") else _LONGEST)
-        ),
+        Problem(name, "stands several times, with different values", None)
+        for name in read.ambiguous
     ]
-    if not found.get("session-id"):
+    problems += _length_problems(values)
+    if not values.get("session-id"):
         problems.append(Problem("x-ptp-session-id", "is required", None))
     if problems:
         raise Invalid(problems)
-    return Ptp(**{field: found[name] for field, name in _NAMES.items() if name in found})
+    fields = {field: values[name] for field, name in _NAMES.items() if name in values}
+    return Ptp(**fields)
+
+
+def _length_problems(values: Mapping[str, str]) -> list[Problem]:
+    problems = []
+    for name, value in values.items():
+        if len(value) > _LONGEST_OF.get(name, _LONGEST):
+            rule = f"must have at most {_LONGEST} characters"
+            problems.append(Problem(f"{_PREFIX}{name}", rule, len(value)))
+    return problems
 
 
 def read_ends(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
-    """Return source and target node as `read_ptp` reads them; None where a header has several values."""
-    found, ambiguous = _values(headers)
-    return None if ambiguous else (found.get("source-node-id", ""), found.get("target-node-id", ""))
+    """Return source and target node as `read_ptp` reads them; None if a header has several values."""
+    read = _read_values(headers)
+    if read.ambiguous:
+        return None
+    return read.values.get("source-node-id", ""), read.values.get("target-node-id", "")
 
 
 def read_topic(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the topic header as `read_ptp` reads it; None where there is none."""
-    return _values(headers)[0].get("topic")
-
-
-_PART = "x-ptp-part"
+    """Return the topic header as `read_ptp` reads it; None if it is absent."""
+    return _read_values(headers).values.get("topic")
 
 
 class Part(NamedTuple):
-    """Which part of a message a body is, with its checksum."""
+    """The position of a part in its message, and its checksum."""
 
-    offset: int
-    size: int
-    """of the whole message"""
-    checksum: int
+    offset: int  # bytes
+    size: int  # bytes of the whole message
+    checksum: int  # CRC-32
 
     @property
     def header(self) -> dict[str, str]:
-        """The header that says so."""
+        """The header of such a body."""
         return {_PART: f"{self.offset}/{self.size}/{self.checksum:08x}"}
 
 
@@ -411,22 +540,27 @@ def read_part(
     pieces: Iterable[bytes],
     part_bytes: int,
 ) -> Part:
-    """Read the header of a part; all but the last one have ``part_bytes``. Raises Invalid."""
-    found = _PART_VALUE.fullmatch(headers.get(_PART, ""))
-    part = Part(int(found[1]), int(found[2]), int(found[3], 16)) if found else Part(0, 0, 0)
-    length, checksum = measured(pieces)
-    if part.offset % part_bytes or not 0 < length == min(part_bytes, part.size - part.offset):
-        raise Invalid(
-            [
-                Problem(
-                    _PART,
-                    f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one",
-                )
-            ]
-        )
+    """Read the header of a part; all parts except the last one have ``part_bytes``. Raises Invalid."""
+    length, checksum = measure(pieces)
+    part = _parse_part(headers.get(_PART, ""))
+    if part is None or part.offset % part_bytes or length == 0:
+        is_valid = False
+    else:
+        is_valid = length == min(part_bytes, part.size - part.offset)
+    if part is None or not is_valid:
+        rule = f"must be offset/size/crc32 of a part of {part_bytes} bytes, or the last one"
+        raise Invalid([Problem(_PART, rule)])
     if checksum != part.checksum:
         raise Invalid([Problem("body", f"must have the checksum that {_PART} says")])
     return part
+
+
+def _parse_part(value: str) -> Part | None:
+    match = _PART_VALUE.fullmatch(value)
+    if match is None:
+        return None
+    offset, size, checksum = match.groups()
+    return Part(int(offset), int(size), int(checksum, 16))
 
 
 def invoke_headers(
@@ -438,9 +572,9 @@ def invoke_headers(
     token: str,
     encapsulated: bool,
 ) -> dict[str, str]:
-    """Return the headers of an invoke. In an encapsulated one the source is also there under its former names.
+    """Return the headers of an invoke. An encapsulated one names the source by its former names, too.
 
-    ``token`` stands for the container's own, which opens its session here and is not sent to other nodes.
+    ``token`` replaces the container's own, which opens its session here and is not sent to other nodes.
     """
     headers = {
         "version": PASS_THROUGH,
@@ -464,113 +598,57 @@ def invoke_headers(
     return {_PREFIX + name: value for name, value in headers.items()}
 
 
-def rewritten(
-    pieces: list[bytes],
-    ptp: Ptp,
-    form: Form,
-    profile: Profile,
-    grpc: bool,
-) -> tuple[list[bytes], Ptp, Form]:
-    """Return a push as a peer's transport takes it, by gRPC in protobuf. Raises Invalid."""
-    if grpc and form is not Form.PROTOBUF:
-        push, payload = read_push(pieces, form)
-        topic = push.topic if ptp.topic is None else ptp.topic
-        head = forms.begin(PushInbound(topic=topic, metadata=push.metadata), payload.size)
-        return [head, *payload.last()], ptp, Form.PROTOBUF
-    if grpc:
-        return pieces, ptp, form
-    if profile.bare_payloads and form is not Form.RAW:
-        push, payload = read_push(pieces, form)
-        return (
-            list(payload.last()),
-            replace(ptp, topic=push.topic if ptp.topic is None else ptp.topic),
-            Form.RAW,
-        )
-    if profile.encapsulates and form is Form.RAW:
-        return _in_json({"topic": ptp.topic}, pieces), ptp, Form.JSON
-    return pieces, ptp, form
+class _Values(NamedTuple):
+    """Values of headers by their names without prefix, and the names of headers with several values."""
+
+    values: dict[str, str]
+    ambiguous: list[str]
 
 
-def encode_envelope(
-    pieces: list[bytes],
-    metadata: Mapping[str, str],
-    form: Form,
-) -> list[bytes]:
-    """Return the outer message of the encapsulated mode."""
-    if form is not Form.JSON:
-        return [forms.begin(Inbound(metadata=dict(metadata)), sum(map(len, pieces))), *pieces]
-    return _in_json({"metadata": dict(metadata)}, pieces)
+def _read_values(headers: Iterable[tuple[bytes, bytes]]) -> _Values:
+    """Return the values of raw headers; the spelling with hyphens alone takes precedence over others."""
+    return _cached_values(tuple(headers))
 
 
-def _in_json(fields: dict[str, Any], payload: list[bytes]) -> list[bytes]:
-    head = json.dumps(fields).encode("ascii")[:-1] + b', "payload": "'
-    body = Pieces(payload)
-    return [head, *encoded(body.between(0, len(body), last=True)), b'"}']
-
-
-def wait_seconds(
-    header: str,
-    body: float | None,
-    query: str | None,
-    default: float,
-) -> float:
-    """Return how long a pop waits, in seconds; the first that is given and not 0 counts. Raises Invalid.
-
-    Header and body are milliseconds, but a value below 1000 is taken as seconds; the query is in seconds.
-    """
-    for name, value, milliseconds in (
-        ("x-ptp-timeout", header, True),
-        ("timeout", body, True),
-        ("query.timeout", query, False),
-    ):
-        try:
-            number = parse_timeout(value)
-        except ValueError:
-            problem = Problem(name, "must be a number that is not negative", str(value)[:80])
-            raise Invalid([problem]) from None
-        if number:
-            return (
-                number / 1000 if milliseconds and number >= 1000 and number < math.inf else number
-            )
-    return default
-
-
-def _values(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], list[str]]:
-    """Return the values of raw headers by their plain names, and the names that stand with different values.
-
-    The spelling with hyphens alone counts before any other.
-    """
-    return _values_of(tuple(headers))
-
-
-@lru_cache(16)  # several parts of the listener ask about one request
-def _values_of(headers: tuple[tuple[bytes, bytes], ...]) -> tuple[dict[str, str], list[str]]:
-    plain: list[tuple[str, str]] = []
+@lru_cache(16)  # several parts of the listener read the headers of one request
+def _cached_values(headers: tuple[tuple[bytes, bytes], ...]) -> _Values:
+    hyphenated: list[tuple[str, str]] = []
     underscored: list[tuple[str, str]] = []
-    for raw, value in headers:
-        if raw[:2].lower() in _BEGINS:
-            name = raw.decode("latin-1").lower()
-            (underscored if "_" in name else plain).append((name, value.decode("latin-1").strip()))
-    found, ambiguous = _named(plain)
-    if not underscored:
-        return found, ambiguous
-    more, others = _named(underscored)
-    return {**more, **found}, [*ambiguous, *others]
-
-
-def _named(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
-    """Return the values of one spelling, former names counting less, and the names with different values.
-
-    An empty value counts as absent; a topic may be empty.
-    """
-    found: dict[str, str] = {}
-    ambiguous: dict[str, None] = {}
-    for name, value in pairs:
-        key = name.lower().replace("_", "-")
-        if not key.startswith(_PREFIX) or not (value or key == f"{_PREFIX}topic"):
+    for raw_name, raw_value in headers:
+        if raw_name[:2].lower() not in _BEGINS:
             continue
-        if found.setdefault(key, value) != value:
-            ambiguous[key] = None
-    headers = {key.removeprefix(_PREFIX): value for key, value in found.items()}
-    former = {new: headers.pop(old) for old, new in _FORMER_NAMES.items() if old in headers}
-    return {**former, **headers}, list(ambiguous)
+        name = raw_name.decode("latin-1").lower()
+        spelling = hyphenated
+        if "_" in name:
+            spelling = underscored
+        spelling.append((name, raw_value.decode("latin-1").strip()))
+    preferred = _values_of_spelling(hyphenated)
+    if not underscored:
+        return preferred
+    fallback = _values_of_spelling(underscored)
+    values = fallback.values | preferred.values
+    return _Values(values, preferred.ambiguous + fallback.ambiguous)
+
+
+def _values_of_spelling(pairs: Iterable[tuple[str, str]]) -> _Values:
+    """Return the values of one spelling; current names take precedence over former ones.
+
+    An empty value counts as absent, except for a topic.
+    """
+    values: dict[str, str] = {}
+    ambiguous: dict[str, None] = {}
+    for raw_name, value in pairs:
+        name = raw_name.lower().replace("_", "-")
+        if not name.startswith(_PREFIX):
+            continue
+        is_absent = not value and name != f"{_PREFIX}topic"
+        if is_absent:
+            continue
+        if values.setdefault(name, value) != value:
+            ambiguous[name] = None
+    current = {name.removeprefix(_PREFIX): value for name, value in values.items()}
+    former = {}
+    for former_name, name in _FORMER_NAMES.items():
+        if former_name in current:
+            former[name] = current.pop(former_name)
+    return _Values(former | current, list(ambiguous))

@@ -1,4 +1,4 @@
-"""Brings a container's push to another node's transport, and stays with it until that node has said yes or no."""
+"""Sends a container's push to another node's transport, and repeats it until that node has accepted or refused it."""
 
 import re
 import ssl
@@ -8,9 +8,9 @@ from functools import lru_cache
 import anyio
 import httpx
 
-from adapter.bfia.channel.calls import Calls, by_grpc
-from adapter.bfia.channel.codec import INVOKE, Answer, decode_answer
-from adapter.bfia.channel.wire import BadAddress, Wires
+from adapter.bfia.channel.calls import Calls, is_grpc
+from adapter.bfia.channel.codec import INVOKE, TransportReply, decode_answer
+from adapter.bfia.channel.wire import BadAddress, PeerResponse, Wires
 from adapter.bfia.connections import Clients
 from adapter.page import first_words
 from gateway.errors import GatewayError, Invalid, PeerUnreachable
@@ -21,25 +21,23 @@ BUFFER_FULL = "E0000000700"
 TOO_LARGE = "E0000000413"
 UNKNOWN = "E0000000520"
 
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
-_SHORT = 512
+_FIRST_PAUSE = 0.05  # seconds
+_LONGEST_PAUSE = 2.0  # seconds
+_SHORT = 512  # bytes of a response whose parsed form is cached
 _CODE = re.compile(r"E\d{10}|0")
 
 
 class _NoAnswer(GatewayError):
-    """One try ended without an answer; the message says how."""
+    """One attempt ended without an answer; the message is the cause."""
 
 
 class Courier:
     """Kept connections to all peers, by TLS identity. Belongs to one event loop; close it there."""
 
     def __init__(self) -> None:
-        self._wires: Clients[Identity, Wires] = Clients(lambda _, verify: Wires(verify))
-        self._calls: Clients[tuple[str, Identity], Calls] = Clients(
-            lambda key, verify: Calls(*key, verify)
-        )
-        self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_client)
+        self._wires: Clients[Identity, Wires] = Clients(_open_wires)
+        self._calls: Clients[tuple[str, Identity], Calls] = Clients(_open_calls)
+        self._clients: Clients[Identity, httpx.AsyncClient] = Clients(_open_client)
 
     async def invoke(
         self,
@@ -49,20 +47,21 @@ class Courier:
         retry_for: float,
         path: str = INVOKE,
         may_be_unknown: bool = False,
-    ) -> Answer:
+    ) -> TransportReply:
         """Send a push until the peer answers, for at most ``retry_for`` seconds plus the last try's deadline.
 
         Connection failures, HTTP 5xx and a full buffer are tried again after 50 ms, doubling to 2 s. Raises
-        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned, HTTP 5xx where
-        the peer may not know the path.
+        PeerUnreachable if there was no answer; any answer of the peer, a refusal too, is returned. HTTP 5xx is an
+        answer if the peer may not know the path.
         """
         end = time.monotonic() + retry_for
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = await self._try(path, route, body, headers, may_be_unknown)
-                if answer.code != BUFFER_FULL or time.monotonic() + pause > end:
-                    return answer
+                reply = await self._try(path, route, body, headers, may_be_unknown)
+                is_last = time.monotonic() + pause > end
+                if reply.code != BUFFER_FULL or is_last:
+                    return reply
             except _NoAnswer as error:
                 if time.monotonic() + pause > end:
                     raise PeerUnreachable(error.message) from error
@@ -76,33 +75,48 @@ class Courier:
         body: list[bytes],
         headers: list[tuple[bytes, bytes]],
         may_be_unknown: bool,
-    ) -> Answer:
-        by = f"next hop {route.via}: " if route.via else ""
+    ) -> TransportReply:
+        """Send a push once. Raises _NoAnswer."""
+        hop = ""
+        if route.via:
+            hop = f"next hop {route.via}: "
         try:
-            if by_grpc(route.url):
-                calls = self._calls.get((route.url, route.identity), route.identity)
-                body[:] = [b"".join(body)]  # gRPC takes no pieces, and they would stay beside it
-                status, kind, content = await calls.post(path, body[0], headers, route.deadline)
-            else:
-                wires, url = self._wires.get(route.identity, route.identity), route.url + path
-                status, kind, content = await wires.post(
-                    url, body, headers, route.deadline, route.server_name
-                )
+            response = await self._post(path, route, body, headers)
         except BadAddress as error:
-            return Answer(
+            return TransportReply(
                 code=BAD_ADDRESS,
                 message=f"the route's address {route.url!r} cannot be used: {error}",
             )
         except OSError as error:
-            raise _NoAnswer(f"{by}{type(error).__name__}: {error}") from error
+            raise _NoAnswer(f"{hop}{type(error).__name__}: {error}") from error
         except PeerUnreachable as error:
-            raise _NoAnswer(by + error.message) from error
-        if status == 429 or (status >= 500 and not may_be_unknown):
-            raise _NoAnswer(f"{by}it answered HTTP {status}{_reason(content, kind)}")
-        return (_read if len(content) < _SHORT else _read.__wrapped__)(status, content, kind)
+            raise _NoAnswer(hop + error.message) from error
+        is_server_error = response.status >= 500 and not may_be_unknown
+        if response.status == 429 or is_server_error:
+            raise _NoAnswer(f"{hop}it answered HTTP {response.status}{_reason(response)}")
+        if len(response.content) < _SHORT:
+            return _read_cached(response)
+        return _read(response)
 
-    def to(self, identity: Identity) -> httpx.AsyncClient:
-        """Return the client of the relay. Raises PeerUnreachable where the identity's files cannot be used."""
+    async def _post(
+        self,
+        path: str,
+        route: Route,
+        body: list[bytes],
+        headers: list[tuple[bytes, bytes]],
+    ) -> PeerResponse:
+        identity = route.identity
+        if is_grpc(route.url):
+            calls = self._calls.get((route.url, identity), identity)
+            # gRPC takes one piece; the caller's pieces are replaced, as two copies would stay in memory.
+            body[:] = [b"".join(body)]
+            return await calls.post(path, body[0], headers, route.deadline)
+        wires = self._wires.get(identity, identity)
+        url = route.url + path
+        return await wires.post(url, body, headers, route.deadline, route.server_name)
+
+    def client(self, identity: Identity) -> httpx.AsyncClient:
+        """Return the client of the relay. Raises PeerUnreachable if the identity's files cannot be used."""
         return self._clients.get(identity, identity)
 
     async def close(self) -> None:
@@ -115,7 +129,16 @@ class Courier:
             await client.aclose()
 
 
-def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
+def _open_wires(_: Identity, verify: ssl.SSLContext) -> Wires:
+    return Wires(verify)
+
+
+def _open_calls(key: tuple[str, Identity], verify: ssl.SSLContext) -> Calls:
+    url, identity = key
+    return Calls(url, identity, verify)
+
+
+def _open_client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         limits=httpx.Limits(
             max_connections=256,
@@ -128,34 +151,35 @@ def _client(_: Identity, verify: ssl.SSLContext) -> httpx.AsyncClient:
     )
 
 
-def _reason(content: bytes, kind: str) -> str:
-    """Return the message of an answer that came with an error of the server, if it has one."""
+def _reason(response: PeerResponse) -> str:
+    """Return the message of a response with a server error; "" if it has none."""
     try:
-        answer = decode_answer(content, kind)
+        reply = decode_answer(response.content, response.content_type)
     except Invalid:
         return ""
-    return f": {answer.message[:500]}" if answer.message else ""
+    if not reply.message:
+        return ""
+    return f": {reply.message[:500]}"
 
 
 @lru_cache(64)  # nearly all are the same success
-def _read(
-    status: int,
-    content: bytes,
-    kind: str,
-) -> Answer:
-    if status == 413:
-        return Answer(code=TOO_LARGE, message="the peer takes no body of this size")
+def _read_cached(response: PeerResponse) -> TransportReply:
+    return _read(response)
+
+
+def _read(response: PeerResponse) -> TransportReply:
+    if response.status == 413:
+        return TransportReply(code=TOO_LARGE, message="the peer takes no body of this size")
     try:
-        answer = decode_answer(content, kind)
+        reply = decode_answer(response.content, response.content_type)
     except Invalid:
-        text = f"the peer answered HTTP {status} without a transport response"
-        words = first_words(content)
+        text = f"the peer answered HTTP {response.status} without a transport response"
+        words = first_words(response.content)
         if words:
             text += f"; it says: {words}"
-        return Answer(code=UNKNOWN, message=text)
-    if not _CODE.fullmatch(answer.code):
-        return Answer(
-            code=UNKNOWN,
-            message=f"the peer answered HTTP {status}, code {answer.code[:40]}: {answer.message[:500]}",
-        )
-    return answer
+        return TransportReply(code=UNKNOWN, message=text)
+    if _CODE.fullmatch(reply.code):
+        return reply
+    code = reply.code[:40]
+    text = f"the peer answered HTTP {response.status}, code {code}: {reply.message[:500]}"
+    return TransportReply(code=UNKNOWN, message=text)

@@ -6,6 +6,7 @@ send bare payloads (Kuscia's, SecretFlow's) read only the response layout before
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,13 +18,18 @@ from adapter.bfia.channel.ptp_pb2 import LegacyOutbound, TransportOutbound  # ty
 from gateway.domain.problems import Problem
 from gateway.errors import GatewayError, Invalid
 
+MOST_FIELDS = 20_000  # of one message; the parser's memory grows with their number
+
 _JSON = frozenset({"application/json", "text/json"})
 _PROTOBUF = frozenset({"application/x-protobuf", "application/protobuf", "application/proto"})
 _CODE = re.compile(r"E\d{10}")
-MOST_FIELDS = 20_000
-"""fields of one message; the parser's memory goes with their number"""
-_PAYLOAD = 2 << 3 | 2
-"""tag of the payload, in PushInbound and Inbound"""
+
+# Wire types of protobuf: the last three bits of a tag.
+_LENGTH_DELIMITED = 2
+_GROUP_BEGIN = 3
+
+_PAYLOAD_TAG = 2 << 3 | _LENGTH_DELIMITED  # of the payload, in PushInbound and Inbound
+_LONGEST_VARINT = 10  # bytes
 
 
 class UnknownForm(GatewayError):
@@ -49,47 +55,60 @@ def form_of(content_type: str, topic: str | None) -> Form:
     kind = content_type.partition(";")[0].strip().lower()
     if kind in _PROTOBUF:
         return Form.PROTOBUF
-    if kind in _JSON or (not kind and topic is None):
+    if kind in _JSON:
         return Form.JSON
     if topic is not None:
         return Form.RAW
+    if not kind:
+        return Form.JSON
     names = f"{Form.JSON.value}, {Form.PROTOBUF.value}"
     raise UnknownForm(
         f"Content-Type {kind!r} is not read by this node; it reads {names}, and any with x-ptp-topic"
     )
 
 
-def read(kind: Any, body: bytes) -> dict[str, Any]:
-    """Return a message's payload, and which of its other fields are not empty. Raises Invalid."""
-    if any(True for _ in islice(_fields(Pieces([body])), MOST_FIELDS, None)):
+def read(message_type: Any, body: bytes) -> dict[str, Any]:
+    """Return a message's payload and its other fields that are not empty. Raises Invalid."""
+    if _has_more_fields(Pieces([body]), MOST_FIELDS):
         raise Invalid([Problem("body", f"must not hold more than {MOST_FIELDS} fields")])
+    name = message_type.DESCRIPTOR.name
+    invalid = Invalid([Problem("body", f"must be a message {name} in protobuf")])
     try:
-        found = kind.FromString(body).ListFields()
+        fields = message_type.FromString(body).ListFields()
     except DecodeError:
-        found = None
-    if found is None or (body and not found):
-        raise Invalid([Problem("body", f"must be a message {kind.DESCRIPTOR.name} in protobuf")])
-    return {"payload": b""} | {field.name: value for field, value in found}
+        raise invalid from None
+    if body and not fields:
+        raise invalid
+    values = {"payload": b""}
+    for descriptor, value in fields:
+        values[descriptor.name] = value
+    return values
 
 
-def cut(body: Pieces, kind: Any) -> tuple[dict[str, Any], int, int] | None:
-    """Return the fields of a message but for its payload, and where that lies, if it is there once.
+@dataclass(frozen=True, slots=True)
+class CutMessage:
+    """The fields of a message without its payload, and the range of the payload in the body."""
 
-    Raises Invalid.
-    """
-    found = [
-        field
-        for field in islice(_fields(body), MOST_FIELDS)
-        if field.tag == _PAYLOAD or field.tag & 7 == 3
-    ]
-    if [field.tag for field in found] != [_PAYLOAD] or found[0].end > len(body):
+    fields: dict[str, Any]
+    begin: int
+    end: int
+
+
+def cut(body: Pieces, message_type: Any) -> CutMessage | None:
+    """Cut the payload out of a message; return None if it does not have exactly one. Raises Invalid."""
+    payloads = []
+    for field in islice(_fields(body), MOST_FIELDS):
+        if field.wire_type == _GROUP_BEGIN:
+            return None  # the payload's tag could be that of a field in the group
+        if field.tag == _PAYLOAD_TAG:
+            payloads.append(field)
+    if len(payloads) != 1:
         return None
-    (field,) = found
-    return (
-        read(kind, body.read(0, field.at) + body.read(field.end, len(body))),
-        field.begin,
-        field.end,
-    )
+    payload = payloads[0]
+    if payload.end > len(body):
+        return None
+    other_fields = body.read(0, payload.begin) + body.read(payload.end, len(body))
+    return CutMessage(read(message_type, other_fields), payload.value_begin, payload.end)
 
 
 def read_answer(body: bytes) -> dict[str, Any]:
@@ -98,9 +117,9 @@ def read_answer(body: bytes) -> dict[str, Any]:
     Both layouts can be parsed as the other; it is of v1.2.0 if its third field is a code.
     """
     try:
-        answer = read(TransportOutbound, body)
-        if _CODE.fullmatch(answer.get("code", "")):
-            return answer
+        reply = read(TransportOutbound, body)
+        if _CODE.fullmatch(reply.get("code", "")):
+            return reply
     except Invalid:
         pass
     return read(LegacyOutbound, body)
@@ -113,79 +132,89 @@ def write_answer(
     size: int,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return what comes before the ``size`` bytes of content in a response in protobuf or with a bare payload."""
-    text = message.encode("utf-8", "replace").decode()
+    """Return a response in protobuf up to its content of ``size`` bytes, which follows."""
+    text = _encodable(message)
     if form is Form.RAW:
-        head = LegacyOutbound(code=code, message=text)
-    else:
-        texts = {
-            name: value.encode("utf-8", "replace").decode() for name, value in metadata.items()
-        }
-        head = TransportOutbound(
-            code=code,
-            message=text,
-            metadata=texts,
-        )
+        return begin(LegacyOutbound(code=code, message=text), size)
+    texts = {name: _encodable(value) for name, value in metadata.items()}
+    head = TransportOutbound(
+        code=code,
+        message=text,
+        metadata=texts,
+    )
     return begin(head, size)
 
 
+def _encodable(text: str) -> str:
+    """Return a text with its lone surrogates replaced, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def begin(message: Any, size: int) -> bytes:
-    """Return what comes before the ``size`` bytes of payload in a message without it."""
-    raw = bytes(message.SerializeToString())
-    if not size:
-        return raw
-    return (
-        raw + _number(message.DESCRIPTOR.fields_by_name["payload"].number << 3 | 2) + _number(size)
-    )
+    """Return a message up to its payload of ``size`` bytes, which follows."""
+    head = bytes(message.SerializeToString())
+    if size == 0:
+        return head
+    number = message.DESCRIPTOR.fields_by_name["payload"].number
+    return head + _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
 
 
 class _Field(NamedTuple):
-    """A field of a message: what it is, where it lies, and where its value does."""
+    """A field of a message and its place in the body."""
 
     tag: int
-    at: int
     begin: int
+    value_begin: int
     end: int
+
+    @property
+    def wire_type(self) -> int:
+        return self.tag & 7
+
+
+def _has_more_fields(body: Pieces, limit: int) -> bool:
+    return next(islice(_fields(body), limit, None), None) is not None
 
 
 def _fields(body: Pieces) -> Iterator[_Field]:
-    """Give the fields of a message; a broken one ends them."""
-    at = 0
-    while at < len(body):
-        lead = body.read(at, at + 20)
-        tag, begin = _varint(lead, 0)
-        end = begin
+    """Yield the fields of a message, up to the first that is broken."""
+    begin = 0
+    while begin < len(body):
+        lead = body.read(begin, begin + 2 * _LONGEST_VARINT)
+        tag, value_begin = _read_varint(lead, 0)
+        end = value_begin
         match tag & 7:
-            case 0:
-                _, end = _varint(lead, begin)
-            case 1:
+            case 0:  # varint
+                _, end = _read_varint(lead, value_begin)
+            case 1:  # 64 bits
                 end += 8
-            case 2:
-                length, begin = _varint(lead, begin)
-                end = begin + length
-            case 5:
+            case 2:  # length-delimited
+                length, value_begin = _read_varint(lead, value_begin)
+                end = value_begin + length
+            case 5:  # 32 bits
                 end += 4
-            case 3 | 4:
+            case 3 | 4:  # begin and end of a group
                 pass
             case _:
                 return
-        yield _Field(tag, at, at + begin, at + end)
-        at += end
+        yield _Field(tag, begin, begin + value_begin, begin + end)
+        begin += end
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; past the end of the body where it does not."""
+def _read_varint(data: bytes, begin: int) -> tuple[int, int]:
+    """Return a number and its end; the end of the data if it has none."""
     value = 0
-    for shift, byte in enumerate(body[at : at + 10]):
-        value |= (byte & 0x7F) << 7 * shift
+    for index, byte in enumerate(data[begin : begin + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
-            return value, at + shift + 1
-    return value, len(body)
+            return value, begin + index + 1
+    return value, len(data)
 
 
-def _number(value: int) -> bytes:
-    written = bytearray()
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*written, value])
+    encoded.append(value)
+    return bytes(encoded)

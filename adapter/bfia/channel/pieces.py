@@ -1,4 +1,4 @@
-"""Bodies and payloads in the pieces in which they came, and their Base64: nothing long is copied as a whole."""
+"""Bodies and payloads in the pieces in which they arrived, and their Base64: nothing long is copied as a whole."""
 
 import binascii
 from bisect import bisect_right
@@ -7,42 +7,51 @@ from itertools import accumulate
 
 from isal.isal_zlib import crc32
 
-_SLICE = 1 << 18
-_PLAIN = bytes.maketrans(b"-_", b"+/")
+_SLICE = 1 << 18  # bytes
+_STANDARD = bytes.maketrans(b"-_", b"+/")  # URL-safe Base64 to standard Base64
 _SPACE = b" \t\n\r\v\f"
 
 
+def total_length(pieces: Iterable[bytes]) -> int:
+    """Return the number of bytes in some pieces."""
+    return sum(map(len, pieces))
+
+
 class Pieces:
-    """Bytes that came in pieces; given in slices of a quarter of a MiB at most."""
+    """Bytes in pieces, which are read in slices of at most a quarter of a MiB."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
         self._ends = list(accumulate(map(len, pieces)))
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        if not self._ends:
+            return 0
+        return self._ends[-1]
 
     def between(
         self,
         begin: int,
         end: int,
         *,
-        last: bool = False,
+        consume: bool = False,
     ) -> Iterator[bytes]:
-        """Give what lies there; for the ``last`` time, each piece is forgotten once all of it is given."""
-        at = bisect_right(self._ends, begin)
-        while begin < end and at < len(self._pieces):
-            start = self._ends[at] - len(self._pieces[at])
-            stop = min(end, self._ends[at], begin + _SLICE)
-            yield self._pieces[at][begin - start : stop - start]
-            if stop == self._ends[at]:
-                if last:
-                    self._pieces[at] = b""
-                at += 1
+        """Yield the slices of a range; ``consume`` frees each piece once its end was yielded."""
+        index = bisect_right(self._ends, begin)
+        while begin < end and index < len(self._pieces):
+            piece = self._pieces[index]
+            piece_end = self._ends[index]
+            piece_begin = piece_end - len(piece)
+            stop = min(end, piece_end, begin + _SLICE)
+            yield piece[begin - piece_begin : stop - piece_begin]
+            if stop == piece_end:
+                if consume:
+                    self._pieces[index] = b""
+                index += 1
             begin = stop
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return what lies there, as far as there is anything."""
+        """Return the bytes of a range, as far as they exist."""
         return b"".join(self.between(begin, end))
 
 
@@ -57,101 +66,109 @@ class Payload:
         *,
         base64: bool = False,
     ) -> None:
-        """Raises ValueError for what is not Base64."""
+        """``begin`` and ``end`` limit it within the body. Raises ValueError if it is not valid Base64."""
         self._body = body
-        self._range = begin, len(body) if end is None else end
+        self._begin = begin
+        self._end = len(body) if end is None else end
         self._base64 = base64
-        self.size, self.checksum = measured(self)
+        self.size, self.checksum = measure(self)
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._read(last=False)
+        return self._read(consume=False)
 
-    def last(self) -> Iterator[bytes]:
-        """Give it for the last time, and forget what has been given."""
-        return self._read(last=True)
-
-    def _read(self, last: bool) -> Iterator[bytes]:
-        slices = self._body.between(*self._range, last=last)
-        return decoded(slices) if self._base64 else slices
+    def consume(self) -> Iterator[bytes]:
+        """Yield the bytes for the last time, and free the body's pieces on the way."""
+        return self._read(consume=True)
 
     def parts(self, size: int) -> Iterator[list[bytes]]:
-        """Give it in parts of one size, but for the last; each in pieces."""
-        filling = Filling(size)
+        """Yield parts of ``size`` bytes, each in pieces; the last part may be shorter."""
+        buffer = PartBuffer(size)
         for piece in self:
-            yield from filling.add(piece)
-        if filling.part:
-            yield filling.part
+            yield from buffer.add(piece)
+        if buffer.part:
+            yield buffer.part
+
+    def _read(self, *, consume: bool) -> Iterator[bytes]:
+        slices = self._body.between(self._begin, self._end, consume=consume)
+        if self._base64:
+            return decode_pieces(slices)
+        return slices
 
 
-class Filling:
-    """Collects pieces to parts of one size."""
+class PartBuffer:
+    """Collects pieces into parts of one size. ``part`` holds the pieces of the incomplete part."""
 
     def __init__(self, size: int) -> None:
         self.part: list[bytes] = []
-        """the one that is not full"""
-        self._size = self._free = size
+        self._size = size
+        self._free = size
 
     def add(self, piece: bytes) -> Iterator[list[bytes]]:
-        """Give the parts that become full."""
+        """Add a piece, and yield the parts that become full."""
         while len(piece) >= self._free:
             self.part.append(piece[: self._free])
             piece = piece[self._free :]
             yield self.part
-            self.part, self._free = [], self._size
+            self.part = []
+            self._free = self._size
         if piece:
             self.part.append(piece)
             self._free -= len(piece)
 
 
-def measured(pieces: Iterable[bytes]) -> tuple[int, int]:
-    """Return length and CRC-32 of what came in pieces."""
-    length = checksum = 0
+def measure(pieces: Iterable[bytes]) -> tuple[int, int]:
+    """Return the length and the CRC-32 of some pieces."""
+    length = 0
+    checksum = 0
     for piece in pieces:
         length += len(piece)
         checksum = crc32(piece, checksum)
     return length, checksum
 
 
-def encoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Write standard Base64."""
+def encode_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield pieces in standard Base64."""
     rest = b""
     for piece in pieces:
-        whole = rest + piece
-        keep = len(whole) // 3 * 3
-        rest = whole[keep:]
-        yield binascii.b2a_base64(whole[:keep], newline=False)
+        data = rest + piece
+        complete = len(data) // 3 * 3
+        rest = data[complete:]
+        yield binascii.b2a_base64(data[:complete], newline=False)
     yield binascii.b2a_base64(rest, newline=False)
 
 
-def decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Read standard or URL-safe Base64, padded or not, white space ignored. Raises ValueError."""
-    rest, padded = b"", False
+def decode_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Decode standard or URL-safe Base64, padded or not; white space is ignored.
+
+    Raises ValueError, also for data after the padding.
+    """
+    rest = b""
+    is_padded = False
     for piece in pieces:
-        text = rest + piece
-        keep = len(text) & ~3
-        try:
-            found = binascii.a2b_base64(text[:keep], strict_mode=True)
-        except binascii.Error:
-            text = text.translate(_PLAIN, _SPACE)
-            keep = len(text) & ~3
-            found = binascii.a2b_base64(text[:keep], strict_mode=True)
-        if padded and text.strip(_SPACE):
+        text = rest + piece.translate(_STANDARD, _SPACE)
+        if not text:
+            continue
+        if is_padded:
             raise ValueError("padding before the end")
-        padded = padded or len(found) < keep // 4 * 3
-        rest = text[keep:]
-        yield found
-    rest = rest.translate(_PLAIN, _SPACE).rstrip(b"=")
-    if padded and rest:
+        complete = len(text) & ~3
+        rest = text[complete:]
+        is_padded = text.endswith(b"=", 0, complete)
+        yield binascii.a2b_base64(text[:complete], strict_mode=True)
+    rest = rest.rstrip(b"=")
+    if is_padded and rest:
         raise ValueError("padding before the end")
-    yield binascii.a2b_base64(rest + b"=" * (-len(rest) % 4), strict_mode=True)
+    padding = b"=" * (-len(rest) % 4)
+    yield binascii.a2b_base64(rest + padding, strict_mode=True)
 
 
 def encode_base64(content: bytes) -> bytes:
     """Return bytes as standard Base64."""
-    return b"".join(encoded(Pieces([content]).between(0, len(content))))
+    slices = Pieces([content]).between(0, len(content))
+    return b"".join(encode_pieces(slices))
 
 
 def decode_base64(text: str) -> bytes:
-    """Read Base64 as `decoded` does. Raises ValueError."""
+    """Decode Base64 as `decode_pieces` does. Raises ValueError."""
     raw = text.encode("ascii")
-    return b"".join(decoded(Pieces([raw]).between(0, len(raw))))
+    slices = Pieces([raw]).between(0, len(raw))
+    return b"".join(decode_pieces(slices))

@@ -16,14 +16,14 @@ _LONGEST_TOKEN = 8 * _LONGEST
 
 
 class Refusals:
-    """What is noted of each refused request; a repeated one is only counted.
+    """Records each refused request; a repeated one is only counted.
 
-    A container that names another session than its own is found by its token or address, so that its job shows
-    the refusal, too.
+    A container that names another session than its own is recognised by its token or address, so that its job
+    shows the refusal, too.
     """
 
     def __init__(self, broker: Broker, own_session: Callable[[Claim], str]) -> None:
-        """``own_session`` returns the session of the run that a claim comes from; empty where there is none."""
+        """``own_session`` returns the session of the run that a claim comes from; "" if there is none."""
         self._broker = broker
         self._own_session = Cache(own_session)
 
@@ -33,15 +33,17 @@ class Refusals:
         request: Request,
         error: GatewayError,
     ) -> None:
-        """Note that a container's request was refused."""
-        named = _header(request, "session-id", _LONGEST)
+        """Record that a container's request was refused."""
+        named_session = _header(request, "session-id", _LONGEST)
         token = _header(request, "token", _LONGEST_TOKEN)
-        address = request.client.host if request.client else ""
+        address = ""
+        if not token and request.client is not None:
+            address = request.client.host
         try:
-            own = await self._own_session(Claim(named, token, "" if token else address))
+            own_session = await self._own_session(Claim(named_session, token, address))
         except GatewayError:  # the database may be away
-            own = ""
-        self._note(operation, {named, own}, request, error)
+            own_session = ""
+        self._record(operation, {named_session, own_session}, request, error)
 
     async def of_node(
         self,
@@ -49,36 +51,38 @@ class Refusals:
         request: Request,
         error: GatewayError,
     ) -> None:
-        """Note that what another node brings was refused."""
-        self._note(operation, {_header(request, "session-id", _LONGEST)}, request, error)
+        """Record that a request of another node was refused."""
+        session = _header(request, "session-id", _LONGEST)
+        self._record(operation, {session}, request, error)
 
-    def _note(
+    def _record(
         self,
         operation: str,
-        sessions: set[str],
+        named_sessions: set[str],
         request: Request,
         error: GatewayError,
     ) -> None:
         self._broker.count_refusal(operation, error.reason)
         text = brief(error).message
         cause = f"{operation}: {error.reason}: {text}"
-        concerned = sorted(sessions - {""})
-        is_repeated = concerned != [] and all(
-            self._broker.last_refused(session) == cause for session in concerned
-        )
-        if is_repeated:
+        sessions = sorted(named_sessions - {""})
+        if self._is_repeated(sessions, cause):
             return
-        for session in concerned:
+        for session in sessions:
             self._broker.refused(session, cause)
-        source = _header(request, "source-node-id", _LONGEST)
         log.warning(
             "channel request refused",
             request=operation,
-            sessions=concerned,
-            source=source,
+            sessions=sessions,
+            source=_header(request, "source-node-id", _LONGEST),
             reason=error.reason,
             cause=text,
         )
+
+    def _is_repeated(self, sessions: list[str], cause: str) -> bool:
+        if not sessions:
+            return False
+        return all(self._broker.last_refused(session) == cause for session in sessions)
 
 
 def _header(

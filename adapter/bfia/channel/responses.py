@@ -1,10 +1,10 @@
-"""The transport's responses: the code of each refusal, how a message gets to its reader, their description."""
+"""The transport's responses: the code of each refusal, the delivery of messages to readers, their description."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -20,12 +20,14 @@ from gateway.errors import GatewayError, Invalid, NotAllowed, NotFound, PeerUnre
 
 log = logging.getLogger(__name__)
 
-IN_THREAD = 1 << 18
-"""Bytes over which a body is read and written in a thread."""
-_PIECE = 3 << 18
-"""bytes of a long message that are read and sent together; a multiple of what Base64 takes together"""
+IN_THREAD = 1 << 18  # bytes above which a body is parsed and written in a thread
+_PIECE = 3 << 18  # bytes of a long message read and sent at a time; a multiple of 3, as of Base64
 
 PARTS_MISSING = "E0000000404"
+LOOP = "E0000000503"
+NOT_PERMITTED = "E0000000614"
+NOT_JOINED = "E0000000618"
+_OTHER_ERROR = "E0000000500"
 _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (BufferFull, "E0000000700"),
     (SessionReleased, "E0000000608"),
@@ -37,10 +39,7 @@ _CODES: tuple[tuple[type[GatewayError], str], ...] = (
     (NotFound, "E0000000404"),
     (PeerUnreachable, "E0000000607"),
 )
-LOOP = "E0000000503"
-NOT_PERMITTED = "E0000000614"
-NOT_JOINED = "E0000000618"
-_OTHERWISE = "E0000000500"
+_KEPT_STATUS = (413, 415)  # HTTP statuses of refusals of a body that was not read
 
 
 class ChannelRefused(GatewayError):
@@ -57,38 +56,46 @@ class ChannelRefused(GatewayError):
 
 
 def form_for(headers: Iterable[tuple[bytes, bytes]]) -> Form:
-    """Return the form in which a request with these raw headers is answered; JSON where it has no known one."""
-    kind = next(
-        (value.decode("latin-1") for name, value in headers if name.lower() == b"content-type"), ""
-    )
+    """Return the form of the response to a request with these raw headers; JSON if its form is unknown."""
+    content_type = ""
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            content_type = value.decode("latin-1")
+            break
     try:
-        return form_of(kind, read_topic(headers))
+        return form_of(content_type, read_topic(headers))
     except UnknownForm:
         return Form.JSON
 
 
 def success(form: Form) -> Response:
     """Return a success without content."""
-    return Response(_success(form), media_type=form.value)
+    return Response(_success_body(form), media_type=form.value)
 
 
 @cache
-def _success(form: Form) -> bytes:
+def _success_body(form: Form) -> bytes:
     return encode_answer(SUCCESS, "success", form=form)
-
-
-_KEPT_STATUS = (413, 415)
-"""HTTP statuses of refusals of a body that was not read"""
 
 
 def refusal(error: GatewayError, form: Form) -> Response:
     """Return the response to a request that failed."""
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), _OTHERWISE)
-    if isinstance(error, ChannelRefused):
-        code = error.ptp_code
-    if code == _OTHERWISE:
+    code = _code_of(error)
+    if code == _OTHER_ERROR:
         log.error("channel request failed", extra={"error": error.message})
-    return reply(code, error.message, form, error.code if error.code in _KEPT_STATUS else 200)
+    status = 200
+    if error.code in _KEPT_STATUS:
+        status = error.code
+    return reply(code, error.message, form, status)
+
+
+def _code_of(error: GatewayError) -> str:
+    if isinstance(error, ChannelRefused):
+        return error.ptp_code
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return _OTHER_ERROR
 
 
 def reply(
@@ -98,32 +105,31 @@ def reply(
     status: int = 200,
 ) -> Response:
     """Return a response with any code."""
-    return Response(
-        encode_answer(code, message, form=form), status_code=status, media_type=form.value
-    )
+    body = encode_answer(code, message, form=form)
+    return Response(body, status_code=status, media_type=form.value)
 
 
 class Handover(Response):
-    """A response that waits for a message, and reports to the broker whether the message got out.
+    """A response that waits for a message, and reports to the broker whether the message was delivered.
 
-    A reader that hangs up cancels the wait or the sending. The end of a long response is held back until all
-    before it has left this process, so that a reader that is gone by then does not take the message with it.
+    A reader that hangs up cancels the wait or the sending. The end of a long response is held back until all the
+    rest has left this process, so that a reader that hangs up before does not lose the message.
     """
 
     def __init__(
         self,
         broker: Broker,
-        taking: Callable[[], Awaitable[Message | None]],
+        pop: Callable[[], Awaitable[Message | None]],
         frame: Callable[[Message], list[bytes | None]],
         form: Form,
         limiter: CapacityLimiter,
     ) -> None:
-        """``frame`` gives the pieces of the response, None for the content; ``limiter`` bounds reading threads."""
+        """``frame`` returns the pieces of the response, None for the content; ``limiter`` bounds reading threads."""
         super().__init__()
-        self._form = form
         self._broker = broker
-        self._taking = taking
+        self._pop = pop
         self._frame = frame
+        self._form = form
         self._limiter = limiter
 
     async def __call__(
@@ -133,23 +139,26 @@ class Handover(Response):
         send: Send,
     ) -> None:
         """Wait for the message and send it; a reader that hangs up ends both."""
-        here, gone = asyncio.current_task(), False
-        assert here is not None
+        responding = asyncio.current_task()
+        assert responding is not None
+        has_hung_up = False
 
-        async def watch() -> (
-            None
-        ):  # by plain tasks: a task group costs an eighth of a small message
-            nonlocal gone
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            gone = True
-            here.cancel()
+        async def watch() -> None:
+            nonlocal has_hung_up
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    break
+            has_hung_up = True
+            responding.cancel()
 
+        # A plain task: a task group costs an eighth of a small message.
         watching = asyncio.ensure_future(watch())
         try:
             await self._respond(scope, receive, send)
         except asyncio.CancelledError:
-            if not gone or here.uncancel():
+            is_cancelled_by_others = not has_hung_up or responding.uncancel() > 0
+            if is_cancelled_by_others:
                 raise
         finally:
             watching.cancel()
@@ -161,106 +170,118 @@ class Handover(Response):
         send: Send,
     ) -> None:
         try:
-            message = await self._taking()
+            message = await self._pop()
         except GatewayError as error:
             await refusal(error, self._form)(scope, receive, send)
-        else:
-            if message is None:
-                await success(self._form)(scope, receive, send)
-            else:
-                await self._hand_over(message, send)
-
-    async def _hand_over(self, message: Message, send: Send) -> None:
+            return
+        if message is None:
+            await success(self._form)(scope, receive, send)
+            return
         try:
-            await _go_on()
-            pieces = self._frame(message)
-            encode = encode_base64 if self._form is Form.JSON else bytes
+            await _let_watch_run()
             if message.size <= IN_THREAD:
-                content = encode(message.payload)
-                body = b"".join(content if piece is None else piece for piece in pieces)
-                await send(_start(200, len(body), self._form))
-                await send({"type": "http.response.body", "body": body})
+                await self._send_short(message, send)
             else:
-                size = -(-message.size // 3) * 4 if self._form is Form.JSON else message.size
-                await send(
-                    _start(200, sum(size if p is None else len(p) for p in pieces), self._form)
-                )
-                await self._send_long(message, pieces, encode, send)
+                await self._send_long(message, send)
         except BaseException:
             self._broker.returned(message)
             raise
         self._broker.delivered(message)
 
-    async def _send_long(
-        self,
-        message: Message,
-        pieces: list[bytes | None],
-        encode: Callable[[bytes], bytes],
-        send: Send,
-    ) -> None:
-        held = b""
+    async def _send_short(self, message: Message, send: Send) -> None:
+        content = self._encode(message.payload)
+        body = b"".join(_fill_in(self._frame(message), content))
+        await send(_start(len(body), self._form))
+        await send({"type": "http.response.body", "body": body})
+
+    async def _send_long(self, message: Message, send: Send) -> None:
+        pieces = self._frame(message)
+        await send(_start(self._response_size(pieces, message.size), self._form))
+        held_back = b""
+        parts = self._parts(message, pieces)
+        while True:
+            part = await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)
+            if part is None:
+                break
+            if held_back:
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": held_back,
+                        "more_body": True,
+                    }
+                )
+            held_back = part
+        await _let_watch_run()
+        await send({"type": "http.response.body", "body": held_back})
+
+    def _parts(self, message: Message, pieces: list[bytes | None]) -> Iterator[bytes]:
+        """Yield the parts of a long response; reads the message from its file."""
         for piece in pieces:
-            parts = iter([piece]) if piece is not None else map(encode, message.pieces(_PIECE))
-            while (
-                part := await anyio.to_thread.run_sync(next, parts, None, limiter=self._limiter)
-            ) is not None:
-                if held:
-                    await send(
-                        {
-                            "type": "http.response.body",
-                            "body": held,
-                            "more_body": True,
-                        }
-                    )
-                held = part
-        await _go_on()
-        await send({"type": "http.response.body", "body": held})
+            if piece is not None:
+                yield piece
+                continue
+            for part in message.pieces(_PIECE):
+                yield self._encode(part)
+
+    def _encode(self, content: bytes) -> bytes:
+        if self._form is Form.JSON:
+            return encode_base64(content)
+        return content
+
+    def _response_size(self, pieces: list[bytes | None], content_size: int) -> int:
+        if self._form is Form.JSON:
+            content_size = -(-content_size // 3) * 4
+        size = 0
+        for piece in pieces:
+            if piece is None:
+                size += content_size
+            else:
+                size += len(piece)
+        return size
 
 
-async def _go_on() -> None:
-    """Gives the watch its turn, which ends the sending if the reader has just hung up."""
+def _fill_in(pieces: list[bytes | None], content: bytes) -> Iterator[bytes]:
+    """Yield the pieces of a response, with the content in its places."""
+    for piece in pieces:
+        if piece is None:
+            yield content
+        else:
+            yield piece
+
+
+async def _let_watch_run() -> None:
+    """Let the watch cancel the response if the reader has just hung up."""
     await asyncio.sleep(0)
 
 
-def _start(
-    status: int,
-    size: int,
-    form: Form,
-) -> dict[str, Any]:
+def _start(size: int, form: Form) -> dict[str, Any]:
     headers = [(b"content-type", form.value.encode()), (b"content-length", b"%d" % size)]
     return {
         "type": "http.response.start",
-        "status": status,
+        "status": 200,
         "headers": headers,
     }
 
 
-def described(
+# ---------------------------------------------------------------- description of the paths
+
+
+def _describe(
     summary: str,
     body: type[BaseModel] | None,
     example: dict[str, Any],
-    *headers: tuple[str, str, str, bool],
+    *headers: "_Header",
 ) -> dict[str, Any]:
-    """Return a path's options for the interface description.
-
-    ``headers``: name, description, example, and whether it is required.
-    """
-    schema = body.model_json_schema() if body else {"type": "object"}
+    """Return a path's options for the interface description."""
+    schema: dict[str, Any] = {"type": "object"}
+    if body is not None:
+        schema = body.model_json_schema()
     response = {"content": {"application/json": {"schema": _RESPONSE}}}
-    text = {"in": "header", "schema": {"type": "string"}}
     return {
         "summary": summary,
         "openapi_extra": {
-            "parameters": [
-                text
-                | {
-                    "name": name,
-                    "description": about,
-                    "required": required,
-                    "example": shown,
-                }
-                for name, about, shown, required in (_SESSION, *headers)
-            ],
+            "parameters": [header.parameter for header in (_SESSION, *headers)],
             "requestBody": {
                 "required": bool(schema.get("required")),
                 "content": {
@@ -274,6 +295,24 @@ def described(
             },
         },
     }
+
+
+class _Header(NamedTuple):
+    name: str
+    description: str
+    example: str
+    required: bool
+
+    @property
+    def parameter(self) -> dict[str, Any]:
+        return {
+            "in": "header",
+            "schema": {"type": "string"},
+            "name": self.name,
+            "description": self.description,
+            "required": self.required,
+            "example": self.example,
+        }
 
 
 _RESPONSE = {
@@ -308,22 +347,28 @@ _OTHER_FORMS = {
         | {"description": "the bare payload, with x-ptp-topic; the response is in protobuf"}
     },
 }
-_HERE, _THERE = "JG0100001100000010", "JG0100001100000011"
-_SESSION = ("x-ptp-session-id", "session; session_<job id>", "session_example", True)
-_TOKEN = (
+_THIS_NODE = "JG0100001100000010"
+_OTHER_NODE = "JG0100001100000011"
+_SESSION = _Header("x-ptp-session-id", "session; session_<job id>", "session_example", True)
+_TOKEN = _Header(
     "x-ptp-token",
     "config.token; Docker containers may leave it out: their address tells",
     "",
     False,
 )
-_FROM = (
+_FROM = _Header(
     "x-ptp-target-node-id",
     "own node or none: any source; a peer: that source only",
     "",
     False,
 )
-_POP_ID = ("x-ptp-pop-id", "names one logical pop; its repeat gets the same message", "", False)
-_SENDER = ("x-ptp-source-node-id", "the sending node", _THERE, True)
+_POP_ID = _Header(
+    "x-ptp-pop-id",
+    "names one logical pop; its repeat gets the same message",
+    "",
+    False,
+)
+_SENDER = _Header("x-ptp-source-node-id", "the sending node", _OTHER_NODE, True)
 _TOPIC = {"topic": "guest.0-host.0"}
 _MESSAGE = {
     **_TOPIC,
@@ -331,19 +376,19 @@ _MESSAGE = {
     "metadata": {"sequence": "1"},
 }
 
-PUSH = described(
+PUSH = _describe(
     "Append a message to a topic on the target node",
     Push,
     _MESSAGE,
-    (
+    _Header(
         "x-ptp-target-node-id",
         "the node that is to receive it; at the own one only other parties do",
-        _HERE,
+        _THIS_NODE,
         True,
     ),
     _TOKEN,
 )
-POP = described(
+POP = _describe(
     "Take the next message of a topic; wait for it if there is none",
     Ask,
     {**_TOPIC, "timeout": 1000},
@@ -351,41 +396,46 @@ POP = described(
     _TOKEN,
     _POP_ID,
 )
-PEEK = described(
-    "Take the next message of a topic if there is one", Ask, _TOPIC, _FROM, _TOKEN, _POP_ID
+PEEK = _describe(
+    "Take the next message of a topic if there is one",
+    Ask,
+    _TOPIC,
+    _FROM,
+    _TOKEN,
+    _POP_ID,
 )
-RELEASE = described(
+RELEASE = _describe(
     "Drop a topic; without one, what is kept for repeats of the reader's pops",
     Ask,
     {**_TOPIC, "timeout": 10000},
     _TOKEN,
 )
-INVOKE = described(
+INVOKE = _describe(
     "Store a message that another node's transport brings",
     Push,
     _MESSAGE,
-    (
+    _Header(
         "x-ptp-version",
         "1: the body is the container's push; else it is wrapped in an Inbound",
         "1",
         False,
     ),
-    ("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push", False),
+    _Header("x-ptp-uri", "what it is for on this node", "/v1/interconn/chan/push", False),
     _SENDER,
-    ("x-ptp-target-node-id", "this node", _HERE, False),
+    _Header("x-ptp-target-node-id", "this node", _THIS_NODE, False),
 )
-TRANSPORT = described("Not served over HTTP: responds with E0000000614", None, {})
-PART = described(
+TRANSPORT = _describe("Not served over HTTP: responds with E0000000614", None, {})
+PART = _describe(
     "Store a part of a message's bare payload that another node of this kind brings",
     None,
     {},
-    (
+    _Header(
         "x-ptp-part",
         "offset, size of the whole, and crc32 of the body, which has 2 MiB, the last one less",
         "0/2097152/0a1b2c3d",
         True,
     ),
-    ("x-ptp-message-id", "names the message in each of its parts", "5f0c", True),
-    ("x-ptp-topic", "the message's topic", "guest.0-host.0", True),
+    _Header("x-ptp-message-id", "names the message in each of its parts", "5f0c", True),
+    _Header("x-ptp-topic", "the message's topic", "guest.0-host.0", True),
     _SENDER,
 )

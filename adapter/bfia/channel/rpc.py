@@ -1,7 +1,7 @@
-"""The channel over gRPC: each call is passed on to the listener's application as the same request over HTTP.
+"""The channel over gRPC: each call becomes the same request over HTTP to the listener's application.
 
-What that application checks therefore holds for gRPC, too: metadata become headers, and a call has the address and
-the certificate of the connection by which it came.
+The application's checks therefore hold for gRPC, too: metadata become headers, and a call has the address and the
+certificate of its connection.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,63 +29,97 @@ if TYPE_CHECKING:
     import grpc.aio
 
 SERVICE = "org.ppc.ptp.PrivateTransferTransport"
+# Service to its methods with one message each way; a listener that lacks the path of one responds 404.
 METHODS = {SERVICE: ("push", "pop", "peek", "release"), calls.SERVICE: ("invoke", "part")}
-"""service -> its methods that take one message and return one; those that a listener lacks are not found there"""
+
 _STREAM = "transport"
-_MOST_OF_GRPC = (1 << 31) - 1
-"""bytes of one message; a larger limit, which it would not understand, refused them all"""
+_MOST_OF_GRPC = (
+    1 << 31
+) - 1  # bytes of a message; gRPC would refuse all messages under a larger limit
 _IDLE_SECONDS = 75
-_KEEPALIVE_SECONDS = 60
-"""after which a connection with calls is tried: a stream's client may be gone"""
+_KEEPALIVE_SECONDS = (
+    60  # after which a connection with calls is probed: a stream's client may be gone
+)
 _GRACE_SECONDS = 1.0
 _STALL_SECONDS = 10.0
+# Bytes per second of a connection on which a message arrives: gRPC shows no message before it is complete.
 _LEAST_RATE = 32 * 1024
-"""bytes per second of a connection on which a message is to come: gRPC shows none before it is whole"""
-_OF_ONE, _OF_ALL = 8, 16
-"""messages that are coming, or are large, of one run or node and of all: the size is known once it is in memory"""
-_OF_ANYBODY = 4, 8
-"""messages of which only the end tells whose they are, of one address and of all"""
-_CALLS = 128
-"""at the same time by one connection"""
-_STREAMS = 16
-"""of one node"""
+
+# Messages that are arriving, or are large: a message's size is known only once it is in memory.
+_OF_ONE_SENDER = 8  # run or node
+_OF_ALL_SENDERS = 16
+# The same for messages that name their sender only in the body.
+_OF_ONE_ADDRESS = 4
+_OF_ALL_ADDRESSES = 8
+
+_CALLS = 128  # at the same time over one connection
+_STREAMS = 16  # of one node
+
+
+class CountingWriter(asyncio.StreamWriter):
+    """A writer that counts its bytes in ``size``."""
+
+    size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write."""
+        self.size += len(data)
+        super().write(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A client's connection to the listener."""
+
+    scope: Mapping[str, Any]  # what its requests have in their scopes
+    writer: CountingWriter  # to the gRPC server
+
+    @property
+    def address(self) -> str:
+        client = self.scope.get("client")
+        if not client:
+            return ""
+        return str(client[0])
 
 
 class Grpc:
-    """A gRPC server inside, begun by the first connection. Belongs to one event loop."""
+    """A gRPC server on a socket file, started by the first connection. Belongs to one event loop."""
 
     def __init__(self, app: ASGIApp, most_bytes: int) -> None:
-        """``app`` is what the listener answers; ``most_bytes`` the largest message."""
+        """``app`` is the listener's application; ``most_bytes`` the largest message."""
         self._app = app
         self._most_bytes = min(most_bytes, _MOST_OF_GRPC)
         self._lock = asyncio.Lock()
         self._server: grpc.aio.Server | None = None
         self._folder: Path | None = None
         self._numbers = count()
-        self._connections: dict[str, tuple[Mapping[str, Any], _Counting]] = {}
-        """name of a connection to the server -> who has connected to the listener, and what came from there"""
-        self._places: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = (
-            WeakValueDictionary()
-        )
+        self._connections: dict[str, _Connection] = {}  # by the name that the gRPC server sees
+        self._slots: WeakValueDictionary[tuple[str, ...], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def connected(
         self, scope: Mapping[str, Any]
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Connect to it; ``scope`` is what the requests of the connection have in theirs. Raises `GrpcMissing`."""
+        """Connect to the server; ``scope`` is part of the scope of all the connection's requests.
+
+        Raises `GrpcMissing`.
+        """
         async with self._lock:
-            folder = self._folder or await self._start()
-        name = folder / str(next(self._numbers))
+            folder = self._folder
+            if folder is None:
+                folder = await self._start()
+        file = folder / str(next(self._numbers))
+        name = f"unix:{file}"
         try:
-            reader, writer = await _opened(f"{folder}/grpc", str(name))
-            self._connections[f"unix:{name}"] = scope, writer
+            reader, writer = await _connect(f"{folder}/grpc", str(file))
+            self._connections[name] = _Connection(scope, writer)
             try:
                 yield reader, writer
             finally:
                 writer.close()
-                del self._connections[f"unix:{name}"]
+                del self._connections[name]
         finally:
-            name.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
     async def _start(self) -> Path:
         grpc = calls.library()
@@ -98,15 +133,15 @@ class Grpc:
             ]
         )
         for service, names in METHODS.items():
-            # what a client sends in one message is read like a stream: not before its sender is known
+            # A single message is read like a stream: not before its sender is known.
             methods = {
-                name: grpc.stream_unary_rpc_method_handler(self._single(name)) for name in names
+                name: grpc.stream_unary_rpc_method_handler(self._single_handler(name))
+                for name in names
             }
             if service == calls.SERVICE:
                 methods[_STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
-            self._server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler(service, methods)]
-            )
+            handler = grpc.method_handlers_generic_handler(service, methods)
+            self._server.add_generic_rpc_handlers([handler])
         self._folder = Path(tempfile.mkdtemp(prefix="bfia-grpc-"))
         self._server.add_insecure_port(f"unix:{self._folder}/grpc")
         await self._server.start()
@@ -119,27 +154,27 @@ class Grpc:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _single(self, method: str) -> Any:
-        async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]  # else it keeps the message
+    def _single_handler(self, method: str) -> Any:
+        async def handle(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            # Closed explicitly, else the iterator keeps the message in memory.
+            async with aclosing(aiter(messages)) as closed:  # type: ignore[type-var]
                 return await self._answer(method, closed, context)
 
-        return call
+        return handle
 
     async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Take each message of a stream as an invoke, one after the other, where the sender may begin a stream."""
-        begun = await self._answer(_STREAM, messages, context)
-        if not decode_answer(begun, Form.PROTOBUF.value).succeeded:
-            yield begun
+        """Take the messages of a stream as invokes, one after the other, if its sender may begin a stream."""
+        begin = await self._answer(_STREAM, messages, context)
+        if not decode_answer(begin, Form.PROTOBUF.value).succeeded:
+            yield begin
             return
-        sender = _first(_headers(context), b"x-ptp-source-node-id")
-        places = self._places_of(_STREAMS, "streams", sender)
-        if places.locked():
-            yield encode_answer(
-                BUFFER_FULL, f"a node has at most {_STREAMS} streams here", form=Form.PROTOBUF
-            )
+        sender = _header(_headers_of(context), b"x-ptp-source-node-id")
+        slots = self._slots_of(_STREAMS, "streams", sender)
+        if slots.locked():
+            text = f"a node has at most {_STREAMS} streams here"
+            yield encode_answer(BUFFER_FULL, text, form=Form.PROTOBUF)
             return
-        async with places:
+        async with slots:
             async for message in messages:
                 yield await self._answer("invoke", _only(message), context)
 
@@ -149,36 +184,84 @@ class Grpc:
         messages: AsyncIterator[bytes],
         context: Any,
     ) -> bytes:
-        grpc = calls.library()
+        """Return the response to a call. Aborts the call for HTTP statuses other than 200 and 413."""
+        codes = calls.library().StatusCode
         connection = self._connections.get(context.peer())
         if connection is None:
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, "the connection did not come by the listener"
-            )
+            text = "the connection did not come by the listener"
+            await context.abort(codes.PERMISSION_DENIED, text)
             raise AssertionError
-        status, answer = await self._ask(method, messages, _headers(context), *connection)
+        request = _HttpRequest(self, method, messages, _headers_of(context), connection)
+        status, body = await request.send_to(self._app)
+        if status in (200, 413):
+            return body
         if status == 404:
-            await context.abort(
-                grpc.StatusCode.UNIMPLEMENTED, f"{method} is not served at this address"
-            )
-        if status not in (200, 413):
-            text = answer[:500].decode("utf-8", "replace")
-            later = status == 429 or status >= 500
-            refused = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.PERMISSION_DENIED
-            await context.abort(refused, f"HTTP {status}: {text}")
-        return answer
+            text = f"{method} is not served at this address"
+            await context.abort(codes.UNIMPLEMENTED, text)
+        code = codes.PERMISSION_DENIED
+        if status == 429 or status >= 500:
+            code = codes.UNAVAILABLE
+        text = body[:500].decode("utf-8", "replace")
+        await context.abort(code, f"HTTP {status}: {text}")
+        raise AssertionError
 
-    async def _ask(
+    def slots_for(
         self,
+        method: str,
+        headers: list[tuple[bytes, bytes]],
+        address: str,
+    ) -> list[asyncio.Semaphore]:
+        """Return the slots that a message needs: of its sender and of all. A pop waits for no other run."""
+        is_encapsulated = _header(headers, b"x-ptp-version") != PASS_THROUGH
+        if method == "invoke" and is_encapsulated:
+            return [
+                self._slots_of(_OF_ONE_ADDRESS, address),
+                self._slots_of(_OF_ALL_ADDRESSES),
+            ]
+        if method not in METHODS[SERVICE]:
+            node = _header(headers, b"x-ptp-source-node-id")
+            of_sender = self._slots_of(_OF_ONE_SENDER, "", node, address)
+            return [of_sender, self._slots_of(_OF_ALL_SENDERS, calls.SERVICE)]
+        token = _header(headers, b"x-ptp-token")
+        of_run = self._slots_of(_OF_ONE_SENDER, method, token, address)
+        if method == "push":
+            return [of_run, self._slots_of(_OF_ALL_SENDERS, SERVICE)]
+        return [of_run]
+
+    def _slots_of(self, number: int, *owner: str) -> asyncio.Semaphore:
+        return self._slots.setdefault(owner, asyncio.Semaphore(number))
+
+
+class _HttpRequest:
+    """The request over HTTP that a call becomes."""
+
+    def __init__(
+        self,
+        server: Grpc,
         method: str,
         messages: AsyncIterator[bytes],
         headers: list[tuple[bytes, bytes]],
-        connection: Mapping[str, Any],
-        came: "_Counting",
-    ) -> tuple[int, bytes]:
-        """Return status and body of the response to the same request over HTTP."""
-        path = CHANNEL + method
-        scope = {
+        connection: _Connection,
+    ) -> None:
+        self._method = method
+        self._messages = messages
+        self._headers = headers
+        self._connection = connection
+        self._slots = server.slots_for(method, headers, connection.address)
+        self._held_slots = AsyncExitStack()
+        self._is_received = False
+        self._status = 500
+        self._pieces: list[bytes] = []
+
+    async def send_to(self, app: ASGIApp) -> tuple[int, bytes]:
+        """Return status and body of the application's response."""
+        async with self._held_slots:
+            await app(self._scope(), self._receive, self._send)
+        return self._status, b"".join(self._pieces)
+
+    def _scope(self) -> dict[str, Any]:
+        path = CHANNEL + self._method
+        return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": GRPC,
@@ -187,117 +270,81 @@ class Grpc:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": b"",
-            "headers": [*headers, (b"content-type", Form.PROTOBUF.value.encode())],
+            "headers": [*self._headers, (b"content-type", Form.PROTOBUF.value.encode())],
             "server": None,
             "state": {},
-            **connection,
+            **self._connection.scope,
         }
-        places = self._places_for(method, headers, connection)
-        held = AsyncExitStack()
-        status, pieces, waiting = 500, list[bytes](), True
 
-        async def receive() -> Message:
-            nonlocal waiting
-            if not waiting:
-                await asyncio.Event().wait()  # a call that is cancelled ends the application itself
-            waiting = False
-            async with AsyncExitStack() as taken:
-                for place in places:
-                    await taken.enter_async_context(place)
-                message = await _whole(messages, came)
-                if len(message) > bodies.LARGE:
-                    held.push_async_exit(taken.pop_all())
-            return {
-                "type": "http.request",
-                "body": message,
-                "more_body": False,
-            }
+    async def _receive(self) -> Message:
+        if self._is_received:
+            # There is nothing more; a call that is cancelled cancels the application, too.
+            await asyncio.Event().wait()
+        self._is_received = True
+        async with AsyncExitStack() as slots:
+            for slot in self._slots:
+                await slots.enter_async_context(slot)
+            body = await _read_message(self._messages, self._connection.writer)
+            if len(body) > bodies.LARGE:
+                self._held_slots.push_async_exit(slots.pop_all())
+        return {
+            "type": "http.request",
+            "body": body,
+            "more_body": False,
+        }
 
-        async def send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            pieces.append(message.get("body", b""))
-
-        async with held:
-            await self._app(scope, receive, send)
-        return status, b"".join(pieces)
-
-    def _places_for(
-        self,
-        method: str,
-        headers: list[tuple[bytes, bytes]],
-        connection: Mapping[str, Any],
-    ) -> list[asyncio.Semaphore]:
-        """Return in what a message takes a place: of its sender and of all. A pop waits for no other run."""
-        address = (connection.get("client") or ("",))[0]
-        if method == "invoke" and _first(headers, b"x-ptp-version") != PASS_THROUGH:
-            of_one, of_all = _OF_ANYBODY
-            return [self._places_of(of_one, address), self._places_of(of_all)]
-        if method in METHODS[SERVICE]:
-            own = self._places_of(_OF_ONE, method, _first(headers, b"x-ptp-token"), address)
-            return [own, self._places_of(_OF_ALL, SERVICE)] if method == "push" else [own]
-        own = self._places_of(_OF_ONE, "", _first(headers, b"x-ptp-source-node-id"), address)
-        return [own, self._places_of(_OF_ALL, calls.SERVICE)]
-
-    def _places_of(self, many: int, *whose: str) -> asyncio.Semaphore:
-        """Return the places of one sender."""
-        return self._places.setdefault(whose, asyncio.Semaphore(many))
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        self._pieces.append(message.get("body", b""))
 
 
-class _Counting(asyncio.StreamWriter):
-    """Counts the bytes of a connection."""
-
-    size = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write."""
-        self.size += len(data)
-        super().write(data)
-
-
-async def _whole(messages: AsyncIterator[bytes], came: _Counting) -> bytes:
-    """Return the one message of a call. Raises Invalid where hardly anything comes on its connection."""
+async def _read_message(messages: AsyncIterator[bytes], writer: CountingWriter) -> bytes:
+    """Return the one message of a call. Raises Invalid if hardly anything arrives on its connection."""
     message = asyncio.ensure_future(anext(messages, b""))
     try:
         while not message.done():
-            before = came.size
+            size_before = writer.size
             done, _ = await asyncio.wait([message], timeout=_STALL_SECONDS)
-            if not done and came.size - before < _STALL_SECONDS * _LEAST_RATE:
-                raise Invalid(
-                    [Problem("body", f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)")]
-                )
+            is_slow = writer.size - size_before < _STALL_SECONDS * _LEAST_RATE
+            if not done and is_slow:
+                rule = f"upload too slow (minimum {_LEAST_RATE // 1024} KiB/s)"
+                raise Invalid([Problem("body", rule)])
         return message.result()
     finally:
         if message.cancel():
             await asyncio.wait([message])
 
 
-async def _opened(to: str, by: str) -> tuple[asyncio.StreamReader, _Counting]:
-    """Return a connection to a socket file from another, which names it."""
+async def _connect(server_file: str, file: str) -> tuple[asyncio.StreamReader, CountingWriter]:
+    """Connect to a socket file from another one, whose name identifies the connection."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
-    inside = socket.socket(socket.AF_UNIX)
-    inside.setblocking(False)
-    inside.bind(by)
-    await loop.sock_connect(inside, to)
-    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=inside)
-    return reader, _Counting(transport, protocol, reader, loop)
+    client = socket.socket(socket.AF_UNIX)
+    client.setblocking(False)
+    client.bind(file)
+    await loop.sock_connect(client, server_file)
+    transport, _ = await loop.create_unix_connection(lambda: protocol, sock=client)
+    return reader, CountingWriter(transport, protocol, reader, loop)
 
 
-def _headers(context: Any) -> list[tuple[bytes, bytes]]:
+def _headers_of(context: Any) -> list[tuple[bytes, bytes]]:
     """Return the metadata of a call as the headers of a request."""
-    return [
-        (name.encode(), value.encode("latin-1", "replace"))
-        for name, value in context.invocation_metadata() or ()
-        if name.startswith(("x-", "x_")) and isinstance(value, str)
-    ]
+    headers = []
+    for name, value in context.invocation_metadata() or ():
+        is_text = isinstance(value, str)  # binary metadata are bytes
+        if is_text and name.startswith(("x-", "x_")):
+            headers.append((name.encode(), value.encode("latin-1", "replace")))
+    return headers
 
 
-def _first(headers: list[tuple[bytes, bytes]], *names: bytes) -> str:
-    found = (value for name, value in headers if name.replace(b"_", b"-") in names)
-    return next(found, b"").decode("latin-1").strip()
+def _header(headers: list[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return the first value of a header in either spelling; "" if it is absent."""
+    for header_name, value in headers:
+        if header_name.replace(b"_", b"-") == name:
+            return value.decode("latin-1").strip()
+    return ""
 
 
 async def _only(message: bytes) -> AsyncIterator[bytes]:

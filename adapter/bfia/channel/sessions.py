@@ -1,4 +1,4 @@
-"""Which sessions the transport takes messages for: answers that may block, and sessions of no known job."""
+"""Caches of lookups that may block, and the bound on sessions of no known job."""
 
 import time
 from collections import Counter
@@ -12,91 +12,96 @@ from anyio import CapacityLimiter
 from gateway.broker import Broker, BufferFull
 
 K = TypeVar("K", bound=Hashable)
-X = TypeVar("X")
+V = TypeVar("V")
 
-_FRESH_SECONDS = 1.0
-_MOST = 4096
+_FRESH_SECONDS = 1.0  # a cached value's age at most
+_MOST_ENTRIES = 4096
 _IDLE_SECONDS = 600.0
-_SHARE = 4
-"""one node may have this part, a quarter, of the places of unknown sessions"""
+_NODE_SHARE = 4  # one node may have a quarter of the unknown sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a container's request says of itself: the session that it is for, and its token or else its address."""
+    """What a container's request says of itself: its session, and its token or else its address."""
 
     session: str
     token: str = ""
     address: str = ""
 
 
-class Cache(Generic[K, X]):
-    """A cache of answers that may block: each is fetched in a thread and valid for a second."""
+class Cache(Generic[K, V]):
+    """A cache of lookups that may block: each runs in a thread, and its result is valid for a second."""
 
-    def __init__(self, ask: Callable[[K], X], limiter: CapacityLimiter | None = None) -> None:
+    def __init__(self, fetch: Callable[[K], V], limiter: CapacityLimiter | None = None) -> None:
         """``limiter`` bounds the threads; None: the default ones."""
-        self._ask = ask
+        self._fetch = fetch
         self._limiter = limiter
-        self._known: dict[K, tuple[float, X]] = {}
+        self._entries: dict[K, tuple[float, V]] = {}  # with the time at which they expire
 
-    async def __call__(self, key: K) -> X:
-        """Return the cached answer for a key, or fetch it; a failure is not cached."""
-        now = time.monotonic()
-        known = self._known.get(key)
-        if known is not None and known[0] > now:
-            return known[1]
-        answer = await anyio.to_thread.run_sync(self._ask, key, limiter=self._limiter)
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[key] = (time.monotonic() + _FRESH_SECONDS, answer)
-        return answer
+    async def __call__(self, key: K) -> V:
+        """Return the cached value of a key, or fetch it; a failure is not cached."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            expires_at, value = entry
+            if expires_at > time.monotonic():
+                return value
+        value = await anyio.to_thread.run_sync(self._fetch, key, limiter=self._limiter)
+        if len(self._entries) >= _MOST_ENTRIES:
+            self._entries.clear()
+        self._entries[key] = (time.monotonic() + _FRESH_SECONDS, value)
+        return value
 
 
 class UnknownSessions:
-    """The sessions of the broker that belong to no job known here: a peer may push before our job has started.
+    """The sessions of the broker that belong to no known job: a peer may push before our job has started.
 
-    They are few, and no node may have more than its share of them. When their number is reached, those that have
-    become known or have ended no longer count, and one that nobody has used for ten minutes is ended.
+    Their number is bounded, and that of each node. At the bound, sessions that have become known or have ended no
+    longer count, and sessions without use for ten minutes are ended.
     """
 
     def __init__(
         self,
         broker: Broker,
         session_open: Cache[str, bool | None],
-        most: int,
+        limit: int,
     ) -> None:
         self._broker = broker
         self._session_open = session_open
-        self._most = most
+        self._limit = limit
+        # Session to the node that began it; "" for sessions from before the start. None before the first use.
         self._admitted: dict[str, str] | None = None
-        """session -> the node that began it; empty for those found at the start"""
 
     async def admit(self, session: str, source: str) -> None:
         """Count a new session if it is of no known job. Raises BufferFull if there are too many."""
-        if await self._session_open(session) is not None:
+        if await self._is_known(session):
             return
         if self._admitted is None:
             self._admitted = dict.fromkeys(self._broker.sessions(), "")
-        if self._full(self._admitted, source):
-            await self._sort_out(self._admitted)
-        if refusal := self._full(self._admitted, source):
-            raise BufferFull(refusal)
+        if self._exceeded_limit(self._admitted, source):
+            await self._drop_stale(self._admitted)
+        exceeded = self._exceeded_limit(self._admitted, source)
+        if exceeded:
+            raise BufferFull(exceeded)
         self._admitted[session] = source
 
-    def _full(self, admitted: dict[str, str], source: str) -> str:
-        """Return which limit another session of this node would exceed; empty for none."""
-        share = max(1, self._most // _SHARE)
-        if len(admitted) >= self._most:
-            return f"{self._most} sessions of no known job are open, which is the limit"
+    async def _is_known(self, session: str) -> bool:
+        return await self._session_open(session) is not None
+
+    def _exceeded_limit(self, admitted: dict[str, str], source: str) -> str:
+        """Return the limit that another session of a node would exceed; "" for none."""
+        if len(admitted) >= self._limit:
+            return f"{self._limit} sessions of no known job are open, which is the limit"
+        share = max(1, self._limit // _NODE_SHARE)
         if Counter(admitted.values())[source] >= share:
             return f"{share} sessions of node {source} and of no known job are open, which is the limit for a node"
         return ""
 
-    async def _sort_out(self, admitted: dict[str, str]) -> None:
+    async def _drop_stale(self, admitted: dict[str, str]) -> None:
         idle = set(self._broker.idle(_IDLE_SECONDS))
         for session in list(admitted):
-            known = not self._broker.holds(session) or await self._session_open(session) is not None
-            if not known and session in idle:
+            no_longer_counts = not self._broker.holds(session) or await self._is_known(session)
+            if no_longer_counts:
+                admitted.pop(session, None)
+            elif session in idle:
                 await self._broker.end_session(session)
-            if known or session in idle:
                 admitted.pop(session, None)

@@ -1,4 +1,4 @@
-"""Posts to peers over kept connections of HTTP/1.1, at a twentieth of what a general client costs (ADR 33)."""
+"""Posts to peers over kept HTTP/1.1 connections, at a twentieth of the cost of a general client (ADR 33)."""
 
 import asyncio
 import ssl
@@ -8,37 +8,48 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from adapter.bfia.channel.pieces import total_length
 from adapter.bfia.connections import ResponseReader, request_head
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid
 
-_MOST = 256
-_KEPT = 64
+_MOST = 256  # connections to one peer
+_KEPT = 64  # idle connections to one peer
 _KEPT_SECONDS = 4.0
 _CONNECT_SECONDS = 5.0
-_SLICE = 1 << 18
-_LARGEST_ANSWER = 1 << 20
+_SLICE = 1 << 18  # bytes
+_LARGEST_ANSWER = 1 << 20  # bytes
+_DEFAULT_PORT = {"http": 80, "https": 443}
+_IS_SECURE = {"http": False, "https": True}
 
 
 class BadAddress(ValueError):
     """An address that cannot be used."""
 
 
-class Answered(NamedTuple):
-    """What a peer responded: the status, the Content-Type, and the begin of the body."""
+class PeerResponse(NamedTuple):
+    """A peer's response: the status, the Content-Type, and the beginning of the body."""
 
     status: int
-    kind: str
+    content_type: str
     content: bytes
 
 
 class Origin(NamedTuple):
-    """Where connections lead to."""
+    """The other end of a connection."""
 
     host: str
     port: int
     secure: bool
-    name: str | None
+    name: str | None  # in the certificate, if it is not the host
+
+
+class _Url(NamedTuple):
+    host: str
+    port: int
+    secure: bool
+    netloc: bytes
+    path: bytes
 
 
 class Wires:
@@ -46,9 +57,7 @@ class Wires:
 
     def __init__(self, verify: ssl.SSLContext) -> None:
         self._verify = verify
-        self._places: defaultdict[Origin, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(_MOST)
-        )
+        self._slots: defaultdict[Origin, asyncio.Semaphore] = defaultdict(_connection_slots)
         self._idle: defaultdict[Origin, list[_Wire]] = defaultdict(list)
         self._closed = False
 
@@ -59,58 +68,71 @@ class Wires:
         headers: list[tuple[bytes, bytes]],
         seconds: float,
         name: str | None = None,
-    ) -> Answered:
-        """Send a body, which is in pieces, and return the response. ``seconds``: how long the peer may pause.
+    ) -> PeerResponse:
+        """Send a body, which is in pieces, and return the response.
 
-        ``name`` is what the peer's certificate bears, where that is not the host.
-
-        Raises BadAddress, Invalid for a header that would break the line, and OSError where there was no response.
+        ``seconds`` is how long the peer may pause; ``name`` the name in the peer's certificate if that is not the
+        host. Raises BadAddress, Invalid for a header with control characters, and OSError without a response.
         """
-        host, port, secure, netloc, path = _parsed(url)
-        origin = Origin(host, port, secure, name)
-        head = _head(netloc, path, headers, sum(map(len, body)))
-        async with self._places[origin]:
-            wire = self._kept(origin) or await self._opened(origin, min(_CONNECT_SECONDS, seconds))
+        parsed = _parse_url(url)
+        origin = Origin(parsed.host, parsed.port, parsed.secure, name)
+        head = _head(parsed, headers, total_length(body))
+        async with self._slots[origin]:
+            wire = self._take_idle(origin)
+            if wire is None:
+                wire = await self._connect(origin, min(_CONNECT_SECONDS, seconds))
             try:
-                answer = await wire.post(head, body, seconds)
+                response = await wire.post(head, body, seconds)
             except BaseException:
                 wire.close()
                 raise
-            idle = self._idle[origin]
-            if wire.reusable and not self._closed and len(idle) < _KEPT:
-                idle.append(wire)
-            else:
-                wire.close()
-            return answer
+            self._keep_or_close(origin, wire)
+            return response
 
-    def _kept(self, origin: Origin) -> "_Wire | None":
+    def _take_idle(self, origin: Origin) -> "_Wire | None":
         idle = self._idle[origin]
         while idle:
             wire = idle.pop()
-            if wire.usable():
+            if wire.is_usable():
                 return wire
             wire.close()
         return None
 
-    async def _opened(self, origin: Origin, seconds: float) -> "_Wire":
-        name = (origin.name or origin.host) if origin.secure else None
+    def _keep_or_close(self, origin: Origin, wire: "_Wire") -> None:
+        idle = self._idle[origin]
+        has_room = not self._closed and len(idle) < _KEPT
+        if wire.reusable and has_room:
+            idle.append(wire)
+        else:
+            wire.close()
+
+    async def _connect(self, origin: Origin, seconds: float) -> "_Wire":
+        context = None
+        name = None
+        if origin.secure:
+            context = self._verify
+            name = origin.name or origin.host
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(
                 origin.host,
                 origin.port,
                 limit=_SLICE,
-                ssl=self._verify if origin.secure else None,
+                ssl=context,
                 server_hostname=name,
             )
         return _Wire(reader, writer)
 
     def close(self) -> None:
-        """Close what is kept, and keep nothing more: a request may still be under way."""
+        """Close idle connections; a connection in use is closed after its request."""
         self._closed = True
         for idle in self._idle.values():
             for wire in idle:
                 wire.close()
         self._idle.clear()
+
+
+def _connection_slots() -> asyncio.Semaphore:
+    return asyncio.Semaphore(_MOST)
 
 
 class _Wire:
@@ -119,11 +141,12 @@ class _Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._used = time.monotonic()
+        self._used_at = time.monotonic()
         self.reusable = False
 
-    def usable(self) -> bool:
-        return time.monotonic() - self._used < _KEPT_SECONDS and not self._reader.at_eof()
+    def is_usable(self) -> bool:
+        is_fresh = time.monotonic() - self._used_at < _KEPT_SECONDS
+        return is_fresh and not self._reader.at_eof()
 
     def close(self) -> None:
         self._writer.transport.abort()
@@ -133,20 +156,19 @@ class _Wire:
         head: bytes,
         pieces: list[bytes],
         seconds: float,
-    ) -> Answered:
+    ) -> PeerResponse:
         self.reusable = False
+        response = ResponseReader(_LARGEST_ANSWER)
         async with asyncio.timeout(seconds) as deadline:
-            sent = await self._send(head, pieces, seconds, deadline)
-            response = ResponseReader(_LARGEST_ANSWER)
+            is_sent = await self._send(head, pieces, seconds, deadline)
             while not response.complete:
                 data = await self._reader.read(_SLICE)
-                deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+                _extend(deadline, seconds)
                 response.feed(data)
-        self._used = time.monotonic()
-        self.reusable = sent and response.keep
-        return Answered(
-            response.status, response.headers.get("content-type", ""), bytes(response.content)
-        )
+        self._used_at = time.monotonic()
+        self.reusable = is_sent and response.keep
+        content_type = response.headers.get("content-type", "")
+        return PeerResponse(response.status, content_type, bytes(response.content))
 
     async def _send(
         self,
@@ -155,46 +177,47 @@ class _Wire:
         seconds: float,
         deadline: asyncio.Timeout,
     ) -> bool:
-        """Send a request; False where the peer closed before the end, as it may after a refusal."""
-        if sum(map(len, pieces)) <= _SLICE:
+        """Send a request; return False if the peer closed before its end, as it may after a refusal."""
+        if total_length(pieces) <= _SLICE:
             self._writer.write(b"".join([head, *pieces]))
             return True
         try:
             self._writer.write(head)
             for piece in pieces:
                 view = memoryview(piece)
-                for at in range(0, len(piece), _SLICE):
-                    self._writer.write(view[at : at + _SLICE])
+                for begin in range(0, len(piece), _SLICE):
+                    self._writer.write(view[begin : begin + _SLICE])
                     await self._writer.drain()
-                    deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+                    _extend(deadline, seconds)
         except ConnectionError:
             return False
         return True
 
 
+def _extend(deadline: asyncio.Timeout, seconds: float) -> None:
+    deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
 @lru_cache(1024)
-def _parsed(url: str) -> tuple[str, int, bool, bytes, bytes]:
+def _parse_url(url: str) -> _Url:
     try:
         parts = urlsplit(url)
-        secure = {"http": False, "https": True}[parts.scheme]
-        port = parts.port or (443 if secure else 80)
+        secure = _IS_SECURE[parts.scheme]
+        port = parts.port or _DEFAULT_PORT[parts.scheme]
         host = parts.hostname or ""
-        netloc, path = parts.netloc.rpartition("@")[2].encode("ascii"), parts.path.encode("ascii")
+        _, _, netloc = parts.netloc.rpartition("@")
+        parsed = _Url(host, port, secure, netloc.encode("ascii"), parts.path.encode("ascii"))
     except (KeyError, ValueError) as error:
         raise BadAddress(str(error)) from error
     if not host:
         raise BadAddress("it names no host")
-    return host, port, secure, netloc, path
+    return parsed
 
 
-def _head(
-    netloc: bytes,
-    path: bytes,
-    headers: list[tuple[bytes, bytes]],
-    size: int,
-) -> bytes:
+def _head(url: _Url, headers: list[tuple[bytes, bytes]], size: int) -> bytes:
+    all_headers = [(b"accept", b"*/*"), *headers]
     try:
-        return request_head(b"POST " + path, netloc, [(b"accept", b"*/*"), *headers], size)
+        return request_head(b"POST " + url.path, url.netloc, all_headers, size)
     except ValueError as error:
         rule = "must not have control characters; a topic becomes one"
         raise Invalid([Problem("headers", rule)]) from error

@@ -17,7 +17,7 @@ from adapter.bfia.channel.codec import (
     wait_seconds,
 )
 from adapter.bfia.channel.forms import Form
-from adapter.bfia.channel.pieces import decode_base64, decoded, encode_base64
+from adapter.bfia.channel.pieces import decode_base64, decode_pieces, encode_base64
 from adapter.bfia.channel.ptp_pb2 import PushInbound
 from adapter.body import MOST_FIELDS, MOST_NUMBERS, read_json
 from gateway.errors import Invalid
@@ -70,10 +70,10 @@ def test_what_is_no_base64_is_refused_at_any_length(text):
 )
 def test_after_its_padding_base64_has_white_space_alone_in_any_pieces(pieces, found):
     if found is not None:
-        assert b"".join(decoded(pieces)) == found
+        assert b"".join(decode_pieces(pieces)) == found
         return
     with pytest.raises(ValueError, match="padding before the end"):
-        list(decoded(pieces))
+        list(decode_pieces(pieces))
 
 
 @steady

@@ -297,7 +297,7 @@ def by_relay(
     """Return the response of a relay alone, whose next hop is a function; the request is ``messages``."""
 
     class Hop(Courier):
-        def to(self, identity: Identity) -> httpx.AsyncClient:
+        def client(self, identity: Identity) -> httpx.AsyncClient:
             if unusable:
                 raise PeerUnreachable("no certificate")
             return httpx.AsyncClient(transport=httpx.MockTransport(handler))
@@ -351,7 +351,7 @@ def test_bodies_that_do_not_end_keep_no_other_request_out(
         monkeypatch.setattr(anyio, "current_time", lambda: float(next(now)))
 
     class Hop(Courier):
-        def to(self, identity: Identity) -> httpx.AsyncClient:
+        def client(self, identity: Identity) -> httpx.AsyncClient:
             return httpx.AsyncClient(
                 transport=httpx.MockTransport(lambda _: httpx.Response(200, json={}))
             )

@@ -10,7 +10,8 @@ import time
 import uvicorn
 from fastapi import FastAPI
 
-from adapter.bfia.channel.router import ChannelParts, Member, container_router, peer_router
+from adapter.bfia.channel.dependencies import ChannelParts, Member
+from adapter.bfia.channel.router import container_router, peer_router
 from adapter.bfia.channel.rpc import Grpc
 from gateway.broker import Broker, BrokerLimits
 from gateway.errors import NotAllowed

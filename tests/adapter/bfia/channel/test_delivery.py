@@ -272,7 +272,7 @@ async def test_why_a_peer_gave_no_answer_is_passed_on(make_node, client):
 
 
 async def test_cached_answers_are_few(monkeypatch):
-    monkeypatch.setattr(sessions, "_MOST", 2)
+    monkeypatch.setattr(sessions, "_MOST_ENTRIES", 2)
     asked = []
     cache = sessions.Cache(lambda key: asked.append(key) or key)
     assert [await cache(key) for key in "aabca"] == list("aabca")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.bfia.channel import router
+from adapter.bfia.channel import containers
 from adapter.bfia.channel.codec import decode_answer, decode_ask, read_envelope, read_push
 from adapter.bfia.channel.forms import MOST_FIELDS, Form
 from adapter.bfia.channel.ptp_pb2 import (
@@ -221,7 +221,7 @@ async def test_an_empty_pop_of_a_bare_reader_is_a_success_without_content(
     async def sleep(seconds):
         waited.append(seconds)
 
-    monkeypatch.setattr(router.anyio, "sleep", sleep)
+    monkeypatch.setattr(containers.anyio, "sleep", sleep)
     desk.sessions["ended"] = False
     ended = headers | {"x-ptp-session-id": "ended"}
     response = await caller.post(desk.url + CHAN + "pop?timeout=1", headers=ended)

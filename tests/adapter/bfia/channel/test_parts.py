@@ -468,7 +468,7 @@ async def test_the_next_item_comes_while_one_is_in_hand_and_no_more_than_one() -
             yield n
 
     seen = []
-    async for item in bodies.ahead(items()):
+    async for item in bodies.prefetch(items()):
         await anyio.lowlevel.checkpoint()
         await anyio.lowlevel.checkpoint()
         seen.append((item, len(came)))
@@ -487,7 +487,7 @@ async def test_what_comes_ends_with_who_takes_it() -> None:
             ended.append(True)
 
     for most in (1, 2):
-        taken = bodies.ahead(items())
+        taken = bodies.prefetch(items())
         assert [await anext(taken) for _ in range(most)] == [0, 1][:most]
         await anyio.lowlevel.checkpoint()
         await taken.aclose()
@@ -500,7 +500,7 @@ async def test_an_error_of_what_comes_is_raised_where_it_would_have_come() -> No
         yield 1
         raise ValueError("cut")
 
-    taken = bodies.ahead(items())
+    taken = bodies.prefetch(items())
     assert [await anext(taken), await anext(taken)] == [0, 1]
     with pytest.raises(ValueError, match="cut"):
         await anext(taken)

@@ -406,7 +406,9 @@ async def test_what_a_peer_may_not_do_by_grpc(
     assert beta.broker.usage() == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("limit", "nodes"), [("_OF_ONE", "aaa"), ("_OF_ALL", "abc")])
+@pytest.mark.parametrize(
+    ("limit", "nodes"), [("_OF_ONE_SENDER", "aaa"), ("_OF_ALL_SENDERS", "abc")]
+)
 async def test_few_large_messages_are_in_memory_together(
     tmp_path,
     monkeypatch,

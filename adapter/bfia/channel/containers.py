@@ -1,0 +1,274 @@
+"""The paths of this node's containers: push, pop, peek and release."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from uuid import uuid4
+
+import anyio
+import anyio.to_thread
+from anyio import CapacityLimiter, Semaphore
+from fastapi import Request
+from starlette.responses import Response
+
+from adapter.bfia.channel import bodies, codec, responses
+from adapter.bfia.channel.codec import SUCCESS, Ask, Ptp, TransportReply
+from adapter.bfia.channel.dependencies import ChannelParts, Member
+from adapter.bfia.channel.forms import Form, form_of
+from adapter.bfia.channel.pieces import total_length
+from adapter.bfia.channel.responses import LOOP, NOT_JOINED, ChannelRefused, Handover
+from adapter.bfia.channel.sending import Outbox, PartsRefused, refuse_wrong_length, takes_parts
+from adapter.bfia.channel.sessions import Cache, Claim
+from adapter.bfia.channel.storing import CodecThreads, Inbox, short_digest
+from gateway.broker import Message
+from gateway.domain.problems import Problem
+from gateway.errors import GatewayError, Invalid, NotAllowed
+from route_table.model import Route
+
+CODEC_THREADS = 2
+_READING_THREADS = 8  # of messages that are sent to their readers
+_ADDRESS_THREADS = 2  # that look up runs by their address
+_POP_SECONDS = 120.0
+_BARE_PAUSE = 1.0  # seconds
+
+
+class ContainerHandlers:
+    """Serves the requests of this node's containers."""
+
+    def __init__(self, parts: ChannelParts) -> None:
+        self._parts = parts
+        self._broker = parts.broker
+        self._codec_threads = CodecThreads(CODEC_THREADS)
+        self._inbox = Inbox(parts, self._codec_threads)
+        self._outbox = Outbox(parts, self._codec_threads)
+        self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
+        self._reading = CapacityLimiter(_READING_THREADS)
+        self._run_of_token = Cache(parts.run_of)
+        self._address_threads = CapacityLimiter(_ADDRESS_THREADS)
+
+    async def push(self, request: Request) -> Response:
+        """Store a container's message here, or send it to its target node."""
+        ptp, form = _read_headers(request)
+        member = await self._member(request, ptp)
+        target = self._target(ptp)
+        route = self._route(ptp, target, member)
+        slots = self._slots(target)
+        if self._can_stream(request, ptp, form, route):
+            async with AsyncExitStack() as held_slots:
+                for slot in slots:
+                    await held_slots.enter_async_context(slot)
+                return await self._push_streamed(request, ptp, route, member.run)
+        async with self._bodies.pieces(request, *slots) as pieces:
+            if route is None:
+                await self._inbox.store(ptp, form, pieces, self._parts.node, member.run)
+                return responses.success(form)
+            await self._inbox.refuse_ended(ptp.session)
+            reply = await self._outbox.send_buffered(ptp, route, pieces, form)
+            return _response_of(reply, ptp.target, form)
+
+    def _route(self, ptp: Ptp, target: str, member: Member) -> Route | None:
+        """Return the route to the target of a push; None for this node.
+
+        Raises ChannelRefused, and NotAllowed for a node that is not in the run's job.
+        """
+        route = None
+        if target != self._parts.node:
+            if ptp.source not in ("", self._parts.node):
+                text = f"a message of node {ptp.source} for node {target} is not passed on here"
+                raise ChannelRefused(LOOP, text)
+            route = self._parts.route_of(target)
+            if route is None:
+                text = f"node {target} has no route here: ask this node's admin for one"
+                raise ChannelRefused(NOT_JOINED, text)
+        if target not in member.nodes:
+            raise NotAllowed(f"node {target} takes no part in the job of this run")
+        return route
+
+    def _target(self, ptp: Ptp) -> str:
+        if ptp.target:
+            return ptp.target
+        if not ptp.target_institution:
+            raise Invalid([Problem("x-ptp-target-node-id", "is required", None)])
+        if ptp.target_institution == self._parts.institution:
+            return self._parts.node
+        text = f"institution {ptp.target_institution} names no node; send x-ptp-target-node-id"
+        raise ChannelRefused(NOT_JOINED, text)
+
+    def _slots(self, target: str) -> list[Semaphore]:
+        """Return the slots that a large body needs, in the order in which they are taken."""
+        large = self._bodies.slots("large")
+        if target == self._parts.node:
+            return [large]
+        return [self._bodies.slots("to one node", target), large]
+
+    def _can_stream(
+        self,
+        request: Request,
+        ptp: Ptp,
+        form: Form,
+        route: Route | None,
+    ) -> bool:
+        """True if the body is a long bare payload that can be stored, or sent on, part by part."""
+        size = bodies.announced(request)
+        if form is not Form.RAW or size is None:
+            return False
+        if not bodies.LARGE < size <= self._parts.max_body:
+            return False
+        return route is None or takes_parts(route, ptp.topic or "")
+
+    async def _push_streamed(
+        self,
+        request: Request,
+        ptp: Ptp,
+        route: Route | None,
+        run: str,
+    ) -> Response:
+        """Store a bare payload, or send it on, part by part while it arrives."""
+        await self._inbox.refuse_ended(ptp.session)
+        ptp = replace(ptp, message_id=ptp.message_id or uuid4().hex)
+        size = bodies.announced(request) or 0
+        async with aclosing(bodies.prefetch(self._bodies.parts(request))) as parts:
+            if route is None:
+                await self._store_parts(ptp, parts, size, run)
+                return responses.success(Form.RAW)
+            try:
+                reply = await self._outbox.send_parts(ptp, route, parts, size)
+            except PartsRefused as refused:
+                pieces = [*refused.first_part]
+                async for part in parts:
+                    pieces += part
+                reply = await self._outbox.send(ptp, route, pieces, Form.RAW)
+            return _response_of(reply, ptp.target, Form.RAW)
+
+    async def _store_parts(
+        self,
+        ptp: Ptp,
+        parts: AsyncIterator[list[bytes]],
+        size: int,
+        run: str,
+    ) -> None:
+        offset = 0
+        async for part in parts:
+            await self._inbox.store_part(ptp, part, offset, size, self._parts.node, run)
+            offset += total_length(part)
+            part.clear()  # else it stays in memory while the next one arrives
+        refuse_wrong_length(offset, size)
+
+    async def pop(self, request: Request) -> Response:
+        """Hand the next message to a container; wait for one if there is none."""
+        return await self._take(request, waits=True)
+
+    async def peek(self, request: Request) -> Response:
+        """Hand the next message to a container if there is one."""
+        return await self._take(request, waits=False)
+
+    async def _take(self, request: Request, *, waits: bool) -> Response:
+        ptp, form = _read_headers(request)
+        async with _pause_before_refusal(form):
+            member, ask = await self._read_ask(request, ptp, form)
+            seconds = 0.0
+            if waits:
+                query = request.query_params.get("timeout")
+                seconds = codec.wait_seconds(ptp.timeout, ask.timeout, query, _POP_SECONDS)
+            await self._inbox.refuse_ended(ptp.session)
+        return Handover(
+            self._broker,
+            partial(self._pop, ptp, form, member, ask.topic or "", seconds),
+            partial(_frame, form),
+            form,
+            self._reading,
+        )
+
+    async def _pop(
+        self,
+        ptp: Ptp,
+        form: Form,
+        member: Member,
+        topic: str,
+        seconds: float,
+    ) -> Message | None:
+        sources = member.nodes
+        if ptp.target not in ("", self._parts.node):
+            sources = member.nodes & {ptp.target}
+        async with _pause_before_refusal(form):
+            return await self._broker.pop(
+                ptp.session,
+                topic,
+                sources=sources,
+                reader=_reader_of(member),
+                run=member.run,
+                pop_id=ptp.pop_id or None,
+                timeout=seconds,
+            )
+
+    async def release(self, request: Request) -> Response:
+        """Drop a topic for a container or, without a topic, the messages kept for repeats of its pops."""
+        ptp, form = _read_headers(request)
+        member, ask = await self._read_ask(request, ptp, form)
+        reader = _reader_of(member)
+        await self._broker.release(ptp.session, ask.topic, reader=reader, run=member.run)
+        return responses.success(form)
+
+    async def _read_ask(
+        self,
+        request: Request,
+        ptp: Ptp,
+        form: Form,
+    ) -> tuple[Member, Ask]:
+        """Return the sender of a request and its body; the topic of a header replaces the body's."""
+        member = await self._member(request, ptp)
+        async with self._bodies.pieces(request) as pieces:
+            ask = await self._codec_threads.run(pieces, partial(_decode_ask, form))
+        if ptp.topic is not None:
+            ask = ask.model_copy(update={"topic": ptp.topic})
+        return member, ask
+
+    async def _member(self, request: Request, ptp: Ptp) -> Member:
+        """Return the run that sends a request. Raises NotAllowed for no run, or another run's session."""
+        if ptp.token:
+            return await self._run_of_token(Claim(ptp.session, token=ptp.token))
+        address = ""
+        if request.client is not None:
+            address = request.client.host
+        claim = Claim(ptp.session, address=address)
+        # Not cached: another container may get the address of one that has just ended.
+        return await anyio.to_thread.run_sync(
+            self._parts.run_of, claim, limiter=self._address_threads
+        )
+
+
+def _read_headers(request: Request) -> tuple[Ptp, Form]:
+    ptp = codec.read_ptp(request.headers.raw)
+    return ptp, form_of(request.headers.get("content-type", ""), ptp.topic)
+
+
+def _decode_ask(form: Form, pieces: list[bytes]) -> Ask:
+    return codec.decode_ask(b"".join(pieces), form)
+
+
+def _reader_of(member: Member) -> str:
+    return short_digest("run", member.run)
+
+
+def _frame(form: Form, message: Message) -> list[bytes | None]:
+    metadata = {"x-ptp-source-node-id": message.source, "x-ptp-topic": message.topic}
+    return codec.frame(SUCCESS, "success", message.size, metadata, form)
+
+
+def _response_of(reply: TransportReply, target: str, form: Form) -> Response:
+    """Return a container's response from its target's. Raises ChannelRefused if that one is a refusal."""
+    if not reply.succeeded:
+        raise ChannelRefused(reply.code, f"node {target}: {reply.message}")
+    return responses.success(form)
+
+
+@asynccontextmanager
+async def _pause_before_refusal(form: Form) -> AsyncIterator[None]:
+    """Wait a second before the refusal of a bare pop: SecretFlow's client repeats it without a pause."""
+    try:
+        yield
+    except GatewayError:
+        if form is Form.RAW:
+            await anyio.sleep(_BARE_PAUSE)
+        raise

@@ -1,0 +1,193 @@
+"""The paths of other nodes' transports: invoke, part, and the refusal of transport over HTTP."""
+
+from functools import partial
+
+from anyio import CapacityLimiter, Semaphore
+from fastapi import Request
+from starlette.responses import Response
+
+from adapter.bfia.channel import bodies, codec, responses
+from adapter.bfia.channel.codec import GRPC, INVOKE, PART, PUSH, Ptp
+from adapter.bfia.channel.containers import CODEC_THREADS
+from adapter.bfia.channel.dependencies import ChannelParts
+from adapter.bfia.channel.forms import Form, form_of
+from adapter.bfia.channel.pieces import Payload
+from adapter.bfia.channel.responses import LOOP, NOT_JOINED, NOT_PERMITTED, ChannelRefused
+from adapter.bfia.channel.sessions import Cache
+from adapter.bfia.channel.storing import CodecThreads, Inbox
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid, NotFound, TooLarge
+from gateway.http.peers import check_claim, shows_certificate
+from route_table.model import NODE_ID
+
+# Header of a request that one gateway of this node passed on to another, so that it goes one step only.
+HANDED_ON = "x-handed-on"
+
+_SENDER_THREADS = 2  # that ask about nodes which only a body names
+_HOP_HEADERS = frozenset(
+    {b"host", b"connection", b"content-length", b"transfer-encoding", b"accept-encoding"}
+)
+
+# (whether a gateway of this node handed the message on, whether its sender showed a certificate) to kind of slots
+_SLOT_KINDS = {
+    (False, True): "large",
+    (False, False): "of anybody",
+    (True, True): "handed on",
+    (True, False): "handed on by anybody",
+}
+
+
+class PeerHandlers:
+    """Serves the requests of other nodes' transports."""
+
+    def __init__(self, parts: ChannelParts) -> None:
+        self._parts = parts
+        self._codec_threads = CodecThreads(CODEC_THREADS)
+        self._inbox = Inbox(parts, self._codec_threads)
+        self._bodies = bodies.Bodies(parts.max_body, parts.stall_for, parts.least_rate)
+        self._elsewhere = Cache(parts.elsewhere)
+        self._may_bring = Cache(self._ask_may_bring)
+        self._known_sender = Cache(parts.known_sender, CapacityLimiter(_SENDER_THREADS))
+
+    def _ask_may_bring(self, node_and_session: tuple[str, str]) -> bool:
+        return self._parts.may_bring(*node_and_session)
+
+    async def invoke(self, request: Request) -> Response:
+        """Store a message that another node's transport sends."""
+        headers = request.headers.raw
+        form = form_of(request.headers.get("content-type", ""), codec.read_topic(headers))
+        if form is not Form.RAW and not _is_pass_through(request):
+            return await self._invoke_encapsulated(request, form)
+        ptp = codec.read_ptp(headers)
+        self._check(ptp, self._parts.known_sender(ptp.source))
+        async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
+            await self._refuse_non_party(ptp)
+            response = await self._hand_on(request, ptp, pieces, form, INVOKE)
+            if response is None:
+                await self._inbox.store(ptp, form, pieces, ptp.source)
+                response = responses.success(form)
+        return response
+
+    async def _invoke_encapsulated(self, request: Request, form: Form) -> Response:
+        """Store a message in the encapsulated mode: the body may hold its sender and other headers."""
+        async with self._bodies.pieces(request, self._invoke_slots(request)) as pieces:
+            read_envelope = partial(codec.read_envelope, form=form)
+            envelope, payload = await self._codec_threads.run(pieces, read_envelope)
+            ptp = codec.read_ptp(request.headers.raw, envelope.metadata)
+            check_claim(request.scope, ptp.source)
+            is_known = False
+            if NODE_ID.fullmatch(ptp.source):
+                is_known = await self._known_sender(ptp.source)
+            self._check(ptp, is_known)
+            await self._refuse_non_party(ptp)
+            response = await self._hand_on(request, ptp, pieces, form, INVOKE)
+            if response is None:
+                message = await self._codec_threads.run(pieces, partial(_take_payload, payload))
+                await self._inbox.store(ptp, form, message, ptp.source)
+                response = responses.success(form)
+        return response
+
+    def _invoke_slots(self, request: Request) -> Semaphore:
+        """Return the slots for a large message: senders without a certificate have their own few."""
+        is_proven = shows_certificate(request.scope)
+        kind = _SLOT_KINDS[HANDED_ON in request.headers, is_proven]
+        return self._bodies.slots(kind)
+
+    async def part(self, request: Request) -> Response:
+        """Store a part of a bare payload that another node's transport sends.
+
+        The first part reserves capacity for the whole message, so parts are taken only in sessions of
+        known jobs: in other sessions any node could reserve it.
+        """
+        ptp = codec.read_ptp(request.headers.raw)
+        self._check(ptp, self._parts.known_sender(ptp.source))
+        if not ptp.message_id:
+            raise Invalid([Problem("x-ptp-message-id", "is required", None)])
+        _refuse_long_part(request)
+        await self._refuse_non_party(ptp)
+        if not await self._inbox.is_of_known_job(ptp.session):
+            text = f"session {ptp.session} is of no job here: send the whole message"
+            raise ChannelRefused(NOT_PERMITTED, text)
+        slots = self._bodies.slots(_SLOT_KINDS[HANDED_ON in request.headers, True])
+        async with self._bodies.pieces(request, slots) as pieces:
+            part = codec.read_part(request.headers, pieces, bodies.PART)
+            response = await self._hand_on(request, ptp, pieces, Form.RAW, PART)
+            if response is None:
+                await self._inbox.store_part(ptp, pieces, part.offset, part.size, ptp.source)
+                response = responses.success(Form.RAW)
+        return response
+
+    async def transport(self, request: Request) -> Response:
+        """Let a known node begin a gRPC stream of messages; each of them is an invoke of its own."""
+        if request.scope["http_version"] != GRPC:
+            text = "chan/transport is not served over HTTP; use chan/invoke"
+            raise ChannelRefused(NOT_PERMITTED, text)
+        source = ""
+        ends = codec.read_ends(request.headers.raw)
+        if ends is not None:
+            source, _ = ends
+        if not self._parts.known_sender(source):
+            raise ChannelRefused(NOT_JOINED, f"node {source or '(none named)'} is not known here")
+        return responses.success(Form.PROTOBUF)
+
+    def _check(self, ptp: Ptp, is_known: bool) -> None:
+        """Raise the refusal of a message that did not come from a known node, or is not for this one."""
+        if not ptp.source:
+            raise Invalid([Problem("x-ptp-source-node-id", "is required", None)])
+        if not is_known:
+            raise ChannelRefused(NOT_JOINED, f"node {ptp.source} is not known here")
+        node = self._parts.node
+        if ptp.target not in ("", node):
+            raise ChannelRefused(LOOP, f"this is node {node}; nothing is passed on to {ptp.target}")
+        if not ptp.is_push:
+            text = f"x-ptp-uri {ptp.uri!r} is not served between nodes; only {PUSH} is"
+            raise NotFound(text)
+
+    async def _refuse_non_party(self, ptp: Ptp) -> None:
+        if not await self._may_bring((ptp.source, ptp.session)):
+            text = f"node {ptp.source} has no part in the job of this session"
+            raise ChannelRefused(NOT_PERMITTED, text)
+
+    async def _hand_on(
+        self,
+        request: Request,
+        ptp: Ptp,
+        pieces: list[bytes],
+        form: Form,
+        path: str,
+    ) -> Response | None:
+        """Pass a message on to the gateway of this node that has its session; None if that is this one."""
+        if HANDED_ON in request.headers:
+            return None
+        route = await self._elsewhere(ptp.session)
+        if route is None:
+            return None
+        headers = [pair for pair in request.headers.raw if pair[0] not in _HOP_HEADERS]
+        headers.append((HANDED_ON.encode(), b"1"))
+        retry_for = self._parts.retry_for
+        reply = await self._parts.courier.invoke(route, pieces, headers, retry_for, path)
+        if reply.succeeded:
+            return responses.success(form)
+        return responses.reply(reply.code, reply.message, form)
+
+
+def _take_payload(payload: Payload, _: list[bytes]) -> list[bytes]:
+    return list(payload.consume())
+
+
+def _is_pass_through(request: Request) -> bool:
+    """True if the body is the container's push as it is."""
+    headers = request.headers
+    version = headers.get("x-ptp-version", headers.get("x_ptp_version", ""))
+    return version.strip() == codec.PASS_THROUGH
+
+
+def _refuse_long_part(request: Request) -> None:
+    size = bodies.announced(request)
+    if size is None:
+        # A body by gRPC is in memory already; its length is checked with its header.
+        is_too_long = request.scope["http_version"] != GRPC
+    else:
+        is_too_long = size > bodies.PART
+    if is_too_long:
+        raise TooLarge(f"a part has at most {bodies.PART} bytes")

@@ -1,0 +1,198 @@
+"""Sends containers' messages to the transports of other nodes, in the form that each of them takes."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+from uuid import uuid4
+
+import anyio.to_thread
+
+from adapter.bfia.channel import bodies, codec, responses
+from adapter.bfia.channel.calls import is_grpc
+from adapter.bfia.channel.codec import INVOKE, PART, SUCCESS, Ptp, TransportReply
+from adapter.bfia.channel.courier import BUFFER_FULL
+from adapter.bfia.channel.dependencies import ChannelParts
+from adapter.bfia.channel.forms import Form
+from adapter.bfia.channel.pieces import measure, total_length
+from adapter.bfia.channel.storing import CodecThreads, read_push, short_digest
+from adapter.bfia.profiles import profile_named
+from gateway.broker import BufferFull
+from gateway.domain.problems import Problem
+from gateway.errors import Invalid, PeerUnreachable
+from route_table.model import Route
+
+T = TypeVar("T")
+
+
+class PartsRefused(Exception):
+    """The peer takes no messages in parts; ``first_part`` is the one that it refused."""
+
+    def __init__(self, first_part: list[bytes]) -> None:
+        super().__init__()
+        self.first_part = first_part
+
+
+def takes_parts(route: Route, topic: str = "") -> bool:
+    """True if a peer's transport may take messages in parts; no other platform's does."""
+    profile = profile_named(route.profile)
+    if profile.encapsulates or profile.bare_payloads:
+        return False
+    # gRPC carries the topic of a part in its metadata, which are ASCII.
+    return topic.isascii() or not is_grpc(route.url)
+
+
+def refuse_wrong_length(length: int, announced: int) -> None:
+    """Raise Invalid if a body does not have its announced length (bytes)."""
+    if length != announced:
+        raise Invalid([Problem("body", f"must have the {announced} bytes that were announced")])
+
+
+class Outbox:
+    """Sends messages to other nodes. Its methods raise PeerUnreachable if a peer does not respond."""
+
+    def __init__(self, parts: ChannelParts, codec_threads: CodecThreads) -> None:
+        self._parts = parts
+        self._codec_threads = codec_threads
+
+    async def send_buffered(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> TransportReply:
+        """Send a message that is in memory; a long one as its bare payload, in parts. Raises Invalid."""
+        is_long = total_length(pieces) > bodies.LARGE
+        if is_long and form is not Form.RAW and takes_parts(route):
+            reply = await self._send_payload_in_parts(ptp, route, pieces, form)
+            if reply is not None:
+                return reply
+        return await self.send(ptp, route, pieces, form)
+
+    async def _send_payload_in_parts(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> TransportReply | None:
+        """Send the payload of a message in parts; return None if the peer does not take them."""
+        read = partial(read_push, ptp, form, self._token_digest(ptp))
+        push = await self._codec_threads.run(pieces, read)
+        if not takes_parts(route, push.topic):
+            return None
+        ptp = replace(ptp, topic=push.topic, message_id=push.push_id or uuid4().hex)
+        parts = self._iterate_in_threads(push.payload.parts(bodies.PART))
+        try:
+            return await self.send_parts(ptp, route, parts, push.payload.size)
+        except PartsRefused:
+            return None
+
+    async def _iterate_in_threads(self, items: Iterator[T]) -> AsyncIterator[T]:
+        limiter = self._codec_threads.limiter
+        while True:
+            item = await anyio.to_thread.run_sync(next, items, None, limiter=limiter)
+            if item is None:
+                return
+            yield item
+
+    async def send_parts(
+        self,
+        ptp: Ptp,
+        route: Route,
+        parts: AsyncIterator[list[bytes]],
+        size: int,
+    ) -> TransportReply:
+        """Send a bare payload of ``size`` bytes in parts, and clear each part once it was sent.
+
+        Raises PartsRefused if the peer refuses the first part, Invalid if the parts do not have that size.
+        """
+        offset = 0
+        reply = TransportReply(code=SUCCESS)
+        for_all_parts = self._invoke_headers(ptp, encapsulated=False)
+        async for part in parts:
+            is_first = offset == 0
+            length, checksum = measure(part)
+            headers = for_all_parts | codec.Part(offset, size, checksum).header
+            reply = await self._post(
+                ptp, route, part, headers, Form.RAW, PART, may_be_unknown=is_first
+            )
+            if not reply.succeeded:
+                if is_first and reply.code != BUFFER_FULL:
+                    # It takes no parts, or refuses the message for a reason that holds for the whole too.
+                    raise PartsRefused(part)
+                if reply.code == responses.PARTS_MISSING:
+                    text = f"node {ptp.target} was restarted and has lost a part: push again"
+                    raise BufferFull(text)
+                return reply
+            offset += length
+            part.clear()
+        refuse_wrong_length(offset, size)
+        return reply
+
+    async def send(
+        self,
+        ptp: Ptp,
+        route: Route,
+        pieces: list[bytes],
+        form: Form,
+    ) -> TransportReply:
+        """Send a whole message, rewritten into the form that the peer's transport takes. Raises Invalid."""
+        profile = profile_named(route.profile)
+        uses_grpc = is_grpc(route.url)
+        if profile.bare_payloads or profile.encapsulates or uses_grpc:
+            rewrite = partial(
+                codec.rewrite,
+                ptp=ptp,
+                form=form,
+                profile=profile,
+                grpc=uses_grpc,
+            )
+            pieces, ptp, form = await self._codec_threads.run(pieces, rewrite)
+        headers = self._invoke_headers(ptp, encapsulated=profile.encapsulates)
+        if profile.encapsulates:
+            wrap = partial(codec.encode_envelope, metadata=headers, form=form)
+            pieces = await self._codec_threads.run(pieces, wrap)
+        return await self._post(ptp, route, pieces, headers, form, INVOKE)
+
+    def _invoke_headers(self, ptp: Ptp, *, encapsulated: bool) -> dict[str, str]:
+        return codec.invoke_headers(
+            ptp,
+            node=self._parts.node,
+            institution=self._parts.institution,
+            message_id=ptp.message_id or uuid4().hex,
+            token=self._token_digest(ptp),
+            encapsulated=encapsulated,
+        )
+
+    def _token_digest(self, ptp: Ptp) -> str:
+        """Return a digest that other nodes get instead of a container's token."""
+        if not ptp.token:
+            return ""
+        return short_digest("token", ptp.token)
+
+    async def _post(
+        self,
+        ptp: Ptp,
+        route: Route,
+        body: list[bytes],
+        headers: dict[str, str],
+        form: Form,
+        path: str,
+        *,
+        may_be_unknown: bool = False,
+    ) -> TransportReply:
+        content_type = form.value
+        if form is Form.RAW:
+            content_type = "application/octet-stream"
+        raw_headers = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name, value in (headers | {"content-type": content_type}).items()
+        ]
+        try:
+            return await self._parts.courier.invoke(
+                route, body, raw_headers, self._parts.retry_for, path, may_be_unknown
+            )
+        except PeerUnreachable as error:
+            raise PeerUnreachable(f"node {ptp.target} gave no answer: {error.message}") from error
