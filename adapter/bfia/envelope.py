@@ -1,7 +1,7 @@
 """Every response of this protocol is ``{code, msg, data}``; errors too, whatever raised them.
 
 Known endpoints respond with HTTP 200 and a non-zero code, validation included; 404, 405, 413 and 500 keep their
-HTTP status, but for peers that know HTTP 200 only. Our own ``/api`` has real statuses throughout. The users' own
+HTTP status, except for peers that know HTTP 200 only. Our own ``/api`` has real statuses throughout. The users' own
 interface (``/v2/provider``, ``/v2/component``) has ``message`` instead of ``msg``.
 """
 
@@ -44,8 +44,8 @@ log = structlog.get_logger(__name__)
 
 _OWN_INTERFACE = ("/v2/provider", "/v2/component")
 _REAL_STATUSES = "/api/"
+# Paths whose refusals are read by people.
 _OPERATORS = (_REAL_STATUSES, "/v1/platform/", "/v2/schedule/", *_OWN_INTERFACE)
-"""paths whose refusals go to people"""
 _KEPT_STATUS = frozenset({404, 405, 413, 415})
 _REASONS = {
     404: "PATH_UNKNOWN",
@@ -56,13 +56,15 @@ _REASONS = {
 }
 
 D = TypeVar("D", bound=Data)
-_ANSWER = Answer[Any]  # kept, as pydantic builds a type without a reference anew at every use
+_ANSWER = Answer[Any]  # kept, as pydantic builds a type without a reference again at every use
+# Path, error, HTTP status to the response of another protocol that has this path; None if it does not have it.
 Elsewhere = Callable[[str, GatewayError, int], JSONResponse | None]
-"""path, error, HTTP status -> the response of another protocol whose path it is; None: it is not theirs"""
+# Whether the sender of a request expects HTTP 200 in any case.
+As200 = Callable[[Request], bool]
 
 
 class Route(JsonRoute):
-    """A path of this protocol: its response has the fields that were set, and is not checked again."""
+    """A path of this protocol: its response has the fields that were set, and is not validated again."""
 
     def __init__(
         self,
@@ -70,94 +72,126 @@ class Route(JsonRoute):
         endpoint: Callable[..., Any],
         **options: Any,
     ) -> None:
-        super().__init__(path, _written(endpoint), **options)
+        super().__init__(path, _serializing(endpoint), **options)
 
 
-def _written(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _serializing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
-    async def written(*given: Any, **named: Any) -> Any:
-        made: BaseModel = await endpoint(*given, **named)
-        text = made.__pydantic_serializer__.to_json(made, exclude_unset=True, by_alias=True)
+    async def serialize(*args: Any, **kwargs: Any) -> Response:
+        model: BaseModel = await endpoint(*args, **kwargs)
+        serializer = model.__pydantic_serializer__
+        text = serializer.to_json(model, exclude_unset=True, by_alias=True)
         return Response(text, media_type="application/json")
 
-    return written
+    return serialize
 
 
 def ok(data: D | None = None, profile: Profile | None = None) -> Answer[D]:
     """Return a success, with the code that the peer's profile understands as such."""
-    return _ANSWER(
-        code=profile.answer_code if profile else 0,
-        msg="success",
-        data=data or Empty(),
-    )
+    code: int | str = 0
+    if profile is not None:
+        code = profile.answer_code
+    return _ANSWER(code=code, msg="success", data=data or Empty())
+
+
+def _never_as_200(request: Request) -> bool:
+    return False
+
+
+def _no_other_protocol(path: str, error: GatewayError, status: int) -> JSONResponse | None:
+    return None
 
 
 def install(
     app: FastAPI,
-    as_200: Callable[[Request], bool] = lambda request: False,
-    elsewhere: Elsewhere = lambda path, error, status: None,
+    as_200: As200 = _never_as_200,
+    elsewhere: Elsewhere = _no_other_protocol,
     words: Words | None = None,
 ) -> None:
     """Make every error of this application respond in the envelope.
 
-    ``as_200`` tells whether a request's sender expects HTTP 200 whatever happens; ``elsewhere`` responds to what
-    is not served of another protocol's paths; ``words`` rewrites messages for their readers.
+    ``elsewhere`` returns the response to an unknown path of another protocol; ``words`` rewrites messages
+    for their readers.
     """
-    words = words_for(app, words)
+    handlers = _ErrorHandlers(as_200, elsewhere, words_for(app, words))
+    app.exception_handler(GatewayError)(handlers.gateway_error)
+    app.exception_handler(RequestValidationError)(handlers.invalid_request)
+    app.exception_handler(HTTPException)(handlers.http_error)
+    app.exception_handler(ClientDisconnect)(handlers.disconnect)
+    app.exception_handler(Exception)(handlers.bug)
 
-    def status_for(request: Request, status: int) -> int:
-        return 200 if as_200(request) else status
 
-    @app.exception_handler(GatewayError)
-    async def known(request: Request, error: GatewayError) -> JSONResponse:
+class _ErrorHandlers:
+    """The responses of an application to exceptions of its paths."""
+
+    def __init__(
+        self,
+        as_200: As200,
+        elsewhere: Elsewhere,
+        words: Words,
+    ) -> None:
+        self._as_200 = as_200
+        self._elsewhere = elsewhere
+        self._words = words
+
+    async def gateway_error(self, request: Request, error: GatewayError) -> JSONResponse:
         release(error)
         request.state.refused = brief(error)
-        away = isinstance(error, (DatabaseAway, StorageAway))
-        status = 413 if error.code == 413 else 503 if away else _decided(request, error.code)
-        return _answer(request, status_for(request, status), error, words)
+        if error.code == 413:
+            status = 413
+        elif isinstance(error, (DatabaseAway, StorageAway)):
+            status = 503
+        else:
+            status = _status_of_path(request, error.code)
+        return _respond(request, self._status(request, status), error, self._words)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid_request(
+        self, request: Request, error: RequestValidationError
+    ) -> JSONResponse:
         release(error)
-        wrong = _invalid(request, error)
-        request.state.refused = brief(wrong)
-        return _answer(request, _decided(request, wrong.code), wrong)
+        invalid = _invalid(request, error)
+        request.state.refused = brief(invalid)
+        return _respond(request, _status_of_path(request, invalid.code), invalid)
 
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        code, path = error.status_code, request.url.path
-        status = code if code in _KEPT_STATUS else _decided(request, code)
+    async def http_error(self, request: Request, http_error: HTTPException) -> JSONResponse:
+        path = request.url.path
+        code = http_error.status_code
         texts = {
             404: f"no such path on this listener: {path}",
             405: f"{request.method} is not served at {path}",
         }
-        found = GatewayError(
-            texts.get(code, str(error.detail)), reason=_REASONS.get(code, "BAD_REQUEST")
-        )
-        found.code = code
-        answer = elsewhere(path, found, status) or _answer(
-            request, status_for(request, status), found
-        )
-        answer.headers.update(error.headers or {})
-        return answer
+        text = texts.get(code, str(http_error.detail))
+        error = GatewayError(text, reason=_REASONS.get(code, "BAD_REQUEST"))
+        error.code = code
+        status = _kept_or_of_path(request, code)
+        response = self._elsewhere(path, error, status)
+        if response is None:
+            response = _respond(request, self._status(request, status), error)
+        response.headers.update(http_error.headers or {})
+        return response
 
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
+    async def disconnect(self, request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=400)
 
-    @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> JSONResponse:
+    async def bug(self, request: Request, error: Exception) -> JSONResponse:
         log.error("unexpected error", path=request.url.path, exc_info=error)
-        found = GatewayError("an error inside the gateway; its log has the trace")
-        return _answer(request, status_for(request, 500), found)
+        without_details = GatewayError("an error inside the gateway; its log has the trace")
+        return _respond(request, self._status(request, 500), without_details)
+
+    def _status(self, request: Request, status: int) -> int:
+        if self._as_200(request):
+            return 200
+        return status
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Invalid:
     model = model_of(request)
-    foreign = problem_of_foreign_job(error.body) if translate.is_job(model) else None
-    if foreign is not None:
-        return Invalid([foreign])
-    return Invalid([*refusal(request, error).problems, *translate.job_problems(error.body, model)])
+    if translate.is_job(model):
+        problem = problem_of_foreign_job(error.body)
+        if problem is not None:
+            return Invalid([problem])
+    problems = refusal(request, error).problems
+    return Invalid([*problems, *translate.job_problems(error.body, model)])
 
 
 def denial(
@@ -165,68 +199,97 @@ def denial(
     error: GatewayError,
     elsewhere: Elsewhere,
 ) -> Response:
-    """Return the response to a request that is denied before any path of this protocol sees it."""
-    if scope["path"].startswith(CHANNEL):
+    """Return the response to a request that is denied before any path of this protocol gets it."""
+    path = scope["path"]
+    if path.startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
-    return elsewhere(scope["path"], error, 200) or _answer(Request(scope), 200, error)
+    response = elsewhere(path, error, 200)
+    if response is None:
+        response = _respond(Request(scope), 200, error)
+    return response
 
 
 def refused_body(
     scope: Scope,
     error: Invalid,
-    as_200: Callable[[Request], bool],
+    as_200: As200,
     elsewhere: Elsewhere,
 ) -> Response:
     """Return the response to a request whose body cannot be decoded."""
-    if scope["path"].startswith(CHANNEL):
+    path = scope["path"]
+    if path.startswith(CHANNEL):
         return responses.refusal(error, responses.form_for(scope["headers"]))
     request = Request(scope)
-    status = error.code if error.code in _KEPT_STATUS else _decided(request, error.code)
+    status = _kept_or_of_path(request, error.code)
     if as_200(request):
         status = 200
-    return elsewhere(scope["path"], error, status) or _answer(request, status, error)
+    response = elsewhere(path, error, status)
+    if response is None:
+        response = _respond(request, status, error)
+    return response
 
 
 def too_large_in_envelope(
     app: ASGIApp,
-    as_200: Callable[[Request], bool] = lambda request: False,
-    elsewhere: Elsewhere = lambda path, error, status: None,
+    as_200: As200 = _never_as_200,
+    elsewhere: Elsewhere = _no_other_protocol,
 ) -> ASGIApp:
     """Put the refusal of a too large body into the envelope: the framework's limiter sends plain text."""
 
-    async def served(
+    async def serve(
         scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
-        replaced = False
+        is_replaced = False
 
-        async def pass_on(message: Message) -> None:
-            nonlocal replaced
-            if message["type"] == "http.response.start" and message["status"] == 413:
-                content_type = Headers(raw=message["headers"]).get("content-type", "")
-                replaced = content_type.startswith("text/plain")
-                if replaced:
-                    error = TooLarge("the body is larger than this path takes")
-                    status = 200 if as_200(Request(scope)) else 413
-                    answer = elsewhere(scope["path"], error, 413) or _answer(
-                        Request(scope), status, error
-                    )
-                    answer.headers["connection"] = "close"
-                    await answer(scope, receive, send)
-            if not replaced:
+        async def send_or_replace(message: Message) -> None:
+            nonlocal is_replaced
+            if _is_limiters_refusal(message):
+                is_replaced = True
+                response = too_large(scope)
+                await response(scope, receive, send)
+            if not is_replaced:
                 await send(message)
 
-        await app(scope, receive, pass_on)
+        await app(scope, receive, send_or_replace)
 
-    return served
+    def too_large(scope: Scope) -> Response:
+        error = TooLarge("the body is larger than this path takes")
+        request = Request(scope)
+        response = elsewhere(scope["path"], error, 413)
+        if response is None:
+            status = 413
+            if as_200(request):
+                status = 200
+            response = _respond(request, status, error)
+        response.headers["connection"] = "close"
+        return response
+
+    return serve
 
 
-def _decided(request: Request, code: int) -> int:
-    return code if request.url.path.startswith(_REAL_STATUSES) else 200
+def _is_limiters_refusal(message: Message) -> bool:
+    if message["type"] != "http.response.start" or message["status"] != 413:
+        return False
+    content_type = Headers(raw=list(message.get("headers", ()))).get("content-type", "")
+    return content_type.startswith("text/plain")
 
 
-def _answer(
+def _kept_or_of_path(request: Request, code: int) -> int:
+    if code in _KEPT_STATUS:
+        return code
+    return _status_of_path(request, code)
+
+
+def _status_of_path(request: Request, code: int) -> int:
+    """Return the HTTP status of a refusal: only our own ``/api`` has real ones."""
+    if request.url.path.startswith(_REAL_STATUSES):
+        return code
+    return 200
+
+
+def _respond(
     request: Request,
     status: int,
     error: GatewayError,
@@ -236,9 +299,10 @@ def _answer(
     body = envelope(error, words)
     if language != ENGLISH:
         body = in_language(body, error.reason, language, error.node)
+    path = request.url.path
     step = next_step(error.reason, language, error.node)
-    if step and request.url.path.startswith(_OPERATORS):
+    if step and path.startswith(_OPERATORS):
         body["data"]["next_step"] = step
-    if request.url.path.startswith(_OWN_INTERFACE):
+    if path.startswith(_OWN_INTERFACE):
         body["message"] = body.pop("msg")
     return JSONResponse(body, status_code=status)

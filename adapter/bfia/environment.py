@@ -6,6 +6,7 @@ is left out and an empty text stays set.
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -14,6 +15,13 @@ from gateway.domain.run import Address, LocalJob, Run
 from gateway.domain.states import TaskStatus
 from gateway.ports import Site
 from provider_registry.model import FATE, YACL
+
+QUERY = "/v1/platform/algorithm/task/query"  # path at a container's control port
+
+_QUERY_SECONDS = 2.0
+_LARGEST_ANSWER = 64 * 1024  # bytes
+_TUNING = ("n_threads", "chunk_size")
+_LARGEST_WHOLE_FLOAT = 1e15  # larger floats are written with their exponent
 
 
 def session_id(job_id: str) -> str:
@@ -26,8 +34,10 @@ def session_of(
     task_id: str,
     per_task: bool,
 ) -> str:
-    """Return the session of a task's containers; one peer has one for each task, written in the same way."""
-    return session_id(task_id if per_task else job_id)
+    """Return the session of a task's containers; with ``per_task``, as one peer has it, each task has its own."""
+    if per_task:
+        return session_id(task_id)
+    return session_id(job_id)
 
 
 def environment(
@@ -37,12 +47,12 @@ def environment(
     *,
     per_task: bool = False,
 ) -> dict[str, str]:
-    """Return every variable that the container of this run gets.
+    """Return all variables of a run's container.
 
-    ``per_task``: it meets containers of a peer whose sessions are those of tasks.
+    ``per_task``: it meets containers of a peer that has a session for each task.
     """
     spec = local.spec
-    variables = {
+    return {
         "system.storage": site.storage_url,
         "system.callback": site.callback_url,
         "system.transport": site.transport,
@@ -52,28 +62,64 @@ def environment(
         "config.trace_id": spec.trace_id,
         "config.token": run.token,
         "config.log.path": site.log_path,
+        **_checkpoint(run, site),
+        **_parties(local, run, site),
+        "runtime.component.name": run.component.name,
+        **_parameters(run),
+        **_addresses("input", run.inputs, run.image_profile),
+        **_addresses("output", run.outputs, run.image_profile),
+        **_of_image(run, site),
     }
-    if site.checkpoint:  # an extension, for jobs that ask for it
+
+
+def _checkpoint(run: Run, site: Site) -> dict[str, str]:
+    """Return where checkpoints are stored: an extension, for jobs that ask for it."""
+    variables = {}
+    if site.checkpoint:
         variables["system.checkpoint"] = site.checkpoint
     if site.checkpoint_at:
-        variables["system.checkpoint.address"] = _address(site.checkpoint_at, run.image_profile)
-    for party in spec.parties:
-        if party.label not in local.excluded and (not run.roles or party.role in run.roles):
-            variables[f"config.node_id.{party.label}"] = party.node
-            variables[f"config.inst_id.{party.label}"] = (
-                site.institution_of.get(party.node) or party.node
-            )
-    variables["runtime.component.name"] = run.component.name
-    for name, value in run.parameters.items():
-        if value is not None:
-            variables[f"runtime.component.parameter.{name}"] = encoded(value)
-    for kind, found in (("input", run.inputs), ("output", run.outputs)):
-        for name, address in found.items():
-            variables[f"runtime.component.{kind}.{name}"] = _address(address, run.image_profile)
-    if port := run.declared.get("control_port"):
-        variables["system.control_port"] = str(port)
-    for name in ("n_threads", "chunk_size"):
-        if value := site.tuning.get(name) or run.declared.get(name):
+        address = _encode_address(site.checkpoint_at, run.image_profile)
+        variables["system.checkpoint.address"] = address
+    return variables
+
+
+def _parties(local: LocalJob, run: Run, site: Site) -> dict[str, str]:
+    """Return node and institution of each party of the task."""
+    variables = {}
+    for party in local.spec.parties:
+        is_in_task = not run.roles or party.role in run.roles
+        if not is_in_task or party.label in local.excluded:
+            continue
+        institution = site.institution_of.get(party.node)
+        variables[f"config.node_id.{party.label}"] = party.node
+        variables[f"config.inst_id.{party.label}"] = institution or party.node
+    return variables
+
+
+def _parameters(run: Run) -> dict[str, str]:
+    return {
+        f"runtime.component.parameter.{name}": encode_parameter(value)
+        for name, value in run.parameters.items()
+        if value is not None
+    }
+
+
+def _addresses(kind: str, addresses: Mapping[str, Address], profile: str) -> dict[str, str]:
+    return {
+        f"runtime.component.{kind}.{name}": _encode_address(address, profile)
+        for name, address in addresses.items()
+    }
+
+
+def _of_image(run: Run, site: Site) -> dict[str, str]:
+    """Return the variables that depend on the image's declaration and the admin's settings for it."""
+    variables = {}
+    control_port = run.declared.get("control_port")
+    if control_port:
+        variables["system.control_port"] = str(control_port)
+    for name in _TUNING:
+        value = site.tuning.get(name) or run.declared.get(name)
+        if value:
             variables[f"config.{name}"] = str(value)
     if site.compute:
         variables["system.compute"] = site.compute
@@ -82,58 +128,65 @@ def environment(
     return variables
 
 
-QUERY = "/v1/platform/algorithm/task/query"
-_WITHIN = 2.0
-"""seconds for a container's answer"""
-_MOST = 64 * 1024
-"""bytes of one"""
+def encode_parameter(value: Any) -> str:
+    """Write a parameter's value as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE_FLOAT:
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _encode_address(address: Address, profile: str) -> str:
+    namespace = address.namespace
+    name = address.name
+    if profile == FATE:
+        namespace, name = name, namespace
+    return json.dumps({"namespace": namespace, "name": name}, ensure_ascii=False)
 
 
 def container_status(run: Run, address: str) -> TaskStatus | None:
-    """Ask a container at its control port how its task ended; None where it does not report an end.
+    """Ask a container at its control port how its task ended; return None if it does not report an end.
 
     The answer is trusted as little as a callback: a container speaks for its own run alone.
     """
     url = f"http://{address}:{run.declared['control_port']}{QUERY}"
     try:
-        timeout = httpx.Timeout(_WITHIN)
-        with httpx.stream(
-            "POST",
-            url,
-            json={"task_id": run.task_id},
-            timeout=timeout,
-            trust_env=False,
-        ) as answer:
-            body, end = b"", time.monotonic() + _WITHIN
-            for part in answer.iter_raw():
-                body += part
-                if len(body) > _MOST or time.monotonic() > end:
-                    return None
-            found = json.loads(body)
-        fits = (
-            answer.status_code == httpx.codes.OK
-            and isinstance(found, dict)
-            and found.get("code") in (0, "0")
-        )
-        status = TaskStatus(str(found.get("status")).upper()) if fits else None
+        body = _query(url, run.task_id)
+        if body is None:
+            return None
+        status = _status_of(json.loads(body))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
         return None
-    return status if status in (TaskStatus.SUCCESS, TaskStatus.FAILED) else None
+    if status in (TaskStatus.SUCCESS, TaskStatus.FAILED):
+        return status
+    return None
 
 
-def encoded(value: Any) -> str:
-    """Write a parameter's value as text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "True" if value else "False"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return json.dumps(value, ensure_ascii=False)
+def _query(url: str, task_id: str) -> bytes | None:
+    """Return the body of a container's answer; None if it is a refusal, too long or too slow."""
+    with httpx.stream(
+        "POST",
+        url,
+        json={"task_id": task_id},
+        timeout=httpx.Timeout(_QUERY_SECONDS),
+        trust_env=False,
+    ) as response:
+        if response.status_code != httpx.codes.OK:
+            return None
+        body = b""
+        end = time.monotonic() + _QUERY_SECONDS
+        for chunk in response.iter_raw():
+            body += chunk
+            if len(body) > _LARGEST_ANSWER or time.monotonic() > end:
+                return None
+        return body
 
 
-def _address(address: Address, profile: str) -> str:
-    namespace, name = address.namespace, address.name
-    if profile == FATE:
-        namespace, name = name, namespace
-    return json.dumps({"namespace": namespace, "name": name}, ensure_ascii=False)
+def _status_of(body: Any) -> TaskStatus | None:
+    """Return the status in a container's answer, None for a refusal. Raises ValueError for an unknown status."""
+    if not isinstance(body, dict) or body.get("code") not in (0, "0"):
+        return None
+    return TaskStatus(str(body.get("status")).upper())

@@ -1,7 +1,7 @@
-"""What other nodes request: ``/v1/interconn/schedule`` (control layer 3) and ``/v1/interconn/job/audit``.
+"""The paths for other nodes: ``/v1/interconn/schedule`` (control layer 3) and ``/v1/interconn/job/audit``.
 
-The job audit of the management layer asks whether a node would take part in a job, before it is created there;
-``query``, which the standard has for every other audit, is an extension.
+The job audit of the management layer asks whether a node would take part in a job, before it is created there.
+Its ``query`` is an extension: the standard has one for every other audit.
 """
 
 import time
@@ -41,39 +41,151 @@ def router(
 ) -> APIRouter:
     """Return the paths of the control layer for peers."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
-    limiters = peers.limiters
+    _add_task_paths(router, scheduler, participant, peers)
+    _add_status_path(router, scheduler, peers)
+    _add_scheduler_paths(router, node, scheduler, peers)
+    _add_participant_paths(router, node, participant, peers)
+    return router
+
+
+def _add_task_paths(
+    router: APIRouter,
+    scheduler: SchedulerApi,
+    participant: ParticipantApi,
+    peers: Peers,
+) -> None:
+    """Add the frequent paths; they are the first, as paths are tried in order."""
     path = Paths(router, peers, SCHEDULE)
+    news = peers.limiters.news
+
+    @path("/task/callback", "A participating node reports a task's state (3.9)", news)
+    def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
+        status = translate.task_status(body.status)
+        report = TaskReport(body.task_id, body.role, status, body.failed_by)
+        scheduler.report_task(report, caller.node)
+
+    @path("/task/poll", "The scheduling node polls a task's state (3.8)", news)
+    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
+        news = participant.poll_task(body.task_id, body.role, caller.node)
+        return wire.StateData(
+            status=translate.wire_status(news.status, caller.profile),
+            **translate.failure_fields(news.failure),
+        )
+
+
+def _add_status_path(router: APIRouter, scheduler: SchedulerApi, peers: Peers) -> None:
+    @router.get(
+        f"{SCHEDULE}/job/status_all",
+        include_in_schema=False,
+        max_body_size=peers.ids_bytes,
+    )
+    @router.post(
+        f"{SCHEDULE}/job/status_all",
+        max_body_size=peers.ids_bytes,
+        summary="State of a job that this node schedules, or of its own part (3.7)",
+        openapi_extra=examples.STATUS_ALL,
+    )
+    async def status_all(
+        request: Request, caller: Caller = peers.party
+    ) -> wire.Answer[wire.StatusData]:
+        query = await read(request, wire.JobQuery)
+
+        def job_status() -> JobView:
+            peers.check_job(caller, [query])
+            return scheduler.job_status(query.job_id, caller.node)
+
+        view = await on(peers.limiters.rest, caller.sender, job_status)
+        body = redacted(translate.status_body(view, caller.profile))
+        return ok(wire.StatusData(**body), caller.profile)
+
+
+def _add_scheduler_paths(
+    router: APIRouter,
+    node: NodeId,
+    scheduler: SchedulerApi,
+    peers: Peers,
+) -> None:
+    """Add the paths of a node that schedules jobs."""
+    path = Paths(router, peers, SCHEDULE)
+    limiters = peers.limiters
 
     @path("/job/create_all", "An initiator has this node schedule a job (3.1)", limiters.peers)
     def create_all(
         body: Annotated[wire.CreateJob, examples.SUBMIT_JOB], caller: Caller
     ) -> wire.JobData:
-        scheduler.submit_job(
-            translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile),
-            caller.node,
-        )
+        spec = translate.job_spec(body, body.job_id, node, caller.trace_id, caller.profile)
+        scheduler.submit_job(spec, caller.node)
         return wire.JobData(job_id=body.job_id)
+
+    @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
+    def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
+        cause = None
+        if caller.profile.stops_for_failures:
+            text = f"stopped by {caller.node}, whose requests do not tell a person's stop from a container's death"
+            cause = Failure("STOPPED", text)
+        scheduler.stop_job(body.job_id, body.task_name, caller.node, cause)
+
+    @path(
+        "/job/audit_confirm",
+        "A node says whether it takes part in a job (1.0, 3.10)",
+        limiters.news,
+    )
+    def audit_confirm(
+        body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
+    ) -> None:
+        refusal = translate.read_refusal(body, caller.node)
+        scheduler.confirm_job(body.job_id, refusal, caller.node)
+
+    @path("/job/resource/free", "A party has free what a job waits for (ours)")
+    def free(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.resources_free(body.job_id, caller.node)
+
+    @path("/job/suspend", "A node of the job has no further task started (extension)")
+    def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.suspend_job(body.job_id, True, caller.node)
+
+    @path("/job/resume", "A node of the job has it continued (extension)")
+    def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
+        scheduler.suspend_job(body.job_id, False, caller.node)
+
+    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
+    def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
+        order = Order(body.job_id, body.new_job_id, body.start, body.parameters)
+        rerun = scheduler.rerun_job(order, caller.node)
+        return wire.RerunData(**vars(rerun))
+
+    @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
+    def amend(body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller) -> wire.AmendData:
+        version = scheduler.amend_job(body.job_id, body.parameters, body.reason, caller.node)
+        return wire.AmendData(job_id=body.job_id, version=version)
+
+
+def _add_participant_paths(
+    router: APIRouter,
+    node: NodeId,
+    participant: ParticipantApi,
+    peers: Peers,
+) -> None:
+    """Add the paths of a node that takes part in jobs."""
+    path = Paths(router, peers, SCHEDULE)
 
     @path("/job/create", "The scheduling node creates a job here (3.2)")
     def create(
         body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller
     ) -> wire.JobData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
-        accepted = participant.create_job(spec, caller.node)
-        return wire.JobData(job_id=body.job_id, **translate.acceptance_body(accepted))
+        acceptance = participant.create_job(spec, caller.node)
+        return wire.JobData(job_id=body.job_id, **translate.acceptance_body(acceptance))
 
     @path("/job/plan", "A node asks what would happen to a job here (ours)")
     def plan(body: Annotated[wire.CreateJob, examples.CREATE_JOB], caller: Caller) -> wire.PlanData:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
-        return wire.PlanData(checks=translate.redact_plan(participant.dry_run(spec, caller.node)))
+        plan = participant.dry_run(spec, caller.node)
+        return wire.PlanData(checks=translate.redact_plan(plan))
 
     @path("/job/resource/apply", "The scheduling node reserves a job's resources (ours)")
     def reserve(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
         participant.hold(body.job_id, caller.node)
-
-    @path("/job/resource/free", "A party has free what a job waits for (ours)")
-    def free(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.resources_free(body.job_id, caller.node)
 
     @path("/job/resource/return", "The scheduling node returns them (ours)")
     def give_back(body: Annotated[wire.JobId, examples.START_JOB], caller: Caller) -> None:
@@ -89,49 +201,17 @@ def router(
             body.job_id, body.task_id, body.task_name, caller.node, body.amendments
         )
 
-    @path("/job/stop_all", "A node of the job has this node stop it everywhere (3.5)")
-    def stop_all(body: Annotated[wire.StopAll, examples.STOP_ALL], caller: Caller) -> None:
-        why = None
-        if caller.profile.stops_for_failures:
-            text = f"stopped by {caller.node}, whose requests do not tell a person's stop from a container's death"
-            why = Failure("STOPPED", text)
-        scheduler.stop_job(body.job_id, body.task_name, caller.node, why)
-
-    @path(
-        "/job/audit_confirm",
-        "A node says whether it takes part in a job (1.0, 3.10)",
-        limiters.news,
-    )
-    def audit_confirm(
-        body: Annotated[wire.ConfirmJob, examples.CONFIRM_JOB], caller: Caller
-    ) -> None:
-        scheduler.confirm_job(body.job_id, translate.read_refusal(body, caller.node), caller.node)
-
-    @path("/job/suspend", "A node of the job has no further task started (extension)")
-    def suspend(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, True, caller.node)
-
-    @path("/job/resume", "A node of the job has it continued (extension)")
-    def resume(body: Annotated[wire.JobId, examples.SUSPEND_JOB], caller: Caller) -> None:
-        scheduler.suspend_job(body.job_id, False, caller.node)
-
-    @path("/job/rerun", "A node of the job has it run again from a task on (ours)", limiters.peers)
-    def rerun(body: Annotated[wire.RerunJob, examples.RERUN], caller: Caller) -> wire.RerunData:
-        wanted = Order(body.job_id, body.new_job_id, body.start, body.parameters)
-        return wire.RerunData(**vars(scheduler.rerun_job(wanted, caller.node)))
-
-    @path("/job/parameters", "A node has tasks to come get new parameters (ours)", limiters.peers)
-    def amend(body: Annotated[wire.AmendJob, examples.AMEND], caller: Caller) -> wire.AmendData:
-        version = scheduler.amend_job(body.job_id, body.parameters, body.reason, caller.node)
-        return wire.AmendData(job_id=body.job_id, version=version)
-
     @path("/job/parameters/offer", "The scheduling node offers them to a party (ours)")
     def offer(body: Annotated[wire.OfferParameters, examples.OFFER], caller: Caller) -> None:
-        bundle = body.signed_bundles.get(node)
-        offered = Amendment(
-            body.amendment, body.parameters, body.by, body.reason, datetime.now(UTC), bundle
+        amendment = Amendment(
+            body.amendment,
+            body.parameters,
+            body.by,
+            body.reason,
+            datetime.now(UTC),
+            body.signed_bundles.get(node),
         )
-        participant.offer_parameters(body.job_id, offered, body.holding, caller.node)
+        participant.offer_parameters(body.job_id, amendment, body.holding, caller.node)
 
     @path("/job/stop", "The scheduling node ends a job, or one of its tasks (3.6)")
     def stop(body: Annotated[wire.StopJob, examples.STOP_JOB], caller: Caller) -> None:
@@ -142,53 +222,13 @@ def router(
     def stop_task(body: Annotated[wire.StopTask, examples.STOP_TASK], caller: Caller) -> None:
         participant.stop_task("", body.task_id, "", caller.node)
 
-    @router.get(
-        f"{SCHEDULE}/job/status_all",
-        include_in_schema=False,
-        max_body_size=peers.ids_bytes,
-    )
-    @router.post(
-        f"{SCHEDULE}/job/status_all",
-        max_body_size=peers.ids_bytes,
-        summary="State of a job that this node schedules, or of its own part (3.7)",
-        openapi_extra=examples.STATUS_ALL,
-    )
-    async def status_all(
-        request: Request, caller: Caller = peers.party
-    ) -> wire.Answer[wire.StatusData]:
-        wanted = await read(request, wire.JobQuery)
-
-        def asked_status() -> JobView:
-            peers.check_job(caller, [wanted])
-            return scheduler.job_status(wanted.job_id, caller.node)
-
-        view = await on(limiters.rest, caller.sender, asked_status)
-        return ok(
-            wire.StatusData(**redacted(translate.status_body(view, caller.profile))), caller.profile
-        )
-
-    @path("/task/poll", "The scheduling node polls a task's state (3.8)", limiters.news)
-    def poll(body: Annotated[wire.PollTask, examples.POLL_TASK], caller: Caller) -> wire.StateData:
-        news = participant.poll_task(body.task_id, body.role, caller.node)
-        status = translate.wire_status(news.status, caller.profile)
-        return wire.StateData(status=status, **translate.failure_fields(news.failure))
-
-    @path("/task/callback", "A participating node reports a task's state (3.9)", limiters.news)
-    def report(body: Annotated[wire.ReportTask, examples.REPORT_TASK], caller: Caller) -> None:
-        status = translate.task_status(body.status)
-        scheduler.report_task(
-            TaskReport(body.task_id, body.role, status, body.failed_by), caller.node
-        )
-
     @path("/job/delete", "A node of an ended job has it deleted here (ours)")
     def delete(body: Annotated[wire.DeleteJob, examples.DELETE_JOB], caller: Caller) -> None:
         participant.delete_job(body.job_id, body.dry_run, caller.node)
 
-    return router
-
 
 def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
-    """Return the path at which peers ask what outputs are like."""
+    """Return the path for peers' questions about the metadata of outputs."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
     path = Paths(router, peers, SCHEDULE)
 
@@ -196,9 +236,9 @@ def outputs_router(facts: OutputCatalog, peers: Peers) -> APIRouter:
     def metadata(
         body: Annotated[wire.OfOutputs, examples.OUTPUT_METADATA], caller: Caller
     ) -> wire.OutputsData:
-        wanted = Wanted(body.job_id, body.task_name, body.role, body.output_key)
-        found = facts.for_peer(wanted, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
-        return wire.OutputsData(outputs=[one.as_dict() for one in found])
+        query = Wanted(body.job_id, body.task_name, body.role, body.output_key)
+        outputs = facts.for_peer(query, caller.node, f"POST {SCHEDULE}{OUTPUT_METADATA}")
+        return wire.OutputsData(outputs=[output.as_dict() for output in outputs])
 
     return router
 
@@ -209,7 +249,7 @@ def hello_router(
     peer_of: Callable[[NodeId], Peer],
     peers: Peers,
 ) -> APIRouter:
-    """Return the path at which peers test a route."""
+    """Return the path for peers' route tests."""
     router = APIRouter(tags=["between nodes"], route_class=Route)
 
     @router.post(
@@ -220,21 +260,21 @@ def hello_router(
         sender: Sender,
         x_source_node_id: Named = "",
     ) -> wire.Answer[wire.HelloData]:
-        known = bool(sender.source) and peers.knows(sender.source)
-        back: dict[str, Any] = {}
+        is_known = bool(sender.source) and peers.knows(sender.source)
+        call_result: dict[str, Any] = {}
         if body.call_back:
-            if not known:
+            if not is_known:
                 raise NotAllowed(NO_ROUTE.format(sender.source or "(none named)"))
             work = partial(call_back, peer_of, node, sender.source)
-            back["back"] = await on(peers.limiters.peers, sender, work)
+            call_result["back"] = await on(peers.limiters.peers, sender, work)
         data = wire.HelloData(
             node_id=node,
             institution=institution,
             gateway=VERSION,
             protocol=PROTOCOL_VERSION,
-            knows_you=known,
+            knows_you=is_known,
             time_ms=time.time_ns() // 1_000_000,
-            **back,
+            **call_result,
         )
         return ok(data, peers.profile_of(sender.source))
 
@@ -244,25 +284,26 @@ def hello_router(
 _OUTPUTS = TypeAdapter(Annotated[list[OutputMetadata], Field(max_length=1000)])
 
 
-def asked(peer: Peer, wanted: Wanted) -> Sequence[OutputMetadata]:
-    """Ask a peer what outputs there are like. Raises what it responds, `NotServed` where it lacks the path."""
+def ask_output_metadata(peer: Peer, query: Wanted) -> Sequence[OutputMetadata]:
+    """Ask a peer for the metadata of outputs. Raises the peer's refusal; `NotServed` if it lacks the path."""
     body = {
-        "job_id": wanted.job_id,
-        "task_name": wanted.task,
-        "role": wanted.role,
-        "output_key": wanted.key,
+        "job_id": query.job_id,
+        "task_name": query.task,
+        "role": query.role,
+        "output_key": query.key,
     }
+    outputs = peer.ask(OUTPUT_METADATA, body).get("outputs")
     try:
-        return _OUTPUTS.validate_python(peer.ask(OUTPUT_METADATA, body).get("outputs"))
+        return _OUTPUTS.validate_python(outputs)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"]))
-        raise Refused(
-            f"the node's description of its outputs is invalid: {where}", reason="NO_ENVELOPE"
-        ) from None
+        first_error = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first_error["loc"]))
+        text = f"the node's description of its outputs is invalid: {where}"
+        raise Refused(text, reason="NO_ENVELOPE") from None
 
 
 def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
-    """Return the paths for peers."""
+    """Return the paths of the job audit for peers."""
     router = APIRouter(tags=["job audit"], route_class=Route)
     limiters = peers.limiters
     path = Paths(router, peers, JOB_AUDIT)
@@ -270,7 +311,8 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
     @path("/apply", "A node asks whether this one would take part in a job (management 8)")
     def apply(body: Annotated[wire.ApplyAudit, examples.APPLY_AUDIT], caller: Caller) -> None:
         spec = translate.job_spec(body, body.job_id, caller.node, caller.trace_id, caller.profile)
-        audits.apply(spec, Audit(body.audit_id, body.name, body.project_id), caller.node)
+        audit = Audit(body.audit_id, body.name, body.project_id)
+        audits.apply(spec, audit, caller.node)
 
     @path(
         "/confirm",
@@ -278,15 +320,15 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         limiters.news,
     )
     def confirm(body: Annotated[wire.ConfirmAudit, examples.CONFIRM_AUDIT], caller: Caller) -> None:
-        audits.confirm(body.audit_id, translate.read_refusal(body, caller.node), caller.node)
+        refusal = translate.read_refusal(body, caller.node)
+        audits.confirm(body.audit_id, refusal, caller.node)
 
     @path("/terminate", "A node withdraws its question, or its answer (management 8)")
     def terminate(
         body: Annotated[wire.TerminateAudit, examples.TERMINATE_AUDIT], caller: Caller
     ) -> None:
-        audits.terminate(
-            body.audit_id, caller.node, translate.read_ending(body, datetime.now(UTC), caller.node)
-        )
+        ending = translate.read_ending(body, datetime.now(UTC), caller.node)
+        audits.terminate(body.audit_id, caller.node, ending)
 
     @router.get(
         f"{JOB_AUDIT}/query",
@@ -295,8 +337,9 @@ def audit_router(audits: JobAudits, peers: Peers) -> APIRouter:
         max_body_size=peers.ids_bytes,
     )
     async def query(request: Request, caller: Caller = peers.caller) -> wire.Answer[wire.StateData]:
-        wanted = (await read(request, wire.AuditQuery)).audit_id
-        status = await on(limiters.rest, caller.sender, lambda: audits.status(wanted, caller.node))
+        body = await read(request, wire.AuditQuery)
+        work = partial(audits.status, body.audit_id, caller.node)
+        status = await on(limiters.rest, caller.sender, work)
         return ok(wire.StateData(status=str(status)), caller.profile)
 
     return router

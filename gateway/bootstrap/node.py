@@ -555,7 +555,7 @@ class Gateway:
             self.store,
             self.storage,
             self.sharing,
-            lambda at, wanted: interconn.asked(self.protocol.peer(at), wanted),
+            lambda at, wanted: interconn.ask_output_metadata(self.protocol.peer(at), wanted),
             self.audit.add,
             self.clock,
         )

@@ -266,5 +266,5 @@ def test_what_a_peer_says_beyond_the_metadata_is_left_aside():
         ],
     }
     peer: Any = SimpleNamespace(ask=lambda command, body: {"outputs": [said]})
-    (one,) = interconn.asked(peer, Wanted("job", "a", "guest"))
+    (one,) = interconn.ask_output_metadata(peer, Wanted("job", "a", "guest"))
     assert one.columns[0].name == "x" and SECRET not in json.dumps(one.as_dict())

@@ -391,7 +391,9 @@ def test_what_is_gone_at_a_peer_is_deleted(peer: ScriptedPeer, spec_peer: Client
 
 def test_a_description_of_outputs_that_is_none_is_named(peer: ScriptedPeer, spec_peer: Clients):
     peer.will(says(data={"outputs": [{"rows": "many"}]}))
-    error = error_of(lambda: interconn.asked(spec_peer.peer, Wanted("job-1", "a", "guest", "out")))
+    error = error_of(
+        lambda: interconn.ask_output_metadata(spec_peer.peer, Wanted("job-1", "a", "guest", "out"))
+    )
     assert (
         error.reason == "NO_ENVELOPE"
         and "description of its outputs is invalid: 0." in error.message

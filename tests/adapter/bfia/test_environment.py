@@ -14,7 +14,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 from adapter.bfia import translate, wire
-from adapter.bfia.environment import QUERY, container_status, encoded, environment
+from adapter.bfia.environment import QUERY, container_status, encode_parameter, environment
 from engines.base import LaunchSpec
 from gateway.bootstrap.node import Gateway
 from gateway.domain.run import Address, Run
@@ -241,7 +241,7 @@ def test_a_container_sees_its_inputs_and_its_outputs_and_nothing_else(
     ],
 )
 def test_how_a_value_is_written(value: Any, text: str):
-    assert encoded(value) == text
+    assert encode_parameter(value) == text
 
 
 JSON_VALUES = st.recursive(
@@ -258,7 +258,7 @@ JSON_VALUES = st.recursive(
 @settings_of(max_examples=50)
 @given(st.lists(JSON_VALUES, max_size=4) | st.dictionaries(st.text(), JSON_VALUES, max_size=4))
 def test_lists_and_objects_come_back_from_their_text(value: Any):
-    assert json.loads(encoded(value)) == value
+    assert json.loads(encode_parameter(value)) == value
 
 
 @given(
@@ -266,7 +266,7 @@ def test_lists_and_objects_come_back_from_their_text(value: Any):
     | st.integers(min_value=-(10**40), max_value=10**40)
 )
 def test_numbers_come_back_from_their_text(value: float):
-    assert float(encoded(value)) == float(value)
+    assert float(encode_parameter(value)) == float(value)
 
 
 SITE = Site("file:///s", "http://c/cb?run=r", "10.0.0.5:7381", "/log", {"n1": "i1"})
