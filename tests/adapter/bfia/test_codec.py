@@ -201,7 +201,13 @@ def test_a_payload_that_is_cut_out_is_the_one_that_a_parser_of_the_whole_finds(
         except Invalid as error:
             return error.problems
         assert b"".join(payload) == b"".join(piece for part in payload.parts(100) for piece in part)
-        return push.topic, push.metadata, payload.size, payload.checksum, b"".join(payload.last())
+        return (
+            push.topic,
+            push.metadata,
+            payload.size,
+            payload.checksum,
+            b"".join(payload.consume()),
+        )
 
     assert found(0) == found(1 << 20)
 
