@@ -183,7 +183,7 @@ class Gateway:
         self.executor.stop()
         self.lanes.close()
         for shell in (self.scheduler, self.executor):
-            shell.record_left()
+            shell.record_deferred()
         for part in (self.protocol, self.broker, self.engine, self.store):
             part.close()
         for sock in (sock for socks in self.sockets.values() for sock in socks):
@@ -390,7 +390,7 @@ class Gateway:
         )
         self.courier = Courier()
         self.outages = Outages(self.protocol.reaches, self._healed)
-        self.lanes = Lanes(own=settings.node.id)
+        self.lanes = Lanes(own_lane=settings.node.id)
 
     def _build_runs(self) -> None:
         settings, limits = self.settings, self.settings.limits
@@ -700,8 +700,8 @@ class Gateway:
             )
 
     def _healed(self, node: str) -> None:
-        self.scheduler.healed(node)
-        self.executor.healed(node)
+        self.scheduler.resume(node)
+        self.executor.resume(node)
 
     def _freed(self, jobs: list[str]) -> None:
         for job_id in jobs:

@@ -44,7 +44,7 @@ from gateway.runtime.context import (
     traced,
 )
 from gateway.runtime.lanes import Lanes
-from gateway.runtime.loop import notes_of
+from gateway.runtime.shell import notes_of
 from gateway.store import queries
 from provider_registry.registry import Registry
 from route_table.live import LiveRoutes

@@ -27,7 +27,8 @@ from gateway.jobs.scheduler_calls import SchedulerCall, SchedulerCalls, missed_s
 from gateway.ports import JobView
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.lanes import Lanes
-from gateway.runtime.loop import Loop, Shell, with_calls
+from gateway.runtime.loop import Loop
+from gateway.runtime.shell import Shell, with_calls
 from gateway.store.database import outside_transaction
 
 log = structlog.get_logger(__name__)
@@ -153,7 +154,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def waiting_for_turn(self, local: LocalJob) -> frozenset[str]:
         """Return the runs of a job whose launch waits until the runs of other jobs had their turn."""
         launching = [run.run_id for run in local.runs if run.status is RunStatus.LAUNCHING]
-        queued = self._lanes.left("engine", local.id)
+        queued = self._lanes.queued("engine", local.id)
         if not queued:
             return frozenset()
         return frozenset(launching[-queued:])
@@ -219,7 +220,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
     def _decide(self, local: LocalJob) -> tuple[LocalJob, list[messages.Action]]:
         return machine.step(local, self._clock(), self._timing, self._owner)
 
-    def _reached(self, local: LocalJob, node: NodeId) -> LocalJob:
+    def _mark_reached(self, local: LocalJob, node: NodeId) -> LocalJob:
         return contact.retry_reports(local, node)
 
     def _next_due(self, local: LocalJob) -> datetime | None:
@@ -237,7 +238,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
                 lane = _LANES.get(type(action), "engine")
                 self._lanes.submit(lane, work, local.id, local.spec.settings.priority)
 
-    def _abandoned(self, job_id: str, containers: list[str]) -> None:
+    def _end_containers(self, job_id: str, containers: list[str]) -> None:
         self._lanes.submit("engine-end", partial(self._end_abandoned, job_id, containers), job_id)
 
     def _end_abandoned(self, job_id: str, names: list[str]) -> None:
@@ -286,7 +287,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
         """Record what an action brought; a success without consequence may wait for other news."""
         is_final = any(isinstance(event, messages.Done) and event.final for event in events)
         changes = with_calls(
-            self._applied(*events), calls, self._clock(), _tries(local, action), answered=is_final
+            self._change_by(*events), calls, self._clock(), _tries(local, action), answered=is_final
         )
         max_unrecorded = 0
         current = self._records.known(local.id)

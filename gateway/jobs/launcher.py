@@ -36,7 +36,7 @@ from gateway.errors import EngineFailed, GatewayError, StorageFailed
 from gateway.ports import Site
 from gateway.providers.images import Signatures
 from gateway.runtime.context import NodeContext, Peers
-from gateway.runtime.loop import while_away
+from gateway.runtime.loop import wait_for_database
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +135,7 @@ class Launching:
                 run.component.provider, run.image, self.engine_at(run.engine)
             )
             # Another process may have given the run up while this one was suspended.
-            current = while_away(lambda: self._store.local_jobs.get(local.id))
+            current = wait_for_database(lambda: self._store.local_jobs.get(local.id))
             if _is_over(current, run):
                 raise _Stopped
             expected = run.expected_digest or self._pinned(run, signed)
@@ -194,7 +194,9 @@ class Launching:
         ref = run.component
         if not digest:
             return ""
-        return while_away(lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest))
+        return wait_for_database(
+            lambda: self._rules.pinned(ref.provider, ref.version, run.image, digest)
+        )
 
     # -------------------------------------------------- pulling a job's images beforehand
 

@@ -26,7 +26,7 @@ from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.resources import Resources
 from gateway.ports import Callback, TaskNews
 from gateway.runtime.context import NodeContext
-from gateway.runtime.loop import while_away
+from gateway.runtime.loop import wait_for_database
 from gateway.store.queries import is_known
 from gateway.store.records import job_unknown
 from gateway.store.serialization import dumps
@@ -466,7 +466,7 @@ class Participant:
         Containers report once, and many fail without an answer: so an outage of the database is
         waited out.
         """
-        while_away(partial(self._record_callback, report))
+        wait_for_database(partial(self._record_callback, report))
 
     def _record_callback(self, report: Callback) -> None:
         job_id, run_id = self._find_run(report)

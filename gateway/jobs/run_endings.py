@@ -16,7 +16,7 @@ from gateway.errors import Conflict, GatewayError, StorageAway, TooLarge
 from gateway.jobs.container_probes import ContainerProbes
 from gateway.jobs.launcher import Launching
 from gateway.runtime.context import NodeContext
-from gateway.runtime.loop import while_away
+from gateway.runtime.loop import wait_for_database
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class RunEndings:
             """
             nonlocal bytes_left
             if size == 0:
-                current = while_away(partial(self._store.local_jobs.get, local.id))
+                current = wait_for_database(partial(self._store.local_jobs.get, local.id))
                 if not _is_unsealed(current, run):
                     raise Conflict("stopped")
             elif bytes_left is not None:

@@ -23,7 +23,8 @@ from gateway.errors import Busy, GatewayError, NotFound, PeerUnreachable
 from gateway.ports import ParticipantApi
 from gateway.runtime.context import Exchange, NodeContext, Peers, listening, traced
 from gateway.runtime.lanes import FIRST, Lanes
-from gateway.runtime.loop import Change, Shell, with_calls
+from gateway.runtime.shell import Shell, with_calls
+from gateway.runtime.turns import Change
 
 log = structlog.get_logger(__name__)
 
@@ -78,15 +79,11 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         until: Callable[[Job], bool],
         timeout: float,
     ) -> Job:
-        """Wait at most ``timeout`` seconds for the condition, and return the job.
-
-        Meanwhile other work of this process gives way.
-        """
+        """Wait at most ``timeout`` seconds for the condition, and return the job."""
         news: SimpleQueue[Job] = SimpleQueue()
         self._waiting[news] = job_id, until
         try:
-            with self._lanes.taking_in():
-                return self._wait(job_id, until, timeout, news)
+            return self._wait(job_id, until, timeout, news)
         finally:
             del self._waiting[news]
 
@@ -117,7 +114,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 self._pushing.discard(event.node)
         return machine.apply(job, event, self._timing)
 
-    def _reached(self, job: Job, node: NodeId) -> Job:
+    def _mark_reached(self, job: Job, node: NodeId) -> Job:
         return machine.reached(job, node)
 
     def _decide(self, job: Job) -> tuple[Job, tuple[list[messages.Request], datetime]]:
@@ -157,7 +154,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         """
         now = self._clock()
         while now - claimed > _LONGEST_WAIT:
-            job = self.change(job.id, self._applied(messages.Delayed(request, claimed, now)))
+            job = self.change(job.id, self._change_by(messages.Delayed(request, claimed, now)))
             if not is_claimed(job, request, now):
                 return False
             claimed = now
@@ -186,7 +183,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             except Exception:
                 log.exception("unexpected error of a call", job=job.id, request=str(request))
                 failure = Failure("INTERNAL", "an error inside the gateway; its log has the trace")
-                changes = self._applied(messages.Refused(request, failure, self._clock()))
+                changes = self._change_by(messages.Refused(request, failure, self._clock()))
             self._record_outcome(job, request, changes, calls, has_response=has_response)
 
     def _record_outcome(
@@ -220,18 +217,18 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             self._silent(request.node)
             delivered = error.delivered
             reason = error.reason
-        return self._applied(
+        return self._change_by(
             messages.Lost(request, self._clock(), delivered, error.message, reason)
         )
 
     def _refused(self, request: messages.Request, error: GatewayError) -> Change[Job]:
         now = self._clock()
         if isinstance(request, messages.PollTaskAt) and error.reason == "TASK_UNKNOWN":
-            return self._applied(messages.TaskUnknown(request, now, error.message))
+            return self._change_by(messages.TaskUnknown(request, now, error.message))
         if isinstance(request, messages.StartTaskAt) and error.reason == "NO_ROLE_HERE":
             return lambda job: exclude(job, request, now)
         failure = Failure(error.reason, error.message, request.node)
-        return self._applied(messages.Refused(request, failure, now))
+        return self._change_by(messages.Refused(request, failure, now))
 
     def _call(self, job: Job, request: messages.Request) -> Change[Job]:
         peer = self._peers.participant(request.node, job.spec.protocol)
@@ -244,7 +241,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                     acceptance = peer.ask_first(spec, me)
                 if acceptance is None:
                     acceptance = peer.create_job(spec, me)
-                return self._applied(messages.Accepted(request, self._clock(), acceptance))
+                return self._change_by(messages.Accepted(request, self._clock(), acceptance))
             case messages.ReserveAt():
                 peer.hold(job.id, me)
             case messages.ReleaseAt():
@@ -264,8 +261,8 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
                 peer.stop_task(job.id, job.tasks[request.task].task_id, request.task, me)
             case messages.PollTaskAt():
                 events = self._poll(peer, job, request)
-                return self._applied(*events, messages.Accepted(request, self._clock()))
-        return self._applied(messages.Accepted(request, self._clock()))
+                return self._change_by(*events, messages.Accepted(request, self._clock()))
+        return self._change_by(messages.Accepted(request, self._clock()))
 
     def _poll(
         self, peer: ParticipantApi, job: Job, request: messages.PollTaskAt

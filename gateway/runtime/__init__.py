@@ -1,1 +1,1 @@
-"""Loops, executors, clocks, metrics: what runs beside any job."""
+"""Loops, lanes, liveness, metrics: the machinery that all jobs share."""

@@ -1,7 +1,7 @@
-"""The node that work is done for, who its calls go to, and what follows the work: trace id, user, requests made.
+"""The context of work: the node, its peers, the trace id, the acting user, the requests made so far.
 
-Each protocol's client reports every request to another node by `exchanged`; `listening` collects them for a job's
-timeline.
+Each protocol's client reports its requests to other nodes with `exchanged`; `listening` collects them
+for a job's timeline.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,87 +16,140 @@ from gateway.ports import Clock, ParticipantApi, ProtocolAdapter, SchedulerApi
 from gateway.store.database import outside_transaction
 from gateway.store.store import Store
 
+T = TypeVar("T")
+
+_trace: ContextVar[str] = ContextVar("trace_id", default="")
+_user: ContextVar[str] = ContextVar("acting_user", default="")
+_exchanges: ContextVar[list["Exchange"] | None] = ContextVar("exchanges", default=None)
+
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What every use case of a node works with."""
+    """The dependencies of every use case of a node."""
 
     node: NodeId
     store: Store
     clock: Clock
-    owner: str = ""
-    """this gateway, among those on the database"""
+    owner: str = ""  # this gateway, among those on the database
 
 
 class Peers:
-    """Chooses who a call goes to: this node's own use cases, or a protocol's client; nothing else does."""
+    """Routes each call to this node's own use cases or to the client of a protocol; the only such place."""
 
     def __init__(
         self,
         node: NodeId,
         adapters: Mapping[str, ProtocolAdapter],
         speaks: Callable[[NodeId, str], str],
-        here: Callable[[], tuple[SchedulerApi, ParticipantApi]],
+        own_apis: Callable[[], tuple[SchedulerApi, ParticipantApi]],
     ) -> None:
-        """``speaks`` tells which protocol a node speaks in a job; ``here`` returns this node's own use cases."""
+        """``speaks(node, protocol)`` returns a node's protocol in jobs of a protocol.
+
+        ``own_apis`` returns this node's own use cases.
+        """
         self.node = node
         self._adapters = adapters
         self._speaks = speaks
-        self._here = here
+        self._own_apis = own_apis
 
     def scheduler(self, node: NodeId, protocol: str) -> SchedulerApi:
-        """Return who schedules at a node: our own use case, or a client in the protocol that its route names."""
+        """Return a node's scheduler: our own, or a client in the protocol of the node's route."""
         outside_transaction()
-        own = node == self.node
-        return (
-            self._here()[0] if own else self._adapters[self._speaks(node, protocol)].scheduler(node)
-        )
+        if node == self.node:
+            scheduler, _ = self._own_apis()
+            return scheduler
+        return self._adapter_for(node, protocol).scheduler(node)
 
     def participant(self, node: NodeId, protocol: str) -> ParticipantApi:
-        """Return who takes part at a node: as `scheduler`."""
+        """Return a node's participant: our own, or a client in the protocol of the node's route."""
         outside_transaction()
-        own = node == self.node
-        return (
-            self._here()[1]
-            if own
-            else self._adapters[self._speaks(node, protocol)].participant(node)
-        )
+        if node == self.node:
+            _, participant = self._own_apis()
+            return participant
+        return self._adapter_for(node, protocol).participant(node)
 
     def numbers_tasks(self, spec: JobSpec) -> bool:
-        """Say whether the ids of a job's tasks have to tell the task, for one of its nodes."""
-        spoken = {
-            spec.protocol,
-            *(self._speaks(node, spec.protocol) for node in spec.nodes if node != self.node),
-        }
-        return any(self._adapters[protocol].numbers_tasks for protocol in spoken)
+        """True if the ids of a job's tasks have to contain the task's name, for one of its nodes."""
+        protocols = {spec.protocol}
+        for node in spec.nodes:
+            if node != self.node:
+                protocols.add(self._speaks(node, spec.protocol))
+        return any(self._adapters[protocol].numbers_tasks for protocol in protocols)
 
     def adapter(self, protocol: str) -> ProtocolAdapter:
         """Return a protocol's adapter by its name."""
         return self._adapters[protocol]
 
+    def _adapter_for(self, node: NodeId, protocol: str) -> ProtocolAdapter:
+        return self._adapters[self._speaks(node, protocol)]
+
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to another node, and what came back; ``code`` and ``message`` are the other's own, unchanged."""
+    """One request to another node, and its response with the other node's code and message, unchanged."""
 
     node: str
     method: str
     path: str
-    seconds: float
-    """until the answer was here, or was given up"""
+    seconds: float  # until the response, or until the request was given up
     trace_id: str
-    http: int | None = None
-    """HTTP status; None: no answer came"""
-    code: Any = None
-    """of the answer's envelope"""
-    message: str = ""
-    """of the response, or why there is none"""
+    http: int | None = None  # HTTP status; None: no response
+    code: Any = None  # of the response's envelope
+    message: str = ""  # of the response, or the reason why there is none
 
 
-_trace: ContextVar[str] = ContextVar("trace_id", default="")
-_user: ContextVar[str] = ContextVar("acting_user", default="")
-_exchanges: ContextVar[list[Exchange] | None] = ContextVar("exchanges", default=None)
-T = TypeVar("T")
+# ------------------------------------------------------------ requests to other nodes
+
+
+def exchanged(exchange: Exchange) -> None:
+    """Report a request to the work that collects its requests, if any."""
+    collected = _exchanges.get()
+    if collected is not None:
+        collected.append(exchange)
+
+
+def listening() -> AbstractContextManager[list[Exchange]]:
+    """Collect the requests made inside the block."""
+    return _set(_exchanges, [])
+
+
+# ------------------------------------------------------------ trace ids
+
+
+def new_trace_id() -> str:
+    """Return a unique trace id."""
+    return f"trace_{uuid4().hex}"
+
+
+def current_trace() -> str:
+    """Return the trace id of the current work, empty if it has none."""
+    return _trace.get()
+
+
+def traced(trace_id: str) -> AbstractContextManager[str]:
+    """Run the block under a trace id."""
+    return _set(_trace, trace_id)
+
+
+# ------------------------------------------------------------ users
+
+
+def acting(name: str) -> AbstractContextManager[str]:
+    """Run the block in the name of a user."""
+    return _set(_user, name)
+
+
+def acting_user() -> str:
+    """Return the user of the request; empty without tokens, and for requests of other nodes."""
+    return _user.get()
+
+
+def by_user() -> dict[str, str]:
+    """Return the acting user as a detail of a line in a job's timeline; empty if there is none."""
+    name = acting_user()
+    if not name:
+        return {}
+    return {"user": name}
 
 
 @contextmanager
@@ -106,44 +159,3 @@ def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
         yield value
     finally:
         variable.reset(token)
-
-
-def exchanged(exchange: Exchange) -> None:
-    """Report a request to what collects them in this work."""
-    if (collected := _exchanges.get()) is not None:
-        collected.append(exchange)
-
-
-def listening() -> AbstractContextManager[list[Exchange]]:
-    """Collect the requests that are made inside."""
-    return _set(_exchanges, [])
-
-
-def new_trace_id() -> str:
-    """Return an id that no other work has."""
-    return f"trace_{uuid4().hex}"
-
-
-def current_trace() -> str:
-    """Return the trace id of the work under way, empty outside of any."""
-    return _trace.get()
-
-
-def traced(trace_id: str) -> AbstractContextManager[str]:
-    """Work under this trace id."""
-    return _set(_trace, trace_id)
-
-
-def acting(name: str) -> AbstractContextManager[str]:
-    """Do what is inside in a person's name."""
-    return _set(_user, name)
-
-
-def acting_user() -> str:
-    """Return who asks; empty where no token is needed, and for what other nodes ask."""
-    return _user.get()
-
-
-def by_user() -> dict[str, str]:
-    """Return who asks as a detail of a line in a job's timeline; empty where nobody is known."""
-    return {"user": name} if (name := acting_user()) else {}

@@ -1,10 +1,9 @@
 """Threads for calls to peers and to the engine, and the order of their work."""
 
 import threading
-import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,61 +11,25 @@ log = structlog.get_logger(__name__)
 
 Work = Callable[[], None]
 
-FIRST = 1 << 30  # priority of work that a client waits for
+FIRST = 1 << 30  # priority of calls for new jobs, which clients wait for
 _COMPUTING_THREADS = 2  # of a lane that never waits; more would only compete for the interpreter
-_GIVES_WAY = 0.5  # seconds; longest wait of other work for the intake of a job
-_RESPONSE = 0.004  # seconds; wait of other work after the intake, until the client has its response
-_BURST = 4.0  # seconds since the first of a burst of new jobs; during them other work waits longer
 
 
 class Lanes:
     """Lanes by name (a peer, the engine): one that hangs delays only its own calls.
 
-    Within a lane every job has its turn, those of higher priority first, and none holds more than half of the
-    threads: one with a thousand calls to make hardly delays another. While jobs are being taken in, all other
-    work waits until the response is out: for four seconds of a burst, so that clients get their responses before
-    the first jobs go on, and for half a second each afterwards.
+    Within a lane jobs take turns, higher priorities first, and no job occupies more than half of
+    the threads: a job with a thousand calls hardly delays another. Calls for new jobs get at most
+    every second turn, so that a burst of new jobs and the jobs under way cannot starve each other.
     """
 
-    def __init__(self, threads: int = 8, own: str = "") -> None:
-        """``own``: the lane of calls to this node itself, which compute and never wait."""
+    def __init__(self, threads: int = 8, own_lane: str = "") -> None:
+        """``own_lane``: the lane of calls to this node itself, which compute and never wait."""
         self._threads = threads
-        self._own = own
+        self._own_lane = own_lane
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
-        self._taken_in: dict[object, float] = {}
-        """jobs that are being taken in, and until when others wait for that"""
-        self._last_taken_in = -_BURST
-        self._burst_until = 0.0
         self._closed = False
-
-    @contextmanager
-    def taking_in(self) -> Iterator[None]:
-        """Have other work wait for this."""
-        one, now = object(), time.monotonic()
-        with self._lock:
-            if now - self._last_taken_in > _GIVES_WAY:
-                self._burst_until = now + _BURST
-            self._last_taken_in = now
-            self._taken_in[one] = now + _GIVES_WAY
-        try:
-            yield
-        finally:
-            with self._lock:
-                now = time.monotonic()
-                last = now + _RESPONSE
-                self._taken_in[one] = last
-                self._taken_in = {
-                    other: until for other, until in self._taken_in.items() if until >= now
-                }
-                lanes = [] if max(self._taken_in.values()) > last else list(self._lanes.values())
-            for lane in lanes:
-                lane.go_on()
-
-    def _wait_until(self, since: float) -> float:
-        """Return until when what was left here then waits at most."""
-        until = max(self._taken_in.copy().values(), default=0.0)
-        return min(until, max(since + _GIVES_WAY, self._burst_until))
 
     def submit(
         self,
@@ -75,24 +38,30 @@ class Lanes:
         job: str = "",
         priority: int = 0,
     ) -> None:
-        """Have the work done in a lane, after what the same job left there before with the same priority."""
+        """Queue work in a lane, behind earlier work of the same job and priority."""
         with self._lock:
             if self._closed:
                 return
             if lane not in self._lanes:
-                threads = _COMPUTING_THREADS if lane == self._own else self._threads
-                self._lanes[lane] = _Lane(lane, threads, self._wait_until)
-            found = self._lanes[lane]
-        found.put(job, work, priority)
+                self._lanes[lane] = _Lane(lane, self._threads_of(lane))
+            target = self._lanes[lane]
+        target.put(job, work, priority)
 
-    def left(self, lane: str, job: str) -> int:
-        """Return how many works of a job wait for their turn in a lane."""
+    def _threads_of(self, lane: str) -> int:
+        if lane == self._own_lane:
+            return _COMPUTING_THREADS
+        return self._threads
+
+    def queued(self, lane: str, job: str) -> int:
+        """Return the number of works of a job that wait for their turn in a lane."""
         with self._lock:
-            found = self._lanes.get(lane)
-        return found.left(job) if found else 0
+            target = self._lanes.get(lane)
+        if target is None:
+            return 0
+        return target.queued(job)
 
     def close(self, *, wait: bool = True) -> None:
-        """Let the work in hand end, and wait for that unless told not to; drop the rest."""
+        """Drop the queued work; ``wait``: until the running work has ended."""
         with self._lock:
             self._closed = True
             lanes = list(self._lanes.values())
@@ -100,31 +69,27 @@ class Lanes:
             lane.close(wait)
 
 
-class _Lane:
-    def __init__(
-        self,
-        name: str,
-        most: int,
-        wait_until: Callable[[float], float],
-    ) -> None:
-        self._name = name
-        self._most = most
-        self._wait_until = wait_until
-        self._share = max(most // 2, 1)
-        self._condition = threading.Condition()
-        self._waiting: dict[int, OrderedDict[str, deque[tuple[Work, float]]]] = {}
-        """by priority and job, with the time since when"""
-        self._busy: Counter[str] = Counter()
-        self._threads: list[threading.Thread] = []
-        self._last = 0
-        """the priority of the work that was begun last"""
-        self._idle = 0
-        self._left = 0
-        self._closed = False
+@dataclass(frozen=True)
+class _Turn:
+    """Work that a thread has taken, and its job."""
 
-    def left(self, job: str) -> int:
-        with self._condition:
-            return sum(len(jobs.get(job, ())) for jobs in self._waiting.values())
+    job: str
+    work: Work
+
+
+class _Lane:
+    def __init__(self, name: str, max_threads: int) -> None:
+        self._name = name
+        self._max_threads = max_threads
+        self._share = max(max_threads // 2, 1)  # threads that one job may occupy
+        self._condition = threading.Condition()
+        self._queues: dict[int, OrderedDict[str, deque[Work]]] = {}  # by priority and job
+        self._queued = 0
+        self._running: Counter[str] = Counter()  # works by job
+        self._threads: list[threading.Thread] = []
+        self._idle_threads = 0
+        self._last_priority = 0
+        self._closed = False
 
     def put(
         self,
@@ -133,104 +98,93 @@ class _Lane:
         priority: int,
     ) -> None:
         with self._condition:
-            works = self._waiting.setdefault(priority, OrderedDict()).setdefault(job, deque())
-            works.append((work, time.monotonic()))
-            self._left += 1
-            if self._idle >= self._left or len(self._threads) >= self._most:
+            jobs = self._queues.setdefault(priority, OrderedDict())
+            jobs.setdefault(job, deque()).append(work)
+            self._queued += 1
+            has_idle_thread = self._idle_threads >= self._queued
+            if has_idle_thread or len(self._threads) >= self._max_threads:
                 self._condition.notify()
                 return
-            name = f"lane-{self._name}-{len(self._threads)}"
             thread = threading.Thread(
                 target=self._run,
-                name=name,
+                name=f"lane-{self._name}-{len(self._threads)}",
                 daemon=True,
             )
             self._threads.append(thread)
         thread.start()
 
-    def go_on(self) -> None:
-        """Have threads look anew for what to do: nothing is to be waited for any more."""
+    def queued(self, job: str) -> int:
         with self._condition:
-            if self._left:
-                self._condition.notify(self._left)
+            return sum(len(jobs.get(job, ())) for jobs in self._queues.values())
 
     def close(self, wait: bool) -> None:
         with self._condition:
             self._closed = True
-            self._waiting.clear()
+            self._queues.clear()
             self._condition.notify_all()
-        for thread in self._threads if wait else ():
+        if not wait:
+            return
+        for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     def _run(self) -> None:
         while True:
-            turn = self._next()
+            turn = self._wait_for_turn()
             if turn is None:
                 return
-            job, work = turn
             try:
-                work()
+                turn.work()
             except Exception:
                 log.exception("work in a lane failed", lane=self._name)
             with self._condition:
-                self._busy -= Counter({job: 1})  # keeps only positive counts
+                self._running -= Counter({turn.job: 1})  # keeps only positive counts
 
-    def _next(self) -> tuple[str, Work] | None:
-        """Wait for work; return its job and the work, None once the lane is closed."""
+    def _wait_for_turn(self) -> _Turn | None:
+        """Wait for work and take it; return None once the lane is closed."""
         with self._condition:
-            self._idle += 1
+            self._idle_threads += 1
             try:
                 while not self._closed:
-                    turn, pause = self._choose()
+                    turn = self._take_next()
                     if turn is not None:
                         return turn
-                    self._condition.wait(pause)
+                    self._condition.wait()
                 return None
             finally:
-                self._idle -= 1
+                self._idle_threads -= 1
 
-    def _choose(self) -> tuple[tuple[str, Work] | None, float | None]:
-        """Return the next turn, or None and the seconds until there may be one (None: until new work)."""
-        pauses = []
-        for priority in sorted(self._waiting, key=self._rank, reverse=True):
-            jobs = self._waiting[priority]
-            job = self._first_with_share(jobs)
-            if job is None:
-                continue
-            _, since = jobs[job][0]
-            pause = 0.0
-            if priority != FIRST:
-                pause = self._wait_until(since) - time.monotonic()
-            if pause <= 0:
-                return (job, self._take(priority, job)), None
-            pauses.append(pause)
-        return None, min(pauses, default=None)
-
-    def _first_with_share(self, jobs: Iterable[str]) -> str | None:
-        """Return the first job that does not occupy its share of the threads."""
-        for job in jobs:
-            if self._busy[job] < self._share:
-                return job
+    def _take_next(self) -> _Turn | None:
+        """Take the next work; None if every job with queued work occupies its share of the threads."""
+        for priority in sorted(self._queues, key=self._rank, reverse=True):
+            job = self._first_below_share(self._queues[priority])
+            if job is not None:
+                self._last_priority = priority
+                return self._take(priority, job)
         return None
 
     def _rank(self, priority: int) -> int:
-        """Let work of the priority FIRST have at most every second turn, so that a flood cannot starve the rest."""
-        if priority == FIRST and self._last == FIRST:
+        """Return the priority, except that new jobs come last directly after a turn of theirs."""
+        if priority == FIRST and self._last_priority == FIRST:
             return -FIRST
         return priority
 
-    def _take(self, priority: int, job: str) -> Work:
-        self._last = priority
-        jobs = self._waiting[priority]
+    def _first_below_share(self, jobs: Iterable[str]) -> str | None:
+        for job in jobs:
+            if self._running[job] < self._share:
+                return job
+        return None
+
+    def _take(self, priority: int, job: str) -> _Turn:
+        jobs = self._queues[priority]
         works = jobs[job]
-        work, _ = works.popleft()
-        self._busy[job] += 1
+        turn = _Turn(job, works.popleft())
+        self._queued -= 1
+        self._running[job] += 1
         if works:
-            jobs.move_to_end(job)  # behind the others
+            jobs.move_to_end(job)  # the other jobs have their turns first
         else:
             del jobs[job]
-            if not jobs:
-                del self._waiting[priority]
-        self._left -= 1
-        return work
+        if not jobs:
+            del self._queues[priority]
+        return turn

@@ -1,16 +1,18 @@
-"""Who is there: the gateways of this node that share its database, and other nodes that did not answer.
+"""Liveness of the gateways that share the node's database, and of other nodes.
 
-Jobs need nothing of the former: whoever finds one due advances it. Containers do: they and their channel belong to
-one. When it is silent for long, its runs fail with CHANNEL_LOST and the retry rule decides what follows.
+Jobs do not depend on a gateway: any of them advances a due job. Containers do: they and their channel
+belong to one gateway. After a long silence of that gateway its runs fail with CHANNEL_LOST, and the
+retry rule decides what follows.
 
-Nodes that calls did not reach are looked after, one cheap connection every second or two for all that waits for
-them. One that accepts connections and still does not answer is tried at growing pauses.
+A node that a call did not reach is probed with a cheap connection every second or two, on behalf of all
+work that waits for it. A node that accepts connections but does not answer is probed at growing pauses.
 """
 
 import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -19,24 +21,19 @@ from gateway.domain.run import LocalJob
 from gateway.domain.spec import NodeId
 from gateway.ports import Clock
 from gateway.runtime.loop import Loop
-from gateway.store.repositories import Gateways, KnownGateway
+from gateway.store.repositories import GATEWAY_TIMEOUT, Gateways, KnownGateway
 
 log = structlog.get_logger(__name__)
 
-EVERY = 1.0
-LONGEST = 30.0
-_AWAY = 8.0
-"""seconds of silence of a gateway after which jobs that have nothing there yet are begun elsewhere"""
-_RELAPSE = 15.0
-"""seconds after which a node that falls silent again counts as a new outage"""
+EVERY = 1.0  # seconds; first pause between two probes of a node
+LONGEST = 30.0  # seconds; longest pause between two probes
+_RELAPSE = 15.0  # seconds after which a node that falls silent again counts as a new outage
+_PROBE_WORKERS = 16
+_MAX_BEAT_INTERVAL = 2.0  # seconds
 
 
 class Heartbeat:
-    """Beats for one gateway, and answers where a job's channel is.
-
-    ``record`` takes news of a job's runs; ``lost_after`` is in seconds: when a gateway counts as lost with what it
-    has.
-    """
+    """Writes the heartbeat of one gateway, and takes over the jobs of lost ones."""
 
     def __init__(
         self,
@@ -47,6 +44,10 @@ class Heartbeat:
         *,
         lost_after: float = 60.0,
     ) -> None:
+        """``record(job_id, event)`` applies an event of a job's runs.
+
+        ``lost_after``: seconds of silence after which a gateway counts as lost, with its containers.
+        """
         self._gateways = gateways
         self._owner = owner
         self._record = record
@@ -54,95 +55,131 @@ class Heartbeat:
         self._lost_after = lost_after
         self._url = ""
         self._known: dict[str, KnownGateway] = {}
-        self._left: set[str] = set()
-        """lost gateways whose jobs have all got another home"""
-        self._steady_since: float | None = None
-        every = min(2.0, lost_after / 3)
+        self._taken_over: set[str] = set()  # lost gateways whose jobs all have another home
+        self._steady_since: float | None = None  # beating without a break; None: it cannot beat
         self._loop = Loop(
-            "heartbeat", lambda _: self.beat(), lambda _: [owner], every=every, workers=1
+            "heartbeat",
+            self._beat_when_due,
+            self._always_due,
+            every=min(_MAX_BEAT_INTERVAL, lost_after / 3),
+            workers=1,
         )
 
     def start(self, url: str) -> None:
-        """Begin; ``url`` is where the other gateways reach this one."""
+        """Start; ``url`` is this gateway's address for the other gateways."""
         self._url = url
         self.beat()
         self._loop.start()
 
     def stop(self) -> None:
-        """End the beats; the other gateways notice by their silence."""
+        """Stop the heartbeat; the other gateways notice the silence."""
         self._loop.stop()
 
-    def beat(self) -> None:
-        """Say that this gateway lives, and see to those that are lost.
+    def _beat_when_due(self, _owner: str) -> None:
+        self.beat()
 
-        Only a gateway that has beaten without a break for as long as others must be silent may say so: after an
-        outage of the database, or a start of all machines together, every gateway seems silent. Nor after a
-        freeze: whatever held this process for long may have held the others as well.
+    def _always_due(self, _now: object) -> list[str]:
+        return [self._owner]
+
+    def beat(self) -> None:
+        """Write the heartbeat, and take over the jobs of lost gateways.
+
+        Only a gateway that has beaten without a break for ``lost_after`` may call others lost: after
+        an outage of the database or a common start of all machines every gateway seems silent. So it
+        does after a freeze of this process, which may have affected the others as well.
         """
         try:
-            silent = self._gateways.beat(self._owner, self._url)
-            self._known = {found.owner: found for found in self._gateways.all()}
-        except Exception as error:  # the database is away: nothing can be said of anybody
+            silence = self._gateways.beat(self._owner, self._url)
+            gateways = self._gateways.all()
+        except Exception as error:  # without the database nothing is known of the others
             if self._steady_since is not None:
                 log.warning("cannot write the heartbeat", cause=str(error)[:500])
             self._steady_since = None
             return
+        self._known = {gateway.owner: gateway for gateway in gateways}
         now = time.monotonic()
-        if self._steady_since is None or silent > self._lost_after / 2:
+        if self._steady_since is None or silence > self._lost_after / 2:
             self._steady_since = now
-        if now - self._steady_since < self._lost_after:
-            return
-        for other in self._known.values():
-            if other.owner != self._owner and other.silent > self._lost_after:
-                self._take_over(other.owner)
+        if now - self._steady_since >= self._lost_after:
+            self._take_over_lost(gateways)
+
+    def _take_over_lost(self, gateways: list[KnownGateway]) -> None:
+        for gateway in gateways:
+            is_lost = gateway.owner != self._owner and gateway.silent > self._lost_after
+            if is_lost:
+                self._take_over(gateway.owner)
             else:
-                self._left.discard(other.owner)
-
-    def home_of(self, local: LocalJob) -> str:
-        """Return the gateway that the runs of a job here belong to: its own, while that lives or has some."""
-        home = local.home
-        if home in ("", self._owner):
-            return self._owner
-        known = self._known.get(home)
-        away = known is None or known.silent > _AWAY
-        has_runs = any(run.owner == home and not run.over for run in local.runs)
-        return self._owner if away and not has_runs else home
-
-    def elsewhere(self, home: str) -> str | None:
-        """Return where another gateway is reached; None for this one and for unknown ones."""
-        known = self._known.get(home)
-        return None if home == self._owner or known is None else known.url
-
-    def has_files(self, owner: str) -> str:
-        """Say which other gateway has what lies in the state folder of a run's owner; empty for this one."""
-        if owner.rpartition("/")[0] in ("", self._owner.rpartition("/")[0]):
-            return ""
-        known = self._known.get(owner)
-        named = known is not None and known.url not in (
-            "",
-            self._url,
-        )  # after a restore that is this one's
-        return f"the gateway {known.url}" if known is not None and named else "another gateway"
+                self._taken_over.discard(gateway.owner)
 
     def _take_over(self, owner: str) -> None:
-        """Fail the runs of a lost gateway, and have its jobs done with here; the latter are looked for once."""
-        jobs = dict.fromkeys(self._gateways.jobs_of(owner))
-        first = owner not in self._left
-        if first:
-            jobs |= dict.fromkeys(self._gateways.jobs_at(owner))
-        done = True
-        for job_id in jobs:
+        """Fail the runs of a lost gateway, and give its jobs another home (searched for once only)."""
+        job_ids = dict.fromkeys(self._gateways.jobs_of(owner))
+        is_first_time = owner not in self._taken_over
+        if is_first_time:
+            job_ids |= dict.fromkeys(self._gateways.jobs_at(owner))
+        is_complete = True
+        for job_id in job_ids:
             try:
                 self._record(job_id, OwnerLost(owner, self._owner, self._clock()))
             except Exception:
                 log.exception("cannot take over", job=job_id, owner=owner)
-                done = False
-        if first and done:
-            self._left.add(owner)
+                is_complete = False
+        if is_first_time and is_complete:
+            self._taken_over.add(owner)
+
+    # ------------------------------------------------------------ homes of jobs
+
+    def home_of(self, local: LocalJob) -> str:
+        """Return the gateway for the runs of a job: its home, while that is alive or has runs of it."""
+        home = local.home
+        if home in ("", self._owner):
+            return self._owner
+        if self._is_alive(home):
+            return home
+        has_runs = any(run.owner == home and not run.over for run in local.runs)
+        return home if has_runs else self._owner
+
+    def _is_alive(self, owner: str) -> bool:
+        gateway = self._known.get(owner)
+        return gateway is not None and gateway.silent <= GATEWAY_TIMEOUT
+
+    def elsewhere(self, home: str) -> str | None:
+        """Return the address of another gateway; None for this one and for unknown ones."""
+        gateway = self._known.get(home)
+        if home == self._owner or gateway is None:
+            return None
+        return gateway.url
+
+    def has_files(self, owner: str) -> str:
+        """Name the other gateway with the state folder of a run's owner; empty if it is this gateway's."""
+        installation = owner.rpartition("/")[0]
+        if installation in ("", self._owner.rpartition("/")[0]):
+            return ""
+        gateway = self._known.get(owner)
+        # After a restore, the address of the earlier owner is this gateway's own.
+        if gateway is None or gateway.url in ("", self._url):
+            return "another gateway"
+        return f"the gateway {gateway.url}"
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """The next probe of a silent node, in seconds of the monotonic clock."""
+
+    at: float
+    pause: float  # before this probe
+
+
+@dataclass(frozen=True)
+class _Recovery:
+    """The last recovery of a node."""
+
+    at: float  # monotonic
+    pause: float  # between the probes before it
 
 
 class Outages:
-    """Keeps which nodes are silent, and tells once they are not."""
+    """The silent nodes: probes them, and reports a node that answers again."""
 
     def __init__(
         self,
@@ -151,61 +188,76 @@ class Outages:
         monotonic: Callable[[], float] = time.monotonic,
         every: float = EVERY,
     ) -> None:
-        """``reaches`` tries to connect to a node, ``healed`` is called with one that could be reached again."""
+        """``reaches`` tries to connect to a node; ``healed`` is called with a node that was reached again."""
         self._reaches = reaches
         self._healed = healed
         self._monotonic = monotonic
         self._every = every
         self._lock = threading.Lock()
-        self._loop = Loop("outages", self.look, lambda _: self.due(), every=every, workers=16)
-        self._silent: dict[NodeId, tuple[float, float]] = {}
-        """when each is tried next, and the pause between two tries"""
-        self._back: dict[NodeId, tuple[float, float]] = {}
-        """when each could be reached again, and its pause before"""
-        self._begun = self._closing = False
+        self._probes: dict[NodeId, _Probe] = {}
+        self._recoveries: dict[NodeId, _Recovery] = {}
+        self._is_started = False
+        self._is_closing = False
+        self._loop = Loop(
+            "outages",
+            self.look,
+            self._due_at,
+            every=every,
+            workers=_PROBE_WORKERS,
+        )
 
     def silent(self, node: NodeId) -> None:
         """Note that a call did not reach a node."""
         with self._lock:
-            if node in self._silent or self._closing:
+            if node in self._probes or self._is_closing:
                 return
             now = self._monotonic()
-            back_at, pause = self._back.pop(node, (-math.inf, 0.0))
-            pause = min(pause * 2, LONGEST) if now - back_at < _RELAPSE else self._every
-            self._silent[node] = (now + pause, pause)
-            if not self._begun:
-                self._begun = True
+            pause = self._first_pause(node, now)
+            self._probes[node] = _Probe(now + pause, pause)
+            if not self._is_started:
+                self._is_started = True
                 self._loop.start()
 
+    def _first_pause(self, node: NodeId, now: float) -> float:
+        """Return the pause before the first probe, longer for a node that has just been reached."""
+        recovery = self._recoveries.pop(node, _Recovery(-math.inf, 0.0))
+        is_relapse = now - recovery.at < _RELAPSE
+        if is_relapse:
+            return min(recovery.pause * 2, LONGEST)
+        return self._every
+
     def nodes(self) -> list[NodeId]:
-        """Return the nodes that are silent just now."""
+        """Return the silent nodes."""
         with self._lock:
-            return sorted(self._silent)
+            return sorted(self._probes)
 
     def close(self) -> None:
-        """End the looks."""
+        """Stop the probes."""
         with self._lock:
-            self._closing = True
+            self._is_closing = True
         self._loop.stop()
 
     def due(self) -> list[NodeId]:
-        """Return the silent nodes whose time it is."""
+        """Return the nodes with a probe due."""
         with self._lock:
             now = self._monotonic()
-            return [node for node, (look_at, _) in self._silent.items() if look_at <= now]
+            return [node for node, probe in self._probes.items() if probe.at <= now]
+
+    def _due_at(self, _now: object) -> list[NodeId]:
+        return self.due()
 
     def look(self, node: NodeId) -> None:
-        """Try a node, unless that was just done; tell if it was reached."""
+        """Probe a node, unless that was just done; report it if it was reached."""
         if node not in self.due():
             return
-        there = self._reaches(node)
+        is_reached = self._reaches(node)
         with self._lock:
             now = self._monotonic()
-            _, pause = self._silent.pop(node)
-            if there:
-                self._back[node] = (now, pause)
+            pause = self._probes.pop(node).pause
+            if is_reached:
+                self._recoveries[node] = _Recovery(now, pause)
             else:
-                self._silent[node] = (now + pause, pause)
-        if there:
+                self._probes[node] = _Probe(now + pause, pause)
+        if is_reached:
             log.info("a node can be reached again", node=node)
             self._healed(node)

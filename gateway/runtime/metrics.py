@@ -1,4 +1,4 @@
-"""Figures for monitoring, in the form that Prometheus reads."""
+"""Metrics of the node in the format of Prometheus."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -10,16 +10,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gateway.broker import Broker
-from gateway.domain.resources import CORE, ClaimState, Ledger
+from gateway.domain.resources import CORE, Amounts, ClaimState, Ledger, Portions
 from gateway.runtime.context import Exchange
 from gateway.store.queries import Counts
 
-_CALLS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_ACTIONS = (*_CALLS, 30.0, 60.0, 120.0)
+# Upper bounds of the buckets, in seconds.
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ENGINE_BUCKETS = (*_REQUEST_BUCKETS, 30.0, 60.0, 120.0)
+_OK_CODES = (0, 200)
 
 
 class Metrics(Collector):
-    """The figures of one node: counted as things happen, or looked up at the moment of a request."""
+    """The metrics of one node: counted as things happen, or read at the time of a request."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -31,180 +33,301 @@ class Metrics(Collector):
         ledger: Callable[[], Ledger],
         engines: Callable[[], Mapping[str, bool]],
     ) -> None:
-        """``engines``: whether each engine answers."""
-        self._registry = registry = CollectorRegistry()
-        text = "Requests to other nodes by their result: ok, refused, or unreachable."
-        self._requests = Counter(
-            "bfia_peer_requests", text, ["node", "path", "result"], registry=registry
-        )
-        text = "How long requests to other nodes took."
-        self._seconds = Histogram(
-            "bfia_peer_request_seconds", text, ["node"], buckets=_CALLS, registry=registry
-        )
-        text = "How long the container engine took, by what it was asked for."
-        self._engine = Histogram(
-            "bfia_engine_seconds", text, ["action"], buckets=_ACTIONS, registry=registry
-        )
-        text = "Times a job could not continue because of an error inside the gateway."
-        self._stuck = Counter("bfia_advance_failures", text, ["side"], registry=registry)
+        """``engines`` returns whether each engine answers."""
         self._counts = counts
         self._channel = channel
         self._clock = clock
         self._ledger = ledger
         self._engines = engines
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "bfia_peer_requests",
+            "Requests to other nodes by their result: ok, refused, or unreachable.",
+            ["node", "path", "result"],
+            registry=self._registry,
+        )
+        self._request_seconds = Histogram(
+            "bfia_peer_request_seconds",
+            "How long requests to other nodes took.",
+            ["node"],
+            buckets=_REQUEST_BUCKETS,
+            registry=self._registry,
+        )
+        self._engine_seconds = Histogram(
+            "bfia_engine_seconds",
+            "How long the container engine took, by what it was asked for.",
+            ["action"],
+            buckets=_ENGINE_BUCKETS,
+            registry=self._registry,
+        )
+        self._failed_advances = Counter(
+            "bfia_advance_failures",
+            "Times a job could not continue because of an error inside the gateway.",
+            ["side"],
+            registry=self._registry,
+        )
         self._registry.register(self)
+
+    # ------------------------------------------------------------ counting
 
     def requested(self, exchange: Exchange) -> None:
         """Count one request to another node."""
-        result = (
-            "unreachable"
-            if exchange.http is None
-            else "ok"
-            if exchange.code in (0, 200)
-            else "refused"
-        )
-        self._requests.labels(exchange.node, exchange.path, result).inc()
-        self._seconds.labels(exchange.node).observe(exchange.seconds)
+        self._requests.labels(exchange.node, exchange.path, _result_of(exchange)).inc()
+        self._request_seconds.labels(exchange.node).observe(exchange.seconds)
 
     def acted(self, action: str, seconds: float) -> None:
-        """Note how long one action on the container engine took, in seconds."""
-        self._engine.labels(action).observe(seconds)
+        """Record the duration of one action of the container engine."""
+        self._engine_seconds.labels(action).observe(seconds)
 
     def stuck(self, side: str) -> None:
-        """Count one time that a job could not continue."""
-        self._stuck.labels(side).inc()
+        """Count one failure of a job to continue."""
+        self._failed_advances.labels(side).inc()
+
+    # ------------------------------------------------------------ reading
 
     def text(self) -> bytes:
-        """Return all figures."""
+        """Return all metrics."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing: the registry is not to look at them when it is built."""
+        """Return nothing, so that the registry does not collect when it is built."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Look up what is not counted."""
-        counts, used, ledger = self._counts(), self._channel.usage(), self._ledger()
-        oldest = counts.oldest_waiting
-        age = max(0.0, self._clock().timestamp() - oldest) if oldest is not None else 0.0
-        text = "Age of the oldest job that has not begun to run, in seconds; 0: none waits."
+        """Yield the metrics that are read, not counted."""
+        counts = self._counts()
+        ledger = self._ledger()
+        yield from _job_metrics(counts, self._clock().timestamp())
+        yield from _channel_metrics(self._channel)
+        yield from _session_metrics(self._channel)
+        yield from _resource_metrics(ledger)
+        yield from _engine_metrics(ledger)
         yield _gauge(
-            "bfia_jobs", "Jobs by side and state.", ["side", "status", "outcome"], counts.jobs
+            "bfia_engine_answers",
+            "1: the engine answers, 0: it is away.",
+            ["engine"],
+            self._engines(),
         )
-        yield _gauge("bfia_runs", "Container runs of this node by state.", ["status"], counts.runs)
-        yield _gauge(
-            "bfia_tasks",
-            "Tasks of jobs scheduled here that have not ended.",
-            ["status"],
-            counts.tasks,
-        )
-        yield GaugeMetricFamily("bfia_queue_age_seconds", text, value=age)
-        yield GaugeMetricFamily(
-            "bfia_channel_sessions", "Sessions of the channel.", value=used.sessions
-        )
-        yield GaugeMetricFamily(
-            "bfia_channel_messages", "Messages not yet delivered.", value=used.messages
-        )
-        yield GaugeMetricFamily(
-            "bfia_channel_bytes", "Bytes of messages not yet delivered.", value=used.bytes
-        )
-        refused = CounterMetricFamily(
-            "bfia_channel_refused", "Refused requests of the channel.", labels=["request", "reason"]
-        )
-        for (operation, reason), number in self._channel.refusals().items():
-            refused.add_metric([operation, reason], number)
-        yield refused
-        yield from _of_sessions(self._channel)
-        for name, text, amounts in (
-            (
-                "total",
-                "What the node has for jobs: cpu in cores, memory and disk in bytes, GPUs.",
-                ledger.total,
-            ),
-            ("held", "What jobs hold of it.", ledger.held),
-            ("free", "What others may hold.", ledger.free),
-        ):
-            numbers = {
-                kind: amount / CORE if kind == "cpu" else amount
-                for kind, amount in amounts
-                if kind != "gpu" or ledger.total.gpu
-            }
-            yield _gauge(f"bfia_resources_{name}", text, ["kind"], numbers)
-        yield from _of_engines(ledger)
-        text = "1: the engine answers, 0: it is away."
-        yield _gauge("bfia_engine_answers", text, ["engine"], self._engines())
-        waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
-        text = "Jobs that hold something, or wait for it."
-        yield _gauge(
-            "bfia_resources_jobs",
-            text,
-            ["state"],
-            {"held": len(ledger.holders), "waiting": waiting},
-        )
+        yield _claims_gauge(ledger)
 
 
-def _of_sessions(channel: Broker) -> Iterator[Metric]:
-    """Yield what each session has received and what waits in it; its topics would be too many labels."""
-    sessions = {session: channel.waiting(session) for session in channel.sessions()}
-    messages = {session: sum(on.messages for on in topics) for session, topics in sessions.items()}
-    sizes = {session: sum(on.bytes for on in topics) for session, topics in sessions.items()}
-    oldest = {
-        session: max((on.oldest for on in topics), default=0.0)
-        for session, topics in sessions.items()
-    }
-    readers = {
-        session: sum(len(on.readers) for on in topics) for session, topics in sessions.items()
-    }
-    label = ["session"]
+def _result_of(exchange: Exchange) -> str:
+    if exchange.http is None:
+        return "unreachable"
+    if exchange.code in _OK_CODES:
+        return "ok"
+    return "refused"
+
+
+def _job_metrics(counts: Counts, now: float) -> Iterator[Metric]:
+    """Yield the numbers of jobs, runs and tasks, and the age of the queue."""
     yield _gauge(
-        "bfia_channel_session_messages", "Messages not yet delivered, by session.", label, messages
+        "bfia_jobs",
+        "Jobs by side and state.",
+        ["side", "status", "outcome"],
+        counts.jobs,
     )
     yield _gauge(
+        "bfia_runs",
+        "Container runs of this node by state.",
+        ["status"],
+        counts.runs,
+    )
+    yield _gauge(
+        "bfia_tasks",
+        "Tasks of jobs scheduled here that have not ended.",
+        ["status"],
+        counts.tasks,
+    )
+    age = 0.0
+    if counts.oldest_waiting is not None:
+        age = max(0.0, now - counts.oldest_waiting)
+    yield GaugeMetricFamily(
+        "bfia_queue_age_seconds",
+        "Age of the oldest job that has not begun to run, in seconds; 0: none waits.",
+        value=age,
+    )
+
+
+def _channel_metrics(channel: Broker) -> Iterator[Metric]:
+    """Yield the usage of the channel and its refused requests."""
+    usage = channel.usage()
+    yield GaugeMetricFamily(
+        "bfia_channel_sessions",
+        "Sessions of the channel.",
+        value=usage.sessions,
+    )
+    yield GaugeMetricFamily(
+        "bfia_channel_messages",
+        "Messages not yet delivered.",
+        value=usage.messages,
+    )
+    yield GaugeMetricFamily(
+        "bfia_channel_bytes",
+        "Bytes of messages not yet delivered.",
+        value=usage.bytes,
+    )
+    refused = CounterMetricFamily(
+        "bfia_channel_refused",
+        "Refused requests of the channel.",
+        labels=["request", "reason"],
+    )
+    for (operation, reason), number in channel.refusals().items():
+        refused.add_metric([operation, reason], number)
+    yield refused
+
+
+def _session_metrics(channel: Broker) -> Iterator[Metric]:
+    """Yield the waiting and received messages of each session; topics would be too many labels."""
+    messages: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    oldest: dict[str, float] = {}
+    readers: dict[str, int] = {}
+    for session in channel.sessions():
+        topics = channel.waiting(session)
+        messages[session] = sum(topic.messages for topic in topics)
+        sizes[session] = sum(topic.bytes for topic in topics)
+        oldest[session] = max((topic.oldest for topic in topics), default=0.0)
+        readers[session] = sum(len(topic.readers) for topic in topics)
+    yield _session_gauge(
+        "bfia_channel_session_messages",
+        "Messages not yet delivered, by session.",
+        messages,
+    )
+    yield _session_gauge(
         "bfia_channel_session_bytes",
         "Bytes of messages not yet delivered, by session.",
-        label,
         sizes,
     )
-    yield _gauge("bfia_channel_session_oldest_seconds", "Age of the oldest of them.", label, oldest)
+    yield _session_gauge(
+        "bfia_channel_session_oldest_seconds",
+        "Age of the oldest of them.",
+        oldest,
+    )
+    yield _session_gauge(
+        "bfia_channel_session_readers",
+        "Containers that wait for a message.",
+        readers,
+    )
+    yield from _received_metrics(channel)
+
+
+def _received_metrics(channel: Broker) -> Iterator[Metric]:
+    """Yield the messages, bytes and rate that each session has received."""
+    messages = CounterMetricFamily(
+        "bfia_channel_session_received_messages",
+        "Messages received.",
+        labels=["session"],
+    )
+    sizes = CounterMetricFamily(
+        "bfia_channel_session_received_bytes",
+        "Bytes of messages received.",
+        labels=["session"],
+    )
+    rates = {}
+    for session, received in channel.received().items():
+        messages.add_metric([session], received.messages)
+        sizes.add_metric([session], received.bytes)
+        rates[session] = received.bytes_per_second
+    yield messages
+    yield sizes
+    yield _session_gauge(
+        "bfia_channel_session_received_bytes_per_second",
+        "Bytes received a second, over the last ten.",
+        rates,
+    )
+
+
+def _resource_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
+    """Yield the node's resources: all, held, and free."""
+    has_gpus = bool(ledger.total.gpu)
     yield _gauge(
-        "bfia_channel_session_readers", "Containers that wait for a message.", label, readers
+        "bfia_resources_total",
+        "What the node has for jobs: cpu in cores, memory and disk in bytes, GPUs.",
+        ["kind"],
+        _by_kind(ledger.total, has_gpus),
     )
-    got = CounterMetricFamily(
-        "bfia_channel_session_received_messages", "Messages received.", labels=label
+    yield _gauge(
+        "bfia_resources_held",
+        "What jobs hold of it.",
+        ["kind"],
+        _by_kind(ledger.held, has_gpus),
     )
-    size = CounterMetricFamily(
-        "bfia_channel_session_received_bytes", "Bytes of messages received.", labels=label
+    yield _gauge(
+        "bfia_resources_free",
+        "What others may hold.",
+        ["kind"],
+        _by_kind(ledger.free, has_gpus),
     )
-    received = channel.received()
-    for session, came in received.items():
-        got.add_metric([session], came.messages)
-        size.add_metric([session], came.bytes)
-    yield from (got, size)
-    text = "Bytes received a second, over the last ten."
-    rates = {session: came.bytes_per_second for session, came in received.items()}
-    yield _gauge("bfia_channel_session_received_bytes_per_second", text, label, rates)
 
 
-def _of_engines(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
-    """Yield the same for each further engine whose totals are known."""
+def _engine_metrics(ledger: Ledger) -> Iterator[GaugeMetricFamily]:
+    """Yield the same for each further engine with known totals."""
     if not ledger.further:
         return
-    held = {engine: ledger.held_at(engine) for engine in ledger.further}
-    for name, text, of in (
-        (
-            "total",
-            "What an engine beside the main one has for jobs: cores, bytes, GPUs.",
-            ledger.further,
-        ),
-        ("held", "What jobs hold of it.", held),
-        ("free", "What others may hold; of one that does not answer, nothing.", ledger.available),
-    ):
-        numbers = {(engine, "cpu"): of[engine].cpu / CORE for engine in ledger.further}
-        numbers |= {(engine, "memory"): of[engine].memory for engine in ledger.further}
-        numbers |= {
-            (engine, "gpu"): of[engine].gpu for engine, has in ledger.further.items() if has.gpu
-        }
-        yield _gauge(f"bfia_engine_resources_{name}", text, ["engine", "kind"], numbers)
+    held_amounts = {engine: ledger.held_at(engine) for engine in ledger.further}
+    labels = ["engine", "kind"]
+    yield _gauge(
+        "bfia_engine_resources_total",
+        "What an engine beside the main one has for jobs: cores, bytes, GPUs.",
+        labels,
+        _by_engine_and_kind(ledger, ledger.further),
+    )
+    yield _gauge(
+        "bfia_engine_resources_held",
+        "What jobs hold of it.",
+        labels,
+        _by_engine_and_kind(ledger, held_amounts),
+    )
+    yield _gauge(
+        "bfia_engine_resources_free",
+        "What others may hold; of one that does not answer, nothing.",
+        labels,
+        _by_engine_and_kind(ledger, ledger.available),
+    )
+
+
+def _claims_gauge(ledger: Ledger) -> GaugeMetricFamily:
+    waiting = sum(claim.state is ClaimState.WAITING for claim in ledger.claims.values())
+    return _gauge(
+        "bfia_resources_jobs",
+        "Jobs that hold something, or wait for it.",
+        ["state"],
+        {"held": len(ledger.holders), "waiting": waiting},
+    )
+
+
+def _by_kind(amounts: Amounts, has_gpus: bool) -> dict[str, float]:
+    """Return amounts in the units of the metrics, by kind; GPUs only of a node that has some."""
+    numbers: dict[str, float] = {
+        "cpu": amounts.cpu / CORE,
+        "memory": amounts.memory,
+        "disk": amounts.disk,
+    }
+    if has_gpus:
+        numbers["gpu"] = amounts.gpu
+    return numbers
+
+
+def _by_engine_and_kind(
+    ledger: Ledger, amounts: Mapping[str, Amounts] | Portions
+) -> dict[tuple[str, str], float]:
+    """Return amounts of the further engines; GPUs only of those engines that have some."""
+    numbers: dict[tuple[str, str], float] = {}
+    for engine, total in ledger.further.items():
+        numbers[engine, "cpu"] = amounts[engine].cpu / CORE
+        numbers[engine, "memory"] = amounts[engine].memory
+        if total.gpu:
+            numbers[engine, "gpu"] = amounts[engine].gpu
+    return numbers
+
+
+def _session_gauge(
+    name: str,
+    text: str,
+    numbers: Mapping[str, float],
+) -> GaugeMetricFamily:
+    return _gauge(name, text, ["session"], numbers)
 
 
 def _gauge(
@@ -213,7 +336,9 @@ def _gauge(
     labels: Sequence[str],
     numbers: Mapping[Any, float],
 ) -> GaugeMetricFamily:
+    """Return a gauge; ``numbers``: value by label, or by a tuple of several labels."""
     gauge = GaugeMetricFamily(name, text, labels=labels)
-    for values, number in sorted(numbers.items()):
-        gauge.add_metric([values] if isinstance(values, str) else values, number)
+    for key, number in sorted(numbers.items()):
+        label_values = [key] if isinstance(key, str) else key
+        gauge.add_metric(label_values, number)
     return gauge

@@ -1,14 +1,13 @@
-"""What a trial of something finds, step by step: each with its result, its time, the cause and what to do."""
+"""The steps of a trial: each with its result, finding, cause, remedy and duration."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 
 
 class Result(StrEnum):
-    """How a step ended; a warning does not make the trial a failed one."""
+    """The result of a step; a warning does not make the trial fail."""
 
     OK = "ok"
     WARNING = "warning"
@@ -18,7 +17,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a trial. ``cause`` and ``remedy`` are empty where it went well."""
+    """One step of a trial; ``cause`` and ``remedy`` are empty for a step that went well."""
 
     name: str
     result: Result
@@ -28,34 +27,41 @@ class Step:
     seconds: float = 0.0
 
 
-ok, skipped = (partial(Step, "", result) for result in (Result.OK, Result.SKIPPED))
+def ok(finding: str = "") -> Step:
+    """Return a step that went well."""
+    return Step("", Result.OK, finding)
+
+
+def skipped(finding: str = "") -> Step:
+    """Return a step that was not taken."""
+    return Step("", Result.SKIPPED, finding)
 
 
 def warning(
     cause: str,
     remedy: str,
-    found: str = "",
+    finding: str = "",
 ) -> Step:
-    """Return a step that went well, with what should be better."""
-    return Step("", Result.WARNING, found, cause, remedy)
+    """Return a step that went well, with something to improve."""
+    return Step("", Result.WARNING, finding, cause, remedy)
 
 
 def failed(
     cause: str,
     remedy: str,
-    found: str = "",
+    finding: str = "",
 ) -> Step:
-    """Return a step that went wrong."""
-    return Step("", Result.FAILED, found, cause, remedy)
+    """Return a step that failed."""
+    return Step("", Result.FAILED, finding, cause, remedy)
 
 
 class Stopped(Exception):
-    """A step failed on which the following ones depend."""
+    """A step failed that the following steps depend on."""
 
 
 @dataclass
 class Trial:
-    """Collects steps; what comes after a step that stops the trial is skipped."""
+    """The steps taken so far; those after a failed step count as skipped."""
 
     names: Sequence[str]
     steps: list[Step] = field(default_factory=list)
@@ -67,20 +73,25 @@ class Trial:
         *,
         needed: bool = True,
     ) -> Step:
-        """Do one step and keep its time. Raises `Stopped` if it failed and what follows needs it."""
-        began = time.monotonic()
-        step = replace(work(), seconds=round(time.monotonic() - began, 4))
+        """Take a step and measure its duration.
+
+        ``needed``: the following steps depend on this one. Raises `Stopped` if such a step failed.
+        """
+        start = time.monotonic()
+        outcome = work()
+        seconds = round(time.monotonic() - start, 4)
+        step = replace(outcome, seconds=seconds)
         self.steps.append(step)
         if needed and step.result is Result.FAILED:
             raise Stopped(name)
         return step
 
     def finished(self) -> list[Step]:
-        """Return all steps in their order, those that were not taken as skipped."""
-        taken = {step.name: step for step in self.steps}
-        return [taken.get(name) or Step(name, Result.SKIPPED) for name in self.names]
+        """Return all steps in their order, with the result SKIPPED for a step not taken."""
+        by_name = {step.name: step for step in self.steps}
+        return [by_name.get(name) or Step(name, Result.SKIPPED) for name in self.names]
 
 
 def good(steps: Sequence[Step]) -> bool:
-    """Tell whether no step failed."""
+    """True if no step failed."""
     return all(step.result is not Result.FAILED for step in steps)

@@ -376,7 +376,7 @@ def test_a_start_that_waited_is_claimed_anew_unless_its_attempt_is_over(
         world.job(job.id)
     )
     assert PEER not in left_out.tasks["a"].nodes
-    assert world.me.scheduler._reached(job, "JG404") is job
+    assert world.me.scheduler._mark_reached(job, "JG404") is job
 
 
 def test_a_node_shows_what_it_knows_while_the_scheduling_node_is_unreachable(

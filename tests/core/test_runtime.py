@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,12 +24,12 @@ from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import DatabaseAway
 from gateway.runtime.lanes import FIRST, Lanes
 from gateway.runtime.liveness import Heartbeat, Outages
-from gateway.runtime.loop import Loop, Turns
+from gateway.runtime.loop import Loop
+from gateway.runtime.turns import Turns
 from gateway.store.database import open_database
 from gateway.store.repositories import Gateways
 from gateway.store.store import Store
 from tests.builders import OK, T0, a_job, a_local_job, a_run, at
-from tests.e2e.nodes import wait_for
 
 EVERY = 300.0
 """seconds between two ticks, which would repair a lost wake: far away for as long as any test here waits"""
@@ -115,15 +115,13 @@ def held(order: list[str]) -> Iterator[Callable[..., None]]:
         "peer", partial(order.append, name), job, priority
     )
     lanes.submit("peer", done.set, "last", priority=-1)
-    assert [lanes.left("peer", job) for job in ("first", "last", "none")] == [0, 1, 0]
-    with lanes.taking_in():
-        go.set()
-        assert done.wait(30)
+    assert [lanes.queued("peer", job) for job in ("first", "last", "none")] == [0, 1, 0]
+    go.set()
+    assert done.wait(30)
     lanes.close()
 
 
-def test_a_job_with_much_to_do_delays_another_by_one_call(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
+def test_a_job_with_much_to_do_delays_another_by_one_call():
     order: list[str] = []
     with held(order) as left:
         for i in range(100):
@@ -143,12 +141,7 @@ def test_a_job_with_much_to_do_delays_another_by_one_call(monkeypatch: pytest.Mo
         (FIRST, "urgent 0, usual 0, urgent 1, usual 1"),  # has every second turn at most
     ],
 )
-def test_a_job_of_higher_priority_has_its_turn_first(
-    monkeypatch: pytest.MonkeyPatch,
-    priority: int,
-    expected: str,
-):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 0.0)
+def test_a_job_of_higher_priority_has_its_turn_first(priority: int, expected: str):
     order: list[str] = []
     with held(order) as left:
         for i in range(2):
@@ -182,7 +175,7 @@ def test_a_lane_that_hangs_delays_no_other_and_work_that_raises_ends_none():
 
 @pytest.mark.parametrize(("lane", "expected"), [("peer", 2), ("own", 1)])
 def test_no_job_holds_more_than_half_of_a_lane(lane: str, expected: int):
-    lanes, go, other = Lanes(threads=4, own="own"), threading.Event(), threading.Event()
+    lanes, go, other = Lanes(threads=4, own_lane="own"), threading.Event(), threading.Event()
     lock, running, most = threading.Lock(), 0, 0
     over = [threading.Event() for _ in range(6)]
 
@@ -206,81 +199,13 @@ def test_no_job_holds_more_than_half_of_a_lane(lane: str, expected: int):
     assert most == expected
 
 
-def left_once_idle(lanes: Lanes, threads: int) -> int:
-    """Return how many works of the job "other" are left once so many threads have found nothing to do."""
-    lane = lanes._lanes["peer"]
-
-    def idle() -> bool:
-        with lane._condition:
-            return lane._idle == threads
-
-    wait_for(idle, every=0.001)
-    return lanes.left("peer", "other")
-
-
-def test_while_a_job_is_taken_in_only_what_that_needs_is_begun(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)
-    lanes, created, begun = Lanes(threads=2), threading.Event(), threading.Event()
-    with lanes.taking_in():
-        with lanes.taking_in():
-            lanes.submit("peer", begun.set, "other", priority=5)
-            lanes.submit("peer", created.set, "new", FIRST)
-            assert created.wait(30)
-        assert left_once_idle(lanes, 2) == 1
-    assert begun.wait(30)
-    lanes.close()
-
-
-def test_other_work_waits_until_the_response_is_out(monkeypatch: pytest.MonkeyPatch):
-    clock = Mock(monotonic=Mock(return_value=0.0))
-    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
-    lanes, begun = Lanes(threads=1), threading.Event()
-    with lanes.taking_in():
-        lanes.submit("peer", begun.set, "other")
-    assert left_once_idle(lanes, 1) == 1
-    clock.monotonic.return_value = 0.004
-    assert begun.wait(30)
-    lanes.close()
-
-
-def test_work_of_lower_priority_that_came_later_prolongs_no_wait(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)
-    clock = Mock(monotonic=Mock(return_value=0.0))
-    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
-    lanes, begun = Lanes(threads=1), threading.Event()
-    with lanes.taking_in():
-        lanes.submit("peer", begun.set, "other", priority=5)
-        clock.monotonic.return_value = 3599.9
-        with lanes.taking_in():
-            lanes.submit("peer", print, "later")
-            time.sleep(0.05)
-            clock.monotonic.return_value = 3600.0
-            assert begun.wait(30)
-    lanes.close()
-
-
-def test_work_waits_for_four_seconds_of_a_burst(monkeypatch: pytest.MonkeyPatch):
-    clock = Mock(monotonic=Mock(return_value=0.0))
-    monkeypatch.setattr("gateway.runtime.lanes.time", clock)
-    lanes, begun = Lanes(threads=1), threading.Event()
-    with ExitStack() as last:
-        last.enter_context(lanes.taking_in())
-        lanes.submit("peer", begun.set, "other", priority=5)
-        for now in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2, 3.6, 4.0):
-            clock.monotonic.return_value = now
-            with last.pop_all():  # the next one is taken in before this one has been
-                last.enter_context(lanes.taking_in())
-            lanes.submit("peer", int, "later")  # has the lane look
-            assert begun.wait(30 if now == 4.0 else 0.02) == (now == 4.0)
-    lanes.close()
-
-
-def test_work_waits_no_longer_than_half_a_second_for_jobs_that_are_taken_in():
-    lanes, begun = Lanes(), threading.Event()
-    with lanes.taking_in():
-        lanes.submit("peer", begun.set, "other")
-        assert begun.wait(30)
-    lanes.close()
+def test_new_jobs_and_jobs_under_way_do_not_starve_each_other():
+    order: list[str] = []
+    with held(order) as submit:
+        for i in range(50):
+            submit("new", f"new {i}", FIRST)
+            submit("under way", f"under way {i}")
+    assert order[:100] == ["new", "under way"] * 50
 
 
 # ------------------------------------------------------------ turns
@@ -399,7 +324,7 @@ class Network:
         self.asked: list[str] = []
         self.now = 100.0
         self.outages = Outages(self.reaches, lambda node: None, lambda: self.now, 1.0)
-        self.outages._begun = True  # the test looks by itself
+        self.outages._is_started = True  # the test looks by itself
 
     def reaches(self, node: str) -> bool:
         self.asked.append(node)
@@ -582,9 +507,9 @@ def test_a_job_that_cannot_be_taken_over_is_tried_again(
     mine.beat()
     mine.age()
     mine.beat()
-    assert mine._left == set()
+    assert mine._taken_over == set()
     mine.beat()
-    assert told.call_count == 2 and mine._left == {"other"}
+    assert told.call_count == 2 and mine._taken_over == {"other"}
 
 
 # ------------------------------------------------------------ what raises

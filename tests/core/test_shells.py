@@ -36,7 +36,8 @@ from gateway.jobs.planner import TaskPlanner
 from gateway.jobs.scheduler import Scheduler
 from gateway.runtime.context import NodeContext, Peers
 from gateway.runtime.lanes import Lanes
-from gateway.runtime.loop import STUCK, Shell, while_away
+from gateway.runtime.loop import wait_for_database
+from gateway.runtime.shell import STUCK, Shell
 from gateway.store import schema
 from gateway.store.database import connect, migrate, open_database
 from gateway.store.store import Store
@@ -540,9 +541,9 @@ def test_what_must_not_be_lost_is_done_once_the_database_is_back():
             raise DatabaseAway("away")
         return "done"
 
-    assert while_away(work, pause=0.01) == "done" and len(tries) == 3
+    assert wait_for_database(work, pause=0.01) == "done" and len(tries) == 3
     with pytest.raises(DatabaseAway):
-        while_away(lambda: work(float("inf")), seconds=0.05, pause=0.01)
+        wait_for_database(lambda: work(float("inf")), seconds=0.05, pause=0.01)
 
 
 def test_requests_get_503_while_the_database_is_away(

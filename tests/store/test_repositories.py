@@ -20,7 +20,7 @@ from gateway.domain.run import Address, FileSum
 from gateway.domain.spec import Ending
 from gateway.domain.states import JobStatus, Outcome, RunStatus, TaskStatus
 from gateway.errors import Conflict, DatabaseAway, TooLarge
-from gateway.runtime.loop import while_away
+from gateway.runtime.loop import wait_for_database
 from gateway.store import queries, repositories, timeline
 from gateway.store import store as store_module
 from gateway.store.audit import SqlAudit
@@ -482,7 +482,7 @@ def test_what_is_too_large_for_the_server_is_refused_before_it_is_sent(on_a_serv
     with pytest.raises(TooLarge, match=f"max_allowed_packet of the database is {most}"):
         store.jobs.add(replace(job, spec=large), "")
     with pytest.raises(TooLarge):
-        while_away(lambda: store.jobs.update(job.id, grown))
+        wait_for_database(lambda: store.jobs.update(job.id, grown))
     assert (tried, connections) == ([job.id], []) and store.jobs.find("job-large") is None
     assert store.jobs.update(
         job.id, lambda job: replace(job, warnings=("w" * (most // 2),))

@@ -71,10 +71,7 @@ def test_the_timeline_has_every_request_of_a_job_and_counts_quiet_polls(site: Si
     assert events[events.index("request sent") + 1] == "create accepted"
 
 
-def test_each_partys_code_and_message_are_kept_verbatim(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("gateway.runtime.lanes._GIVES_WAY", 3600.0)  # not for what a refusal needs
+def test_each_partys_code_and_message_are_kept_verbatim(site: Site):
     site.peer.will(
         says(
             {

@@ -1,0 +1,268 @@
+"""The shell of the records: applies events, decides, stores, and acts on the decisions."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from gateway.domain.job import Job
+from gateway.domain.run import LocalJob
+from gateway.domain.spec import NodeId, Note
+from gateway.domain.states import replace
+from gateway.domain.timeouts import is_noted
+from gateway.errors import GatewayError, NotFound, Unreadable
+from gateway.runtime.context import Exchange, NodeContext
+from gateway.runtime.loop import Loop, wait_for_database
+from gateway.runtime.turns import MAX_DELAY, Change, Turns
+from gateway.store.queries import abandon
+from gateway.store.records import Records
+
+log = structlog.get_logger(__name__)
+
+X = TypeVar("X")
+J = TypeVar("J", Job, LocalJob)
+
+# A job overdue for longer counts as left behind: before, the gateway that stored it may be busy.
+_LEFT_BEHIND_AFTER = timedelta(seconds=2)
+
+# Events of a timeline
+CALLED = "request sent"
+STUCK = "cannot continue"
+
+
+def with_calls(
+    change: Callable[[J], J],
+    calls: Sequence[Exchange],
+    at: datetime,
+    tries: int = 1,
+    quiet: Callable[[J], int] | None = None,
+    *,
+    answered: bool = False,
+) -> Callable[[J], J]:
+    """Return the change that also notes these calls, before the notes of the change itself.
+
+    ``answered``: no further try follows, so the calls are noted whatever their number.
+    ``quiet``: of polls, which are noted only if the change wrote a note; it returns the number of
+    polls before this one that brought no news.
+    """
+
+    def is_worth_noting(old: J, new: J) -> bool:
+        if not calls:
+            return False
+        if quiet is not None:
+            return len(new.notes) != len(old.notes)
+        return answered or is_noted(tries)
+
+    def changed(record: J) -> J:
+        new: J = change(record)
+        if not is_worth_noting(record, new):
+            return new
+        details: dict[str, int] = {}
+        if tries > 1:
+            details["tries"] = tries
+        quiet_before = quiet(record) if quiet is not None else 0
+        if quiet_before:
+            details["quiet_before"] = quiet_before
+        later_notes: tuple[Note, ...] = new.notes[len(record.notes) :]
+        notes = (*record.notes, *notes_of(calls, at, **details), *later_notes)
+        return replace(new, notes=notes)
+
+    return changed
+
+
+def notes_of(
+    calls: Sequence[Exchange],
+    at: datetime,
+    **details: int | str,
+) -> list[Note]:
+    """Return one note for each call."""
+    return [Note(at, CALLED, call.node, {**asdict(call), **details}) for call in calls]
+
+
+class Shell(Generic[J, X]):
+    """The only way into the records of one side of the jobs.
+
+    Events are applied and the due actions decided in one write; then the actions are carried out.
+    The write is the claim on the actions: no other gateway carries them out too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        side: str,
+        context: NodeContext,
+        records: Records[J],
+        stuck: Callable[[str], None],
+    ) -> None:
+        """``side``: ``scheduler`` or ``participant``; ``stuck(side)`` is called for each failed advance."""
+        self._store = context.store
+        self._clock = context.clock
+        self._side = side
+        self._records: Records[J] = records
+        self._stuck = stuck
+        self._turns: Turns[J, X] = Turns(records.decide, self._decide, self._begin)
+        self.loop = Loop(
+            name,
+            self.advance,
+            self._left_behind,
+            clock=context.clock,
+            failed=self._note_failure,
+        )
+
+    # ------------------------------------------------------------ due work
+
+    def advance(self, job_id: str) -> datetime | None:
+        """Do everything that is due for a job; return when it is due next."""
+        cached = self._records.known(job_id)
+        if cached is not None:
+            now = self._clock()
+            next_work = self._next_work(cached, now)
+            if next_work is None or next_work > now:  # the due work was done with other work
+                return next_work
+        try:
+            return self._next_due(self._turns.change(job_id, _unchanged))
+        except Unreadable as error:
+            self._abandon(job_id, error)
+            return None
+        except NotFound:
+            if self._records.find(job_id) is not None:
+                raise
+            return None  # the job was deleted since
+
+    def _next_work(self, record: J, now: datetime) -> datetime | None:
+        """Return the time of the next action or deferred change of a job."""
+        times = []
+        due = self._next_due(record)
+        if due is not None:
+            times.append(due)
+        seconds = self._turns.seconds_to_write(record.id)
+        if seconds is not None:
+            times.append(now + timedelta(seconds=seconds))
+        return min(times, default=None)
+
+    def _left_behind(self, now: datetime) -> list[str]:
+        """Return the jobs that another gateway should have advanced by now."""
+        job_ids = self._records.due(now - _LEFT_BEHIND_AFTER)
+        self._records.forget(job_ids)  # the other gateway may have changed them
+        return job_ids
+
+    def _note_failure(
+        self,
+        job_id: str,
+        error: Exception,
+        times: int,
+    ) -> None:
+        """Report a failed advance; the first of a row is also noted in the job's timeline."""
+        self._stuck(self._side)
+        if times > 1:
+            return
+        text = f"{type(error).__name__} inside the gateway; it is tried again every second, and the gateway's "
+        text += "log tells more"
+        detail = {"reason": "INTERNAL", "message": text}
+        self._store.note(job_id, self._side, [Note(self._clock(), STUCK, "", detail)])
+
+    def _abandon(self, job_id: str, error: Unreadable) -> None:
+        """End a job with a record that cannot be read."""
+        log.error("a job ends as ABNORMAL", job=job_id, cause=error.message)
+        containers = abandon(self._store, self._side, job_id, self._clock(), error.message)
+        self._end_containers(job_id, containers)
+
+    # ------------------------------------------------------------ changes
+
+    def record(
+        self,
+        job_id: str,
+        *events: Any,
+        allowed: Callable[[J], None] | None = None,
+    ) -> J:
+        """Apply events to a job and do what follows from them; ``allowed`` raises to refuse them."""
+        apply_events = self._change_by(*events)
+
+        def change(record: J) -> J:
+            if allowed is not None:
+                allowed(record)
+            return apply_events(record)
+
+        return self.change(job_id, change)
+
+    def change(self, job_id: str, change: Change[J]) -> J:
+        """Change the record of a job and do what follows from the change."""
+        record = self._turns.change(job_id, change)
+        self.watch(record)
+        return record
+
+    def record_answer(
+        self,
+        job_id: str,
+        change: Change[J],
+        under_way: int,
+    ) -> None:
+        """Record the answer to a call; while other calls are under way, with their answers or a moment later.
+
+        Only the last answer of several has consequences, and each write costs more than the rest of
+        a call. If the gateway ends before the write, the call is repeated.
+        """
+        if self._turns.defer(job_id, change, under_way):
+            self.loop.wake(job_id, self._clock() + timedelta(seconds=MAX_DELAY))
+        else:
+            wait_for_database(partial(self.change, job_id, change))
+
+    def record_deferred(self) -> None:
+        """Record every deferred answer."""
+        for job_id in self._turns.pending():
+            with suppress(GatewayError):  # the call will be repeated
+                self._turns.change(job_id, _unchanged)
+
+    def watch(self, record: J) -> None:
+        """Wake the loop for a job, just stored, when it is due."""
+        due = self._next_due(record)
+        if due is not None:
+            self.loop.wake(record.id, due)
+
+    def resume(self, node: NodeId) -> None:
+        """Continue the jobs that wait for a node that can be reached again."""
+        for job_id in self._records.unfinished():
+            with suppress(NotFound):  # the job was deleted since
+                self.change(job_id, partial(self._mark_reached, node=node))
+
+    def _change_by(self, *events: Any) -> Change[J]:
+        """Return the change that applies events one after the other."""
+
+        def change(record: J) -> J:
+            for event in events:
+                record = self._apply(record, event)
+            return record
+
+        return change
+
+    # ------------------------------------------------------------ implemented by each side
+
+    def _apply(self, record: J, event: Any) -> J:
+        """Return the record after an event."""
+        raise NotImplementedError
+
+    def _decide(self, record: J) -> tuple[J, X]:
+        """Return the record with its due actions claimed, and the actions."""
+        raise NotImplementedError
+
+    def _begin(self, record: J, actions: X) -> None:
+        """Carry out actions, after the write that claimed them."""
+        raise NotImplementedError
+
+    def _next_due(self, record: J) -> datetime | None:
+        return self._records.next_due(record)
+
+    def _mark_reached(self, record: J, node: NodeId) -> J:
+        """Return the record with the calls to a node due that did not reach it."""
+        raise NotImplementedError
+
+    def _end_containers(self, job_id: str, containers: list[str]) -> None:
+        """Remove the containers of an abandoned job."""
+
+
+def _unchanged(record: J) -> J:
+    return record

@@ -1,0 +1,188 @@
+"""Combines concurrent changes of one record into one write."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from gateway.auth import with_proof
+from gateway.errors import DatabaseAway
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+X = TypeVar("X")
+
+Change = Callable[[R], R]
+Decide = Callable[[R], tuple[R, X]]
+
+MAX_DELAY = 1.0  # seconds until a deferred change is made, with or without another one
+
+
+class _Pending(Generic[R]):
+    """A change that is not stored yet."""
+
+    def __init__(self, change: Change[R], deadline: float | None = None) -> None:
+        self.change = change
+        self.deadline = deadline  # of a deferred change (monotonic); None: a caller waits for it
+        self.result: R | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+class _Queue(Generic[R]):
+    """The pending changes of one record."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()  # held while the changes are written
+        self.entries: deque[_Pending[R]] = deque()
+        self.callers = 0  # waiting or writing
+
+
+class Turns(Generic[R, X]):
+    """The writers of each record take turns, and a turn stores all changes that are pending.
+
+    A write of a large record costs far more than a change. The caller that has the turn makes all
+    pending changes, decides once, and stores once.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[str, Decide[R, X]], tuple[R, X]],
+        decide: Decide[R, X],
+        then: Callable[[R, X], None],
+    ) -> None:
+        """``store(key, change)`` writes a changed record and returns it with the decisions.
+
+        ``decide(record)`` follows the changes in the same write; ``then(record, decisions)`` is
+        called once after each write.
+        """
+        self._store = store
+        self._decide = decide
+        self._then = then
+        self._lock = threading.Lock()
+        self._queues: dict[str, _Queue[R]] = {}
+
+    def change(self, key: str, change: Change[R]) -> R:
+        """Change a record and return it as stored.
+
+        Raises the errors of the change (other pending changes are stored then) and of the store.
+        """
+        entry = _Pending(with_proof(change))
+        queue = self._join(key, entry)
+        try:
+            with queue.turn:
+                if not entry.is_done:  # otherwise the caller before has made it
+                    self._write(key, queue)
+        finally:
+            self._leave(key, queue)
+        if entry.error is not None:
+            raise entry.error
+        assert entry.result is not None
+        return entry.result
+
+    def _join(self, key: str, entry: _Pending[R]) -> _Queue[R]:
+        with self._lock:
+            queue = self._queues.setdefault(key, _Queue())
+            queue.callers += 1
+            queue.entries.append(entry)
+        return queue
+
+    def _leave(self, key: str, queue: _Queue[R]) -> None:
+        with self._lock:
+            queue.callers -= 1
+            if not queue.callers and not queue.entries:
+                self._queues.pop(key, None)
+
+    # ------------------------------------------------------------ deferred changes
+
+    def defer(
+        self,
+        key: str,
+        change: Change[R],
+        limit: int,
+    ) -> bool:
+        """Leave a change to the next write; False if ``limit`` changes are deferred already."""
+        deadline = time.monotonic() + MAX_DELAY
+        with self._lock:
+            queue = self._queues.get(key) or _Queue()
+            if len(_deferred(queue)) >= limit:
+                return False
+            queue.entries.append(_Pending(with_proof(change), deadline))
+            self._queues[key] = queue
+        return True
+
+    def pending(self) -> list[str]:
+        """Return the keys with pending changes."""
+        with self._lock:
+            return [key for key, queue in self._queues.items() if queue.entries]
+
+    def seconds_to_write(self, key: str) -> float | None:
+        """Return the time left until the oldest deferred change is due; None if none is deferred."""
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                return None
+            deferred = _deferred(queue)
+        if not deferred:
+            return None
+        oldest = deferred[0]
+        assert oldest.deadline is not None
+        return oldest.deadline - time.monotonic()
+
+    # ------------------------------------------------------------ the write
+
+    def _write(self, key: str, queue: _Queue[R]) -> None:
+        """Store all pending changes, and give each its result or error."""
+        with self._lock:
+            entries = list(queue.entries)
+            queue.entries.clear()
+
+        def change_and_decide(record: R) -> tuple[R, X]:  # called again after a lost race
+            for entry in entries:
+                record = _apply(key, entry, record)
+            return self._decide(record)
+
+        try:
+            record, decisions = self._store(key, change_and_decide)
+            self._then(record, decisions)
+        except BaseException as error:
+            for entry in entries:
+                entry.error = entry.error or error
+            if isinstance(error, DatabaseAway):
+                self._defer_again(queue, entries)
+            return
+        for entry in entries:
+            entry.result = record
+
+    def _defer_again(self, queue: _Queue[R], entries: list[_Pending[R]]) -> None:
+        """Put deferred changes back before later ones."""
+        deferred = [entry for entry in entries if entry.deadline is not None]
+        with self._lock:
+            queue.entries.extendleft(reversed(deferred))
+
+
+def _deferred(queue: _Queue[R]) -> list[_Pending[R]]:
+    return [entry for entry in queue.entries if entry.deadline is not None]
+
+
+def _apply(
+    key: str,
+    entry: _Pending[R],
+    record: R,
+) -> R:
+    """Return the changed record; the unchanged one if the change fails."""
+    entry.error = None
+    try:
+        return entry.change(record)
+    except Exception as error:
+        entry.error = error
+        if entry.deadline is not None:  # no caller would hear of it
+            log.exception("an answer could not be recorded", key=key)
+        return record
