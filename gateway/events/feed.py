@@ -1,7 +1,7 @@
-"""What becomes of jobs, as events for other programs: read from the timeline, so that none is lost.
+"""Events of jobs for other programs, read from the timeline so that none is lost.
 
-An event's number is that of its timeline entry; numbers grow in the order in which things were stored, so a
-reader that remembers the last number it dealt with goes on behind it, after any restart.
+An event's number is the number of its timeline entry. Numbers grow in the order of storing, so a
+reader that remembers its last number continues after it, even after a restart.
 """
 
 import time
@@ -15,42 +15,49 @@ from gateway.store import events as stored
 from gateway.store.serialization import as_time, loads
 from gateway.store.store import Store
 
-_TIMEOUT = 10.0
-"""seconds for which a number that is missing is waited for"""
+_GAP_TIMEOUT = 10.0  # seconds to wait for a missing number
+_OBSERVATION_INTERVAL = 0.2  # seconds
+_MAX_OBSERVATIONS = 1000
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to a job at this node, as receivers get it."""
+    """An event of a job at this node, as receivers get it."""
 
     id: int
-    event: str
-    """its name"""
+    event: str  # name
     job_id: str
-    node: str
-    """where it happened"""
+    node: str  # where the event happened
     at: str
+    # scheduler: the node that schedules the job; participant: this node's part; operator: an action here
     side: str
-    """scheduler: the node that schedules the job; participant: this node's own part; operator: asked for here"""
     by: str
-    status: str
-    """the timeline's words"""
+    status: str  # in the timeline's words
     detail: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Some events, and the number behind which to go on."""
+    """Some events, and the number after which the next page begins."""
 
     events: tuple[Event, ...]
     next: int
 
 
-class Feed:
-    """Reads events from the timeline in the order of their numbers, and never past one that may still appear.
+@dataclass(frozen=True)
+class _Observation:
+    """The newest number at some time."""
 
-    With several gateways on one database an entry may become visible after another with a higher number. A gap
-    among new numbers is therefore waited for, but not for ever: numbers of writes that failed are never used.
+    time: float  # monotonic
+    newest: int
+
+
+class Feed:
+    """Reads events in the order of their numbers, and never past a number that may still appear.
+
+    With several gateways on one database an entry may become visible after another one with a higher
+    number. The feed therefore waits for missing numbers for some seconds; numbers of failed writes
+    stay missing forever.
     """
 
     def __init__(
@@ -61,12 +68,12 @@ class Feed:
     ) -> None:
         self._store = store
         self._node = node
-        self._timeout = _TIMEOUT if stored.has_many_writers(store) else 0.0
+        self._timeout = _GAP_TIMEOUT if stored.has_many_writers(store) else 0.0
         self._monotonic = monotonic
-        self._seen: deque[tuple[float, int]] = deque(maxlen=1000)
+        self._observations: deque[_Observation] = deque(maxlen=_MAX_OBSERVATIONS)
 
     def newest(self) -> int:
-        """Return the number of the newest entry; 0 where there is none."""
+        """Return the number of the newest entry, 0 if there is none."""
         return stored.newest(self._store)
 
     def after(
@@ -76,30 +83,51 @@ class Feed:
         job_id: str = "",
         limit: int = 500,
     ) -> Page:
-        """Return the events behind a number, oldest first; of some names, or of one job, where that is asked."""
-        until = self._certain(number)
-        events = tuple(
-            Event(
-                row.id,
-                NAME_OF[row.event],
-                row.job_id,
-                self._node,
-                as_time(row.at).isoformat(),
-                row.side,
-                row.actor,
-                row.event,
-                loads(dict, row.detail),
-            )
-            for row in stored.after(self._store, number, until, entries(names), job_id, limit)
+        """Return the events after a number, oldest first; of these names and this job only, if given."""
+        until = self._highest_final(number)
+        rows = stored.after(
+            self._store,
+            number,
+            until,
+            entries(names),
+            job_id,
+            limit,
         )
-        return Page(events, events[-1].id if len(events) == limit else max(until, number))
+        events = tuple(self._event(row) for row in rows)
+        if len(events) == limit:
+            return Page(events, events[-1].id)
+        return Page(events, max(until, number))
 
-    def _certain(self, number: int) -> int:
-        """Return the highest number up to which nothing can appear any more."""
-        newest, now = self.newest(), self._monotonic()
+    def _event(self, row: Any) -> Event:
+        return Event(
+            id=row.id,
+            event=NAME_OF[row.event],
+            job_id=row.job_id,
+            node=self._node,
+            at=as_time(row.at).isoformat(),
+            side=row.side,
+            by=row.actor,
+            status=row.event,
+            detail=loads(dict, row.detail),
+        )
+
+    def _highest_final(self, number: int) -> int:
+        """Return the highest number up to which no entry can appear any more."""
+        newest = self.newest()
         if not self._timeout or newest <= number:
             return newest
-        if not self._seen or now - self._seen[-1][0] >= 0.2:
-            self._seen.append((now, newest))
-        old = max((n for t, n in self._seen if now - t >= self._timeout), default=0)
-        return stored.until_gap(self._store, max(old, number), newest)
+        now = self._monotonic()
+        self._observe(now, newest)
+        final = number
+        for observation in self._observations:
+            if now - observation.time >= self._timeout:
+                final = max(final, observation.newest)
+        return stored.until_gap(self._store, final, newest)
+
+    def _observe(self, now: float, newest: int) -> None:
+        """Remember the newest number, unless the last observation is recent."""
+        if self._observations:
+            last = self._observations[-1]
+            if now - last.time < _OBSERVATION_INTERVAL:
+                return
+        self._observations.append(_Observation(now, newest))

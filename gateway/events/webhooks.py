@@ -1,7 +1,7 @@
 """Delivers the events of jobs to other programs.
 
-A webhook gets every event at least once, one after the other: how far it has got is kept in the database, and is
-moved only by its 2xx status. One that does not respond is tried again, with growing pauses; events wait for it.
+A webhook gets every event at least once, in order. Its position is stored in the database and moves
+only after a 2xx response. A receiver that fails is tried again at growing pauses; events wait for it.
 """
 
 import hashlib
@@ -29,20 +29,31 @@ from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
 
+# After a gateway's death another one on the same database continues its deliveries.
 LEASE = timedelta(seconds=60)
-"""after a gateway's death another on the same database continues its deliveries"""
 _TIMEOUT = httpx.Timeout(10.0, connect=3.0)
-_AT_ONCE = 100
-"""events that a delivery reads together"""
+_STOP_TIMEOUT = 12.0  # seconds per thread
+_EVENTS_PER_READ = 100
+_OTHER_HOLDER_PAUSE = 5.0  # seconds between two looks while another gateway delivers
+_MAX_DOUBLINGS = 20  # of the pause between two tries
+_CHUNKS_READ = 2  # of a response: a short one is read to its end, so that the connection is kept
 
 
 @dataclass(frozen=True)
 class Pace:
     """Pauses in seconds."""
 
-    look: float = 0.5
-    first: float = 1.0
+    look: float = 0.5  # between two looks for new events
+    first: float = 1.0  # after the first failed try
     longest: float = 60.0
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """Failed tries of the next event, in a row."""
+
+    tries: int = 0
+    cause: str = ""  # of the last one
 
 
 def signature(
@@ -50,11 +61,10 @@ def signature(
     timestamp: str,
     body: bytes,
 ) -> str:
-    """Return what the header ``x-bfia-signature`` says: HMAC-SHA256 over timestamp, a dot, and the body."""
-    return (
-        "sha256="
-        + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-    )
+    """Return the header ``x-bfia-signature``: HMAC-SHA256 of the timestamp, a dot, and the body."""
+    content = timestamp.encode() + b"." + body
+    digest = hmac.new(secret.encode(), content, hashlib.sha256)
+    return f"sha256={digest.hexdigest()}"
 
 
 class Webhooks:
@@ -69,7 +79,7 @@ class Webhooks:
         clock: Clock,
         pace: Pace = Pace(),
     ) -> None:
-        """``holder`` names this gateway among those on one database."""
+        """``holder``: the name of this gateway among those on the database."""
         self._hooks = hooks
         self._store = store
         self._feed = feed
@@ -78,57 +88,61 @@ class Webhooks:
         self._pace = pace
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._trouble: dict[str, tuple[int, str]] = {}
+        self._trouble: dict[str, _Trouble] = {}  # by the receiver's key
 
     def start(self) -> None:
-        """Begin to deliver; a receiver that is new gets what happens from now on."""
+        """Start to deliver; a new receiver gets the events from now on."""
         newest = self._feed.newest()
         for hook in self._hooks:
             stored.add_cursor(self._store, _key(hook), newest)
-            self._threads.append(
-                threading.Thread(
-                    target=self._work,
-                    args=(hook,),
-                    name="webhook",
-                    daemon=True,
-                )
+            thread = threading.Thread(
+                target=self._work,
+                args=(hook,),
+                name="webhook",
+                daemon=True,
             )
+            self._threads.append(thread)
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End after the delivery in hand."""
+        """Stop after the deliveries under way."""
         self._stopping.set()
         for thread in self._threads:
-            thread.join(timeout=12)
+            thread.join(timeout=_STOP_TIMEOUT)
 
     def state(self) -> list[dict[str, Any]]:
-        """Return of each receiver how far it has got, and what keeps it."""
+        """Return the position of each receiver and the cause of its delay."""
         newest = self._feed.newest()
-        found = []
-        for hook in self._hooks:
-            cursor = stored.cursor(self._store, _key(hook))
-            tries, cause = self._trouble.get(_key(hook), (0, ""))
-            number = newest if cursor is None else cursor
-            found.append(
-                {
-                    "url": without_password(hook.url),
-                    "events": hook.events,
-                    "signed": bool(hook.secret),
-                    "number": number,
-                    "behind": max(0, newest - number),
-                    "tries": tries,
-                    "cause": cause,
-                }
-            )
-        return found
+        return [self._state_of(hook, newest) for hook in self._hooks]
+
+    def _state_of(self, hook: WebhookSettings, newest: int) -> dict[str, Any]:
+        trouble = self._trouble_of(hook)
+        number = stored.cursor(self._store, _key(hook))
+        if number is None:
+            number = newest
+        return {
+            "url": without_password(hook.url),
+            "events": hook.events,
+            "signed": bool(hook.secret),
+            "number": number,
+            "behind": max(0, newest - number),
+            "tries": trouble.tries,
+            "cause": trouble.cause,
+        }
+
+    def _trouble_of(self, hook: WebhookSettings) -> _Trouble:
+        return self._trouble.get(_key(hook), _Trouble())
+
+    # ------------------------------------------------------------ deliveries
 
     def _work(self, hook: WebhookSettings) -> None:
-        with httpx.Client(
+        client = httpx.Client(
             timeout=_TIMEOUT,
             trust_env=False,
             follow_redirects=False,
-        ) as http:
+        )
+        with client as http:
             while not self._stopping.is_set():
                 try:
                     pause = self._deliver_some(hook, http)
@@ -138,29 +152,43 @@ class Webhooks:
                 self._stopping.wait(pause)
 
     def _deliver_some(self, hook: WebhookSettings, http: httpx.Client) -> float:
-        """Deliver what there is; return how long to wait before the next look."""
+        """Deliver the next events; return the pause before the next call in seconds."""
         if not self._hold(hook):
-            return min(self._pace.longest, 5.0)
-        cursor = stored.cursor(self._store, _key(hook))
-        if cursor is None:
+            return min(self._pace.longest, _OTHER_HOLDER_PAUSE)
+        number = stored.cursor(self._store, _key(hook))
+        if number is None:
             return self._pace.look
-        page = self._feed.after(cursor, hook.events, limit=_AT_ONCE)
+        page = self._feed.after(number, hook.events, limit=_EVENTS_PER_READ)
         for event in page.events:
             cause = self._send(hook, event, http)
             if cause:
                 return self._failed(hook, event, cause)
             self._trouble.pop(_key(hook), None)
-            moved = stored.move_cursor(self._store, _key(hook), self._holder, event.id)
-            if not moved or self._stopping.is_set() or not self._hold(hook):
+            if not self._move_to(hook, event.id) or not self._may_continue(hook):
                 return self._pace.look
-        if page.next > (page.events[-1].id if page.events else cursor):
-            stored.move_cursor(self._store, _key(hook), self._holder, page.next)
-        return 0.0 if len(page.events) == _AT_ONCE else self._pace.look
+            number = event.id
+        if page.next > number:  # later entries are not among the events of this receiver
+            self._move_to(hook, page.next)
+        if len(page.events) == _EVENTS_PER_READ:
+            return 0.0
+        return self._pace.look
+
+    def _move_to(self, hook: WebhookSettings, number: int) -> bool:
+        """Store a receiver's position; False if another gateway has the lease by now."""
+        return stored.move_cursor(self._store, _key(hook), self._holder, number)
+
+    def _may_continue(self, hook: WebhookSettings) -> bool:
+        return not self._stopping.is_set() and self._hold(hook)
 
     def _hold(self, hook: WebhookSettings) -> bool:
+        """Take or extend the lease of a receiver."""
         now = self._clock()
         return stored.hold_cursor(
-            self._store, _key(hook), self._holder, now.timestamp(), (now + LEASE).timestamp()
+            self._store,
+            _key(hook),
+            self._holder,
+            now.timestamp(),
+            (now + LEASE).timestamp(),
         )
 
     def _send(
@@ -169,9 +197,28 @@ class Webhooks:
         event: Event,
         http: httpx.Client,
     ) -> str:
-        """Make one request; return why it counts as not taken, or nothing."""
+        """Send one event; return the cause of a failure, empty for a success."""
         outside_transaction()
         body = json.dumps(vars(event), ensure_ascii=False).encode()
+        headers = self._headers(hook, event, body)
+        try:
+            request = http.stream("POST", hook.url, content=body, headers=headers)
+            # The status is known at the start of the block: later errors do not matter.
+            with request as response, suppress(httpx.HTTPError):
+                for _ in islice(response.iter_raw(), _CHUNKS_READ):
+                    pass
+        except httpx.HTTPError as error:
+            return f"{type(error).__name__} {error}".strip()
+        if response.is_success:
+            return ""
+        return f"HTTP {response.status_code}"
+
+    def _headers(
+        self,
+        hook: WebhookSettings,
+        event: Event,
+        body: bytes,
+    ) -> dict[str, str]:
         timestamp = str(int(self._clock().timestamp()))
         headers = {
             "content-type": "application/json",
@@ -181,16 +228,7 @@ class Webhooks:
         }
         if hook.secret:
             headers["x-bfia-signature"] = signature(hook.secret, timestamp, body)
-        try:
-            answer = http.stream("POST", hook.url, content=body, headers=headers)
-            with answer as response, suppress(httpx.HTTPError):  # once the status is known
-                for _ in islice(
-                    response.iter_raw(), 2
-                ):  # all of a short one: the connection is used again
-                    pass
-        except httpx.HTTPError as error:
-            return f"{type(error).__name__} {error}".strip()
-        return "" if response.is_success else f"HTTP {response.status_code}"
+        return headers
 
     def _failed(
         self,
@@ -198,20 +236,21 @@ class Webhooks:
         event: Event,
         cause: str,
     ) -> float:
-        tries = self._trouble.get(_key(hook), (0, ""))[0] + 1
-        self._trouble[_key(hook)] = (tries, cause)
-        receiver = without_password(hook.url)
+        """Note a failed try; return the pause before the next one in seconds."""
+        tries = self._trouble_of(hook).tries + 1
+        self._trouble[_key(hook)] = _Trouble(tries, cause)
         log.warning(
             "an event was not taken",
-            receiver=receiver,
+            receiver=without_password(hook.url),
             event_id=event.id,
             tries=tries,
             cause=cause,
         )
-        pause = min(self._pace.first * 2.0 ** min(tries - 1, 20), self._pace.longest)
+        doublings = min(tries - 1, _MAX_DOUBLINGS)
+        pause = min(self._pace.first * 2.0**doublings, self._pace.longest)
         return pause * random.uniform(0.8, 1.0)
 
 
 def _key(hook: WebhookSettings) -> str:
-    """Return what its place in the sequence is kept under: a digest of the URL, which may hold a secret."""
+    """Return the key of a receiver's position: a digest of the URL, which may contain a secret."""
     return hashlib.sha256(hook.url.encode()).hexdigest()
