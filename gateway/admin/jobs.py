@@ -53,7 +53,7 @@ from gateway.jobs.bundle_document import document
 from gateway.jobs.deletion import Deleted, Deleting, SomeUnreached
 from gateway.jobs.retention import Item
 from gateway.ports import Clock, Limiters
-from gateway.store.queries import Listed, Place, Wanted, is_known, page
+from gateway.store.queries import JobCursor, JobFilter, Listed, is_known, page
 from gateway.store.repositories import SqlTemplates
 from gateway.store.serialization import dumps
 from gateway.store.timeline import TimelineEntry
@@ -269,11 +269,11 @@ _Outcomes = Annotated[
 _DryRun = Annotated[bool, Query(description="only say what would be done")]
 
 
-def _place(text: str) -> Place | None:
+def _place(text: str) -> JobCursor | None:
     created, mark, job_id = text.partition("~")
     with suppress(ValueError):
         if mark and math.isfinite(float(created)):
-            return Place(float(created), job_id)
+            return JobCursor(float(created), job_id)
     return None
 
 
@@ -304,7 +304,7 @@ def router(
         limit: Limit = 100,
     ) -> Response:
         """``sides``: what this node is to the job. ``since``, ``until``: when it was created."""
-        conditions = Wanted(status, outcome, flow_id, partner, since, until)
+        conditions = JobFilter(status, outcome, flow_id, partner, since, until)
         jobs = page(store, conditions, limit, _place(after))
         following = None
         if jobs.next:

@@ -684,7 +684,7 @@ class Gateway:
     def _permits(self, node: NodeId, job: JobSpec | str) -> str:
         if isinstance(job, JobSpec):
             return self.trust.header(node, job)
-        known = self.store.jobs.known(job) or self.store.record(job)
+        known = self.store.jobs.cached(job) or self.store.record(job)
         return self.trust.header(node, known.spec) if known is not None else ""
 
     def _check_quota(

@@ -417,7 +417,7 @@ class Sessions:
     def end(self, job_id: str) -> None:
         """End the session of a job, and the sessions of its tasks."""
         names = [job_id]
-        local = self._store.local_jobs.known(job_id) or self._store.local_jobs.find(job_id)
+        local = self._store.local_jobs.cached(job_id) or self._store.local_jobs.find(job_id)
         if local is not None and self._per_task(local.spec):
             names += [run.task_id for run in local.runs]
         for session in dict.fromkeys(map(session_id, names)):

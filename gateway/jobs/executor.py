@@ -290,7 +290,7 @@ class Executor(Shell[LocalJob, list[messages.Action]]):
             self._change_by(*events), calls, self._clock(), _tries(local, action), answered=is_final
         )
         max_unrecorded = 0
-        current = self._records.known(local.id)
+        current = self._records.cached(local.id)
         if is_final and current and _has_no_consequence(action, current):
             max_unrecorded = _MAX_UNRECORDED
         self.record_answer(local.id, changes, max_unrecorded)

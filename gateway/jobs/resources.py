@@ -21,7 +21,7 @@ from gateway.errors import Conflict, NotFound, Refused, Unreadable
 from gateway.jobs import resource_view
 from gateway.ports import Clock
 from gateway.runtime.loop import Loop
-from gateway.store.ledger import Claims, again, ended
+from gateway.store.ledger import Claims, ended, with_increased
 from gateway.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -194,7 +194,7 @@ class Resources:
             was_held = _is_held(ledger.claims.get(job_id))
             next_jobs = resource_queue.admissible(changed, now, self._rules)
             if was_held:
-                changed = again(changed, **counted)
+                changed = with_increased(changed, **counted)
             return changed, _Release(was_held, next_jobs)
 
         release = self._claims.decide(self.means, job_id, decide)

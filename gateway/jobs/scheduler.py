@@ -94,7 +94,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
         timeout: float,
         news: SimpleQueue[Job],
     ) -> Job:
-        job = self._records.known(job_id) or self._records.get(job_id)
+        job = self._records.cached(job_id) or self._records.get(job_id)
         deadline = self._clock().timestamp() + timeout
         while not until(job):
             remaining = deadline - self._clock().timestamp()
@@ -203,7 +203,7 @@ class Scheduler(Shell[Job, tuple[list[messages.Request], datetime]]):
             return
         tries = call_of(job, request).tries
         changes = with_calls(changes, calls, self._clock(), tries, answered=has_response)
-        current = self._records.known(job.id) if has_response else None
+        current = self._records.cached(job.id) if has_response else None
         max_unrecorded = 0
         if current is not None:
             max_unrecorded = may_wait(current, request)

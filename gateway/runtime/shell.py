@@ -117,7 +117,7 @@ class Shell(Generic[J, X]):
 
     def advance(self, job_id: str) -> datetime | None:
         """Do everything that is due for a job; return when it is due next."""
-        cached = self._records.known(job_id)
+        cached = self._records.cached(job_id)
         if cached is not None:
             now = self._clock()
             next_work = self._next_work(cached, now)

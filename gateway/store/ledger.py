@@ -16,7 +16,15 @@ X = TypeVar("X")
 _POOL = 1  # id of the only row of the pool, which serves as the lock
 _COUNTS = ("ignored", "repaired", "expired")  # counters of the ledger and columns of the pool
 # Fields of a claim that their columns hold unchanged.
-_PLAIN_FIELDS = ("job_id", "since", "asked_at", "priority", "scheduler", "held_at", "reason")
+_PLAIN_FIELDS = (
+    "job_id",
+    "since",
+    "asked_at",
+    "priority",
+    "scheduler",
+    "held_at",
+    "reason",
+)
 
 
 class Claims:
@@ -30,19 +38,23 @@ class Claims:
         means: NodeCapacity,
         job_id: str,
         change: Callable[[Ledger, str | None], tuple[Ledger, X]],
-        enough: Callable[[X], bool] = lambda _: False,
+        enough: Callable[[X], bool] | None = None,
     ) -> X:
         """Change the ledger; return the second value of ``change``, which may be called repeatedly.
 
-        ``change`` also gets the status of the job's record here, if any. It first sees only the
-        claims of this job and of holders; if its decision is ``enough``, the others are not read.
+        ``change`` also gets the status of the job's record here, if any. With ``enough`` it first
+        sees only the claims of this job and of holders; the others are read if that decision is not
+        enough.
         """
         claim = schema.resource_claim.c
         job = schema.local_job.c
         pool = schema.resource_pool
         lock_pool = sa.select(pool).where(pool.c.id == _POOL).with_for_update()
         select_status = sa.select(job.status).where(job.job_id == job_id)
-        is_holder_or_job = sa.or_(claim.state == ClaimState.HELD, claim.job_id == job_id)
+        is_holder_or_job = sa.or_(
+            claim.state == ClaimState.HELD,
+            claim.job_id == job_id,
+        )
 
         def work() -> X:
             with self._store.write() as connection:
@@ -51,7 +63,7 @@ class Claims:
                 status = connection.execute(select_status).scalar()
                 old = self._load(connection, means, pool_row, is_holder_or_job)
                 new, decision = change(old, status)
-                if not enough(decision):
+                if enough is None or not enough(decision):
                     old = self._load(connection, means, pool_row)
                     new, decision = change(old, status)
                 self._save(connection, old, new)
@@ -69,13 +81,16 @@ class Claims:
         """Return the claim of a job, held or waiting."""
         t = schema.resource_claim
         row = self._store.first(sa.select(t).where(t.c.job_id == job_id))
-        return _claim(row) if row else None
+        if row is None:
+            return None
+        return _claim(row)
 
     def with_states(self) -> list[tuple[Claim, str | None]]:
         """Return every claim with the status of its job here, None for a job without record."""
         t = schema.resource_claim
         job = schema.local_job
-        query = sa.select(t, job.c.status).select_from(t.outerjoin(job, job.c.job_id == t.c.job_id))
+        claims_with_jobs = t.outerjoin(job, job.c.job_id == t.c.job_id)
+        query = sa.select(t, job.c.status).select_from(claims_with_jobs)
         return [(_claim(row), row.status) for row in self._store.rows(query)]
 
     @staticmethod
@@ -88,23 +103,23 @@ class Claims:
         """Return the ledger with the claims that meet the conditions."""
         query = sa.select(schema.resource_claim).where(*conditions)
         claims = {row.job_id: _claim(row) for row in connection.execute(query)}
-        totals = {}
-        away = {}
-        others = {}
-        for name, room in means.further.items():
-            others[name] = room.others
-            if room.total is not None:
-                totals[name] = room.total
-            if room.away:
-                away[name] = room.away
         counts = {name: getattr(pool_row, name) for name in _COUNTS}
+        totals = {}
+        away_reasons = {}
+        unmanaged = {}  # used by other programs
+        for name, engine in means.further.items():
+            unmanaged[name] = engine.others
+            if engine.total is not None:
+                totals[name] = engine.total
+            if engine.away:
+                away_reasons[name] = engine.away
         return Ledger(
             means.total,
             claims,
             node=means.node,
             further=totals,
-            away=away,
-            others=Portions.of(means.others, others),
+            away=away_reasons,
+            others=Portions.of(means.others, unmanaged),
             **counts,
         )
 
@@ -114,6 +129,7 @@ class Claims:
         old: Ledger,
         new: Ledger,
     ) -> None:
+        """Write the claims and counters that differ."""
         t = schema.resource_claim
         for job_id in old.claims.keys() - new.claims.keys():
             connection.execute(t.delete().where(t.c.job_id == job_id))
@@ -122,7 +138,8 @@ class Claims:
             if before is None:
                 connection.execute(t.insert().values(**_row(claim)))
             elif before != claim:
-                connection.execute(t.update().where(t.c.job_id == job_id).values(**_row(claim)))
+                update = t.update().where(t.c.job_id == job_id)
+                connection.execute(update.values(**_row(claim)))
         counts = {}
         for name in _COUNTS:
             count = getattr(new, name)
@@ -145,7 +162,9 @@ def _claim(row: Any) -> Claim:
 
 
 def _row(claim: Claim) -> dict[str, Any]:
-    further = {name: [a.cpu, a.memory, a.disk, a.gpu] for name, a in claim.further.items()}
+    further = {}
+    for engine, amounts in claim.further.items():
+        further[engine] = [amounts.cpu, amounts.memory, amounts.disk, amounts.gpu]
     plain_fields = {name: getattr(claim, name) for name in _PLAIN_FIELDS}
     return {
         **plain_fields,
@@ -160,7 +179,7 @@ def ended(status: str | None) -> bool:
     return status in (None, JobStatus.FINISHED, JobStatus.REJECTED)
 
 
-def again(ledger: Ledger, **more: int) -> Ledger:
+def with_increased(ledger: Ledger, **increases: int) -> Ledger:
     """Return the ledger with counters increased."""
-    counts = {name: getattr(ledger, name) + increase for name, increase in more.items()}
+    counts = {name: getattr(ledger, name) + increase for name, increase in increases.items()}
     return replace(ledger, **counts)

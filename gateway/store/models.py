@@ -26,14 +26,20 @@ class SqlModels(InDatabase):
 
     def all(self, model_id: str | None = None) -> list[Kept]:
         """Return the models, newest version first."""
-        query = sa.select(_T).order_by(_T.c.created_at.desc(), _T.c.version, _T.c.role, _T.c.idx)
+        query = sa.select(_T).order_by(
+            _T.c.created_at.desc(),
+            _T.c.version,
+            _T.c.role,
+            _T.c.idx,
+        )
         if model_id is not None:
             query = query.where(_T.c.model_id == model_id)
         return [_kept(row) for row in self._database.rows(query)]
 
     def find(self, model_id: str, version: str) -> list[Kept]:
         """Return the models of one version, by role and index."""
-        query = sa.select(_T).filter_by(model_id=model_id, version=version).order_by("role", "idx")
+        query = sa.select(_T).filter_by(model_id=model_id, version=version)
+        query = query.order_by("role", "idx")
         return [_kept(row) for row in self._database.rows(query)]
 
     def addresses(self) -> dict[Address, str]:
@@ -64,7 +70,7 @@ class SqlModels(InDatabase):
 
     def add(
         self,
-        parts: Sequence[Kept],
+        new_models: Sequence[Kept],
         inside: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """Store models and enter ``inside`` in one transaction: both succeed or neither.
@@ -72,11 +78,12 @@ class SqlModels(InDatabase):
         Raises `Conflict`.
         """
         with self._database.write() as connection:
-            for kept in parts:
+            for new_model in new_models:
                 try:
-                    connection.execute(_T.insert().values(**_row(kept)))
+                    connection.execute(_T.insert().values(**_row(new_model)))
                 except sa.exc.IntegrityError as error:
-                    name = f"version {kept.model.version} of model {kept.model.model_id}"
+                    model = new_model.model
+                    name = f"version {model.version} of model {model.model_id}"
                     text = f"{name} was imported at the same time"
                     raise Conflict(text, reason="MODEL_EXISTS") from error
             with inside():
@@ -121,19 +128,21 @@ def publish(
             )
 
 
-def _row(kept: Kept) -> dict[str, Any]:
+def _row(stored: Kept) -> dict[str, Any]:
     """Return a model as a row; one without a time of creation counts as created now."""
-    model = kept.model
-    has_time = model.created_at.year > 1
+    model = stored.model
+    created_at = time.time()
+    if model.created_at.year > 1:
+        created_at = model.created_at.timestamp()
     return {
         "model_id": model.model_id,
         "version": model.version,
         "role": model.party.role,
         "idx": model.party.index,
         "job_id": model.job_id,
-        "created_at": model.created_at.timestamp() if has_time else time.time(),
-        "deployed_at": kept.deployed_at,
-        "granted": list(kept.granted),
+        "created_at": created_at,
+        "deployed_at": stored.deployed_at,
+        "granted": list(stored.granted),
         "document": dumps(model),
     }
 

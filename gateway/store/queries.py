@@ -1,6 +1,6 @@
 """Queries over many jobs: lists, counts, candidates for deletion; and the deletion of a job."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from gateway.auth import proven
+from gateway.domain.run import LocalJob
 from gateway.domain.spec import JobSpec, NodeId, Note
 from gateway.domain.states import JobStatus
 from gateway.store import schema
@@ -17,13 +18,19 @@ from gateway.store.store import RUN_COLUMNS, KnownRun, Store
 from gateway.store.timeline import add_notes
 
 ABNORMAL = "ABNORMAL"  # reason of an abandoned job
-_OVER = ("FINISHED", "REJECTED")
 WAITING = ("PENDING", "READY")  # states of jobs that have not begun to run
-_MANY = 500  # rows per query
+_OVER = ("FINISHED", "REJECTED")
+_DELETED = "job deleted"  # entry of a timeline
+_ROWS_PER_QUERY = 500
 _STATUSES = {str(status): status for status in JobStatus}
-_JOBS, _LOCAL_JOBS = (sa.select(t.c.job_id) for t in (schema.job, schema.local_job))
-_SIDES = {"scheduler": schema.job, "participant": schema.local_job}
-_ROWS = (
+_JOBS = sa.select(schema.job.c.job_id)
+_LOCAL_JOBS = sa.select(schema.local_job.c.job_id)
+_SIDES = {
+    "scheduler": schema.job,
+    "participant": schema.local_job,
+}
+# The tables with rows of jobs, apart from the timeline.
+_JOB_TABLES = (
     schema.job,
     schema.local_job,
     schema.task,
@@ -49,9 +56,10 @@ def statuses(store: Store, flow_id: str | None) -> dict[str, JobStatus]:
     return {job_id: _STATUSES[status] for job_id, status, _ in rows}
 
 
-def newest(store: Store, most: int) -> list[str]:
-    """Return up to ``most`` jobs with a record here, newest first."""
-    return store.values(_statuses(of_a_flow=False).limit(most))
+def newest(store: Store, limit: int) -> list[str]:
+    """Return up to ``limit`` jobs with a record here, newest first."""
+    query = _statuses(of_a_flow=False).limit(limit)
+    return store.values(query)
 
 
 def submitted(store: Store, flow_id: str | None) -> list[tuple[str, NodeId]]:
@@ -65,8 +73,16 @@ def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
     """Build the query; cached, as building it takes longer than running it."""
     job = schema.job.c
     local = schema.local_job.c
-    scheduled = sa.select(job.job_id, job.status, job.created_at)
-    local_only = sa.select(local.job_id, local.status, local.created_at)
+    scheduled = sa.select(
+        job.job_id,
+        job.status,
+        job.created_at,
+    )
+    local_only = sa.select(
+        local.job_id,
+        local.status,
+        local.created_at,
+    )
     local_only = local_only.where(local.job_id.not_in(_JOBS))
     if of_a_flow:
         flow: sa.BindParameter[str] = sa.bindparam("flow")
@@ -77,12 +93,15 @@ def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
 
 @cache
 def _submitted(of_a_flow: bool) -> sa.Select[Any]:
-    t = schema.submission.c
-    query = sa.select(t.job_id, t.scheduler)
-    query = query.where(t.job_id.not_in(_JOBS), t.job_id.not_in(_LOCAL_JOBS))
+    """Build the query; cached like `_statuses`."""
+    c = schema.submission.c
+    query = sa.select(c.job_id, c.scheduler).where(
+        c.job_id.not_in(_JOBS),
+        c.job_id.not_in(_LOCAL_JOBS),
+    )
     if of_a_flow:
-        query = query.where(t.flow_id == sa.bindparam("flow"))
-    return query.order_by(t.created_at.desc())
+        query = query.where(c.flow_id == sa.bindparam("flow"))
+    return query.order_by(c.created_at.desc())
 
 
 def over_and_created_before(store: Store, moment: datetime) -> set[str]:
@@ -90,8 +109,10 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
     job_ids: set[str] = set()
     for table in (schema.job, schema.local_job):
         c = table.c
-        query = sa.select(c.job_id)
-        query = query.where(c.created_at < moment.timestamp(), c.status.in_(_OVER))
+        query = sa.select(c.job_id).where(
+            c.created_at < moment.timestamp(),
+            c.status.in_(_OVER),
+        )
         job_ids.update(store.values(query))
     return job_ids
 
@@ -99,9 +120,14 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
     """Return the unfinished jobs with a part here, and those created after a moment."""
     c = schema.local_job.c
-    is_recent = c.created_at >= moment.timestamp()
-    is_open = sa.or_(c.status.not_in(_OVER), c.due_at.is_not(None))
-    return store.values(sa.select(c.job_id).where(sa.or_(is_recent, is_open)))
+    query = sa.select(c.job_id).where(
+        sa.or_(
+            c.created_at >= moment.timestamp(),
+            c.status.not_in(_OVER),
+            c.due_at.is_not(None),
+        )
+    )
+    return store.values(query)
 
 
 def is_known(store: Store, job_id: str) -> bool:
@@ -115,16 +141,25 @@ def under_way(store: Store) -> list[tuple[str, str]]:
     statuses_by_job: dict[str, str] = {}
     for table in (schema.local_job, schema.job):
         c = table.c
-        query = sa.select(c.job_id, c.status).where(c.status.not_in(_OVER)).order_by(c.created_at)
-        for row in store.rows(query):
+        query = sa.select(c.job_id, c.status).where(c.status.not_in(_OVER))
+        for row in store.rows(query.order_by(c.created_at)):
             statuses_by_job[row.job_id] = row.status
+    for local in _ended_but_open(store):
+        statuses_by_job.setdefault(local.id, str(local.status))
+    return list(statuses_by_job.items())
+
+
+def _ended_but_open(store: Store) -> Iterator[LocalJob]:
+    """Yield the ended jobs that still hold something here."""
     c = schema.local_job.c
-    finished_with_due = sa.select(c.job_id).where(c.status.in_(_OVER), c.due_at.is_not(None))
-    for job_id in store.values(finished_with_due):
+    query = sa.select(c.job_id).where(
+        c.status.in_(_OVER),
+        c.due_at.is_not(None),
+    )
+    for job_id in store.values(query):
         local = store.local_jobs.find(job_id)
         if local is not None and not local.closed:
-            statuses_by_job.setdefault(job_id, str(local.status))
-    return list(statuses_by_job.items())
+            yield local
 
 
 def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
@@ -133,7 +168,8 @@ def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
     conditions = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
     if not conditions:
         return []
-    return store.values(sa.select(c.job_id).where(sa.or_(*conditions)))
+    query = sa.select(c.job_id).where(sa.or_(*conditions))
+    return store.values(query)
 
 
 def drop_job(
@@ -148,41 +184,51 @@ def drop_job(
     Returns False if the job is unknown. The line is written before the others are deleted, so that
     no later entry of any timeline takes an older number.
     """
-    t = schema.timeline
+    note = Note(at, _DELETED, by, detail)
+    timeline = schema.timeline
+    delete_entries = timeline.delete().where(
+        timeline.c.job_id == job_id,
+        timeline.c.event != _DELETED,
+    )
     with store.write() as connection:
         if not _is_known(connection, job_id):
             return False
-        add_notes(connection, job_id, "operator", [proven(Note(at, "job deleted", by, detail))])
-        for table in _ROWS:
+        add_notes(connection, job_id, "operator", [proven(note)])
+        for table in _JOB_TABLES:
             connection.execute(table.delete().where(table.c.job_id == job_id))
-        connection.execute(t.delete().where(t.c.job_id == job_id, t.c.event != "job deleted"))
-    for records in (store.jobs, store.local_jobs):
-        records.forget([job_id])
+        connection.execute(delete_entries)
+    store.jobs.forget([job_id])
+    store.local_jobs.forget([job_id])
     return True
 
 
 def _is_known(connection: sa.Connection, job_id: str) -> bool:
-    queries = (sa.select(t.c.job_id).where(t.c.job_id == job_id).limit(1) for t in _ROWS)
-    return any(connection.execute(query).first() for query in queries)
+    for table in _JOB_TABLES:
+        c = table.c
+        query = sa.select(c.job_id).where(c.job_id == job_id).limit(1)
+        if connection.execute(query).first():
+            return True
+    return False
 
 
-class Place(NamedTuple):
-    """Cursor of a list: the last job of the page before."""
+# ------------------------------------------------------------ lists of jobs
 
-    created_at: float
-    """seconds since the epoch"""
+
+class JobCursor(NamedTuple):
+    """The last job of the page before."""
+
+    created_at: float  # seconds since the epoch
     job_id: str
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobFilter:
     """Filters of a list of jobs; an empty or missing one matches all."""
 
     statuses: Sequence[str] = ()
     outcomes: Sequence[str] = ()
     flow_id: str | None = None
-    partner: NodeId | None = None
-    """a node that plays a role in the job"""
+    partner: NodeId | None = None  # a node with a role in the job
     since: datetime | None = None
     before: datetime | None = None
 
@@ -196,11 +242,9 @@ class Listed:
     status: str
     outcome: str | None
     created_at: datetime
-    sides: tuple[str, ...] = ()
-    """this node's sides of the job (scheduler, participant); the first one's state is given"""
+    sides: tuple[str, ...] = ()  # scheduler, participant: the status is the first one's
     ended_at: datetime | None = None
-    user: str = ""
-    """submitter at this node, if known"""
+    user: str = ""  # submitter at this node, if known
     progress: int = 0  # per cent
 
 
@@ -208,41 +252,63 @@ class Page(NamedTuple):
     """Some jobs, newest first."""
 
     entries: list[Listed]
-    next: Place | None
-    """cursor of the next page; None on the last one"""
+    next: JobCursor | None  # None on the last page
+
+
+class _SideRow(NamedTuple):
+    """A row of a job's record, with the side of the record."""
+
+    side: str
+    row: Any
 
 
 def page(
     store: Store,
-    wanted: Wanted,
+    filters: JobFilter,
     limit: int,
-    after: Place | None = None,
+    after: JobCursor | None = None,
 ) -> Page:
     """Return one page of jobs."""
-    scheduled = _first(store, _filtered(schema.job, wanted), wanted, limit + 1, after)
-    local_only = _filtered(schema.local_job, wanted)
-    local_only = local_only.outerjoin(schema.job, schema.job.c.job_id == schema.local_job.c.job_id)
-    local_only = local_only.where(schema.job.c.job_id.is_(None))
-    if len(scheduled) > limit:  # older jobs of this side belong on a later page
+    scheduled = _first_rows(
+        store,
+        _filtered(schema.job, filters),
+        filters.partner,
+        limit + 1,
+        after,
+    )
+    query = _without_scheduled(_filtered(schema.local_job, filters))
+    if len(scheduled) > limit:  # older jobs of the other side belong on a later page
         oldest = scheduled[-1].created_at
-        local_only = local_only.where(local_only.selected_columns.created_at >= oldest)
-    rows = [("scheduler", row) for row in scheduled]
-    for row in _first(store, local_only, wanted, limit + 1, after):
-        rows.append(("participant", row))
-    rows.sort(key=_newest_first, reverse=True)
+        query = query.where(query.selected_columns.created_at >= oldest)
+    local_only = _first_rows(
+        store,
+        query,
+        filters.partner,
+        limit + 1,
+        after,
+    )
+    rows = [_SideRow("scheduler", row) for row in scheduled]
+    rows += [_SideRow("participant", row) for row in local_only]
+    rows.sort(key=_age_and_id, reverse=True)
     entries = _entries(store, rows[:limit])
     if not entries or len(rows) <= limit:
         return Page(entries, None)
-    _, last = rows[limit - 1]
-    return Page(entries, Place(last.created_at, last.job_id))
+    last = rows[limit - 1].row
+    return Page(entries, JobCursor(last.created_at, last.job_id))
 
 
-def _newest_first(side_and_row: tuple[str, Any]) -> tuple[float, str]:
-    _, row = side_and_row
-    return row.created_at, row.job_id
+def _without_scheduled(query: sa.Select[Any]) -> sa.Select[Any]:
+    """Restrict a query of participants' records to the jobs that this node does not schedule."""
+    job = schema.job.c
+    query = query.outerjoin(schema.job, job.job_id == schema.local_job.c.job_id)
+    return query.where(job.job_id.is_(None))
 
 
-def _entries(store: Store, rows: list[tuple[str, Any]]) -> list[Listed]:
+def _age_and_id(entry: _SideRow) -> tuple[float, str]:
+    return entry.row.created_at, entry.row.job_id
+
+
+def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
     """Return the entries of a list for rows with their sides."""
     c = schema.local_job.c
     scheduled = [row.job_id for side, row in rows if side == "scheduler"]
@@ -254,20 +320,11 @@ def _entries(store: Store, rows: list[tuple[str, Any]]) -> list[Listed]:
             details[side, job_id] = job_details
     entries = []
     for side, row in rows:
-        sides = (side, "participant") if row.job_id in both_sides else (side,)
+        sides: tuple[str, ...] = (side,)
+        if row.job_id in both_sides:
+            sides = (side, "participant")
         job_details = details.get((side, row.job_id), _Details())
-        entry = Listed(
-            row.job_id,
-            row.flow_id,
-            row.status,
-            row.outcome,
-            as_time(row.created_at),
-            sides,
-            job_details.ended_at,
-            job_details.user,
-            job_details.progress,
-        )
-        entries.append(entry)
+        entries.append(_entry(row, sides, job_details))
     return entries
 
 
@@ -279,18 +336,43 @@ class _Details(NamedTuple):
     progress: int = 0  # per cent
 
 
+def _entry(
+    row: Any,
+    sides: tuple[str, ...],
+    details: _Details,
+) -> Listed:
+    return Listed(
+        job_id=row.job_id,
+        flow_id=row.flow_id,
+        status=row.status,
+        outcome=row.outcome,
+        created_at=as_time(row.created_at),
+        sides=sides,
+        ended_at=details.ended_at,
+        user=details.user,
+        progress=details.progress,
+    )
+
+
 def _details(
     store: Store,
     side: str,
     job_ids: list[str],
 ) -> dict[str, _Details]:
+    """Return the details of jobs by their ids."""
     if not job_ids:
         return {}
     c = _SIDES[side].c
     state = sa.type_coerce(c.state, sa.JSON)
-    fields = [state[key].as_string() for key in ("ended_at", "user", "progress")]
-    rows = store.rows(sa.select(c.job_id, c.outcome, *fields).where(c.job_id.in_(job_ids)))
-    unsuccessful = [job_id for job_id, outcome, *_ in rows if outcome != "SUCCEEDED"]
+    query = sa.select(
+        c.job_id,
+        c.outcome,
+        state["ended_at"].as_string(),
+        state["user"].as_string(),
+        state["progress"].as_string(),
+    )
+    rows = store.rows(query.where(c.job_id.in_(job_ids)))
+    unsuccessful = [row.job_id for row in rows if row.outcome != "SUCCEEDED"]
     progress_by_tasks = _progress(store, unsuccessful)
     details = {}
     for job_id, outcome, ended_at, user, stored_progress in rows:
@@ -310,97 +392,132 @@ def _progress(store: Store, job_ids: list[str]) -> dict[str, int]:
     query = query.where(c.job_id.in_(job_ids)).group_by(c.job_id)
     progress = {}
     for job_id, successes, tasks in store.rows(query):
-        progress[job_id] = min(99, 100 * int(successes) // tasks)
+        per_cent = 100 * int(successes) // tasks
+        progress[job_id] = min(99, per_cent)
     return progress
 
 
-def _filtered(t: sa.Table, wanted: Wanted) -> sa.Select[Any]:
-    query = sa.select(t.c.job_id, t.c.flow_id, t.c.status, t.c.outcome, t.c.created_at)
-    if wanted.partner is not None:
-        query = query.add_columns(t.c.spec)
-    if wanted.statuses:
-        query = query.where(t.c.status.in_(wanted.statuses))
-    if wanted.outcomes:
-        query = query.where(t.c.outcome.in_(wanted.outcomes))
-    if wanted.flow_id is not None:
-        query = query.where(t.c.flow_id == wanted.flow_id)
-    if wanted.partner is not None:  # preselected by text; `_first` checks the parsed spec
-        query = query.where(sa.func.instr(t.c.spec, dumps(wanted.partner)) > 0)
-    if wanted.since is not None:
-        query = query.where(t.c.created_at >= wanted.since.timestamp())
-    if wanted.before is not None:
-        query = query.where(t.c.created_at < wanted.before.timestamp())
+def _filtered(table: sa.Table, filters: JobFilter) -> sa.Select[Any]:
+    """Build the query for one side's records that match the filters."""
+    c = table.c
+    query = sa.select(
+        c.job_id,
+        c.flow_id,
+        c.status,
+        c.outcome,
+        c.created_at,
+    )
+    if filters.statuses:
+        query = query.where(c.status.in_(filters.statuses))
+    if filters.outcomes:
+        query = query.where(c.outcome.in_(filters.outcomes))
+    if filters.flow_id is not None:
+        query = query.where(c.flow_id == filters.flow_id)
+    if filters.partner is not None:  # preselected by text; `_first_rows` checks the parsed spec
+        mentions_partner = sa.func.instr(c.spec, dumps(filters.partner)) > 0
+        query = query.add_columns(c.spec).where(mentions_partner)
+    if filters.since is not None:
+        query = query.where(c.created_at >= filters.since.timestamp())
+    if filters.before is not None:
+        query = query.where(c.created_at < filters.before.timestamp())
     return query
 
 
-def _first(
+def _first_rows(
     store: Store,
     query: sa.Select[Any],
-    wanted: Wanted,
+    partner: NodeId | None,
     count: int,
-    after: Place | None,
+    after: JobCursor | None,
 ) -> list[Any]:
-    """Return the first rows after a place, of jobs in which the partner takes part by their spec."""
-    created = query.selected_columns.created_at
-    job_id = query.selected_columns.job_id
-    query = query.order_by(created.desc(), job_id.desc())  # the order of the index on the time
+    """Return the first rows after a cursor, of jobs with the partner among their parties."""
+    columns = query.selected_columns
+    # The order of the index on the time.
+    query = query.order_by(columns.created_at.desc(), columns.job_id.desc())
     matching: list[Any] = []
     size = count
     while len(matching) < count:
-        following = query
-        if after is not None:
-            same_time = sa.and_(created == after.created_at, job_id < after.job_id)
-            following = query.where(sa.or_(created < after.created_at, same_time))
-        rows = store.rows(following.limit(size))
+        following = _after(query, after).limit(size)
+        rows = store.rows(following)
         for row in rows:
-            if wanted.partner is None or _takes_part(row.spec, wanted.partner):
+            if partner is None or _takes_part(row.spec, partner):
                 matching.append(row)
         if len(rows) < size:
             break
-        size = _MANY
-        after = Place(rows[-1].created_at, rows[-1].job_id)
+        size = _ROWS_PER_QUERY
+        after = JobCursor(rows[-1].created_at, rows[-1].job_id)
     return matching[:count]
 
 
+def _after(query: sa.Select[Any], cursor: JobCursor | None) -> sa.Select[Any]:
+    """Restrict a query to the jobs behind a cursor; of the same time, by their ids."""
+    if cursor is None:
+        return query
+    columns = query.selected_columns
+    is_older = columns.created_at < cursor.created_at
+    is_next_of_same_time = sa.and_(
+        columns.created_at == cursor.created_at,
+        columns.job_id < cursor.job_id,
+    )
+    return query.where(sa.or_(is_older, is_next_of_same_time))
+
+
 def _takes_part(spec: str, node: NodeId) -> bool:
-    return any(party.node == node for party in loads(JobSpec, spec).parties)
+    parties = loads(JobSpec, spec).parties
+    return any(party.node == node for party in parties)
+
+
+# ------------------------------------------------------------ counts
 
 
 @dataclass(frozen=True)
 class Counts:
     """Jobs, tasks and runs by state."""
 
-    jobs: Mapping[tuple[str, str, str], int]
-    """(scheduler or participant, status, outcome or "") -> number"""
-    tasks: Mapping[str, int]
-    """tasks of unfinished jobs"""
+    jobs: Mapping[tuple[str, str, str], int]  # by side, status, and outcome or ""
+    tasks: Mapping[str, int]  # of unfinished jobs
     runs: Mapping[str, int]
-    oldest_waiting: float | None
-    """creation of the oldest job that waits to run; seconds since the epoch"""
+    oldest_waiting: float | None  # creation of the oldest waiting job, in seconds since the epoch
 
 
 def count(store: Store) -> Counts:
     """Count everything; each query is answered from an index."""
     job = schema.job.c
-    task = schema.task.c
-    run = schema.run.c
-    jobs: dict[tuple[str, str, str], int] = {}
+    oldest_waiting = sa.select(sa.func.min(job.created_at)).where(job.status.in_(WAITING))
+    return Counts(
+        jobs=_job_counts(store),
+        tasks=_task_counts(store),
+        runs=_run_counts(store),
+        oldest_waiting=store.value(oldest_waiting),
+    )
+
+
+def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
+    counts: dict[tuple[str, str, str], int] = {}
     for side, table in _SIDES.items():
         c = table.c
-        query = sa.select(c.status, c.outcome, sa.func.count()).group_by(c.status, c.outcome)
-        for status, outcome, number in store.rows(query):
-            jobs[side, status, outcome or ""] = number
-    tasks = sa.select(task.status, sa.func.count())
-    tasks = tasks.join_from(schema.task, schema.job, task.job_id == job.job_id)
-    tasks = tasks.where(job.status.not_in(_OVER)).group_by(task.status)
-    runs = sa.select(run.status, sa.func.count()).group_by(run.status)
-    oldest = store.value(sa.select(sa.func.min(job.created_at)).where(job.status.in_(WAITING)))
-    return Counts(
-        jobs=jobs,
-        tasks=dict(map(tuple, store.rows(tasks))),
-        runs=dict(map(tuple, store.rows(runs))),
-        oldest_waiting=oldest,
-    )
+        query = sa.select(c.status, c.outcome, sa.func.count())
+        for status, outcome, number in store.rows(query.group_by(c.status, c.outcome)):
+            counts[side, status, outcome or ""] = number
+    return counts
+
+
+def _task_counts(store: Store) -> dict[str, int]:
+    job = schema.job.c
+    task = schema.task.c
+    query = sa.select(task.status, sa.func.count())
+    query = query.join_from(schema.task, schema.job, task.job_id == job.job_id)
+    query = query.where(job.status.not_in(_OVER)).group_by(task.status)
+    return dict(map(tuple, store.rows(query)))
+
+
+def _run_counts(store: Store) -> dict[str, int]:
+    run = schema.run.c
+    query = sa.select(run.status, sa.func.count()).group_by(run.status)
+    return dict(map(tuple, store.rows(query)))
+
+
+# ------------------------------------------------------------ repairs
 
 
 def abandon(
@@ -412,20 +529,25 @@ def abandon(
 ) -> list[str]:
     """End a side of a job as FAILED without reading its record; return its containers' names here."""
     table = _SIDES[side]
-    is_job = table.c.job_id == job_id
+    update = table.update().where(table.c.job_id == job_id)
+    end_active = update.where(table.c.status.not_in(_OVER)).values(
+        status="FINISHED",
+        outcome="FAILED",
+        version=table.c.version + 1,
+    )
     note = Note(at, "job ABNORMAL", "", {"reason": ABNORMAL, "message": why})
     with store.write() as connection:
-        end = table.update().where(is_job, table.c.status.not_in(_OVER))
-        end = end.values(status="FINISHED", outcome="FAILED", version=table.c.version + 1)
-        ended = connection.execute(end)
-        connection.execute(table.update().where(is_job).values(due_at=None))
+        ended = connection.execute(end_active)
+        connection.execute(update.values(due_at=None))
         if ended.rowcount:
             add_notes(connection, job_id, side, [note])
     if side == "scheduler":
         return []
-    return store.values(sa.select(schema.run.c.name).where(schema.run.c.job_id == job_id))
+    run = schema.run.c
+    return store.values(sa.select(run.name).where(run.job_id == job_id))
 
 
 def database_time(store: Store) -> float:
     """Return seconds since the epoch by the database's clock; SQLite has none."""
-    return float(store.value(sa.select(sa.func.unix_timestamp(sa.func.now(6)))))
+    now = sa.func.unix_timestamp(sa.func.now(6))
+    return float(store.value(sa.select(now)))

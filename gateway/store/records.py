@@ -64,14 +64,10 @@ class Records(Generic[R]):
         self._rows: Rows[R] = rows
         self._also: Callable[[sa.Connection, R, R], None] | None = also
         self._sole_writer = sole_writer
-        self._cache: Cache[R] = Cache()
+        self._cache: RecordCache[R] = RecordCache()
         self._load_query = self._load_statement()
-        c = table.c
-        under_way = sa.or_(*(c.status == status for status in UNDER_WAY))
-        self._count_under_way = Prepared(sa.select(sa.func.count()).where(under_way))
-        seen = (("job_id", "seen_id"), ("version", "seen_version"), ("created_at", "seen_created"))
-        change = table.update().where(*(c[column] == sa.bindparam(name) for column, name in seen))
-        self._change = Prepared(change, ("status", "outcome", "due_at", "version", "state"))
+        self._count_under_way = self._count_statement()
+        self._change = self._change_statement()
 
     def add(self, value: R, flow_id: str) -> bool:
         """Store a new record. Returns False, and stores nothing, if the id exists."""
@@ -96,12 +92,12 @@ class Records(Generic[R]):
             if self.find(value.id) is None:
                 raise
             return False
-        entry = Entry(
+        entry = CachedRecord(
             version=1,
             created_at=row["created_at"],
             value=replace(value, notes=()),
-            spec=len(row["spec"]),
-            state=len(row["state"]),
+            spec_size=len(row["spec"]),
+            state_size=len(row["state"]),
             written=written,
         )
         self._cache.put(value.id, entry, drops)
@@ -114,23 +110,27 @@ class Records(Generic[R]):
             entry = self._load(job_id)
         except Unreadable:
             return None
-        return entry.value if entry else None
+        if entry is None:
+            return None
+        return entry.value
 
     def get(self, job_id: str) -> R:
         """Return the record. Raises `NotFound`, `Unreadable`."""
         return self._load_existing(job_id).value
 
-    def known(self, job_id: str) -> R | None:
-        """Return the cached record; another gateway may have changed it since."""
-        cached = self._cache.get(job_id)
-        return cached.value if cached else None
+    def cached(self, job_id: str) -> R | None:
+        """Return the cached record, or None; another gateway may have changed it since."""
+        entry = self._cache.get(job_id)
+        if entry is None:
+            return None
+        return entry.value
 
     def next_due(self, value: R) -> datetime | None:
         """Return the time of the next action for a record, as computed by its last write if it is current."""
-        cached = self._cache.get(value.id)
-        if cached is not None and cached.value is value and cached.written is not None:
-            return cached.written.due
-        return self._next_due(value)
+        entry = self._cache.get(value.id)
+        if entry is None or entry.value is not value or entry.written is None:
+            return self._next_due(value)
+        return entry.written.due
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Read these records from the database at their next use."""
@@ -158,7 +158,7 @@ class Records(Generic[R]):
         if entry is not None:
             try:
                 new, extra = change(entry.value)
-            except Exception:  # perhaps of a stale version; if not, it is raised below
+            except Exception:  # perhaps because of a stale version; if not, it is raised below
                 new = entry.value
             if new is not entry.value:
                 saved = repeat_on_conflict(partial(self._save, entry, new))
@@ -194,21 +194,23 @@ class Records(Generic[R]):
 
     def under_way_for(
         self,
-        whose: Literal["initiator", "scheduler"],
+        function: Literal["initiator", "scheduler"],
         node: str,
-        most: int,
+        limit: int,
     ) -> bool:
-        """Return whether a node is the initiator or scheduler of at least ``most`` active jobs."""
-        if self._database.value(self._count_under_way) < most:
+        """Return whether a node is the initiator or scheduler of at least ``limit`` active jobs."""
+        if self._database.value(self._count_under_way) < limit:
             return False
         c = self._table.c
         spellings = (node, f'"{node}"')  # MariaDB returns it in quotes
-        is_theirs = sa.func.json_extract(c.spec, f"$.{whose}").in_(spellings)
-        under_way = sa.select(sa.func.count()).where(c.status.in_(UNDER_WAY))
-        count = self._database.value(under_way.where(is_theirs))
-        return bool(count >= most)
+        query = sa.select(sa.func.count()).where(
+            c.status.in_(UNDER_WAY),
+            sa.func.json_extract(c.spec, f"$.{function}").in_(spellings),
+        )
+        count = self._database.value(query)
+        return bool(count >= limit)
 
-    def names(self, node: str) -> bool:
+    def involves(self, node: str) -> bool:
         """Return whether an active job has a party at that node."""
         return next(self.under_way_with(node), None) is not None
 
@@ -218,11 +220,31 @@ class Records(Generic[R]):
             return
         c = self._table.c
         # The database preselects by text: to parse every job takes far longer.
-        mentions_node = sa.func.instr(c.spec, dumps(node)) > 0
-        query = sa.select(c.job_id, c.spec).where(c.status.in_(UNDER_WAY), mentions_node)
+        query = sa.select(c.job_id, c.spec).where(
+            c.status.in_(UNDER_WAY),
+            sa.func.instr(c.spec, dumps(node)) > 0,
+        )
         for job_id, text in self._database.rows(query):
             if node in loads(JobSpec, text).nodes:
                 yield str(job_id)
+
+    # ------------------------------------------------------------ statements
+
+    def _count_statement(self) -> Prepared:
+        """Count the active jobs."""
+        c = self._table.c
+        is_under_way = sa.or_(*(c.status == status for status in UNDER_WAY))
+        return Prepared(sa.select(sa.func.count()).where(is_under_way))
+
+    def _change_statement(self) -> Prepared:
+        """Update a record if it is still the version that the change was computed from."""
+        c = self._table.c
+        update = self._table.update().where(
+            c.job_id == sa.bindparam("old_id"),
+            c.version == sa.bindparam("old_version"),
+            c.created_at == sa.bindparam("old_created"),
+        )
+        return Prepared(update, ("status", "outcome", "due_at", "version", "state"))
 
     def _load_statement(self) -> Prepared:
         """Select a record; its state and spec are None if the stored version is the cached one."""
@@ -233,16 +255,27 @@ class Records(Generic[R]):
         )
         state = sa.case((is_cached, None), else_=c.state).label(c.state.name)
         spec = sa.case((is_cached, None), else_=c.spec).label(c.spec.name)
-        query = sa.select(c.version, c.created_at, state, spec)
+        query = sa.select(
+            c.version,
+            c.created_at,
+            state,
+            spec,
+        )
         return Prepared(query.where(c.job_id == sa.bindparam("job")))
 
-    def _load_existing(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R]":
+    # ------------------------------------------------------------ loading and saving
+
+    def _load_existing(
+        self, job_id: str, before: "CachedRecord[R] | None" = None
+    ) -> "CachedRecord[R]":
         entry = self._load(job_id, before)
         if entry is None:
             raise job_unknown(job_id)
         return entry
 
-    def _load(self, job_id: str, before: "Entry[R] | None" = None) -> "Entry[R] | None":
+    def _load(
+        self, job_id: str, before: "CachedRecord[R] | None" = None
+    ) -> "CachedRecord[R] | None":
         """Return the stored record, without a query if no other process can have changed the cached one.
 
         ``before``: an earlier version, whose spec need not be parsed again as it never changes.
@@ -252,12 +285,7 @@ class Records(Generic[R]):
         drops = self._cache.drops
         if cached is not None and self._sole_writer:
             return cached
-        row = self._database.first(
-            self._load_query,
-            job=job_id,
-            version=cached.version if cached else None,
-            created=cached.created_at if cached else None,
-        )
+        row = self._read_row(job_id, cached)
         if row is None:
             if cached is not None:
                 self._cache.drop(job_id)
@@ -266,68 +294,98 @@ class Records(Generic[R]):
             return cached
         earlier = cached or before
         try:
-            if earlier is not None and earlier.created_at == row.created_at:
-                spec = earlier.value.spec
-            else:
-                spec = loads(JobSpec, row.spec)
-            value = loads(self._cls, row.state, spec=spec)
+            value = self._parse(row, earlier)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             text = f"the record of job {job_id} cannot be read ({type(error).__name__}: {error})"
             raise Unreadable(text) from error
-        entry = Entry(row.version, row.created_at, value, len(row.spec), len(row.state))
+        entry = CachedRecord(
+            version=row.version,
+            created_at=row.created_at,
+            value=value,
+            spec_size=len(row.spec),
+            state_size=len(row.state),
+        )
         self._cache.put(job_id, entry, drops)
         return entry
 
-    def _save(self, seen: "Entry[R]", new: R) -> R | None:
-        """Write a record computed from a seen one.
+    def _read_row(self, job_id: str, cached: "CachedRecord[R] | None") -> Any:
+        """Read a record's row, without its texts if it is the cached version; None: no such job."""
+        version = None
+        created = None
+        if cached is not None:
+            version = cached.version
+            created = cached.created_at
+        return self._database.first(
+            self._load_query,
+            job=job_id,
+            version=version,
+            created=created,
+        )
+
+    def _parse(self, row: Any, earlier: "CachedRecord[R] | None") -> R:
+        """Return the record of a row; its spec is the one of an earlier version of the same job."""
+        if earlier is not None and earlier.created_at == row.created_at:
+            spec = earlier.value.spec
+        else:
+            spec = loads(JobSpec, row.spec)
+        return loads(self._cls, row.state, spec=spec)
+
+    def _save(self, before: "CachedRecord[R]", new: R) -> R | None:
+        """Write a record computed from an earlier one.
 
         Returns the record without its notes, which are stored now; None if another write was first.
         """
-        old = seen.value
-        version = seen.version + 1
+        old = before.value
+        version = before.version + 1
         drops = self._cache.drops
         saved = replace(new, notes=())
-        columns, written = self._columns(saved, seen.written)
+        columns, written = self._columns(saved, before.written)
         parameters = {
-            "seen_id": old.id,
-            "seen_version": seen.version,
-            "seen_created": seen.created_at,
+            "old_id": old.id,
+            "old_version": before.version,
+            "old_created": before.created_at,
             "version": version,
             **columns,
         }
         with self._database.write() as connection:
             result = self._change.run(connection, parameters)
             if result.rowcount != 1:
-                # The cache may hold what was since changed by hand, even by a sole writer.
+                # Somebody may have changed the record by hand, even of a sole writer.
                 self._cache.drop(old.id)
                 return None
             self._rows.write(connection, old, saved)
             if self._also is not None:
                 self._also(connection, old, new)
             add_notes(connection, old.id, self._side, new.notes)
-        entry = Entry(
+        entry = CachedRecord(
             version=version,
-            created_at=seen.created_at,
+            created_at=before.created_at,
             value=saved,
-            spec=seen.spec,
-            state=len(columns["state"]),
+            spec_size=before.spec_size,
+            state_size=len(columns["state"]),
             written=written,
         )
         self._cache.put(old.id, entry, drops)
         log_notes(self._side, new.spec, new.notes)
         return saved
 
-    def _columns(self, value: R, before: "_Written | None") -> tuple[dict[str, Any], "_Written"]:
+    def _columns(
+        self, value: R, before: "_WriteResults | None"
+    ) -> tuple[dict[str, Any], "_WriteResults"]:
+        """Return the columns that each write changes, and results for the next write."""
         due = self._next_due(value)
         outcome = _outcome(value)
-        state, parts = record(value, self._rows.field, before.parts if before else {})
+        known_texts: Mapping[int, str] = {}
+        if before is not None:
+            known_texts = before.part_texts
+        state, part_texts = record(value, self._rows.field, known_texts)
         columns = {
             "status": str(value.status),
             "outcome": str(outcome) if outcome else None,
             "due_at": _due_seconds(due),
             "state": state,
         }
-        return columns, _Written(due, parts)
+        return columns, _WriteResults(due, part_texts)
 
 
 def _outcome(value: Job | LocalJob) -> Outcome | None:
@@ -352,8 +410,7 @@ class Rows(Generic[R]):
     """The table that repeats parts of the records, to find tasks or runs by their ids."""
 
     table: sa.Table
-    field: str
-    """field of the record with its tasks or runs"""
+    field: str  # of the record: its tasks or runs
     rows: Callable[[str, Any], Iterator[dict[str, Any]]]
 
     def write(
@@ -386,7 +443,9 @@ class Rows(Generic[R]):
         if value is None:
             return []
         parts = getattr(value, self.field)
-        return list(parts.values() if isinstance(parts, Mapping) else parts)
+        if isinstance(parts, Mapping):
+            return list(parts.values())
+        return list(parts)
 
     def _rows_except(
         self,
@@ -414,7 +473,7 @@ def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
 
 
 def task_rows(job_id: str, task: Task) -> Iterator[dict[str, Any]]:
-    """Yield the row of a task and those of its earlier attempts, which had other ids."""
+    """Yield the row of a task and the rows of its earlier attempts, which had other ids."""
     common = {"job_id": job_id, "name": task.name}
     yield {
         "task_id": task.task_id,
@@ -448,44 +507,43 @@ def run_rows(job_id: str, run: Run) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Written:
+class _WriteResults:
     """Results of writing a record that the next write can reuse."""
 
-    due: datetime | None
-    """time of the next action"""
-    parts: Mapping[int, str]
-    """JSON texts of its tasks or runs by ``id()`` of the objects"""
+    due: datetime | None  # time of the next action
+    part_texts: Mapping[int, str]  # JSON of its tasks or runs, by ``id()`` of the objects
 
 
 @dataclass(frozen=True)
-class Entry(Generic[R]):
+class CachedRecord(Generic[R]):
     """A cached record and its version."""
 
     version: int
-    created_at: float
-    """tells a record from an earlier one of the same id, whose versions began with 1 too"""
+    created_at: float  # tells a record from an earlier one of the same id, also from version 1 on
     value: R
-    spec: int
-    """characters of its stored spec"""
-    state: int
-    """characters of its stored state"""
-    written: _Written | None = None
-    """None if another process wrote it"""
+    spec_size: int  # characters of the stored spec
+    state_size: int  # characters of the stored state
+    written: _WriteResults | None = None  # None: another process wrote the record
+
+    @property
+    def size(self) -> int:
+        """Characters of its stored texts."""
+        return self.spec_size + self.state_size
 
 
-class Cache(Generic[R]):
+class RecordCache(Generic[R]):
     """The recently used records, which may be stale: the database tells the current version."""
 
     def __init__(self, capacity: int = 2000, characters: int = 64_000_000) -> None:
         """``characters``: limit of the stored texts of all records together."""
         self._capacity = capacity
         self._characters = characters
-        self._held = 0
+        self._size = 0
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, Entry[R]] = OrderedDict()
+        self._entries: OrderedDict[str, CachedRecord[R]] = OrderedDict()
         self.drops = 0  # number of records dropped so far
 
-    def get(self, job_id: str) -> Entry[R] | None:
+    def get(self, job_id: str) -> CachedRecord[R] | None:
         """Return a cached record and mark it as recently used."""
         with self._lock:
             if job_id in self._entries:
@@ -495,7 +553,7 @@ class Cache(Generic[R]):
     def put(
         self,
         job_id: str,
-        entry: Entry[R],
+        entry: CachedRecord[R],
         drops: int,
     ) -> None:
         """Cache a record; an older version never replaces a newer one.
@@ -510,8 +568,8 @@ class Cache(Generic[R]):
             if present is not None and _is_newer(present, entry):
                 entry = present
             self._entries[job_id] = entry
-            self._held += entry.spec + entry.state
-            while len(self._entries) > self._capacity or self._held > self._characters:
+            self._size += entry.size
+            while len(self._entries) > self._capacity or self._size > self._characters:
                 oldest = next(iter(self._entries))
                 self._pop(oldest)
 
@@ -521,12 +579,13 @@ class Cache(Generic[R]):
             self._pop(job_id)
             self.drops += 1
 
-    def _pop(self, job_id: str) -> Entry[R] | None:
+    def _pop(self, job_id: str) -> CachedRecord[R] | None:
         entry = self._entries.pop(job_id, None)
         if entry is not None:
-            self._held -= entry.spec + entry.state
+            self._size -= entry.size
         return entry
 
 
-def _is_newer(entry: Entry[R], other: Entry[R]) -> bool:
-    return entry.created_at == other.created_at and entry.version > other.version
+def _is_newer(entry: CachedRecord[R], than: CachedRecord[R]) -> bool:
+    is_same_record = entry.created_at == than.created_at
+    return is_same_record and entry.version > than.version

@@ -24,33 +24,36 @@ _ELSEWHERE = ("notes", "spec")
 
 def dumps(value: Any) -> str:
     """Write a domain value (or plain data) as JSON text."""
-    return _WHOLE(value)
+    return _dumps_complete(value)
 
 
 def record(
     value: Any,
     field: str,
-    known: Mapping[int, str],
+    cached_texts: Mapping[int, str],
 ) -> tuple[str, dict[int, str]]:
     """Write a job's record without default values; return it and the texts of its tasks or runs.
 
-    ``field`` names the field with the tasks or runs. Those in ``known``, which maps ``id()`` to text,
-    are not serialised again: else each change would cost more with every task of the job.
+    ``field`` names the field with the tasks or runs. An object in ``cached_texts``, which maps
+    ``id()`` to text, is not serialised again: each change would cost more with every task of the job.
     """
     cls: Any = type(value)
     rest = _writer(cls, sparse=True)(value)
     key = stored_names(cls)[field]
     rest.pop(key, None)
     parts = getattr(value, field)
+    objects = list(parts.values()) if isinstance(parts, Mapping) else list(parts)
     texts: dict[int, str] = {}
-    for part in parts.values() if isinstance(parts, Mapping) else parts:
-        texts[id(part)] = known.get(id(part)) or _SPARSE(part)
+    for part in objects:
+        texts[id(part)] = cached_texts.get(id(part)) or _dumps_sparse(part)
+    part_texts = [texts[id(part)] for part in objects]
     if isinstance(parts, Mapping):
-        items = [f"{json.dumps(name)}:{texts[id(part)]}" for name, part in parts.items()]
+        names = map(json.dumps, parts)
+        items = [f"{name}:{text}" for name, text in zip(names, part_texts, strict=True)]
         joined = "{" + ",".join(items) + "}"
     else:
-        joined = "[" + ",".join(texts[id(part)] for part in parts) + "]"
-    return f'{_SPARSE(rest)[:-1]},"{key}":{joined}}}', texts
+        joined = "[" + ",".join(part_texts) + "]"
+    return f'{_dumps_sparse(rest)[:-1]},"{key}":{joined}}}', texts
 
 
 def _encoder(*, sparse: bool) -> Callable[[Any], str]:
@@ -65,7 +68,8 @@ def _encoder(*, sparse: bool) -> Callable[[Any], str]:
     ).encode
 
 
-_WHOLE, _SPARSE = _encoder(sparse=False), _encoder(sparse=True)
+_dumps_complete = _encoder(sparse=False)
+_dumps_sparse = _encoder(sparse=True)
 
 
 def loads(cls: type[T], text: str, **elsewhere: Any) -> T:
@@ -91,11 +95,11 @@ def as_time(seconds: float) -> datetime:
 def stored_names(cls: type) -> dict[str, str]:
     """Return the stored fields of a type: name -> key in the JSON text."""
     kind: Any = cls
-    return {
-        f.name: f.metadata.get("stored", f.name)
-        for f in fields(kind)
-        if f.init and f.name not in _ELSEWHERE
-    }
+    names = {}
+    for field in fields(kind):
+        if field.init and field.name not in _ELSEWHERE:
+            names[field.name] = field.metadata.get("stored", field.name)
+    return names
 
 
 @cache
@@ -167,7 +171,9 @@ def _union_reader(annotation: Any) -> Convert:
         return _same
 
     def read(value: Any) -> Any:
-        return None if value is None else convert(value)
+        if value is None:
+            return None
+        return convert(value)
 
     return read
 
@@ -193,7 +199,9 @@ def _mapping_reader(annotation: Any) -> Convert:
 @cache
 def _dataclass_reader(cls: type) -> Callable[..., Any]:
     hints = get_type_hints(cls)
-    readers = {key: (name, _reader(hints[name])) for name, key in stored_names(cls).items()}
+    readers = {}
+    for name, key in stored_names(cls).items():
+        readers[key] = (name, _reader(hints[name]))
 
     def read(
         data: Mapping[str, Any], elsewhere: Mapping[str, Any] = types.MappingProxyType({})
@@ -202,7 +210,7 @@ def _dataclass_reader(cls: type) -> Callable[..., Any]:
         for key, value in data.items():
             if key in readers:
                 name, convert = readers[key]
-                values[name] = value if convert is _same else convert(value)
+                values[name] = convert(value)
         return cls(**values, **elsewhere)
 
     return read

@@ -131,7 +131,7 @@ class Store(Database):
 
     def in_use(self, node: str) -> bool:
         """True if an active job of this node has a party at that node."""
-        return self.jobs.names(node) or self.local_jobs.names(node)
+        return self.jobs.involves(node) or self.local_jobs.involves(node)
 
     # ------------------------------------------------------------ jobs and their ids
 

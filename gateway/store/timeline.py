@@ -52,19 +52,27 @@ def add_notes(
     notes: Iterable[Note],
 ) -> None:
     """Append notes to a job's timeline; texts are cut to the columns."""
-    rows = [
-        {
-            "job_id": job_id,
-            "side": side,
-            "at": note.at.timestamp() if note.at.year > 1 else 0.0,
-            "event": note.event[:255],
-            "actor": note.by[:255],
-            "detail": dumps(note.detail),
-        }
-        for note in notes
-    ]
+    rows = [_row(job_id, side, note) for note in notes]
     if rows:
         _INSERT.run(connection, rows)
+
+
+def _row(
+    job_id: str,
+    side: str,
+    note: Note,
+) -> dict[str, Any]:
+    seconds = 0.0
+    if note.at.year > 1:  # `datetime.min` has no timestamp
+        seconds = note.at.timestamp()
+    return {
+        "job_id": job_id,
+        "side": side,
+        "at": seconds,
+        "event": note.event[:255],
+        "actor": note.by[:255],
+        "detail": dumps(note.detail),
+    }
 
 
 def log_notes(
@@ -94,7 +102,7 @@ def without_tokens(text: str) -> str:
 
 
 def _logged(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a log line; those of a failure are on the same level as the others."""
+    """Return the fields of a log line; the fields of a failure are on the same level as the others."""
     fields = dict(detail)
     failure = detail.get("failure")
     if isinstance(failure, Mapping):

@@ -26,8 +26,8 @@ from gateway.store import store as store_module
 from gateway.store.audit import SqlAudit
 from gateway.store.database import Database, repeat_on_conflict
 from gateway.store.models import SqlModels, publish
-from gateway.store.queries import Wanted, page
-from gateway.store.records import Cache, Entry
+from gateway.store.queries import JobFilter, page
+from gateway.store.records import CachedRecord, RecordCache
 from gateway.store.repositories import (
     Gateways,
     SqlDatasets,
@@ -309,12 +309,12 @@ def test_jobs_are_listed_once_by_pages(store: Store, monkeypatch: pytest.MonkeyP
         store.local_jobs.add(replace(a_local_job(), spec=spec, created_at=at(i)), spec.flow_id)
     found, after = [], None
     while found == [] or after is not None:
-        entries, after = page(store, Wanted(partner="n2"), 1, after)
+        entries, after = page(store, JobFilter(partner="n2"), 1, after)
         found += [(entry.job_id, entry.sides) for entry in entries]
     both = ("scheduler", "participant")
     assert found == [("job-3", both), ("job-1", both)]
     assert read and all('"n2"' in spec for spec in read)  # the others stay in the database
-    running = page(store, Wanted(statuses=["RUNNING"], since=at(2)), 10).entries
+    running = page(store, JobFilter(statuses=["RUNNING"], since=at(2)), 10).entries
     assert [entry.job_id for entry in running] == ["job-4", "job-2"]
 
 
@@ -338,7 +338,7 @@ def test_pages_of_both_sides_are_one_list_also_of_jobs_of_one_moment(store: Stor
         there.append(spec.job_id)
     found, after = [], None
     while found == [] or after is not None:
-        entries, after = page(store, Wanted(), limit, after)
+        entries, after = page(store, JobFilter(), limit, after)
         found += [entry.job_id for entry in entries]
     assert found == there[::-1]
 
@@ -356,7 +356,9 @@ def test_a_list_has_the_end_the_submitter_and_the_progress_of_jobs(store: Store)
     store.local_jobs.add(
         replace(over, ending=Ending(Outcome.SUCCEEDED, at(12)), progress=50), spec.flow_id
     )
-    listed = [(e.job_id, e.user, e.ended_at, e.progress) for e in page(store, Wanted(), 10).entries]
+    listed = [
+        (e.job_id, e.user, e.ended_at, e.progress) for e in page(store, JobFilter(), 10).entries
+    ]
     assert listed == [("job-over", "", at(12), 100), (job.id, "li.na", None, 50)]
 
 
@@ -409,9 +411,9 @@ def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(repositories, "_MAX_CACHED_READS", 1)
     kept = SqlProviders(store, sole_writer=True)
     assert (kept.get("a"), kept.get("b"), len(kept._cache)) == (None, None, 1)
-    cache = Cache[Any](capacity=1)
+    cache = RecordCache[Any](capacity=1)
     for number in (1, 2):
-        cache.put(f"job-{number}", Entry(1, 0.0, number, 1, 1), 0)
+        cache.put(f"job-{number}", CachedRecord(1, 0.0, number, 1, 1), 0)
     assert cache.get("job-1") is None and cache.get("job-2") is not None
     monkeypatch.setattr(store_module, "_MAX_TASK_IDS", 1)
     for number in (1, 2):

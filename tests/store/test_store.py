@@ -289,7 +289,7 @@ def test_a_look_for_a_job_that_is_not_there_leaves_the_others_in_memory(tmp_path
     looks = iter([lambda: store.jobs.find("job-none")])
     sa.event.listen(store._engine, "commit", lambda _: next(looks, lambda: None)())
     assert store.jobs.add(a_job(), "flow")  # and another is looked for while it is written
-    assert next(looks, None) is None and store.jobs.known("job-1") is not None
+    assert next(looks, None) is None and store.jobs.cached("job-1") is not None
     store.close()
 
 
