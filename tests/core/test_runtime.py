@@ -578,5 +578,5 @@ def test_a_change_that_was_left_and_cannot_be_made_harms_no_other():
     def bad(_: Record) -> Record:
         raise ValueError("not so")
 
-    assert shelf.turns.leave("job", bad, 1)
+    assert shelf.turns.defer("job", bad, 1)
     assert shelf.turns.change("job", lambda record: (*record, "good")) == ("good",)
