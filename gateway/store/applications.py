@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import and_, bindparam, func, select
 
 from gateway.domain.applications import APPLIED, APPROVED, Application, Kind, Side, next_due
 from gateway.domain.approval import AuditStatus
@@ -21,11 +22,11 @@ _UNLIMITED_JOBS = 2**31 - 1  # the largest number of the column
 _APPLICATION = schema.application
 _APPLICATION_JOB = schema.application_job
 _C = _APPLICATION.c
-_SELECT = sa.select(_C.number, _C.jobs, _C.document, _C.version)
-_IS_APPROVED_MINE = sa.and_(_C.side == str(Side.MINE), _C.status == str(APPROVED))
-_IS_UNDECIDED_THEIRS = sa.and_(_C.side == str(Side.THEIRS), _C.status == str(APPLIED))
+_SELECT = select(_C.number, _C.jobs, _C.document, _C.version)
+_IS_APPROVED_MINE = and_(_C.side == str(Side.MINE), _C.status == str(APPROVED))
+_IS_UNDECIDED_THEIRS = and_(_C.side == str(Side.THEIRS), _C.status == str(APPLIED))
 _SELECT_HELD = Prepared(
-    _SELECT.where(_IS_APPROVED_MINE, _C.partner == sa.bindparam("partner")).order_by(_C.number)
+    _SELECT.where(_IS_APPROVED_MINE, _C.partner == bindparam("partner")).order_by(_C.number)
 )
 
 
@@ -125,14 +126,14 @@ class SqlApplications(InDatabase):
 
     def waiting(self, **columns: str) -> int:
         """Return the number of other nodes' undecided applications with these values of columns."""
-        query = sa.select(sa.func.count()).where(_IS_UNDECIDED_THEIRS)
+        query = select(func.count()).where(_IS_UNDECIDED_THEIRS)
         for name, value in columns.items():
             query = query.where(_C[name] == value)
         return int(self._database.value(query))
 
     def waiting_by_address(self, kind: Kind) -> dict[int, str]:
         """Return the undecided applications of unknown peers: number -> the sender's address."""
-        query = sa.select(_C.number, _C.address).where(
+        query = select(_C.number, _C.address).where(
             _IS_UNDECIDED_THEIRS,
             _C.kind == str(kind),
             _C.address != "",
@@ -141,7 +142,7 @@ class SqlApplications(InDatabase):
 
     def due(self, now: datetime) -> Sequence[str]:
         """Return the numbers of the applications with an action due, the longest overdue first."""
-        query = sa.select(_C.number).where(_C.due_at <= now.timestamp())
+        query = select(_C.number).where(_C.due_at <= now.timestamp())
         numbers = self._database.values(query.order_by(_C.due_at).limit(_MAX_DUE))
         return [str(number) for number in numbers]
 
@@ -182,12 +183,12 @@ class SqlApplications(InDatabase):
 
     def drop(self, number: int) -> None:
         """Delete an application that its receiver did not accept."""
-        self._database.execute(_APPLICATION.delete().where(_C.number == number))
+        self._database.execute(_APPLICATION.delete().filter_by(number=number))
 
     def used_by(self, job_id: str) -> dict[int, bool]:
         """Return the applications that a job has used: number -> whether it came with the permit."""
         c = _APPLICATION_JOB.c
-        query = sa.select(c.number, c.permit).where(c.job_id == job_id)
+        query = select(c.number, c.permit).where(c.job_id == job_id)
         return {row.number: bool(row.permit) for row in self._database.rows(query)}
 
     def use(
@@ -201,9 +202,9 @@ class SqlApplications(InDatabase):
         number = application.number
         limit = application.most_jobs or _UNLIMITED_JOBS
         c = _APPLICATION_JOB.c
-        select_use = sa.select(c.job_id).where(c.job_id == job_id, c.number == number)
+        select_use = select(c.job_id).where(c.job_id == job_id, c.number == number)
         # The lock on the row makes concurrent jobs wait for each other.
-        select_jobs = sa.select(_C.jobs).where(_C.number == number).with_for_update()
+        select_jobs = select(_C.jobs).where(_C.number == number).with_for_update()
         row = {
             "job_id": job_id,
             "number": number,

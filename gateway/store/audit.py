@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy import func, or_, select
 
 from gateway.identity.audit_head import Head, HeadFile
 from gateway.identity.keys import KeyPair
@@ -160,8 +161,8 @@ class SqlAudit(InDatabase):
     def _read_end(self) -> ChainEnd:
         """Return the last line, by the primary key."""
         c = schema.audit.c
-        newest = sa.select(sa.func.max(c.id)).scalar_subquery()
-        row = self._database.first(sa.select(c.id, c.hash).where(c.id == newest))
+        newest = select(func.max(c.id)).scalar_subquery()
+        row = self._database.first(select(c.id, c.hash).where(c.id == newest))
         if row is None:
             return _EMPTY_LOG
         return ChainEnd(row.id, row.hash or "")
@@ -169,7 +170,7 @@ class SqlAudit(InDatabase):
     def _newest_head(self) -> Any:
         """Return number, time and hash of the last line that signs the log, or None."""
         c = schema.audit.c
-        query = sa.select(c.id, c.at, c.hash).where(c.action == HEAD)
+        query = select(c.id, c.at, c.hash).where(c.action == HEAD)
         return self._database.first(query.order_by(c.id.desc()).limit(1))
 
     # ------------------------------------------------------------ the file of the head
@@ -195,10 +196,10 @@ class SqlAudit(InDatabase):
         Lines that were deleted from the beginning of the log are not missed.
         """
         c = schema.audit.c
-        stored_hash = self._database.value(sa.select(c.hash).where(c.id == head.line))
+        stored_hash = self._database.value(select(c.hash).where(c.id == head.line))
         if stored_hash == head.hash:
             return False
-        oldest = self._database.value(sa.select(sa.func.min(c.id)))
+        oldest = self._database.value(select(func.min(c.id)))
         if stored_hash is None and oldest is not None and oldest > head.line:
             return False
         log.error(
@@ -215,7 +216,7 @@ class SqlAudit(InDatabase):
         t = schema.audit
         last = 0
         while True:
-            query = sa.select(t).where(t.c.id > last)
+            query = select(t).where(t.c.id > last)
             rows = self._database.rows(query.order_by(t.c.id).limit(_LINES_PER_QUERY))
             if not rows:
                 return
@@ -248,14 +249,14 @@ class SqlAudit(InDatabase):
         if action is not None:
             contains_text = c.action.contains(action, autoescape=True)
             matches_pattern = [c.action.like(pattern) for pattern in patterns]
-            conditions.append(sa.or_(contains_text, *matches_pattern))
+            conditions.append(or_(contains_text, *matches_pattern))
         if since is not None:
             conditions.append(c.at >= since)
         if until is not None:
             conditions.append(c.at < until)
         if refused is not None:
             conditions.append(_was_refused() if refused else ~_was_refused())
-        query = sa.select(schema.audit).where(*conditions)
+        query = select(schema.audit).where(*conditions)
         rows = self._database.rows(query.order_by(c.id.desc()).limit(limit))
         return [AuditEntry(*row) for row in rows]
 
@@ -285,4 +286,4 @@ def _entry_after(
 def _was_refused() -> sa.ColumnElement[bool]:
     """Return the condition for changes that were not made."""
     c = schema.audit.c
-    return sa.or_(c.status >= 400, sa.func.coalesce(c.code, 0).not_in((0, 200)))
+    return or_(c.status >= 400, func.coalesce(c.code, 0).not_in((0, 200)))

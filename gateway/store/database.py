@@ -245,6 +245,10 @@ class Database:
         with _raising_away(), self._writer, self._engine.connect() as connection:
             return int(_run(connection, statement, parameters).rowcount)
 
+    def insert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
+        """Insert a row. Raises `IntegrityError` if its key is taken."""
+        self.execute(table.insert().values(**row))
+
     def put(
         self,
         table: sa.Table,

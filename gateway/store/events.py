@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import func, or_, select
 
 from gateway.store import schema
 from gateway.store.database import repeat_on_conflict
@@ -26,7 +27,7 @@ def has_many_writers(store: Store) -> bool:
 
 def newest(store: Store) -> int:
     """Return the number of the newest entry, 0 if there is none."""
-    query = sa.select(sa.func.max(schema.timeline.c.id))
+    query = select(func.max(schema.timeline.c.id))
     return int(store.value(query) or 0)
 
 
@@ -37,7 +38,7 @@ def until_gap(
 ) -> int:
     """Return the last number after ``start`` before the first missing one, at most ``end``."""
     c = schema.timeline.c
-    query = sa.select(c.id).where(c.id > start, c.id <= end)
+    query = select(c.id).where(c.id > start, c.id <= end)
     numbers = store.values(query.order_by(c.id).limit(_MAX_NUMBERS))
     last = start
     for number in numbers:
@@ -60,7 +61,7 @@ def after(
     ``job_id``: of this job only; empty for all.
     """
     t = schema.timeline
-    query = sa.select(t).where(
+    query = select(t).where(
         t.c.id > number,
         t.c.id <= until,
         t.c.event.in_(entries),
@@ -75,7 +76,7 @@ def after(
 
 def cursor(store: Store, key: str) -> int | None:
     """Return the number of the last entry delivered to a receiver; None if the receiver is unknown."""
-    query = sa.select(_WEBHOOK.c.number).where(_WEBHOOK.c.key == key)
+    query = select(_WEBHOOK.c.number).filter_by(key=key)
     number: int | None = store.value(query)
     return number
 
@@ -93,7 +94,7 @@ def add_cursor(
         "until": 0.0,
     }
     with suppress(sa.exc.IntegrityError):
-        store.execute(_WEBHOOK.insert().values(**row))
+        store.insert(_WEBHOOK, row)
 
 
 def hold_cursor(
@@ -104,7 +105,7 @@ def hold_cursor(
     until: float,
 ) -> bool:
     """Take or extend the lease of a receiver; False if another gateway holds it now."""
-    is_free = sa.or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
+    is_free = or_(_WEBHOOK.c.holder == holder, _WEBHOOK.c.until < now)
     update = _WEBHOOK.update().where(_WEBHOOK.c.key == key, is_free)
     update = update.values(holder=holder, until=until)
     return repeat_on_conflict(partial(store.execute, update)) == 1
@@ -117,6 +118,6 @@ def move_cursor(
     number: int,
 ) -> bool:
     """Store that all entries up to a number are delivered; False if another gateway has the lease."""
-    update = _WEBHOOK.update().where(_WEBHOOK.c.key == key, _WEBHOOK.c.holder == holder)
+    update = _WEBHOOK.update().filter_by(key=key, holder=holder)
     update = update.values(number=number)
     return repeat_on_conflict(partial(store.execute, update)) == 1

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import or_, select
 
 from gateway.domain.resources import Amounts, Claim, ClaimState, Ledger, NodeCapacity, Portions
 from gateway.domain.states import JobStatus
@@ -49,9 +50,9 @@ class Claims:
         claim = schema.resource_claim.c
         job = schema.local_job.c
         pool = schema.resource_pool
-        lock_pool = sa.select(pool).where(pool.c.id == _POOL).with_for_update()
-        select_status = sa.select(job.status).where(job.job_id == job_id)
-        is_holder_or_job = sa.or_(
+        lock_pool = select(pool).where(pool.c.id == _POOL).with_for_update()
+        select_status = select(job.status).where(job.job_id == job_id)
+        is_holder_or_job = or_(
             claim.state == ClaimState.HELD,
             claim.job_id == job_id,
         )
@@ -74,13 +75,13 @@ class Claims:
     def ledger(self, means: NodeCapacity) -> Ledger:
         """Return the current ledger, without a lock."""
         with self._store.read() as connection:
-            pool_row = connection.execute(sa.select(schema.resource_pool)).one()
+            pool_row = connection.execute(select(schema.resource_pool)).one()
             return self._load(connection, means, pool_row)
 
     def find(self, job_id: str) -> Claim | None:
         """Return the claim of a job, held or waiting."""
         t = schema.resource_claim
-        row = self._store.first(sa.select(t).where(t.c.job_id == job_id))
+        row = self._store.first(select(t).where(t.c.job_id == job_id))
         if row is None:
             return None
         return _claim(row)
@@ -90,7 +91,7 @@ class Claims:
         t = schema.resource_claim
         job = schema.local_job
         claims_with_jobs = t.outerjoin(job, job.c.job_id == t.c.job_id)
-        query = sa.select(t, job.c.status).select_from(claims_with_jobs)
+        query = select(t, job.c.status).select_from(claims_with_jobs)
         return [(_claim(row), row.status) for row in self._store.rows(query)]
 
     @staticmethod
@@ -101,7 +102,7 @@ class Claims:
         *conditions: sa.ColumnElement[bool],
     ) -> Ledger:
         """Return the ledger with the claims that meet the conditions."""
-        query = sa.select(schema.resource_claim).where(*conditions)
+        query = select(schema.resource_claim).where(*conditions)
         claims = {row.job_id: _claim(row) for row in connection.execute(query)}
         counts = {name: getattr(pool_row, name) for name in _COUNTS}
         totals = {}

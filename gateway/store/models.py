@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
+from sqlalchemy import select
 
 from gateway.domain import models
 from gateway.domain.models import Kept, PartyModel
@@ -26,7 +27,7 @@ class SqlModels(InDatabase):
 
     def all(self, model_id: str | None = None) -> list[Kept]:
         """Return the models, newest version first."""
-        query = sa.select(_T).order_by(
+        query = select(_T).order_by(
             _T.c.created_at.desc(),
             _T.c.version,
             _T.c.role,
@@ -38,14 +39,14 @@ class SqlModels(InDatabase):
 
     def find(self, model_id: str, version: str) -> list[Kept]:
         """Return the models of one version, by role and index."""
-        query = sa.select(_T).filter_by(model_id=model_id, version=version)
+        query = select(_T).filter_by(model_id=model_id, version=version)
         query = query.order_by("role", "idx")
         return [_kept(row) for row in self._database.rows(query)]
 
     def addresses(self) -> dict[Address, str]:
         """Return every address whose files a model needs, with the model's name."""
         names = {}
-        for text in self._database.values(sa.select(_T.c.document)):
+        for text in self._database.values(select(_T.c.document)):
             model = loads(PartyModel, text)
             for part in model.parts:
                 names[part.address] = f"version {model.version} of model {model.model_id}"
@@ -111,7 +112,7 @@ def publish(
     if not new.model_saved or (old is not None and old.model_saved):
         return
     for model in models.left_by(new):
-        existing = sa.select(_T.c.job_id).filter_by(
+        existing = select(_T.c.job_id).filter_by(
             model_id=model.model_id,
             version=model.version,
             role=model.party.role,

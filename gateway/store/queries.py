@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy import and_, bindparam, func, or_, select, union_all
 
 from gateway.auth import proven
 from gateway.domain.run import LocalJob
@@ -23,8 +24,8 @@ _OVER = ("FINISHED", "REJECTED")
 _DELETED = "job deleted"  # entry of a timeline
 _ROWS_PER_QUERY = 500
 _STATUSES = {str(status): status for status in JobStatus}
-_JOBS = sa.select(schema.job.c.job_id)
-_LOCAL_JOBS = sa.select(schema.local_job.c.job_id)
+_JOBS = select(schema.job.c.job_id)
+_LOCAL_JOBS = select(schema.local_job.c.job_id)
 _SIDES = {
     "scheduler": schema.job,
     "participant": schema.local_job,
@@ -43,7 +44,8 @@ _JOB_TABLES = (
 
 def runs_named(store: Store, names: Iterable[str]) -> dict[str, KnownRun]:
     """Return the runs with these container names."""
-    query = sa.select(*RUN_COLUMNS).where(schema.run.c.name.in_(set(names)))
+    has_name = schema.run.c.name.in_(set(names))
+    query = select(*RUN_COLUMNS).where(has_name)
     return {row.name: KnownRun(*row) for row in store.rows(query)}
 
 
@@ -73,34 +75,34 @@ def _statuses(of_a_flow: bool) -> sa.CompoundSelect[Any]:
     """Build the query; cached, as building it takes longer than running it."""
     job = schema.job.c
     local = schema.local_job.c
-    scheduled = sa.select(
+    scheduled = select(
         job.job_id,
         job.status,
         job.created_at,
     )
-    local_only = sa.select(
+    local_only = select(
         local.job_id,
         local.status,
         local.created_at,
     )
     local_only = local_only.where(local.job_id.not_in(_JOBS))
     if of_a_flow:
-        flow: sa.BindParameter[str] = sa.bindparam("flow")
+        flow: sa.BindParameter[str] = bindparam("flow")
         scheduled = scheduled.where(job.flow_id == flow)
         local_only = local_only.where(local.flow_id == flow)
-    return sa.union_all(scheduled, local_only).order_by(sa.desc("created_at"))
+    return union_all(scheduled, local_only).order_by(sa.desc("created_at"))
 
 
 @cache
 def _submitted(of_a_flow: bool) -> sa.Select[Any]:
     """Build the query; cached like `_statuses`."""
     c = schema.submission.c
-    query = sa.select(c.job_id, c.scheduler).where(
+    query = select(c.job_id, c.scheduler).where(
         c.job_id.not_in(_JOBS),
         c.job_id.not_in(_LOCAL_JOBS),
     )
     if of_a_flow:
-        query = query.where(c.flow_id == sa.bindparam("flow"))
+        query = query.where(c.flow_id == bindparam("flow"))
     return query.order_by(c.created_at.desc())
 
 
@@ -109,7 +111,7 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
     job_ids: set[str] = set()
     for table in (schema.job, schema.local_job):
         c = table.c
-        query = sa.select(c.job_id).where(
+        query = select(c.job_id).where(
             c.created_at < moment.timestamp(),
             c.status.in_(_OVER),
         )
@@ -120,8 +122,8 @@ def over_and_created_before(store: Store, moment: datetime) -> set[str]:
 def local_jobs_open_or_created_after(store: Store, moment: datetime) -> list[str]:
     """Return the unfinished jobs with a part here, and those created after a moment."""
     c = schema.local_job.c
-    query = sa.select(c.job_id).where(
-        sa.or_(
+    query = select(c.job_id).where(
+        or_(
             c.created_at >= moment.timestamp(),
             c.status.not_in(_OVER),
             c.due_at.is_not(None),
@@ -141,7 +143,7 @@ def under_way(store: Store) -> list[tuple[str, str]]:
     statuses_by_job: dict[str, str] = {}
     for table in (schema.local_job, schema.job):
         c = table.c
-        query = sa.select(c.job_id, c.status).where(c.status.not_in(_OVER))
+        query = select(c.job_id, c.status).where(c.status.not_in(_OVER))
         for row in store.rows(query.order_by(c.created_at)):
             statuses_by_job[row.job_id] = row.status
     for local in _ended_but_open(store):
@@ -152,7 +154,7 @@ def under_way(store: Store) -> list[tuple[str, str]]:
 def _ended_but_open(store: Store) -> Iterator[LocalJob]:
     """Yield the ended jobs that still hold something here."""
     c = schema.local_job.c
-    query = sa.select(c.job_id).where(
+    query = select(c.job_id).where(
         c.status.in_(_OVER),
         c.due_at.is_not(None),
     )
@@ -168,7 +170,7 @@ def local_jobs_naming(store: Store, texts: Iterable[str]) -> list[str]:
     conditions = [c.state.contains(text, autoescape=True) for text in sorted(set(texts))]
     if not conditions:
         return []
-    query = sa.select(c.job_id).where(sa.or_(*conditions))
+    query = select(c.job_id).where(or_(*conditions))
     return store.values(query)
 
 
@@ -195,7 +197,7 @@ def drop_job(
             return False
         add_notes(connection, job_id, "operator", [proven(note)])
         for table in _JOB_TABLES:
-            connection.execute(table.delete().where(table.c.job_id == job_id))
+            connection.execute(table.delete().filter_by(job_id=job_id))
         connection.execute(delete_entries)
     store.jobs.forget([job_id])
     store.local_jobs.forget([job_id])
@@ -204,8 +206,7 @@ def drop_job(
 
 def _is_known(connection: sa.Connection, job_id: str) -> bool:
     for table in _JOB_TABLES:
-        c = table.c
-        query = sa.select(c.job_id).where(c.job_id == job_id).limit(1)
+        query = select(table.c.job_id).filter_by(job_id=job_id).limit(1)
         if connection.execute(query).first():
             return True
     return False
@@ -312,7 +313,8 @@ def _entries(store: Store, rows: list[_SideRow]) -> list[Listed]:
     """Return the entries of a list for rows with their sides."""
     c = schema.local_job.c
     scheduled = [row.job_id for side, row in rows if side == "scheduler"]
-    both_sides = set(store.values(sa.select(c.job_id).where(c.job_id.in_(scheduled))))
+    query = select(c.job_id).where(c.job_id.in_(scheduled))
+    both_sides = set(store.values(query))
     details: dict[tuple[str, str], _Details] = {}
     for side in _SIDES:
         job_ids = [row.job_id for row_side, row in rows if row_side == side]
@@ -364,7 +366,7 @@ def _details(
         return {}
     c = _SIDES[side].c
     state = sa.type_coerce(c.state, sa.JSON)
-    query = sa.select(
+    query = select(
         c.job_id,
         c.outcome,
         state["ended_at"].as_string(),
@@ -387,8 +389,8 @@ def _details(
 def _progress(store: Store, job_ids: list[str]) -> dict[str, int]:
     """Return the share of successful tasks in per cent, at most 99."""
     c = schema.task.c
-    successful = sa.func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
-    query = sa.select(c.job_id, successful, sa.func.count())
+    successful = func.sum(sa.case((c.status == "SUCCESS", 1), else_=0))
+    query = select(c.job_id, successful, func.count())
     query = query.where(c.job_id.in_(job_ids)).group_by(c.job_id)
     progress = {}
     for job_id, successes, tasks in store.rows(query):
@@ -400,7 +402,7 @@ def _progress(store: Store, job_ids: list[str]) -> dict[str, int]:
 def _filtered(table: sa.Table, filters: JobFilter) -> sa.Select[Any]:
     """Build the query for one side's records that match the filters."""
     c = table.c
-    query = sa.select(
+    query = select(
         c.job_id,
         c.flow_id,
         c.status,
@@ -414,7 +416,7 @@ def _filtered(table: sa.Table, filters: JobFilter) -> sa.Select[Any]:
     if filters.flow_id is not None:
         query = query.where(c.flow_id == filters.flow_id)
     if filters.partner is not None:  # preselected by text; `_first_rows` checks the parsed spec
-        mentions_partner = sa.func.instr(c.spec, dumps(filters.partner)) > 0
+        mentions_partner = func.instr(c.spec, dumps(filters.partner)) > 0
         query = query.add_columns(c.spec).where(mentions_partner)
     if filters.since is not None:
         query = query.where(c.created_at >= filters.since.timestamp())
@@ -455,11 +457,11 @@ def _after(query: sa.Select[Any], cursor: JobCursor | None) -> sa.Select[Any]:
         return query
     columns = query.selected_columns
     is_older = columns.created_at < cursor.created_at
-    is_next_of_same_time = sa.and_(
+    is_next_of_same_time = and_(
         columns.created_at == cursor.created_at,
         columns.job_id < cursor.job_id,
     )
-    return query.where(sa.or_(is_older, is_next_of_same_time))
+    return query.where(or_(is_older, is_next_of_same_time))
 
 
 def _takes_part(spec: str, node: NodeId) -> bool:
@@ -483,7 +485,8 @@ class Counts:
 def count(store: Store) -> Counts:
     """Count everything; each query is answered from an index."""
     job = schema.job.c
-    oldest_waiting = sa.select(sa.func.min(job.created_at)).where(job.status.in_(WAITING))
+    oldest = func.min(job.created_at)
+    oldest_waiting = select(oldest).where(job.status.in_(WAITING))
     return Counts(
         jobs=_job_counts(store),
         tasks=_task_counts(store),
@@ -496,7 +499,7 @@ def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
     counts: dict[tuple[str, str, str], int] = {}
     for side, table in _SIDES.items():
         c = table.c
-        query = sa.select(c.status, c.outcome, sa.func.count())
+        query = select(c.status, c.outcome, func.count())
         for status, outcome, number in store.rows(query.group_by(c.status, c.outcome)):
             counts[side, status, outcome or ""] = number
     return counts
@@ -505,7 +508,7 @@ def _job_counts(store: Store) -> dict[tuple[str, str, str], int]:
 def _task_counts(store: Store) -> dict[str, int]:
     job = schema.job.c
     task = schema.task.c
-    query = sa.select(task.status, sa.func.count())
+    query = select(task.status, func.count())
     query = query.join_from(schema.task, schema.job, task.job_id == job.job_id)
     query = query.where(job.status.not_in(_OVER)).group_by(task.status)
     return dict(map(tuple, store.rows(query)))
@@ -513,7 +516,7 @@ def _task_counts(store: Store) -> dict[str, int]:
 
 def _run_counts(store: Store) -> dict[str, int]:
     run = schema.run.c
-    query = sa.select(run.status, sa.func.count()).group_by(run.status)
+    query = select(run.status, func.count()).group_by(run.status)
     return dict(map(tuple, store.rows(query)))
 
 
@@ -543,11 +546,11 @@ def abandon(
             add_notes(connection, job_id, side, [note])
     if side == "scheduler":
         return []
-    run = schema.run.c
-    return store.values(sa.select(run.name).where(run.job_id == job_id))
+    query = select(schema.run.c.name).filter_by(job_id=job_id)
+    return store.values(query)
 
 
 def database_time(store: Store) -> float:
     """Return seconds since the epoch by the database's clock; SQLite has none."""
-    now = sa.func.unix_timestamp(sa.func.now(6))
-    return float(store.value(sa.select(now)))
+    now = func.unix_timestamp(func.now(6))
+    return float(store.value(select(now)))

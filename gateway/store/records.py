@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import and_, bindparam, func, or_, select
 
 from gateway.auth import proven, with_proof
 from gateway.domain.job import Job, Task
@@ -176,20 +177,20 @@ class Records(Generic[R]):
     def due(self, now: datetime, limit: int = 1000) -> list[str]:
         """Return the jobs whose next action is due, the longest overdue first."""
         c = self._table.c
-        query = sa.select(c.job_id).where(c.due_at <= now.timestamp())
+        query = select(c.job_id).where(c.due_at <= now.timestamp())
         return self._database.values(query.order_by(c.due_at).limit(limit))
 
     def in_state(self, *statuses: str) -> list[str]:
         """Return the jobs in one of these states, the oldest first."""
         c = self._table.c
-        query = sa.select(c.job_id).where(c.status.in_(statuses))
+        query = select(c.job_id).where(c.status.in_(statuses))
         return self._database.values(query.order_by(c.created_at))
 
     def unfinished(self) -> Iterable[str]:
         """Return the active jobs and those with an action due at some time."""
         c = self._table.c
-        under_way = sa.select(c.job_id).where(c.status.in_(UNDER_WAY))
-        with_due = sa.select(c.job_id).where(c.due_at >= 0)
+        under_way = select(c.job_id).where(c.status.in_(UNDER_WAY))
+        with_due = select(c.job_id).where(c.due_at >= 0)
         return self._database.values(sa.union(under_way, with_due))
 
     def under_way_for(
@@ -203,9 +204,9 @@ class Records(Generic[R]):
             return False
         c = self._table.c
         spellings = (node, f'"{node}"')  # MariaDB returns it in quotes
-        query = sa.select(sa.func.count()).where(
+        query = select(func.count()).where(
             c.status.in_(UNDER_WAY),
-            sa.func.json_extract(c.spec, f"$.{function}").in_(spellings),
+            func.json_extract(c.spec, f"$.{function}").in_(spellings),
         )
         count = self._database.value(query)
         return bool(count >= limit)
@@ -220,9 +221,9 @@ class Records(Generic[R]):
             return
         c = self._table.c
         # The database preselects by text: to parse every job takes far longer.
-        query = sa.select(c.job_id, c.spec).where(
+        query = select(c.job_id, c.spec).where(
             c.status.in_(UNDER_WAY),
-            sa.func.instr(c.spec, dumps(node)) > 0,
+            func.instr(c.spec, dumps(node)) > 0,
         )
         for job_id, text in self._database.rows(query):
             if node in loads(JobSpec, text).nodes:
@@ -233,35 +234,35 @@ class Records(Generic[R]):
     def _count_statement(self) -> Prepared:
         """Count the active jobs."""
         c = self._table.c
-        is_under_way = sa.or_(*(c.status == status for status in UNDER_WAY))
-        return Prepared(sa.select(sa.func.count()).where(is_under_way))
+        is_under_way = or_(*(c.status == status for status in UNDER_WAY))
+        return Prepared(select(func.count()).where(is_under_way))
 
     def _change_statement(self) -> Prepared:
         """Update a record if it is still the version that the change was computed from."""
         c = self._table.c
         update = self._table.update().where(
-            c.job_id == sa.bindparam("old_id"),
-            c.version == sa.bindparam("old_version"),
-            c.created_at == sa.bindparam("old_created"),
+            c.job_id == bindparam("old_id"),
+            c.version == bindparam("old_version"),
+            c.created_at == bindparam("old_created"),
         )
         return Prepared(update, ("status", "outcome", "due_at", "version", "state"))
 
     def _load_statement(self) -> Prepared:
         """Select a record; its state and spec are None if the stored version is the cached one."""
         c = self._table.c
-        is_cached = sa.and_(
-            c.version == sa.bindparam("version"),
-            c.created_at == sa.bindparam("created"),
+        is_cached = and_(
+            c.version == bindparam("version"),
+            c.created_at == bindparam("created"),
         )
         state = sa.case((is_cached, None), else_=c.state).label(c.state.name)
         spec = sa.case((is_cached, None), else_=c.spec).label(c.spec.name)
-        query = sa.select(
+        query = select(
             c.version,
             c.created_at,
             state,
             spec,
         )
-        return Prepared(query.where(c.job_id == sa.bindparam("job")))
+        return Prepared(query.where(c.job_id == bindparam("job")))
 
     # ------------------------------------------------------------ loading and saving
 
@@ -468,7 +469,7 @@ class Rows(Generic[R]):
 def _statements(table: sa.Table) -> tuple[Prepared, Prepared]:
     """Return the statements that insert a row, and that update the row with the key ``at``."""
     names = table.c.keys()
-    update = table.update().where(table.primary_key.columns[0] == sa.bindparam("at"))
+    update = table.update().where(table.primary_key.columns[0] == bindparam("at"))
     return Prepared(table.insert(), names), Prepared(update, names)
 
 

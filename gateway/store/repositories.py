@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import bindparam, func, or_, select
 
 from engines.base import Capacity
 from gateway.auth import Role, Token
@@ -44,9 +45,7 @@ _INSERT_SIGNATURE = Prepared(
     ("signature", "request", "until"),
 )
 _SELECT_PROVIDER = Prepared(
-    sa.select(schema.provider.c.document).where(
-        schema.provider.c.provider_key == sa.bindparam("key")
-    )
+    select(schema.provider.c.document).where(schema.provider.c.provider_key == bindparam("key"))
 )
 
 
@@ -80,7 +79,7 @@ class SqlProviders(InDatabase):
     def list(self) -> list[Provider]:
         """Return every provider, ordered by key."""
         provider = schema.provider.c
-        query = sa.select(provider.document).order_by(provider.provider_key)
+        query = select(provider.document).order_by(provider.provider_key)
         return [_parse_provider(document) for document in self._database.values(query)]
 
     def write(self, revision: Revision) -> None:
@@ -115,8 +114,8 @@ class SqlProviders(InDatabase):
 
     def newest(self, key: str) -> int:
         """Return the number of the last revision, 0 if there never was one."""
-        c = schema.provider_revision.c
-        query = sa.select(sa.func.max(c.number)).where(c.provider_key == key)
+        newest = func.max(schema.provider_revision.c.number)
+        query = select(newest).filter_by(provider_key=key)
         return int(self._database.value(query) or 0)
 
     def history(
@@ -142,19 +141,19 @@ class SqlProviders(InDatabase):
         newest = self._cached("last change", key, read_newest)
         if newest is None or newest.at <= moment:
             return None
-        row = self._database.first(_select_revisions(key).where(c.at <= moment).limit(1))
+        until_moment = _select_revisions(key).where(c.at <= moment)
+        row = self._database.first(until_moment.limit(1))
         return _to_revision(row) if row else None
 
     def owner(self, name: str) -> str | None:
         """Return the owner of a name, or None if it has none yet."""
-        c = schema.provider_owner.c
-        return self._database.text(sa.select(c.owner).where(c.name == name))
+        query = select(schema.provider_owner.c.owner).filter_by(name=name)
+        return self._database.text(query)
 
     def claim(self, name: str, owner: str) -> str:
         """Give a name without owner to this one; return the owner of the name."""
-        insert = schema.provider_owner.insert().values(name=name, owner=owner)
         try:
-            self._database.execute(insert)
+            self._database.insert(schema.provider_owner, {"name": name, "owner": owner})
         except sa.exc.IntegrityError:  # the name has an owner
             return self.owner(name) or ""
         return owner
@@ -189,7 +188,7 @@ def _apply_revision(
     """Bring a provider's row to the state of its newest revision."""
     provider = schema.provider
     if revision.action is Action.DELETED:
-        connection.execute(provider.delete().where(provider.c.provider_key == revision.key))
+        connection.execute(provider.delete().filter_by(provider_key=revision.key))
         return
     upsert(
         connection,
@@ -205,7 +204,7 @@ def _apply_revision(
 def _select_revisions(key: str) -> sa.Select[Any]:
     """Build the query for a provider's revisions, newest first."""
     t = schema.provider_revision
-    query = sa.select(t).where(t.c.provider_key == key)
+    query = select(t).filter_by(provider_key=key)
     return query.order_by(t.c.number.desc())
 
 
@@ -243,20 +242,20 @@ class SqlRouteVersions(InDatabase):
 
     def newest_number(self) -> int:
         """Return the newest version's number, 0 if there is none."""
-        query = sa.select(sa.func.max(schema.route_version.c.number))
+        query = select(func.max(schema.route_version.c.number))
         return int(self._database.value(query) or 0)
 
     def get(self, number: int) -> Version | None:
         """Return a version by its number, or None."""
-        t = schema.route_version
-        row = self._database.first(sa.select(t).where(t.c.number == number))
+        query = select(schema.route_version).filter_by(number=number)
+        row = self._database.first(query)
         return Version(*row) if row else None
 
     def add(self, version: Version) -> bool:
         """Append a version; False if its number is taken. Author and reason are cut to the columns."""
         row = {column.name: getattr(version, column.name) for column in schema.route_version.c}
         try:
-            self._database.execute(schema.route_version.insert().values(**row))
+            self._database.insert(schema.route_version, row)
         except sa.exc.IntegrityError:
             return False
         return True
@@ -264,15 +263,15 @@ class SqlRouteVersions(InDatabase):
     def list(self, before: int | None = None, limit: int = 50) -> Sequence[Version]:
         """Return the versions older than number ``before``, newest first."""
         t = schema.route_version
-        query = sa.select(t).order_by(t.c.number.desc()).limit(limit)
+        query = select(t).order_by(t.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(t.c.number < before)
         return [Version(*row) for row in self._database.rows(query)]
 
     def exported(self) -> Export | None:
         """Return the last known content of this gateway's file; None if it never wrote one."""
-        t = schema.route_export
-        row = self._database.first(sa.select(t).where(t.c.owner == self._owner))
+        query = select(schema.route_export).filter_by(owner=self._owner)
+        row = self._database.first(query)
         return Export(row.number, row.digest) if row else None
 
     def followed_by(self) -> str:
@@ -281,7 +280,7 @@ class SqlRouteVersions(InDatabase):
         gateway = schema.gateway.c
         with self._database.read() as connection:
             is_running = gateway.seen_at > _now(connection) - GATEWAY_TIMEOUT
-            query = sa.select(gateway.url)
+            query = select(gateway.url)
             query = query.join(schema.route_export, export.owner == gateway.owner)
             query = query.where(gateway.owner != self._owner, is_running)
             url = connection.execute(query).scalar()
@@ -300,7 +299,7 @@ class SqlDatasets(InDatabase):
 
     def get(self, namespace: str, name: str) -> Dataset | None:
         """Return a dataset, or None."""
-        query = sa.select(schema.dataset.c.document).filter_by(namespace=namespace, name=name)
+        query = select(schema.dataset.c.document).filter_by(namespace=namespace, name=name)
         return _parse_dataset(self._database.value(query))
 
     def put(self, dataset: Dataset) -> None:
@@ -311,7 +310,7 @@ class SqlDatasets(InDatabase):
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
         """Store ``after`` if the stored dataset is still ``before``; False if another gateway changed it."""
         key = {"namespace": after.namespace, "name": after.name}
-        query = sa.select(schema.dataset.c.document).filter_by(**key).with_for_update()
+        query = select(schema.dataset.c.document).filter_by(**key).with_for_update()
 
         def compare_and_replace() -> bool:
             with self._database.write() as connection:
@@ -331,7 +330,7 @@ class SqlDatasets(InDatabase):
     def list(self) -> list[Dataset]:
         """Return all datasets, by namespace and name."""
         c = schema.dataset.c
-        query = sa.select(c.document).order_by(c.namespace, c.name)
+        query = select(c.document).order_by(c.namespace, c.name)
         return [loads(Dataset, document) for document in self._database.values(query)]
 
 
@@ -356,13 +355,18 @@ class SqlGrants(InDatabase):
 
     def of(self, dataset: Address) -> list[Grant]:
         """Return the grants of one dataset, by node."""
-        query = sa.select(schema.dataset_grant).filter_by(**dataset.as_dict()).order_by("node")
-        return [_to_grant(row) for row in self._database.rows(query)]
+        query = select(schema.dataset_grant).filter_by(**dataset.as_dict())
+        rows = self._database.rows(query.order_by("node"))
+        return [_to_grant(row) for row in rows]
 
     def all(self, node: NodeId | None = None) -> list[Grant]:
         """Return all grants, or those to one node, by dataset."""
         t = schema.dataset_grant
-        query = sa.select(t).order_by(t.c.namespace, t.c.name, t.c.node)
+        query = select(t).order_by(
+            t.c.namespace,
+            t.c.name,
+            t.c.node,
+        )
         if node is not None:
             query = query.where(t.c.node == node)
         return [_to_grant(row) for row in self._database.rows(query)]
@@ -377,7 +381,8 @@ class SqlGrants(InDatabase):
 
     def forget(self, dataset: Address) -> None:
         """Delete every grant of a dataset, so that none applies to a later one of the same name."""
-        self._database.execute(schema.dataset_grant.delete().filter_by(**dataset.as_dict()))
+        delete = schema.dataset_grant.delete().filter_by(**dataset.as_dict())
+        self._database.execute(delete)
 
 
 def _to_grant(row: Any) -> Grant:
@@ -393,23 +398,26 @@ class SqlTokens(InDatabase):
 
     def add(self, token: Token) -> None:
         """Store a new token; only the digest of its secret is kept."""
-        self._database.execute(schema.token.insert().values(**vars(token)))
+        self._database.insert(schema.token, vars(token))
 
     def find(self, digest: str) -> Token | None:
         """Return a token by its digest, even if revoked or expired; None if there is none."""
-        t = schema.token
-        row = self._database.first(sa.select(t).where(t.c.digest == digest))
+        query = select(schema.token).filter_by(digest=digest)
+        row = self._database.first(query)
         return _to_token(row) if row else None
 
     def list(self) -> list[Token]:
         """Return all tokens, oldest first."""
-        query = sa.select(schema.token).order_by("created_at")
+        query = select(schema.token).order_by("created_at")
         return [_to_token(row) for row in self._database.rows(query)]
 
     def revoke(self, name_or_id: str, now: datetime) -> int:
         """Revoke the tokens of this name, or the one with this id; return the number of tokens revoked."""
         t = schema.token
-        has_name_or_id = sa.or_(t.c.name == name_or_id, t.c.id == name_or_id)
+        has_name_or_id = or_(
+            t.c.name == name_or_id,
+            t.c.id == name_or_id,
+        )
         is_valid = t.c.revoked_at.is_(None)
         update = t.update().where(has_name_or_id, is_valid)
         return self._database.execute(update.values(revoked_at=now))
@@ -433,12 +441,13 @@ class SqlTemplates(InDatabase):
     def list(self) -> list[Any]:
         """Return name, author and time of each template, by name."""
         c = schema.template.c
-        query = sa.select(c.name, c.author, c.saved_at).order_by(c.name)
+        query = select(c.name, c.author, c.saved_at).order_by(c.name)
         return self._database.rows(query)
 
     def get(self, name: str) -> Any:
         """Return a template's row with its job, or None."""
-        return self._database.first(sa.select(schema.template).filter_by(name=name))
+        query = select(schema.template).filter_by(name=name)
+        return self._database.first(query)
 
     def put(
         self,
@@ -457,7 +466,8 @@ class SqlTemplates(InDatabase):
 
     def delete(self, name: str) -> bool:
         """Delete a template; False if there is none."""
-        return bool(self._database.execute(schema.template.delete().filter_by(name=name)))
+        delete = schema.template.delete().filter_by(name=name)
+        return bool(self._database.execute(delete))
 
 
 # ------------------------------------------------------------ gateways
@@ -488,7 +498,7 @@ class Gateways:
         def write() -> float:
             with self._store.write() as connection:
                 now = _now(connection)
-                select_silence = sa.select(now - c.seen_at).where(c.owner == owner)
+                select_silence = select(now - c.seen_at).where(c.owner == owner)
                 silence = connection.execute(select_silence).scalar()
                 values = {"url": url, "seen_at": now}
                 upsert(connection, schema.gateway, {"owner": owner}, values)
@@ -499,15 +509,15 @@ class Gateways:
     def all(self) -> list[KnownGateway]:
         """Return every gateway that ever wrote a heartbeat."""
         with self._store.read() as connection:
-            now = connection.execute(sa.select(_now(connection))).scalar_one()
-            rows = connection.execute(sa.select(schema.gateway)).all()
+            now = connection.execute(select(_now(connection))).scalar_one()
+            rows = connection.execute(select(schema.gateway)).all()
         return [KnownGateway(row.owner, row.url, now - row.seen_at) for row in rows]
 
     def jobs_of(self, owner: str) -> list[str]:
         """Return the jobs with unfinished runs of this gateway."""
         c = schema.run.c
         is_unfinished = c.status.not_in((RunStatus.SUCCESS, RunStatus.FAILED))
-        query = sa.select(c.job_id).where(c.owner == owner, is_unfinished)
+        query = select(c.job_id).where(c.owner == owner, is_unfinished)
         return self._store.values(query.distinct())
 
     def jobs_at(self, owner: str) -> list[str]:
@@ -574,8 +584,8 @@ class SqlUsedSignatures(InDatabase):
         self._database.execute(t.delete().where(t.c.until < now))
 
     def _find(self, signature: str) -> str | None:
-        c = schema.used_signature.c
-        return self._database.text(sa.select(c.request).where(c.signature == signature))
+        query = select(schema.used_signature.c.request).filter_by(signature=signature)
+        return self._database.text(query)
 
 
 class EngineTotals(InDatabase):
@@ -583,8 +593,11 @@ class EngineTotals(InDatabase):
 
     def all(self) -> Mapping[str, Capacity]:
         """Return the capacity of each engine when it last answered, by the engine's name."""
-        rows = self._database.rows(sa.select(schema.resource_engine))
-        return {row.engine: Capacity(row.cpu, row.memory, row.gpu) for row in rows}
+        rows = self._database.rows(select(schema.resource_engine))
+        capacities = {}
+        for row in rows:
+            capacities[row.engine] = Capacity(row.cpu, row.memory, row.gpu)
+        return capacities
 
     def put(
         self,
@@ -609,7 +622,7 @@ class SqlJobAudits(InDatabase):
 
     def job_of(self, sender: str, audit_id: str) -> str | None:
         """Return the job of an audit, or None if the node has requested no such audit."""
-        query = sa.select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
+        query = select(schema.job_audit.c.job_id).filter_by(sender=sender, audit_id=audit_id)
         return self._database.text(query)
 
     def add(
@@ -625,7 +638,7 @@ class SqlJobAudits(InDatabase):
             "job_id": job_id,
         }
         try:
-            self._database.execute(schema.job_audit.insert().values(**row))
+            self._database.insert(schema.job_audit, row)
         except sa.exc.IntegrityError:
             return self.job_of(sender, audit_id) or job_id
         return job_id

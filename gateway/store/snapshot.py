@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import func, select
 
 from gateway.domain.problems import Problem
 from gateway.errors import Invalid, counted
@@ -37,7 +38,7 @@ def _begin_snapshot(connection: sa.Connection) -> None:
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> TableRows:
-    query = sa.select(sa.text("*")).select_from(sa.table(table.name))
+    query = select(sa.text("*")).select_from(sa.table(table.name))
     streaming = connection.execution_options(stream_results=True)
     for row in streaming.execute(query).mappings():
         yield dict(row)
@@ -76,7 +77,7 @@ def _require_empty(connection: sa.Connection) -> None:
     for table in schema.metadata.sorted_tables:
         if table is schema.resource_pool:
             continue
-        query = sa.select(sa.func.count()).select_from(table)
+        query = select(func.count()).select_from(table)
         count = connection.execute(query).scalar()
         if count:
             rule = f"leads to a database in use ({counted(count, 'row')} in {table.name}): name an empty one"

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 
 import sqlalchemy as sa
+from sqlalchemy import bindparam, select, union_all
 
 from gateway.auth import proven
 from gateway.domain.execution import machine as execution_machine
@@ -30,19 +31,19 @@ _MAX_TASK_IDS = 10_000  # tasks whose jobs are remembered; a task never changes 
 _RUN = schema.run.c
 _TASK = schema.task.c
 _LOCAL_JOB = schema.local_job.c
-_ID: sa.BindParameter[str] = sa.bindparam("id")
+_ID: sa.BindParameter[str] = bindparam("id")
 
-_JOB_OF_TASK = Prepared(sa.select(_TASK.job_id).where(_TASK.task_id == _ID))
-_LOCAL_JOB_OF_TASK = Prepared(sa.select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1))
+_JOB_OF_TASK = Prepared(select(_TASK.job_id).where(_TASK.task_id == _ID))
+_LOCAL_JOB_OF_TASK = Prepared(select(_RUN.job_id).where(_RUN.task_id == _ID).limit(1))
 _LOCAL_JOB_OF_JOB_OR_TASK = Prepared(
-    sa.union_all(
-        sa.select(_LOCAL_JOB.job_id).where(_LOCAL_JOB.job_id == _ID),
-        sa.select(_RUN.job_id).where(_RUN.task_id == _ID),
+    union_all(
+        select(_LOCAL_JOB.job_id).where(_LOCAL_JOB.job_id == _ID),
+        select(_RUN.job_id).where(_RUN.task_id == _ID),
     )
 )
-_JOB_OF_RUN = Prepared(sa.select(_RUN.job_id).where(_RUN.run_id == _ID))
-_RUN_OF_TOKEN = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID))
-_RUN_OF_CONTAINER = Prepared(sa.select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID))
+_JOB_OF_RUN = Prepared(select(_RUN.job_id).where(_RUN.run_id == _ID))
+_RUN_OF_TOKEN = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.token == _ID))
+_RUN_OF_CONTAINER = Prepared(select(_RUN.job_id, _RUN.run_id).where(_RUN.name == _ID))
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,10 @@ class Store(Database):
 
     def installation(self) -> str:
         """Return the id of this database, which the first gateway to ask creates."""
-        lock = sa.select(schema.resource_pool.c.id).with_for_update()  # other gateways may ask now
+        lock = select(schema.resource_pool.c.id).with_for_update()  # other gateways may ask now
         with self.write() as connection:
             connection.execute(lock)
-            existing = connection.execute(sa.select(schema.installation.c.id)).scalar()
+            existing = connection.execute(select(schema.installation.c.id)).scalar()
             if existing:
                 return str(existing)
             new_id = str(uuid.uuid4())
@@ -177,14 +178,14 @@ class Store(Database):
     def launched(self, owner: str) -> list[KnownRun]:
         """Return the runs of a gateway, and those without one, that should have a container now."""
         has_container = _RUN.status.in_((RunStatus.RUNNING, RunStatus.STOPPING))
-        query = sa.select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
+        query = select(*RUN_COLUMNS).where(has_container, _RUN.owner.in_((owner, "")))
         return [KnownRun(*row) for row in self.rows(query)]
 
     # ------------------------------------------------------------ timelines
 
     def timeline(self, job_id: str) -> list[TimelineEntry]:
         """Return a job's timeline in the order of writing, so that causes precede their effects."""
-        query = sa.select(schema.timeline).filter_by(job_id=job_id).order_by("id")
+        query = select(schema.timeline).filter_by(job_id=job_id).order_by("id")
         entries = []
         for row in self.rows(query):
             entry = TimelineEntry(
@@ -226,14 +227,13 @@ class Store(Database):
             "created_at": at.timestamp(),
         }
         with suppress(sa.exc.IntegrityError):
-            self.execute(schema.submission.insert().values(**row))
+            self.insert(schema.submission, row)
 
     def drop_submission(self, job_id: str) -> None:
         """Delete a submission that the scheduling node did not accept."""
-        t = schema.submission
-        self.execute(t.delete().where(t.c.job_id == job_id))
+        self.execute(schema.submission.delete().filter_by(job_id=job_id))
 
     def scheduler_of(self, job_id: str) -> str | None:
         """Return the scheduling node of a job submitted here, or None for any other job."""
-        c = schema.submission.c
-        return self.text(sa.select(c.scheduler).where(c.job_id == job_id))
+        query = select(schema.submission.c.scheduler).filter_by(job_id=job_id)
+        return self.text(query)
