@@ -2,7 +2,6 @@
 
 import asyncio
 import ctypes
-import gc
 import json
 import logging
 import os
@@ -62,7 +61,6 @@ def run(
         gateway.start()
 
         def ready() -> None:
-            tune_garbage_collector()
             log.info(
                 "serving",
                 node=settings.node.id,
@@ -97,13 +95,6 @@ def keep_freed_memory() -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_THRESHOLD, 4 << 20)
         mallopt(_TRIM_THRESHOLD, 16 << 20)
-
-
-def tune_garbage_collector() -> None:
-    """Keep the garbage collector from scanning code and settings, which stay: it pauses every thread."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
 
 
 async def _follow_routes(gateway: Gateway, every: float = 1.0) -> None:
