@@ -145,7 +145,7 @@ def test_jobs_with_long_texts_do_not_fill_the_memory(store: Store):
         assert [*store.jobs._cache._entries] == [f"job-{j}" for j in range(max(i - 2, 0), i + 1)]
     assert store.jobs.get("job-0").warnings == ("w" * 5000,)
     store.jobs.forget(f"job-{i}" for i in range(6))
-    assert store.jobs._cache._held == 0
+    assert store.jobs._cache._size == 0
 
 
 def test_an_unchanged_record_is_not_read_again_and_a_recreated_one_is(store: Store):
@@ -297,7 +297,7 @@ def test_a_job_that_is_deleted_while_it_is_written_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Where no other process writes the database, no record is read again."""
-    put = records.Cache.put
+    put = records.RecordCache.put
 
     def deleted_before(cache: Any, *entry: Any) -> None:
         assert queries.drop_job(store, "job-1", NOW, "operator", {})
@@ -305,7 +305,7 @@ def test_a_job_that_is_deleted_while_it_is_written_is_gone(
 
     store = Store(open_database(f"sqlite:///{tmp_path / 'node.db'}"), sole_writer=True)
     assert store.jobs.add(a_job(), "flow")
-    monkeypatch.setattr(records.Cache, "put", deleted_before)
+    monkeypatch.setattr(records.RecordCache, "put", deleted_before)
     store.jobs.update("job-1", lambda job: replace(job, warnings=("w",)))
     with pytest.raises(NotFound):
         store.jobs.update("job-1", lambda job: replace(job, warnings=()))
