@@ -102,18 +102,22 @@ def test_a_key_is_never_advanced_by_two_workers_and_a_wake_meanwhile_is_kept():
 
 @contextmanager
 def held(order: list[str]) -> Iterator[Callable[..., None]]:
-    """Keep a lane of one thread busy while works are left there; let it do them all at the end."""
-    lanes, begun, go, done = (
-        Lanes(threads=1),
-        threading.Event(),
-        threading.Event(),
-        threading.Event(),
-    )
-    lanes.submit("peer", lambda: begun.set() or go.wait(30), "first")  # type: ignore[func-returns-value]
+    """Keep a lane of one thread busy while works are queued there; let it do them all at the end."""
+    lanes = Lanes(threads=1)
+    begun = threading.Event()
+    go = threading.Event()
+    done = threading.Event()
+
+    def block() -> None:
+        begun.set()
+        go.wait(30)
+
+    def submit(name: str, job: str, priority: int = 0) -> None:
+        lanes.submit("peer", partial(order.append, name), job, priority)
+
+    lanes.submit("peer", block, "first")
     assert begun.wait(30)
-    yield lambda name, job, priority=0: lanes.submit(
-        "peer", partial(order.append, name), job, priority
-    )
+    yield submit
     lanes.submit("peer", done.set, "last", priority=-1)
     assert [lanes.queued("peer", job) for job in ("first", "last", "none")] == [0, 1, 0]
     go.set()
