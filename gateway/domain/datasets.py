@@ -1,9 +1,9 @@
-"""Whose jobs may use which of this node's datasets: what an admin granted to partner nodes, and what a job wants.
+"""The use of this node's datasets by jobs: grants to partner nodes, and the datasets that a job names.
 
-A job shows what follows from a dataset to all participants, so every other node of the job counts, and the
-one whose platform submitted it. Jobs among the own parties alone need no grant.
+A job shows results of a dataset to all participants, so every other node of the job needs a grant, and the one whose
+platform submitted it. Jobs of this node's parties alone need none.
 
-What a job left needs a grant as well, whatever the setting, before another job may name it.
+Outputs of a job need a grant as well, whatever the setting, before another job may name them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,17 +22,17 @@ NOT_GRANTED = "NOT_AUTHORISED"
 
 
 class Default(StrEnum):
-    """Who may use a dataset that was never granted to anybody."""
+    """Who may use a dataset without any grant."""
 
+    # Every node that may take part in jobs here; from the first grant on, only grantees. It holds for uploads:
+    # an output of a job is always `LISTED`.
     OPEN = "open"
-    """every node that may take part in jobs here; from its first grant on, only whom it is granted. For what was
-    uploaded only: an output of a job is always as if `LISTED`"""
-    LISTED = "listed"  # nobody
+    LISTED = "listed"  # no node
 
 
 @dataclass(frozen=True)
 class Grant:
-    """One partner node may use one dataset, until it ends or is revoked; it stays on record then."""
+    """Permission of one partner node to use one dataset; it stays on record after its end."""
 
     dataset: Address
     node: NodeId
@@ -44,19 +44,24 @@ class Grant:
     revoked_by: str = ""
 
     def holds(self, now: datetime) -> bool:
-        """Tell whether it is in force at a moment."""
-        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+        """Whether it is in force at a time."""
+        is_expired = self.expires_at is not None and now >= self.expires_at
+        return self.revoked_at is None and not is_expired
 
     def state(self, now: datetime) -> str:
         """Return in force, expired, or revoked."""
-        return "revoked" if self.revoked_at else "in force" if self.holds(now) else "expired"
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.holds(now):
+            return "in force"
+        return "expired"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A dataset of this node that a job names, and where it names it."""
+    """A dataset of this node that a job names."""
 
-    path: str
+    path: str  # of the entry in the job
     dataset: Address
 
 
@@ -65,62 +70,68 @@ def wanted(
     node: NodeId,
     roles_of: RolesOf,
 ) -> Iterator[Wanted]:
-    """Yield the datasets of a node that a job names, in either form."""
+    """Yield the datasets of a node that a job names, by id or by namespace and name."""
     for task in spec.dag.nodes:
         if task.inputs:
             continue
         roles = roles_of(task)
         for party in spec.parties_at(node):
-            where = data_location(spec.task_params, party, task.name)
-            if where is None or (roles is not None and party.role not in roles):
+            if roles is not None and party.role not in roles:
                 continue
-            namespace, _, name = where.get("dataset_id", "").partition("#")
-            key = "dataset_id" if "dataset_id" in where else "name"
-            address = Address(where.get("namespace", namespace), where.get("name", name))
-            yield Wanted(f"config.task_params.{party.label}.{task.name}.{key}", address)
+            location = data_location(spec.task_params, party, task.name)
+            if location is None:
+                continue
+            path = f"config.task_params.{party.label}.{task.name}"
+            if "dataset_id" in location:
+                namespace, _, name = location["dataset_id"].partition("#")
+                yield Wanted(f"{path}.dataset_id", Address(namespace, name))
+            else:
+                yield Wanted(f"{path}.name", Address(location["namespace"], location["name"]))
 
 
 def partners(spec: JobSpec, node: NodeId) -> list[NodeId]:
-    """Return the other nodes of a job, who submitted it and who schedules it, each once."""
-    nodes = (*(party.node for party in spec.parties), spec.initiator, spec.scheduler)
-    return [other for other in dict.fromkeys(nodes) if other and other != node]
+    """Return the other nodes of a job, including its initiator and its scheduling node, each once."""
+    involved = dict.fromkeys([*spec.nodes, spec.initiator, spec.scheduler])
+    return [partner for partner in involved if partner not in ("", node)]
 
 
 def without_grant(
     grants: Sequence[Grant],
-    others: Iterable[NodeId],
+    nodes: Iterable[NodeId],
     default: Default,
     now: datetime,
 ) -> list[tuple[NodeId, str]]:
-    """Return the nodes that may not use the dataset of these grants, each with why."""
+    """Return the nodes that may not use the dataset of these grants, each with the cause."""
     if not grants and default is Default.OPEN:
         return []
     by_node = {grant.node: grant for grant in grants}
-    found = []
-    for other in others:
-        grant = by_node.get(other)
-        if grant is None:
-            found.append((other, "was never granted it"))
-        elif grant.revoked_at is not None:
-            found.append(
-                (
-                    other,
-                    f"had it granted until {grant.revoked_at:%Y-%m-%d %H:%M} UTC, when it was revoked",
-                )
-            )
-        elif not grant.holds(now):
-            found.append((other, f"had it granted until {grant.expires_at:%Y-%m-%d %H:%M} UTC"))
-    return found
+    refusals = []
+    for node in nodes:
+        cause = _refusal(by_node.get(node), now)
+        if cause:
+            refusals.append((node, cause))
+    return refusals
+
+
+def _refusal(grant: Grant | None, now: datetime) -> str:
+    """Return why a node may not use a dataset; empty if it may."""
+    if grant is None:
+        return "was never granted it"
+    if grant.revoked_at is not None:
+        return f"had it granted until {grant.revoked_at:%Y-%m-%d %H:%M} UTC, when it was revoked"
+    if not grant.holds(now):
+        return f"had it granted until {grant.expires_at:%Y-%m-%d %H:%M} UTC"
+    return ""
 
 
 def refused(
     want: Wanted,
     node: NodeId,
-    why: Sequence[tuple[NodeId, str]],
+    refusals: Sequence[tuple[NodeId, str]],
 ) -> Problem:
-    """Return the problem of a dataset that is not granted to all its users, as this node's people see it."""
+    """Return the problem of a dataset without all grants, for people of this node."""
     dataset = want.dataset.dataset_id
-    words = "; ".join(f"{other} {text}" for other, text in why)
+    words = "; ".join(f"{partner} {cause}" for partner, cause in refusals)
     rule = f"{NOT_GRANTED}: dataset {dataset} is not granted at node {node}: {words}; ask its admin for a grant"
     return Problem(want.path, rule, dataset)
 
@@ -128,12 +139,12 @@ def refused(
 def not_here(
     want: Wanted,
     node: NodeId,
-    others: Sequence[NodeId],
+    partners: Sequence[NodeId],
 ) -> Problem:
-    """Return the problem as other nodes see it: the same for a dataset that is not there."""
+    """Return the problem of a dataset without all grants, for other nodes: the same as for a missing dataset."""
     dataset = want.dataset.dataset_id
     rule = (
-        f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(others)}"
+        f"dataset {dataset} is not at node {node}, or is not granted there to {', '.join(partners)}"
     )
     return Problem(want.path, f"{NOT_GRANTED}: {rule}; ask its admin", dataset)
 
@@ -163,24 +174,25 @@ class Dataset:
     origin: str  # ``path:`` and the server path, ``file:`` and the name of the file that was sent, or ``place:``
     disabled: bool = False
     types: tuple[str, ...] = ()  # of each column: int, float, boolean or string
-    sid: str = ""  # name of the generated column, empty where there is none
+    sid: str = ""  # name of the generated column; empty for none
     description: str = ""
     storage: str = ""  # which of the node's named storages; empty: the folder that every node has
     published: tuple[
         NodeId, ...
     ] = ()  # nodes that see its name, columns and count; "*": with a contract, all
-    place: str = ""  # the name under which it lies there, new with each upload; empty: its own
-    in_place: str = (
-        ""  # ``file`` or ``folder`` if it was registered where it lies; ``place`` is the path there
-    )
-    stamp: str = ""  # what changes with its files, if it was registered where it lies
+    place: str = ""  # its name in the storage, new with each upload; empty: as ``name``
+    # ``file`` or ``folder`` of a table that was registered without a copy; ``place`` is its path
+    in_place: str = ""
+    stamp: str = ""  # changes with its files, if it was registered without a copy
     format: str = "csv"  # or parquet
-    stored: str = ""  # sha256 of the table as it lies there, hex; empty: not known, as it has several partitions
+    stored: str = (
+        ""  # sha256 of the table in the storage, hex; empty: unknown, as it has several partitions
+    )
     warnings: tuple[str, ...] = ()  # what looked odd in it when it was read
 
     @property
     def address(self) -> Address:
-        """Where it lies in the storage."""
+        """Its place in the storage."""
         if self.in_place:
             folder, _, name = self.place.rpartition("/")
             return Address(folder, name, self.storage, self.in_place)
@@ -188,54 +200,54 @@ class Dataset:
 
     @property
     def dataset_id(self) -> str:
-        """The name by which jobs ask for it."""
+        """Its id in jobs."""
         return Address(self.namespace, self.name).dataset_id
 
 
 class DatasetRepository(Protocol):
-    """Keeps what is known of datasets."""
+    """The catalogue of datasets."""
 
     def get(self, namespace: str, name: str) -> Dataset | None:
-        """Return what is known of a dataset; None: nothing."""
+        """Return a dataset; None if it is unknown."""
 
     def put(self, dataset: Dataset) -> None:
         """Store a dataset; one of the same namespace and name is replaced."""
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Store a dataset unless something else than ``before`` is known of it by now; tell whether it did."""
+        """Store a dataset if its current record is still ``before``; return whether it was stored."""
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Forget a dataset; False where it is unknown."""
+        """Remove a dataset; False if it is unknown."""
 
     def list(self) -> list[Dataset]:
-        """Return all, by namespace and name."""
+        """Return all datasets, by namespace and name."""
 
 
 class MemoryDatasets:
-    """A `DatasetRepository` that lives as long as its process."""
+    """A `DatasetRepository` in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Dataset] = {}
+        self._datasets: dict[tuple[str, str], Dataset] = {}
 
     def get(self, namespace: str, name: str) -> Dataset | None:
-        """Return what is known of a dataset; None: nothing."""
-        return self._kept.get((namespace, name))
+        """Return a dataset; None if it is unknown."""
+        return self._datasets.get((namespace, name))
 
     def put(self, dataset: Dataset) -> None:
-        """Keep what is known, in the place of what was known before."""
-        self._kept[dataset.namespace, dataset.name] = dataset
+        """Store a dataset; one of the same namespace and name is replaced."""
+        self._datasets[dataset.namespace, dataset.name] = dataset
 
     def replace(self, before: Dataset | None, after: Dataset) -> bool:
-        """Keep what is known unless another was faster."""
+        """Store a dataset if its current record is still ``before``; return whether it was stored."""
         if self.get(after.namespace, after.name) != before:
             return False
         self.put(after)
         return True
 
     def delete(self, namespace: str, name: str) -> bool:
-        """Forget a dataset; False: it was not known."""
-        return self._kept.pop((namespace, name), None) is not None
+        """Remove a dataset; False if it is unknown."""
+        return self._datasets.pop((namespace, name), None) is not None
 
     def list(self) -> list[Dataset]:
-        """Return all of them, by namespace and name."""
-        return [self._kept[key] for key in sorted(self._kept)]
+        """Return all datasets, by namespace and name."""
+        return [self._datasets[key] for key in sorted(self._datasets)]

@@ -1,27 +1,29 @@
-"""Models: what a job that trains leaves at each party, and what a job that predicts asks for.
+"""Models: the results of a training job at each party, which a predicting job uses.
 
-A job says by ``job_params.common.job_type`` which of the two it is; absent is train. A job that trains and ends
-SUCCEEDED leaves one `PartyModel` per local party with an output of category model: named by ``model_id`` (given,
-else the flow's id, else the job's) and a version (given, else the job's id), alike at every node.
+``job_params.common.job_type`` distinguishes the two; the default is train. A training job that ends SUCCEEDED leaves
+one `PartyModel` per local party with an output of category model. Its ``model_id`` (by default the flow's id, else
+the job's) and version (by default the job's id) are the same at every node.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from gateway.domain.dag import ComponentRef, Dag, DagNode, group
+from gateway.domain.dag import ComponentRef, Dag, DagInput, DagNode, DagOutput, group
 from gateway.domain.job import Job, NodeJob
 from gateway.domain.problems import LARGEST_NAME, Problem, name_rule
 from gateway.domain.run import Address, FileSum, LocalJob, Run
 from gateway.domain.spec import CallState, Ending, JobSpec, NodeId, Party, data_location
 from gateway.domain.states import Outcome, RunStatus
 
-TRAIN, PREDICT = "train", "predict"
-LONGEST_ID = 128
-"""characters of a model's id and of a version"""
+TRAIN = "train"
+PREDICT = "predict"
+LONGEST_ID = 128  # characters of a model's id and of a version
+# The end of a successful training waits this long for nodes that have not confirmed, and so not saved, the model.
 HOLD = timedelta(seconds=30)
-"""how long the end of a successful training waits for nodes that have not confirmed, and so not saved, yet"""
+_MODEL_SETTINGS = ("job_type", "model_id", "model_version")
+_LOCATION_KEYS = ("dataset_id", "namespace", "name")
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,27 @@ class PartyModel:
 
     @property
     def fingerprint(self) -> tuple[Any, ...]:
-        """What two copies of a model must have in common."""
-        return tuple((p.task, p.key, p.output, str(p.component), p.files) for p in self.parts)
+        """The values that are equal in two copies of a model."""
+        values = []
+        for part in self.parts:
+            values.append((part.task, part.key, part.output, str(part.component), part.files))
+        return tuple(values)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A party's part of a model, and what operators have said of it."""
+    """A party's part of a model, with the decisions of operators."""
 
     model: PartyModel
     deployed_at: float | None = None  # seconds since the epoch
     granted: tuple[
         NodeId, ...
-    ] = ()  # nodes that may use it though they were no party of its training
+    ] = ()  # further nodes that may use it, without a party in its training
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a job says of models: the version that it makes, or predicts with."""
+    """The version of a model that a job makes, or predicts with."""
 
     job_type: str
     model_id: str
@@ -83,25 +88,30 @@ class Named:
 
 
 def named(spec: JobSpec) -> Named:
-    """Return which version a job makes or uses."""
-    asked = _asked(spec)
-    given = asked.get("model_id")
-    fallback = spec.flow_id if not id_rule(spec.flow_id) else spec.job_id
+    """Return the version that a job makes or uses."""
+    settings = _model_settings(spec)
+    default_id = spec.flow_id
+    if id_rule(spec.flow_id) is not None:
+        default_id = spec.job_id
     return Named(
-        str(asked.get("job_type", TRAIN)),
-        str(fallback if given is None else given),
-        str(asked.get("model_version", spec.job_id)),
+        str(settings.get("job_type", TRAIN)),
+        str(settings.get("model_id", default_id)),
+        str(settings.get("model_version", spec.job_id)),
     )
 
 
-def _asked(spec: JobSpec) -> dict[str, Any]:
-    """Return what a job says of models; null and an empty text say nothing."""
-    keys = ("job_type", "model_id", "model_version")
-    return {key: spec.common[key] for key in keys if spec.common.get(key) not in (None, "")}
+def _model_settings(spec: JobSpec) -> dict[str, Any]:
+    """Return a job's settings about models; null and an empty text count as absent."""
+    settings = {}
+    for key in _MODEL_SETTINGS:
+        value = spec.common.get(key)
+        if value not in (None, ""):
+            settings[key] = value
+    return settings
 
 
 def id_rule(text: str) -> str | None:
-    """Return the rule that a model's id or version breaks; it is part of paths."""
+    """Return the rule that a model's id or version, which is part of paths, violates; None for a valid one."""
     if len(text) > LONGEST_ID:
         return f"must not be longer than {LONGEST_ID} characters"
     return name_rule(text, LARGEST_NAME)
@@ -121,7 +131,7 @@ def model_keys(node: DagNode) -> tuple[str, ...]:
 
 
 class Change(NamedTuple):
-    """What a prediction has that differs from its training: a path of the job's body, before and now."""
+    """A difference of a prediction from its training, with its path in the job's body."""
 
     path: str
     before: Any
@@ -134,89 +144,90 @@ def prediction(
     version: str,
     datasets: Mapping[str, str],
 ) -> tuple[JobSpec, list[Change], list[Problem]]:
-    """Return the job that predicts with what a training left: its flow and parameters without outputs of models.
+    """Return the job that predicts with a trained model, its differences from the training, and problems.
 
-    ``datasets``: party such as guest.0 -> id of the table that takes the place of the one it trained with. Id and
-    trace are still those of the training.
+    It has the training's flow without outputs of models, and its parameters, id and trace. ``datasets`` are the ids
+    of the tables to predict on, by party such as guest.0.
     """
+    settings = dict(zip(_MODEL_SETTINGS, (PREDICT, model_id, version), strict=True))
     changes: list[Change] = []
-    common = {
-        **training.common,
-        "job_type": PREDICT,
-        "model_id": model_id,
-        "model_version": version,
-    }
-    for key in ("job_type", "model_id", "model_version"):
-        changes.append(
-            Change(f"config.job_params.common.{key}", training.common.get(key), common[key])
-        )
-    dag, outputs = _without_models(training.dag)
-    params, tables, problems = _with_datasets(training, datasets)
+    for key, value in settings.items():
+        path = f"config.job_params.common.{key}"
+        changes.append(Change(path, training.common.get(key), value))
+    dag, dag_changes = _without_models(training.dag)
+    params, table_changes, problems = _with_datasets(training, datasets)
     spec = replace(
         training,
         dag=dag,
-        job_params={**training.job_params, "common": common},
+        job_params={**training.job_params, "common": {**training.common, **settings}},
         task_params=params,
         old_job_id="",
         unknown_fields=(),
         bundles={},
     )
-    return spec, [*changes, *outputs, *tables], problems
+    return spec, [*changes, *dag_changes, *table_changes], problems
 
 
 def _without_models(dag: Dag) -> tuple[Dag, list[Change]]:
-    gone = {(node.name, key) for node in dag.nodes for key in model_keys(node)}
-    nodes, changes = [], []
-    for at, node in enumerate(dag.nodes):
-        outputs = tuple(o for o in node.outputs if (node.name, o.key) not in gone)
-        inputs = tuple(i for i in node.inputs if (i.task, i.key) not in gone)
-        for what, before, after in (
-            ("output", node.outputs, outputs),
-            ("input", node.inputs, inputs),
-        ):
-            if before != after:
-                keys = [[one.key for one in some] for some in (before, after)]
-                changes.append(Change(f"dag.components[{at}].{what}", *keys))
+    """Return a flow without outputs of models and the inputs that take them, and the differences."""
+    models = {(node.name, key) for node in dag.nodes for key in model_keys(node)}
+    nodes = []
+    changes = []
+    for number, node in enumerate(dag.nodes):
+        path = f"dag.components[{number}]"
+        outputs = tuple(item for item in node.outputs if (node.name, item.key) not in models)
+        if outputs != node.outputs:
+            changes.append(Change(f"{path}.output", _keys(node.outputs), _keys(outputs)))
+        inputs = tuple(item for item in node.inputs if (item.task, item.key) not in models)
+        if inputs != node.inputs:
+            changes.append(Change(f"{path}.input", _keys(node.inputs), _keys(inputs)))
         nodes.append(replace(node, inputs=inputs, outputs=outputs))
     return replace(dag, nodes=tuple(nodes)), changes
+
+
+def _keys(items: Sequence[DagInput | DagOutput]) -> list[str]:
+    return [item.key for item in items]
 
 
 def _with_datasets(
     training: JobSpec, datasets: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Change], list[Problem]]:
-    """Put other tables where the training's parties had theirs."""
+    """Return the training's parameters with other tables, the differences, and problems."""
     params = training.one_by_one(training.task_params)
-    changes, problems, known = [], [], set()
+    changes = []
+    problems = []
+    labels = set()  # of parties that trained with a table
     for party in training.parties:
-        role, index = params.get(party.role), str(party.index)
-        own = role.get(index) if isinstance(role, Mapping) else None
+        index = str(party.index)
         for node in training.dag.nodes:
-            if (old := data_location(params, party, node.name)) is None or not isinstance(
-                own, Mapping
-            ):
+            location = data_location(params, party, node.name)
+            by_index = params.get(party.role)
+            by_task = by_index.get(index) if isinstance(by_index, Mapping) else None
+            if location is None or not isinstance(by_task, Mapping):
                 continue
-            known.add(party.label)
-            if (new := datasets.get(party.label)) is None:
-                problems.append(
-                    Problem(
-                        f"datasets.{party.label}", "is required: it trained with a table", dict(old)
-                    )
-                )
+            labels.add(party.label)
+            dataset_id = datasets.get(party.label)
+            if dataset_id is None:
+                rule = "is required: it trained with a table"
+                problems.append(Problem(f"datasets.{party.label}", rule, dict(location)))
                 continue
             path = f"config.task_params.{party.role}.{index}.{node.name}"
-            changes.append(Change(path, dict(old), {"dataset_id": new}))
-            kept = {
-                k: v
-                for k, v in own[node.name].items()
-                if k not in ("dataset_id", "namespace", "name")
-            }
-            own = {**own, node.name: {**kept, "dataset_id": new}}
-            params[party.role] = {**params[party.role], index: own}
+            changes.append(Change(path, dict(location), {"dataset_id": dataset_id}))
+            entry = _with_dataset(by_task[node.name], dataset_id)
+            params[party.role] = {**by_index, index: {**by_task, node.name: entry}}
     for label in datasets:
-        if label not in known:
-            rule = f"names no party that trained with a table; those are {', '.join(sorted(known))}"
+        if label not in labels:
+            rule = (
+                f"names no party that trained with a table; those are {', '.join(sorted(labels))}"
+            )
             problems.append(Problem(f"datasets.{label}", rule))
     return params, changes, problems
+
+
+def _with_dataset(entry: Mapping[str, Any], dataset_id: str) -> dict[str, Any]:
+    """Return a task's parameters with another table."""
+    parameters = {key: value for key, value in entry.items() if key not in _LOCATION_KEYS}
+    return {**parameters, "dataset_id": dataset_id}
 
 
 # ---------------------------------------------------------------- at a participating node
@@ -236,71 +247,75 @@ def to_seal(
 def saves(local: LocalJob, ending: Ending | None) -> bool:
     """Whether the end of the job here is a success that leaves a model.
 
-    Where the scheduling node does not say how the job ended: if all runs here succeeded, and every task that
-    nothing follows ran here.
+    Without an ending from the scheduling node: if all runs here succeeded, and every last task of the flow ran here.
     """
-    if named(local.spec).predicts or not any(run.files for run in local.standing()):
+    runs = local.standing()
+    if named(local.spec).predicts or not any(run.files for run in runs):
         return False
     if ending is not None:
         return ending.outcome is Outcome.SUCCEEDED
-    latest = {(run.task_name, run.party.label): run for run in local.standing()}
-    ran = {run.task_name for run in local.standing()}
-    return (
-        all(run.status is RunStatus.SUCCESS for run in latest.values())
-        and _last(local.spec.dag) <= ran
-    )
+    latest = {(run.task_name, run.party.label): run for run in runs}
+    if any(run.status is not RunStatus.SUCCESS for run in latest.values()):
+        return False
+    tasks = {run.task_name for run in runs}
+    return _last_tasks(local.spec.dag) <= tasks
 
 
-def _last(dag: Dag) -> set[str]:
-    needed = {i.task for node in dag.nodes for i in node.inputs}
-    return {node.name for node in dag.nodes} - needed
+def _last_tasks(dag: Dag) -> set[str]:
+    """Return the tasks without downstream tasks."""
+    last = {node.name for node in dag.nodes}
+    for node in dag.nodes:
+        last -= node.upstream
+    return last
 
 
 def left_by(local: LocalJob) -> list[PartyModel]:
-    """Return the models of a job that has succeeded here, one per party that has a part of it.
+    """Return the models of a job that has succeeded here, one per party with a part of it.
 
-    What a task left that was taken over from an older job is a part of this one's model too.
+    Outputs of tasks that were inherited from an earlier job are parts of this job's model, too.
     """
     name = named(local.spec)
-    found = []
+    models = []
     for party in local.spec.parties_at(local.node):
-        parts: dict[tuple[str, str], ModelPart] = {}
-        for run in local.standing():
-            if run.party == party and run.status is RunStatus.SUCCESS:
-                parts |= {(run.task_name, part.key): part for part in _parts(run)}
+        parts = _parts_of(local, party)
         if parts:
-            found.append(
-                PartyModel(
-                    name.model_id,
-                    name.version,
-                    party,
-                    local.spec.parties,
-                    local.id,
-                    local.spec.flow_id,
-                    local.ended_at or local.created_at,
-                    tuple(parts.values()),
-                )
+            model = PartyModel(
+                name.model_id,
+                name.version,
+                party,
+                local.spec.parties,
+                local.id,
+                local.spec.flow_id,
+                local.ended_at or local.created_at,
+                parts,
             )
-    return found
+            models.append(model)
+    return models
 
 
-def _parts(run: Run) -> list[ModelPart]:
-    found = []
+def _parts_of(local: LocalJob, party: Party) -> tuple[ModelPart, ...]:
+    """Return the parts of a party's model; of several successful runs of a task the last counts."""
+    parts: dict[tuple[str, str], ModelPart] = {}
+    for run in local.standing():
+        if run.party == party and run.status is RunStatus.SUCCESS:
+            for part in _parts_in(run):
+                parts[part.task, part.key] = part
+    return tuple(parts.values())
+
+
+def _parts_in(run: Run) -> Iterator[ModelPart]:
     for key, output in run.output_keys.items():
-        files = tuple(replace(f, output="") for f in run.files if f.output == output)
+        files = tuple(replace(file, output="") for file in run.files if file.output == output)
         if files:
-            found.append(
-                ModelPart(
-                    run.task_name,
-                    run.component,
-                    key,
-                    output,
-                    run.outputs[output],
-                    files,
-                    dict(run.parameters),
-                )
+            yield ModelPart(
+                run.task_name,
+                run.component,
+                key,
+                output,
+                run.outputs[output],
+                files,
+                dict(run.parameters),
             )
-    return found
 
 
 # ---------------------------------------------------------------- predicting
@@ -309,18 +324,20 @@ def _parts(run: Run) -> list[ModelPart]:
 def part_for(model: PartyModel, node: DagNode) -> tuple[ModelPart, ...]:
     """Return the parts that a task of a predicting flow takes.
 
-    Those of the task of the same name; else those of the one task that has the same component.
+    They are from the task with the same name, else from the only task with the same component in any version.
     """
-    same = tuple(p for p in model.parts if p.task == node.name)
-    if same:
-        return same
-    ref = node.component
-    alike = [
-        p
-        for p in model.parts
-        if (p.component.provider, p.component.name) == (ref.provider, ref.name)
-    ]
-    return tuple(alike) if len({p.task for p in alike}) == 1 else ()
+    by_name = tuple(part for part in model.parts if part.task == node.name)
+    if by_name:
+        return by_name
+    by_component = tuple(part for part in model.parts if _is_alike(part.component, node.component))
+    tasks = {part.task for part in by_component}
+    if len(tasks) != 1:
+        return ()
+    return by_component
+
+
+def _is_alike(component: ComponentRef, other: ComponentRef) -> bool:
+    return (component.provider, component.name) == (other.provider, other.name)
 
 
 def not_allowed(
@@ -328,34 +345,32 @@ def not_allowed(
     model: PartyModel,
     granted: Sequence[NodeId],
 ) -> list[NodeId]:
-    """Return who submitted, schedules or takes part in a job and may not use a model: no party, not granted it.
+    """Return the nodes of a job that may not use a model: no party of its training, and not granted it.
 
-    The scheduling node counts: that another one is the initiator is only its word.
+    The scheduling node counts, too: it alone claims that another node is the initiator.
     """
-    may = {p.node for p in model.parties} | set(granted)
-    return [
-        node
-        for node in dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes))
-        if node not in may
-    ]
+    allowed = {party.node for party in model.parties}
+    allowed.update(granted)
+    involved = dict.fromkeys((spec.initiator, spec.scheduler, *spec.nodes))
+    return [node for node in involved if node not in allowed]
 
 
 # ---------------------------------------------------------------- at the scheduling node
 
 
 def may_conclude(job: Job, at: datetime) -> bool:
-    """Whether a job's end may be reported: a successful training only once every node has saved its model.
+    """Whether a job's end may be reported: of a successful training once every node has saved its model.
 
-    A node saves it before it confirms the stop. One that does not answer is waited for no longer than `HOLD`.
+    A node saves it before it confirms the stop. For one that does not, the end waits no longer than `HOLD`.
     """
     ending = job.ending
     if ending is None or ending.outcome is not Outcome.SUCCEEDED or not makes_model(job.spec):
         return True
-    return at >= ending.at + HOLD or all(
-        node.stop.completed or not _has_it(node) for node in job.nodes.values()
-    )
+    if at >= ending.at + HOLD:
+        return True
+    return all(node.stop.completed for node in job.nodes.values() if _takes_part(node))
 
 
-def _has_it(node: NodeJob) -> bool:
-    """Whether a node takes part: the job was created there, and does not run without it."""
+def _takes_part(node: NodeJob) -> bool:
+    """Whether the job was created at a node, and does not run without it."""
     return node.excluded is None and node.create.state not in (CallState.IDLE, CallState.REFUSED)
